@@ -1,0 +1,281 @@
+"""Trains the embedded model (`model=tiny`) from a seed: tokenizer, corpus, stochastic depth, checkpoint, bodies seen.
+
+    python scripts/train_tiny.py --out skipbench/models/tiny --steps 3000 --threads 2
+
+The corpus is the endless stream of `skipbench.data.mini.training_document`, packed so that a row holds whole documents
+which cannot see one another. Sub-layers are dropped at random in the last part of the run, each with a rate of its own
+(`DROP_RATE`): a model becomes robust to skipping what it has learned to do without, and to nothing else, which gives the
+skip sets a landscape to search. A run that is stopped goes on from its last snapshot in --work.
+"""
+
+import argparse
+import json
+import math
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+
+from skipbench.data.mini import FAMILIES, body_hash, training_document
+
+LAYERS, HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, VOCAB = 12, 192, 6, 2, 512, 2048
+HEAD_DIM = HIDDEN // HEADS
+ROW, ROWS = 256, 32  # tokens a row, rows a step
+PROMPT_WEIGHT = 0.15  # of a prompt token in the loss
+BOS, EOS, PAD = 0, 1, 2
+# Chance of dropping (attention, MLP) of each layer: first and last are needed, attention is easier to miss than an MLP.
+DROP_RATE = [
+    (0.00, 0.00), (0.10, 0.05), (0.50, 0.30), (0.60, 0.50), (0.10, 0.10), (0.60, 0.60),
+    (0.50, 0.30), (0.10, 0.05), (0.60, 0.60), (0.60, 0.50), (0.40, 0.30), (0.10, 0.00),
+]  # fmt: skip
+Params = dict[str, Tensor]
+
+
+def family_weights(progress: float) -> dict[str, float]:
+    """Share of each family in the stream; the arithmetic drills fall from 0.22 to 0.08."""
+    return {"mini-stories": 0.3, "mini-math": 0.3, "mini-code": 0.15, "mini-summary": 0.25, "drill": 0.28 - 0.2 * progress}
+
+
+def train_tokenizer(documents: int) -> Tokenizer:
+    """Byte-level BPE whose digits stay single tokens, so that arithmetic is done digit by digit."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=["<s>", "</s>", "<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    texts = (training_document(i, family_weights(0.5)) for i in range(documents))
+    tokenizer.train_from_iterator((e.prompt + e.body for e in texts), trainer)
+    return tokenizer
+
+
+def rows(tokenizer: Tokenizer, start: int, bodies: set[int], progress: list[float]) -> Iterator[tuple[list[list[int]], int]]:
+    """Rows of whole documents, `(token ids, prompt length)` flattened to four parallel lists, from document `start`."""
+    index = start
+    ids, weight, doc, pos = [], [], [], []
+    number = 0
+    while True:
+        example = training_document(index, family_weights(progress[0]))
+        index += 1
+        prompt = [BOS, *tokenizer.encode(example.prompt).ids] if example.prompt else [BOS]
+        body = [*tokenizer.encode(example.body).ids, EOS]
+        if len(prompt) + len(body) > ROW + 1:
+            continue
+        if len(ids) + len(prompt) + len(body) > ROW + 1:
+            pad = ROW + 1 - len(ids)
+            yield [ids + [PAD] * pad, weight + [0] * pad, doc + [-1] * pad, pos + [0] * pad], index - 1  # type: ignore[list-item]
+            ids, weight, doc, pos, number = [], [], [], [], 0
+        bodies.add(body_hash(example.family, example.body))
+        ids += prompt + body
+        weight += [0.0] + [PROMPT_WEIGHT] * (len(prompt) - 1) + [1.0] * len(body)
+        doc += [number] * (len(prompt) + len(body))
+        pos += range(len(prompt) + len(body))
+        number += 1
+
+
+def initial(generator: torch.Generator) -> Params:
+    """Parameters under the names of Hugging Face's Llama."""
+
+    def matrix(out_features: int, in_features: int, scale: float = 1.0) -> Tensor:
+        return torch.randn(out_features, in_features, generator=generator) * scale / math.sqrt(in_features)
+
+    p: Params = {"model.embed_tokens.weight": torch.randn(VOCAB, HIDDEN, generator=generator) * 0.05}
+    residual = 1 / math.sqrt(2 * LAYERS)
+    for i in range(LAYERS):
+        name = f"model.layers.{i}."
+        p[name + "input_layernorm.weight"] = torch.ones(HIDDEN)
+        p[name + "self_attn.q_proj.weight"] = matrix(HEADS * HEAD_DIM, HIDDEN)
+        p[name + "self_attn.k_proj.weight"] = matrix(KV_HEADS * HEAD_DIM, HIDDEN)
+        p[name + "self_attn.v_proj.weight"] = matrix(KV_HEADS * HEAD_DIM, HIDDEN)
+        p[name + "self_attn.o_proj.weight"] = matrix(HIDDEN, HEADS * HEAD_DIM, residual)
+        p[name + "post_attention_layernorm.weight"] = torch.ones(HIDDEN)
+        p[name + "mlp.gate_proj.weight"] = matrix(FEED_FORWARD, HIDDEN)
+        p[name + "mlp.up_proj.weight"] = matrix(FEED_FORWARD, HIDDEN)
+        p[name + "mlp.down_proj.weight"] = matrix(HIDDEN, FEED_FORWARD, residual)
+    p["model.norm.weight"] = torch.ones(HIDDEN)
+    return p
+
+
+def rope(positions: Tensor) -> tuple[Tensor, Tensor]:
+    inverse = 10000.0 ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+    angle = positions[:, None, :, None] * inverse
+    angle = torch.cat((angle, angle), -1)
+    return angle.cos().bfloat16(), angle.sin().bfloat16()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin
+
+
+def attention(x: Tensor, norm: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    b, t, _ = x.shape
+    h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
+    query = rotate(F.linear(h, q.bfloat16()).view(b, t, HEADS, HEAD_DIM).transpose(1, 2), cos, sin)
+    key = rotate(F.linear(h, k.bfloat16()).view(b, t, KV_HEADS, HEAD_DIM).transpose(1, 2), cos, sin)
+    value = F.linear(h, v.bfloat16()).view(b, t, KV_HEADS, HEAD_DIM).transpose(1, 2)
+    groups = HEADS // KV_HEADS
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return x + F.linear(out.transpose(1, 2).reshape(b, t, HIDDEN), o.bfloat16()).float()
+
+
+def mlp(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
+    return x + F.linear(F.silu(F.linear(h, gate.bfloat16())) * F.linear(h, up.bfloat16()), down.bfloat16()).float()
+
+
+def head_loss(x: Tensor, norm: Tensor, embedding: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+    h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
+    logits = F.linear(h, embedding.bfloat16()).float()
+    return (F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none") * weight.flatten()).sum() / weight.sum()
+
+
+def loss_of(p: Params, batch: dict[str, Tensor], dropped: set[int], run: dict[str, object]) -> Tensor:
+    """Weighted cross-entropy of one batch, without the sub-layers in `dropped`."""
+    x = F.embedding(batch["ids"], p["model.embed_tokens.weight"])
+    for i in range(LAYERS):
+        n = f"model.layers.{i}."
+        if 2 * i not in dropped:
+            a = [p[n + f"self_attn.{w}_proj.weight"] for w in "qkvo"]
+            x = run["attention"](x, p[n + "input_layernorm.weight"], *a, batch["cos"], batch["sin"], batch["mask"])  # type: ignore[operator]
+        if 2 * i + 1 not in dropped:
+            m = [p[n + f"mlp.{w}_proj.weight"] for w in ("gate", "up", "down")]
+            x = run["mlp"](x, p[n + "post_attention_layernorm.weight"], *m)  # type: ignore[operator]
+    return run["head"](x, p["model.norm.weight"], p["model.embed_tokens.weight"], batch["targets"], batch["weight"])  # type: ignore[operator,no-any-return]
+
+
+def collate(packed: list[list[list[int]]]) -> dict[str, Tensor]:
+    ids, weight, doc, pos = (torch.tensor([row[i] for row in packed]) for i in range(4))
+    same = doc[:, :-1, None] == doc[:, None, :-1]
+    mask = (same & torch.ones(ROW, ROW, dtype=torch.bool).tril())[:, None]
+    cos, sin = rope(pos[:, :-1])
+    within = (doc[:, 1:] == doc[:, :-1]) * weight[:, 1:].float()
+    mask = torch.where(mask, 0.0, float("-inf")).bfloat16()
+    mask = torch.where(doc[:, None, :-1, None] < 0, 0.0, mask)  # padding rows attend to anything rather than to nothing
+    return {"ids": ids[:, :-1], "targets": ids[:, 1:], "weight": within, "mask": mask, "cos": cos, "sin": sin}
+
+
+def dropped_at(progress: float, start: float, rng: random.Random, scale: float) -> set[int]:
+    """Sub-layers to leave out of one step: none in three steps of ten, else each at its rate times a random factor."""
+    if progress < start or rng.random() < 0.3:
+        return set()
+    ramp = min(1.0, (progress - start) / 0.1)
+    factor = ramp * rng.uniform(0.0, scale)
+    rates = [rate for layer in DROP_RATE for rate in layer]
+    return {s for s, rate in enumerate(rates) if rng.random() < min(0.95, factor * rate)}
+
+
+def train(args: argparse.Namespace) -> None:
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    rng = random.Random(args.seed)
+    args.work.mkdir(parents=True, exist_ok=True)
+    path = args.work / "tokenizer.json"
+    if not path.exists():
+        train_tokenizer(20_000).save(str(path))
+    tokenizer = Tokenizer.from_file(str(path))
+    p = {k: v.requires_grad_() for k, v in initial(torch.Generator().manual_seed(args.seed)).items()}
+    matrices = [v for k, v in p.items() if v.ndim == 2 and "embed" not in k]
+    rest = [v for k, v in p.items() if v.ndim != 2 or "embed" in k]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=args.lr, momentum=0.95, weight_decay=0.02),
+        torch.optim.AdamW(rest, lr=args.lr * 0.15, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    peaks = [o.param_groups[0]["lr"] for o in optimizers]
+    compile_ = (lambda f: torch.compile(f, dynamic=False)) if args.compile else (lambda f: f)
+    run = {"attention": compile_(attention), "mlp": compile_(mlp), "head": compile_(head_loss)}
+    step, document, bodies, seconds = 0, 0, set[int](), 0.0
+    snapshot = args.work / "snapshot.pt"
+    if snapshot.exists():
+        saved = torch.load(snapshot, weights_only=False)
+        step, document, bodies, seconds = saved["step"], saved["document"], saved["bodies"], saved["seconds"]
+        rng.setstate(saved["rng"])
+        for k, v in saved["params"].items():
+            p[k].data.copy_(v)
+        for o, state in zip(optimizers, saved["optimizers"], strict=True):
+            o.load_state_dict(state)
+    progress = [step / args.steps]
+    stream = rows(tokenizer, document, bodies, progress)
+    began, recent = time.perf_counter(), [0.0, 0.0]
+    while step < args.steps:
+        progress[0] = step / args.steps
+        packed = []
+        for _ in range(ROWS):
+            row, document = next(stream)
+            packed.append(row)
+        rate = min(1.0, (step + 1) / 60) * min(1.0, max(0.0, (1 - progress[0]) / args.decay))
+        for o, peak in zip(optimizers, peaks, strict=True):
+            o.param_groups[0]["lr"] = peak * rate
+        dropped = dropped_at(progress[0], args.drop_start, rng, args.drop_scale)
+        loss = loss_of(p, collate(packed), dropped, run)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(p.values(), 1.0)
+        for o in optimizers:
+            o.step()
+            o.zero_grad(set_to_none=True)
+        step += 1
+        if not dropped:
+            recent = [recent[0] + loss.item(), recent[1] + 1]
+        if step % 25 == 0:
+            spent = seconds + time.perf_counter() - began
+            print(f"step {step} loss {recent[0] / max(1, recent[1]):.4f} documents {document} {spent:.0f} s", flush=True)
+            recent = [0.0, 0.0]
+        if step % 150 == 0 or step == args.steps:
+            state = {"step": step, "document": document, "bodies": bodies, "rng": rng.getstate(), "params": {k: v.data for k, v in p.items()}}
+            state |= {"optimizers": [o.state_dict() for o in optimizers], "seconds": seconds + time.perf_counter() - began}
+            torch.save(state, snapshot.with_suffix(".new"))
+            snapshot.with_suffix(".new").replace(snapshot)
+    export(args, p, tokenizer, bodies)
+
+
+def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: set[int]) -> None:
+    """Writes a Hugging Face folder, and the fingerprints of the answer bodies that occurred in training."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    save_file({k: v.detach().contiguous() for k, v in p.items()}, args.out / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.save(str(args.out / "tokenizer.json"))
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
+        "intermediate_size": FEED_FORWARD, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "hidden_act": "silu", "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False,
+        "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD, "dtype": "float32",
+    }  # fmt: skip
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, "clean_up_tokenization_spaces": False, **special}
+    generation = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+    for name, value in (("config", config), ("tokenizer_config", tokenizer_config), ("generation_config", generation)):
+        (args.out / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
+    np.save(args.out / "train_bodies.npy", np.array(sorted(bodies), dtype=np.uint32))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("skipbench/models/tiny"))
+    parser.add_argument("--work", type=Path, default=Path("results/train_tiny"), help="snapshots, for going on after a stop")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lr", type=float, default=0.02, help="peak learning rate of Muon; AdamW gets 0.15 of it")
+    parser.add_argument("--decay", type=float, default=0.5, help="share of the run in which the learning rate falls to 0")
+    parser.add_argument("--drop-start", type=float, default=0.35, help="share of the run after which sub-layers are dropped")
+    parser.add_argument("--drop-scale", type=float, default=1.6, help="largest factor on DROP_RATE")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""One function a dataset. Each returns rows that are ready to be run, and is what a file of `conf/dataset/` calls."""
+
+import re
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from skipbench.data.mini import FAMILIES, body_hash, held_out
+from skipbench.data.rows import Row, read_file, sample_rows
+from skipbench.errors import SkipbenchError
+
+_WORD = re.compile(r"\S+")
+
+
+def mini(family: str, size: int, seed: int, bodies: Path | None) -> list[Row]:
+    """`size` held-out examples of a mini dataset, grouped by whether a model was trained on their answer body.
+
+    `bodies` is the sorted uint32 array of `body_hash` values beside the model's checkpoint (.npy); without it nothing
+    is known of the training, and the rows have no groups.
+
+    Raises:
+        SkipbenchError: an unknown family, a size below 1, or a `bodies` file that cannot be used.
+    """
+    if family not in FAMILIES:
+        raise SkipbenchError(f"unknown mini dataset {family=}; known: {', '.join(FAMILIES)}")
+    if size < 1:
+        raise SkipbenchError(f"{size=} leaves no rows; give a size of 1 or more")
+    trained_on = None if bodies is None else _membership(Path(bodies))
+    rows = []
+    for index, example in enumerate(islice(held_out(family, seed), size)):
+        groups = {}
+        if trained_on is not None:
+            groups["body"] = "seen" if trained_on(body_hash(family, example.body)) else "unseen"
+        rows.append(Row(f"{family}-{index}", example.prompt, dict(example.reference), groups))
+    return rows
+
+
+def _membership(bodies: Path) -> Callable[[int], bool]:
+    import numpy as np  # most commands never come here, and it is slow to import
+
+    try:
+        known = np.load(bodies, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise SkipbenchError(f"cannot read bodies={bodies} ({error}); give the model's train_bodies.npy") from error
+    usable = isinstance(known, np.ndarray) and known.dtype == np.uint32 and known.ndim == 1
+    if not usable or np.any(known[1:] < known[:-1]):
+        raise SkipbenchError(
+            f"bodies={bodies} is not a sorted one-dimensional uint32 array; give the train_bodies.npy that was written "
+            f"with the model"
+        )
+
+    def contains(value: int) -> bool:
+        at = int(np.searchsorted(known, np.uint32(value)))
+        return at < len(known) and int(known[at]) == value
+
+    return contains
+
+
+def tinystories(path: Path | None, prefix_words: int, size: int | None, seed: int) -> list[Row]:
+    """Stories to continue: the first `prefix_words` words, whitespace kept, with the rest as `reference["text"]`.
+
+    At most `size` stories (None: all), drawn with `seed`. A story without a word after the prefix is left out; the
+    number in an id is the story's place in the file, from 0.
+
+    Raises:
+        SkipbenchError: no path, a file that `read_file` refuses, a prefix below 1 word or no story longer than it.
+    """
+    if path is None:
+        raise SkipbenchError("TinyStories needs a local file in this version: set dataset.path=FILE with a column text")
+    if prefix_words < 1:
+        raise SkipbenchError(f"{prefix_words=} leaves an empty prompt; give 1 or more")
+    stories = [row["text"] for row in read_file(path, ["text"])]
+    rows = []
+    for index, text in enumerate(stories):
+        # The second word from the end of this slice ends the prompt: one more word must follow it.
+        ends = [match.end() for match in islice(_WORD.finditer(text), prefix_words + 1)]
+        if len(ends) > prefix_words:
+            cut = ends[-2]
+            rows.append(Row(f"tinystories-{index}", text[:cut], {"text": text[cut:]}, {}))
+    if not rows:
+        raise SkipbenchError(
+            f"{prefix_words=} leaves none of the {len(stories)} stories in {path}: each has {prefix_words} words or "
+            f"fewer; give a shorter prefix"
+        )
+    return sample_rows(rows, size, seed, shuffle=True)

@@ -1,0 +1,134 @@
+"""`Row`, the one form in which a dataset reaches the benchmark, and the reading of local files into it."""
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+
+_SUFFIXES = (".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prompt, what its scorer compares the completion with, and the groups whose results are reported apart."""
+
+    id: str
+    prompt: str
+    reference: dict[str, Any]
+    groups: dict[str, str]
+
+
+def read_file(path: Path, columns: Sequence[str] | Mapping[str, type]) -> list[dict[str, Any]]:
+    """The named columns of a .jsonl or .parquet file, in file order.
+
+    A sequence of names wants text everywhere; a mapping gives each column its type (`{"turns": list, "answer": int}`).
+
+    Raises:
+        SkipbenchError: no such file, a directory, another suffix, no rows, a row that cannot be read, or a value that
+            is missing, null, empty or of another type.
+    """
+    path = Path(path)
+    wanted = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, str)
+    if path.is_dir():
+        raise SkipbenchError(f"{path} is a directory; name one file in it that ends in {' or '.join(_SUFFIXES)}")
+    if not path.is_file():
+        raise SkipbenchError(f"{path} does not exist; give the path of a file that ends in {' or '.join(_SUFFIXES)}")
+    if path.suffix not in _SUFFIXES:
+        raise SkipbenchError(f"{path} has the suffix {path.suffix!r}; files may be {' or '.join(_SUFFIXES)}")
+    source = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, wanted)
+    rows = [_checked(found, wanted, place) for place, found in source]
+    if not rows:
+        raise SkipbenchError(f"{path} has no rows; give a file with the columns {', '.join(wanted)}")
+    return rows
+
+
+def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    blank = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                blank = blank or number
+                continue
+            if blank:
+                raise SkipbenchError(f"{path} line {blank} is blank, but rows follow it; remove the blank line")
+            yield f"{path} line {number}", _json_object(line, f"{path} line {number}")
+
+
+def _json_object(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise SkipbenchError(f"{place} is not UTF-8 (byte {error.start}: {error.reason}); convert it") from error
+    except (ValueError, RecursionError) as error:  # ValueError: bad JSON, and also an integer of too many digits
+        raise SkipbenchError(f"{place} is not JSON ({error}); each line must be one JSON object") from error
+    if not isinstance(found, dict):
+        raise SkipbenchError(f"{place} holds a JSON {type(found).__name__}; each line must be one JSON object")
+    return found
+
+
+def _parquet(path: Path, wanted: Mapping[str, type]) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise SkipbenchError(f"{path} needs pyarrow to be read; install pyarrow, or save the file as .jsonl") from error
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            for column in wanted:
+                if column not in names:
+                    raise SkipbenchError(_lacks(str(path), column, names))
+            number = 0
+            for batch in file.iter_batches(columns=list(wanted)):
+                for found in batch.to_pylist():
+                    number += 1
+                    yield f"{path} row {number}", found
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise SkipbenchError(f"{path} cannot be read as parquet ({error}); fetch or write it again") from error
+
+
+def _lacks(place: str, column: str, found: Sequence[str]) -> str:
+    return f"{place} lacks the column {column!r}; its columns are {', '.join(map(repr, found)) or 'none'}"
+
+
+def _checked(found: dict[str, Any], wanted: Mapping[str, type], place: str) -> dict[str, Any]:
+    for column, kind in wanted.items():
+        if column not in found:
+            raise SkipbenchError(_lacks(place, column, list(found)))
+        value = found[column]
+        # Not isinstance: JSON's true would pass for the integer 1.
+        if type(value) is not kind:
+            wrong = "null" if value is None else f"of type {type(value).__name__}"
+        elif value in ([], {}) or (isinstance(value, str) and not value.strip()):
+            wrong = "empty"
+        else:
+            continue
+        raise SkipbenchError(
+            f"{place}: column {column!r} is {wrong}, but must be a {kind.__name__} with content; correct or remove the "
+            f"row (its columns are {', '.join(map(repr, found))})"
+        )
+    return {column: found[column] for column in wanted}
+
+
+def prompts_hash(rows: Sequence[Row]) -> str:
+    """SHA-256 (hex) of the ids and prompts in their order: two runs with one hash saw the same input."""
+    return hashlib.sha256(json.dumps([[row.id, row.prompt] for row in rows]).encode()).hexdigest()
+
+
+def sample_rows(rows: Sequence[Row], limit: int | None, seed: int, shuffle: bool) -> list[Row]:
+    """At most `limit` rows (None: all), drawn with `seed` if `shuffle`; a smaller limit is a prefix of a larger one.
+
+    Raises:
+        SkipbenchError: `limit` is below 1.
+    """
+    if limit is not None and limit < 1:
+        raise SkipbenchError(f"{limit=} leaves no rows; give a limit of 1 or more, or none at all for every row")
+    chosen = list(rows)
+    if shuffle:
+        random.Random(seed).shuffle(chosen)
+    return chosen[:limit]

@@ -1,0 +1,106 @@
+"""Drafting with the model's own sub-layers left out: the part that all layer-skipping methods share.
+
+A method chooses the skip set; the `Drafter` runs the steps, asks the stop rule, and widens the chain to SWIFT's tree where
+widths are given.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.state import State
+from skipbench.decode.stopping import StopRule
+from skipbench.errors import SkipbenchError
+from skipbench.lm.span import Span
+from skipbench.skipset import SkipSet
+
+CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
+
+
+class Drafter:
+    """Draft steps over a skip set, one stop rule, and optionally a tree.
+
+    The tree is SWIFT's (arXiv:2410.06916, section 4.2.2): the chain of first choices, and beside each of its nodes
+    `width - 1` leaves; the width falls with the confidence of the first choice. Under sampling, all children of a node are
+    drawn from the draft's distribution without replacement, and the first drawn one goes on.
+    """
+
+    def __init__(self, stop: StopRule, widths: Sequence[int] = ()) -> None:
+        """`widths`: children a node by class of confidence, least confident first, such as (10, 5, 3, 1); empty for a chain.
+
+        Raises:
+            SkipbenchError: not one positive width a class.
+        """
+        if widths and (len(widths) != len(CONFIDENCE_CLASSES) + 1 or min(widths) < 1):
+            raise SkipbenchError(f"tree widths={list(widths)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive numbers, or none for a chain")
+        self.stop, self.widths = stop, tuple(widths)
+        self._trace: dict[str, list[Any]] = {}
+
+    def begin(self) -> None:
+        """A new prompt starts."""
+        self.stop.begin()
+        self._trace = {"threshold": [], "steps": [], "accepted": []}
+
+    def propose(self, state: State, skip: SkipSet, room: int) -> Draft:
+        """Up to K draft steps below the pending token, the last of them the first whose confidence is below the threshold."""
+        base, parent = state.lm.cache.length, -1
+        tokens: list[int] = []
+        parents: list[int] = []
+        q: dict[int, Tensor] = {}
+        steps, token = min(self.stop.max_steps, room), state.pending
+        for step in range(steps):
+            logits = state.lm.logits([token], Span.chain(base + step, 1), skip)
+            children, confidence = self._children(state, logits, q, parent)
+            tokens += children
+            parents += [parent] * len(children)
+            token, parent = children[0], len(tokens) - len(children)
+            if confidence < self.stop.threshold:
+                steps = step + 1
+                break
+        return Draft(tokens, parents if self.widths else None, q, steps)
+
+    def _children(self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int) -> tuple[list[int], float]:
+        """Children of the last node, first choice first, and the untempered probability of that choice."""
+        p = logits.float().softmax(-1)
+        if state.sampler.greedy:
+            top, first = p.max(-1)
+            children, confidence = [int(first)], float(top)
+            width = self._width(confidence)
+            if width > 1:
+                children = p[0].topk(width).indices.tolist()
+            return children, confidence
+        q[parent] = distribution = state.sampler.probs(logits)[0]
+        children = [state.sampler.draw(distribution)]
+        confidence = float(p[0, children[0]])
+        left = distribution.clone()
+        for _ in range(self._width(confidence) - 1):
+            left[children[-1]] = 0.0
+            if not float(left.sum()) > 0:
+                break
+            children.append(state.sampler.draw(left))
+        return children, confidence
+
+    def _width(self, confidence: float) -> int:
+        if not self.widths:
+            return 1
+        return self.widths[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]
+
+    def update(self, verdict: Verdict) -> None:
+        """Tells the stop rule how the round went; in a tree only the chain of first choices counts."""
+        chain = verdict.draft.first_choices()
+        accepted = sum(node in chain for node in verdict.path)
+        self.stop.update(accepted, verdict.draft.steps)
+        for key, value in (("threshold", self.stop.threshold), ("steps", verdict.draft.steps), ("accepted", accepted)):
+            self._trace[key].append(value)
+
+    def carry(self) -> dict[str, Any]:
+        return self.stop.carry()
+
+    def resume(self, carry: dict[str, Any]) -> None:
+        self.stop.resume(carry)
+
+    def trace(self) -> dict[str, list[Any]]:
+        """Threshold after, steps and accepted steps of every round of the prompt."""
+        return self._trace

@@ -1,0 +1,46 @@
+"""Sampling: the one function that turns logits into the distribution that is really sampled, for draft and target alike."""
+
+import torch
+from torch import Tensor
+
+from skipbench.errors import SkipbenchError
+
+
+class Sampler:
+    """Temperature, top-k and top-p in this order, as Hugging Face applies them; temperature 0 is greedy.
+
+    Raises:
+        SkipbenchError: a value is out of range.
+    """
+
+    def __init__(self, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0) -> None:
+        if temperature < 0 or not 0 < top_p <= 1 or top_k < 0:
+            raise SkipbenchError(f"decoding: {temperature=}, {top_p=}, {top_k=}; wanted temperature >= 0, 0 < top_p <= 1, top_k >= 0 (0: off)")
+        self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
+        self.greedy = temperature == 0
+        # On the host: one uniform number decides one token on every device alike.
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """[T, V] logits -> [T, V] probabilities after temperature, top-k and top-p."""
+        logits = logits.float() / self.temperature
+        if 0 < self.top_k < logits.shape[-1]:
+            smallest = logits.topk(self.top_k, -1).values[:, -1:]
+            logits = logits.masked_fill(logits < smallest, float("-inf"))
+        p = logits.softmax(-1)
+        if self.top_p < 1:
+            ordered, index = p.sort(-1, descending=True)
+            cut = ordered.cumsum(-1) - ordered >= self.top_p  # what stands before a token already makes up top_p
+            p = p.masked_fill(cut.scatter(-1, index, cut), 0.0)
+            p = p / p.sum(-1, keepdim=True)
+        return p
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+        return float(torch.rand((), generator=self.generator))
+
+    def draw(self, p: Tensor) -> int:
+        """One index drawn from the distribution p [V], by inversion."""
+        cumulative = p.double().cumsum(-1)
+        index = int(torch.searchsorted(cumulative, self.uniform() * cumulative[-1], right=True))
+        return min(index, int(p.nonzero()[-1]))

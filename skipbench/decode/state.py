@@ -1,0 +1,54 @@
+"""`State`: one prompt being decoded."""
+
+from skipbench.decode.method import Draft
+from skipbench.decode.sampling import Sampler
+from skipbench.lm.model import LM
+
+
+class State:
+    """Committed tokens and the limits of one prompt.
+
+    Invariant at the top of every round: `lm.cache.length == len(tokens) - 1`; the last committed token is pending, its K/V
+    does not exist yet.
+    """
+
+    def __init__(self, lm: LM, prompt: list[int], sampler: Sampler, max_new_tokens: int, eos: frozenset[int]) -> None:
+        self.lm, self.sampler = lm, sampler
+        self.prompt_length = len(prompt)
+        self.tokens = list(prompt)
+        self.max_new_tokens, self.eos = max_new_tokens, eos
+        self.finish: str | None = None
+
+    @property
+    def pending(self) -> int:
+        return self.tokens[-1]
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.max_new_tokens - (len(self.tokens) - self.prompt_length)
+
+    def emit(self, tokens: list[int]) -> int:
+        """Appends tokens up to the first EOS (kept) or the token limit; returns how many were credited."""
+        kept = tokens[: self.room]
+        for i, token in enumerate(kept):
+            if token in self.eos:
+                kept = kept[: i + 1]
+                self.finish = "eos"
+                break
+        self.tokens += kept
+        if self.finish is None and self.room == 0:
+            self.finish = "length"
+        return len(kept)
+
+    def commit(self, draft: Draft, path: list[int], bonus: int) -> int:
+        """Keeps the accepted K/V rows, emits the accepted tokens and the bonus; returns how many were credited."""
+        base = self.lm.cache.length
+        emitted = self.emit([draft.tokens[node] for node in path] + [bonus])
+        # Row `base` is the pending token's, row `base + 1 + n` node n's. Emitted tokens but the last have their row kept.
+        self.lm.cache.keep([base, *(base + 1 + node for node in path[: emitted - 1])])
+        return emitted

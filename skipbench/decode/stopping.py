@@ -1,0 +1,115 @@
+"""When a chain of draft steps ends: after a fixed number, at low confidence, or at Self-SD's adaptive threshold."""
+
+from typing import Any, Protocol
+
+from skipbench.errors import SkipbenchError
+
+
+class StopRule(Protocol):
+    """Decides after every draft step whether to take another, and learns after every round."""
+
+    max_steps: int
+    """K: most draft steps of a round."""
+    threshold: float
+    """Drafting ends behind a token whose draft probability is below this; 0 never ends it."""
+
+    def begin(self) -> None:
+        """A new prompt starts."""
+        ...
+
+    def update(self, accepted: int, drafted: int) -> None:
+        """`accepted` of `drafted` tokens of a round were right."""
+        ...
+
+    def carry(self) -> dict[str, Any]: ...
+    def resume(self, carry: dict[str, Any]) -> None: ...
+
+
+def _check(max_steps: int, threshold: float) -> None:
+    if max_steps < 1 or not 0 <= threshold <= 1:
+        raise SkipbenchError(f"stop rule: {max_steps=}, {threshold=}; wanted max_steps >= 1 and 0 <= threshold <= 1")
+
+
+class Fixed:
+    """K steps, or fewer where a static confidence threshold ends them (Self-SD Tables 3 and 4)."""
+
+    def __init__(self, max_steps: int = 8, threshold: float = 0.0) -> None:
+        _check(max_steps, threshold)
+        self.max_steps, self.threshold = max_steps, threshold
+
+    def begin(self) -> None:
+        """Nothing to reset."""
+
+    def update(self, accepted: int, drafted: int) -> None:
+        """Nothing to learn."""
+
+    def carry(self) -> dict[str, Any]:
+        return {}
+
+    def resume(self, carry: dict[str, Any]) -> None:
+        """Nothing to restore."""
+
+
+class Adaptive:
+    """Draft & Verify's adaptive draft-exiting (arXiv:2309.08168, section 3.4, Eqs. 2 to 4).
+
+    | paper | here | |
+    |---|---|---|
+    | gamma | `threshold` | a draft token below it is kept and ends the draft |
+    | alpha | `target` | acceptance rate that the rule holds |
+    | epsilon | `step` | |
+    | beta1, beta2 | `beta1`, `beta2` | smoothing of the acceptance rate and of gamma |
+
+    Deviations, each with its switch:
+        `first_beta1`: the paper sets beta1 = 0 in the first round (`paper`); the published code starts the average at 0
+            with beta1 unchanged (`code`), which pushes gamma up in the first rounds of every prompt.
+        `full_length_guard`: the published code leaves gamma alone when the acceptance rate is above alpha and the draft
+            was as long as it may be (`True`); the paper has no such case (`False`).
+    The acceptance rate starts anew with every prompt and gamma is carried over, as in the published code.
+    """
+
+    def __init__(
+        self,
+        max_steps: int = 12,
+        threshold: float = 0.6,
+        target: float = 0.9,
+        step: float = 0.01,
+        beta1: float = 0.5,
+        beta2: float = 0.9,
+        first_beta1: str = "paper",
+        full_length_guard: bool = False,
+    ) -> None:
+        _check(max_steps, threshold)
+        if first_beta1 not in ("paper", "code"):
+            raise SkipbenchError(f"stop rule: {first_beta1=}; wanted 'paper' or 'code'")
+        self.max_steps, self.threshold = max_steps, threshold
+        self.target, self.step, self.beta1, self.beta2 = target, step, beta1, beta2
+        self.first_beta1, self.full_length_guard = first_beta1, full_length_guard
+        self.rate: float | None = None
+
+    def begin(self) -> None:
+        """A new prompt starts its own acceptance rate."""
+        self.rate = None
+
+    def update(self, accepted: int, drafted: int) -> None:
+        """Eqs. 2 to 4 after one verification."""
+        if drafted == 0:
+            return
+        rate, beta1 = self.rate, self.beta1
+        if rate is None:
+            rate = 0.0
+            beta1 = 0.0 if self.first_beta1 == "paper" else beta1  # "when e is 1, beta1 = 0"
+        self.rate = beta1 * rate + (1 - beta1) * accepted / drafted  # Eq. 2
+        if self.rate <= self.target:
+            moved = self.threshold + self.step  # Eq. 3
+        elif self.full_length_guard and drafted == self.max_steps:
+            moved = self.threshold
+        else:
+            moved = self.threshold - self.step  # Eq. 3
+        self.threshold = self.beta2 * self.threshold + (1 - self.beta2) * moved  # Eq. 4
+
+    def carry(self) -> dict[str, Any]:
+        return {"threshold": self.threshold}
+
+    def resume(self, carry: dict[str, Any]) -> None:
+        self.threshold = carry["threshold"]

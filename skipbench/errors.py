@@ -1,0 +1,5 @@
+"""The one exception for what a user can put right; the command line prints its text without a traceback."""
+
+
+class SkipbenchError(Exception):
+    """Says which value was wrong, what was allowed, and what to do."""

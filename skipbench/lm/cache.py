@@ -1,0 +1,54 @@
+"""The K/V cache: preallocated, shared by draft and target, with a length instead of a history."""
+
+import torch
+from torch import Tensor
+
+from skipbench.errors import SkipbenchError
+
+
+class KVCache:
+    """Keys and values of every layer, `[capacity, 2 * KV, d]` each: a row holds the keys of all heads, then the values.
+
+    Rows `0 .. length - 1` are committed. Rows behind them are scratch: any pass may write there, and nothing reads a
+    row that the span of a pass does not name, so a rejected draft costs nothing.
+    """
+
+    def __init__(self, devices: list[torch.device], kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+        self.devices, self.kv_heads, self.head_dim, self.dtype = devices, kv_heads, head_dim, dtype
+        self.capacity = 0
+        self.length = 0
+        self.rows: list[Tensor] = []
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def allocate(self, capacity: int) -> None:
+        """Makes room for `capacity` rows; never shrinks. The contents are lost when it grows."""
+        if capacity <= self.capacity:
+            return
+        self.capacity, self.length = capacity, 0
+        shape = (capacity, 2 * self.kv_heads, self.head_dim)
+        # Zeros, not empty: masked rows are multiplied by an exact 0, which NaN in fresh memory would survive.
+        self.rows = [torch.zeros(shape, dtype=self.dtype, device=device) for device in self.devices]
+        self.keys = [r[:, : self.kv_heads].transpose(0, 1)[None] for r in self.rows]
+        self.values = [r[:, self.kv_heads :].transpose(0, 1)[None] for r in self.rows]
+
+    def check(self, end: int) -> None:
+        """Raises SkipbenchError when a pass would write behind the last row."""
+        if end > self.capacity:
+            raise SkipbenchError(f"cache of {self.capacity} rows is full: a pass needs {end}; allocate more rows")
+
+    def keep(self, rows: list[int]) -> None:
+        """Appends the scratch rows `rows` (ascending cache rows) to the committed ones.
+
+        Rows that already stand where they belong are not moved, so that a chain costs nothing.
+        """
+        start = self.length
+        if rows != list(range(start, start + len(rows))):
+            for layer in self.rows:
+                index = torch.tensor(rows, device=layer.device)
+                layer[start : start + len(rows)] = layer[index]
+        self.length = start + len(rows)
+
+    @property
+    def bytes(self) -> int:
+        return sum(r.numel() * r.element_size() for r in self.rows)

@@ -1,0 +1,71 @@
+"""`Frame`: a span prepared for the sub-layers: rotary tables and masks of its rows, made once a pass."""
+
+import torch
+from torch import Tensor
+
+from skipbench.lm.span import Span
+
+BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of one prepared band
+
+
+class Tables:
+    """Rotary angles and the causal band of one device, for every position up to `positions`."""
+
+    def __init__(self, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> None:
+        """`cos`, `sin`: [P, d] in the model's dtype."""
+        self.cos, self.sin = cos, sin
+        self.device, self.dtype = cos.device, dtype
+        self.positions = cos.shape[0]
+        self.band: Tensor | None = None
+
+    def chain_mask(self, start: int, rows: int) -> Tensor:
+        """Additive mask [rows, start + rows] of a chain whose rows all follow `start` committed ones."""
+        if rows > BAND_ROWS:
+            blocked = torch.ones(rows, start + rows, dtype=torch.bool, device=self.device).triu_(start + 1)
+            return torch.zeros(rows, start + rows, dtype=self.dtype, device=self.device).masked_fill_(blocked, float("-inf"))
+        if self.band is None:
+            shape = (BAND_ROWS, self.positions + BAND_ROWS)
+            self.band = torch.full(shape, float("-inf"), dtype=self.dtype, device=self.device).triu_(self.positions + 1)
+        return self.band[:rows, self.positions - start : self.positions + rows]
+
+
+class Frame:
+    """One span on one device.
+
+    Attributes:
+        cos, sin: [T, d] rotary tables of the rows.
+        start, end: cache rows written, and the first row behind them.
+    """
+
+    def __init__(self, span: Span, tables: Tables) -> None:
+        self.span, self.tables = span, tables
+        self.start, self.end, self.rows = span.start, span.end, span.rows
+        positions = span.positions
+        if isinstance(positions, range):
+            self.index: slice | Tensor = slice(positions.start, positions.stop)
+        else:
+            self.index = torch.tensor(positions, device=tables.device)
+        self._masks: dict[int | None, Tensor | None] = {}
+
+    def mask(self, window: int | None) -> Tensor | None:
+        """Additive mask [T, end], or `None` when one row sees everything or a square chain is causal."""
+        if window is not None and self.span.positions[-1] < window:
+            window = None
+        if window not in self._masks:
+            self._masks[window] = self._make_mask(window)
+        return self._masks[window]
+
+    def _make_mask(self, window: int | None) -> Tensor | None:
+        span = self.span
+        if window is None and span.contiguous_chain:
+            if span.rows == 1 or span.start == 0:
+                return None
+            return self.tables.chain_mask(span.start, span.rows)
+        allowed = torch.zeros(span.rows, span.end, dtype=torch.bool)
+        for row, position in enumerate(span.positions):
+            oldest = 0 if window is None else max(0, position - window + 1)
+            allowed[row, oldest : span.visible] = True
+            for other in span.ancestors(row):
+                allowed[row, span.start + other] = window is None or position - span.positions[other] < window
+        mask = torch.zeros(allowed.shape, dtype=self.tables.dtype).masked_fill_(~allowed, float("-inf"))
+        return mask.to(self.tables.device)

@@ -1,0 +1,134 @@
+"""`LM`: the one model primitive, `run`, over a shared K/V cache."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from skipbench.lm.cache import KVCache
+from skipbench.lm.families import family_of
+from skipbench.lm.frame import Frame, Tables
+from skipbench.lm.lean import LeanEngine
+from skipbench.lm.modules import ModulesEngine, Sublayer, rotary_tables
+from skipbench.lm.span import Span
+from skipbench.skipset import SkipSet
+
+ENGINES = {"modules": ModulesEngine, "lean": LeanEngine}
+
+
+class Engine(Protocol):
+    """How sub-layers are executed; what they compute is the same in every engine."""
+
+    name: str
+    sublayers: list[Sublayer]
+
+    def embed(self, tokens: Tensor) -> Tensor: ...
+    def head(self, hidden: Tensor) -> Tensor: ...
+
+
+class LM:
+    """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers."""
+
+    def __init__(self, model: Any, engine: str = "lean") -> None:
+        """`model`: a causal language model of Hugging Face, of a known family, in evaluation mode.
+
+        Raises:
+            SkipbenchError: unknown family, rotary type or activation.
+        """
+        self.model, self.config = model, model.config
+        family = family_of(self.config)
+        self.layers: int = self.config.num_hidden_layers
+        self.max_positions: int = self.config.max_position_embeddings
+        self.dtype = model.model.embed_tokens.weight.dtype
+        self.devices = [layer.self_attn.q_proj.weight.device for layer in model.model.layers]
+        self.input_device = model.model.embed_tokens.weight.device
+        self.output_device = model.lm_head.weight.device
+        head_dim = model.model.layers[0].self_attn.head_dim
+        self.cache = KVCache(self.devices, self.config.num_key_value_heads, head_dim, self.dtype)
+        self.engine: Engine = ENGINES[engine](model, family, self.cache)
+        self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
+        self._tables: dict[torch.device, Tables] = {}
+        self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
+
+    @property
+    def sublayers(self) -> int:
+        """S = 2L."""
+        return 2 * self.layers
+
+    def allocate(self, capacity: int) -> None:
+        """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache held is lost."""
+        self.cache.allocate(capacity)
+        for device in dict.fromkeys(self.devices):
+            if device not in self._tables or self._tables[device].positions < capacity:
+                self._tables[device] = Tables(*rotary_tables(self.model, capacity, self.dtype, device), self.dtype)
+
+    def embed(self, tokens: list[int]) -> Tensor:
+        """Token ids -> hidden states [T, D]."""
+        return self.engine.embed(torch.tensor(tokens, device=self.input_device))
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Hidden states [T, D] -> logits [T, V] through the final norm."""
+        return self.engine.head(hidden if self._one_device else hidden.to(self.output_device))
+
+    def run(
+        self,
+        hidden: Tensor,
+        span: Span,
+        skip: SkipSet | None = None,
+        first: int = 0,
+        last: int | None = None,
+        taps: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Runs the sub-layers `first .. last - 1` that are not in `skip` over the rows of `span`.
+
+        Args:
+            hidden: [T, D], the input of sub-layer `first`.
+            taps: when given, receives the state [T, D] before the first and after every sub-layer that ran.
+
+        Returns:
+            [T, D], the output of the last one. The K/V rows `span.start ..` of every attention that ran are overwritten.
+
+        Raises:
+            SkipbenchError: the span does not fit into the cache.
+        """
+        self.cache.check(span.end)
+        sublayers = self.engine.sublayers
+        if taps is not None:
+            taps.append(hidden)
+        frames: dict[torch.device, Frame] = {}
+        frame = frames[self.devices[0]] = Frame(span, self._tables[self.devices[0]])
+        for s in self._choose(skip, first, self.sublayers if last is None else last):
+            if not self._one_device:
+                device = self.devices[s // 2]
+                hidden = hidden.to(device)
+                if device not in frames:
+                    frames[device] = Frame(span, self._tables[device])
+                frame = frames[device]
+            hidden = sublayers[s](hidden, frame)
+            if taps is not None:
+                taps.append(hidden)
+        return hidden
+
+    def _choose(self, skip: SkipSet | None, first: int, last: int) -> list[int]:
+        key = (skip, first, last)
+        if key not in self._chosen:
+            left_out = skip.skipped if skip is not None else frozenset()
+            self._chosen[key] = [s for s in range(first, last) if s not in left_out]
+        return self._chosen[key]
+
+    def prefill(self, tokens: list[int]) -> Tensor:
+        """Fills the cache with a prompt from row 0 and commits it. Returns the logits [1, V] behind its last token."""
+        hidden = self.run(self.embed(tokens), Span.chain(0, len(tokens)))
+        self.cache.length = len(tokens)
+        return self.head(hidden[-1:])
+
+    def logits(self, tokens: list[int], span: Span, skip: SkipSet | None = None, taps: list[Tensor] | None = None) -> Tensor:
+        """Logits [T, V] of the rows of `span`, which hold `tokens`."""
+        return self.head(self.run(self.embed(tokens), span, skip, taps=taps))
+
+    def weight_bytes(self) -> int:
+        """Bytes that one decoding step must read: all weights but the embedding table, which it only looks one row up in."""
+        tied = self.config.tie_word_embeddings
+        total = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        table = self.model.model.embed_tokens.weight
+        return total if tied else total - table.numel() * table.element_size()

@@ -1,0 +1,62 @@
+"""`Span`: which rows one forward pass runs, at which positions, and what each row may see."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Span:
+    """`T` rows, written to the cache rows `start .. start + T - 1`.
+
+    Every row sees the committed rows `0 .. visible - 1`, itself, and its ancestors among the rows of the span.
+    Rows between `visible` and `start` are scratch of somebody else and stay unseen.
+    """
+
+    start: int
+    visible: int
+    positions: tuple[int, ...] | range
+    """Position of each row in the text, counted from 0."""
+    parent: tuple[int, ...] | None = None
+    """Index of each row's parent within the span, -1 for none, parents first; `None` for a chain."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.positions)
+
+    @property
+    def end(self) -> int:
+        """First cache row behind the span; attention reads no further."""
+        return self.start + len(self.positions)
+
+    @property
+    def contiguous_chain(self) -> bool:
+        """Whether row `i` sees exactly the cache rows `0 .. start + i`."""
+        return self.parent is None and self.start == self.visible
+
+    @classmethod
+    def chain(cls, start: int, rows: int, visible: int | None = None) -> "Span":
+        """Rows that follow one another in the text; behind `visible` committed rows if they are not kept at `start`."""
+        base = start if visible is None else visible
+        return cls(start, base, range(base, base + rows))
+
+    @classmethod
+    def tree(cls, start: int, parent: tuple[int, ...]) -> "Span":
+        """A token tree whose roots follow the committed row `start - 1`."""
+        depth: list[int] = []
+        for p in parent:
+            depth.append(depth[p] + 1 if p >= 0 else 0)
+        return cls(start, start, tuple(start + d for d in depth), parent)
+
+    @classmethod
+    def siblings(cls, visible: int, rows: int) -> "Span":
+        """Alternatives for one position: they share the committed rows and do not see one another."""
+        return cls(visible, visible, (visible,) * rows, (-1,) * rows)
+
+    def ancestors(self, row: int) -> list[int]:
+        """Rows of the span that `row` may see, itself included, nearest first."""
+        if self.parent is None:
+            return list(range(row, -1, -1))
+        path = []
+        while row >= 0:
+            path.append(row)
+            row = self.parent[row]
+        return path

@@ -1,0 +1,39 @@
+"""A skip set that never changes: the fixed strategies of Self-SD Table 8 and SWIFT Figure 2, or one given by hand."""
+
+from typing import Any
+
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.state import State
+from skipbench.skipset import SkipSet
+
+
+class FixedSet:
+    """Drafts with one skip set, by any stop rule, as a chain or as a tree."""
+
+    feature = "one skip set for the whole run, chosen before it"
+    needs_states = False
+
+    def __init__(self, name: str, skip: SkipSet, drafter: Drafter) -> None:
+        self.name, self.skip, self.drafter = name, skip, drafter
+
+    def begin(self, state: State) -> None:
+        self.drafter.begin()
+
+    def propose(self, state: State, room: int) -> Draft:
+        return self.drafter.propose(state, self.skip, room)
+
+    def adapt(self, state: State, verdict: Verdict) -> None:
+        self.drafter.update(verdict)
+
+    def carry(self) -> dict[str, Any]:
+        return self.drafter.carry()
+
+    def resume(self, carry: dict[str, Any]) -> None:
+        self.drafter.resume(carry)
+
+    def skip_text(self) -> str:
+        return str(self.skip)
+
+    def trace(self) -> dict[str, list[Any]]:
+        return self.drafter.trace()

@@ -1,0 +1,64 @@
+"""The papers' formulas for the speed of self-speculative decoding, as pure functions of measured numbers.
+
+| name | meaning | unit |
+|---|---|---|
+| `M` | tokens emitted a verification pass, bonus included | tokens |
+| `alpha` | accepted draft tokens a draft step | 1 |
+| `gamma` | draft steps a round; a mean, so fractional | steps |
+| `c` | cost of one draft step relative to one forward of the target on one token | 1 |
+| `v` | cost of one verification pass relative to one forward of the target on one token | 1 |
+"""
+
+
+def expected_tokens(alpha: float, gamma: float) -> float:
+    """Tokens that a round of `gamma` draft steps emits on average, bonus included: the first factor of KnapSpec Eq. 4.
+
+    `alpha = 1` is the limit, `gamma + 1`.
+
+    Raises:
+        ValueError: `alpha` lies outside 0..1 or `gamma` is negative.
+    """
+    if not 0 <= alpha <= 1 or gamma < 0:
+        raise ValueError(f"need 0 <= alpha <= 1 and gamma >= 0, got {alpha=}, {gamma=}")
+    if alpha == 1:
+        return gamma + 1.0
+    return float((1 - alpha ** (gamma + 1)) / (1 - alpha))
+
+
+def tpt(alpha: float, gamma: float, draft_s: float, target_s: float) -> float:
+    """Tokens-per-time in tokens/s, KnapSpec Eq. 4; `draft_s` and `target_s` are seconds a forward on one token.
+
+    Raises:
+        ValueError: as `expected_tokens`, or a round would take no time.
+    """
+    round_s = gamma * draft_s + target_s
+    if draft_s < 0 or round_s <= 0:
+        raise ValueError(f"a round must take time, got {gamma=}, {draft_s=}, {target_s=}")
+    return expected_tokens(alpha, gamma) / round_s
+
+
+def expected_speedup_paper(M: float, alpha: float, c: float) -> float:
+    """Expected speedup over vanilla, SWIFT Eq. 6: a verification pass costs one forward (`v = 1`).
+
+    Edge cases and errors are those of `expected_speedup_measured`.
+    """
+    return expected_speedup_measured(M, alpha, c, v=1.0)
+
+
+def expected_speedup_measured(M: float, alpha: float, c: float, v: float) -> float:
+    """SWIFT Eq. 6 with a verification pass that costs `v` forwards: `M / ((M - 1) c / alpha + v)`.
+
+    `(M - 1) / alpha` stands for the draft steps of a round. At `M = 1` the formula therefore sees no draft, `c` drops
+    out and the value is `1 / v`, whatever rejected drafts cost; with `alpha = 0` and `M > 1` a round would need
+    endlessly many steps and the value is 0.
+
+    Raises:
+        ValueError: `M < 1`, or `alpha` or `c` is negative, or `v` is not positive.
+    """
+    if M < 1 or alpha < 0 or c < 0 or v <= 0:
+        raise ValueError(f"need M >= 1, alpha >= 0, c >= 0 and v > 0, got {M=}, {alpha=}, {c=}, {v=}")
+    if M == 1:
+        return 1 / v
+    if alpha == 0:
+        return 0.0
+    return M / ((M - 1) * c / alpha + v)

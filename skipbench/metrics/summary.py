@@ -1,0 +1,221 @@
+"""`metrics.json` from the samples of a run. Sums are exact (`fsum`), so the order of the samples does not matter.
+
+A value that cannot be computed is None, never nan and never a 0 that stands for nothing.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from skipbench.metrics.bootstrap import paired_ratio_interval
+from skipbench.metrics.formulas import expected_speedup_measured, expected_speedup_paper, tpt
+from skipbench.runs.record import Arm, Round, Sample, Seconds
+from skipbench.skipset import SkipSet
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds a sub-layer and the lm_head take on one token, profiled in the engine under test."""
+
+    attention_s: float
+    mlp_s: float
+    head_s: float
+    layers: int
+    context_tokens: int
+    """Committed tokens at which `attention_s` was measured."""
+
+    def target_s(self) -> float:
+        """Seconds of one full forward: KnapSpec's t_Target, below Eq. 4, and the lm_head."""
+        return self.draft_s(0, 0)
+
+    def draft_s(self, skipped_attention: float, skipped_mlp: float) -> float:
+        """Seconds of one draft step: KnapSpec's t_Draft, below Eq. 4, and the lm_head; takes numbers of layers."""
+        kept_attention, kept_mlp = self.layers - skipped_attention, self.layers - skipped_mlp
+        return kept_attention * self.attention_s + kept_mlp * self.mlp_s + self.head_s
+
+
+def summarise(
+    samples: Sequence[Sample],
+    layers: int,
+    latency: Latency | None,
+    roofline_s_per_token: float | None,
+    peak_memory_bytes: int | None,
+) -> dict[str, Any]:
+    """The contents of `metrics.json`. Failed samples are counted and left out of every other number.
+
+    Args:
+        samples: the run's records, in any order.
+        layers: layers of the target model.
+        latency: of sub-layers, in seconds, for `tpt`.
+        roofline_s_per_token: the least time that memory bandwidth allows a forward on one token.
+        peak_memory_bytes: passed through.
+
+    Raises:
+        SkipbenchError: a sample's skip set does not fit a model of `layers` layers.
+    """
+    sound = [s for s in samples if s.lossless != "failed"]
+    rounds = [r for s in sound for r in s.method.rounds]
+    acceptance = _acceptance(sound, rounds)
+    skipped = _skipped(sound, layers)
+    vanilla_s_per_token = _over(_decode_s(s.vanilla for s in sound), _emitted(s.vanilla for s in sound))
+    method_s_per_token = _over(_decode_s(s.method for s in sound), _emitted(s.method for s in sound))
+    return {
+        "samples": len(sound),
+        "rounds": len(rounds),
+        **acceptance,
+        "accepted_by_position": _accepted_by_position(rounds),
+        "tpt": _tpt(acceptance["alpha"], rounds, skipped, latency),
+        "tokens_per_s": _over(1, method_s_per_token),
+        "tokens_per_s_vanilla": _over(1, vanilla_s_per_token),
+        "expected_speedup": _expected_speedup(sound, rounds, acceptance, skipped["ratio"], vanilla_s_per_token),
+        "speedup": {"micro": _over(vanilla_s_per_token, method_s_per_token), **_speedup(sound)},
+        "seconds": {
+            f.name: math.fsum(getattr(s.method.seconds, f.name) for s in sound) if sound else None
+            for f in dataclasses.fields(Seconds)
+        },
+        "lossless": {
+            name: sum(s.lossless == label for s in samples)
+            for name, label in (
+                ("identical", "identical"),
+                ("ties", "tie"),
+                ("diverged", "diverged"),
+                ("sampled", "sampled"),
+                ("failed", "failed"),
+            )
+        },
+        "looped": sum(s.method.looped for s in sound),
+        "skipped": skipped,
+        "score": {**_scores(sound), "by": _scores_by_group(sound)},
+        "peak_memory_bytes": peak_memory_bytes,
+        "roofline_fraction_vanilla": _over(roofline_s_per_token, vanilla_s_per_token),
+    }
+
+
+def _over(numerator: float | None, denominator: float | None) -> float | None:
+    return None if numerator is None or not denominator else numerator / denominator
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return fmean(found) if found else None
+
+
+def _emitted(arms: Iterable[Arm]) -> int:
+    """Tokens of the rounds; the one that prefill emits is not among them."""
+    return sum(r.emitted for arm in arms for r in arm.rounds)
+
+
+def _decode_s(arms: Iterable[Arm]) -> float:
+    return math.fsum(arm.seconds.decode for arm in arms)
+
+
+def _alpha(rounds: Sequence[Round]) -> float | None:
+    return _over(sum(r.accepted for r in rounds), sum(r.steps for r in rounds))
+
+
+def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round]) -> dict[str, float | None]:
+    """M and alpha of SWIFT B.3, tau of CLaSp 4. A round is one verification pass."""
+    drafted = [r for r in rounds if r.steps]
+    per_sample = (_alpha(s.method.rounds) for s in sound)
+    return {
+        "M": _mean(r.emitted for r in rounds),
+        "alpha": _alpha(drafted),
+        "alpha_macro": _mean(a for a in per_sample if a is not None),
+        "alpha_chain": _over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
+        "tau": _mean(r.emitted for r in drafted),
+        "tau_draft": _mean(r.accepted for r in drafted),
+    }
+
+
+def _accepted_by_position(rounds: Sequence[Round]) -> list[float]:
+    """Of the rounds with at least i + 1 draft steps, the share whose step i + 1 was accepted on the chain."""
+    longest = max((r.steps for r in rounds), default=0)
+    return [fmean(r.chain > i for r in rounds if r.steps > i) for i in range(longest)]
+
+
+def _skipped(sound: Sequence[Sample], layers: int) -> dict[str, float | None]:
+    sets = [SkipSet.parse(s.skip, layers) for s in sound]
+    return {
+        "attention": _mean(len(z.attention) for z in sets),
+        "mlp": _mean(len(z.mlp) for z in sets),
+        "ratio": _mean(z.ratio for z in sets),
+    }
+
+
+def _tpt(
+    alpha: float | None, rounds: Sequence[Round], skipped: dict[str, float | None], latency: Latency | None
+) -> float | None:
+    gamma = _mean(r.steps for r in rounds if r.steps)
+    attention, mlp = skipped["attention"], skipped["mlp"]
+    if latency is None or alpha is None or gamma is None or attention is None or mlp is None:
+        return None
+    if alpha > 1:  # a method that counts fewer steps than it proposes along one path: Eq. 4 has no meaning there
+        return None
+    return tpt(alpha, gamma, latency.draft_s(attention, mlp), latency.target_s())
+
+
+def _expected_speedup(
+    sound: Sequence[Sample],
+    rounds: Sequence[Round],
+    acceptance: dict[str, float | None],
+    ratio: float | None,
+    vanilla_s_per_token: float | None,
+) -> dict[str, float | None]:
+    M, alpha = acceptance["M"], acceptance["alpha"]
+    # With nothing accepted Eq. 6 is 0 / 0: it infers the number of draft steps from the accepted ones.
+    if not alpha or M is None or M < 1 or ratio is None:
+        return {"paper": None, "measured_cost": None}
+    draft_s = math.fsum(s.method.seconds.draft for s in sound)
+    verify_s = math.fsum(s.method.seconds.verify for s in sound)
+    c = _over(_over(draft_s, sum(r.steps for r in rounds)), vanilla_s_per_token)
+    v = _over(_over(verify_s, len(rounds)), vanilla_s_per_token)
+    return {
+        "paper": expected_speedup_paper(M, alpha, 1 - ratio),
+        "measured_cost": expected_speedup_measured(M, alpha, c, v) if c is not None and v else None,
+    }
+
+
+def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
+    """The aggregations of per-sample rates that the papers use, over samples in which both arms decoded something."""
+    pairs = [(_s_per_token(s.vanilla), _s_per_token(s.method)) for s in sound]
+    timed = [(v, m) for v, m in pairs if v and m]
+    mean, interval = paired_ratio_interval([v / m for v, m in timed]) if timed else (None, None)
+    return {
+        "macro": _over(_mean(1 / m for _, m in timed), _mean(1 / v for v, _ in timed)),  # SWIFT: mean tokens/s
+        "s_per_token": _over(_mean(v for v, _ in timed), _mean(m for _, m in timed)),  # Self-SD: mean s/token
+        "paired": mean,
+        "ci95": None if interval is None else list(interval),
+        "end_to_end": _over(_end_to_end(s.method for s in sound), _end_to_end(s.vanilla for s in sound)),
+    }
+
+
+def _s_per_token(arm: Arm) -> float | None:
+    return _over(arm.seconds.decode, _emitted([arm]))
+
+
+def _end_to_end(arms: Iterable[Arm]) -> float | None:
+    found = list(arms)
+    return _over(sum(len(arm.tokens) for arm in found), math.fsum(arm.seconds.total for arm in found))
+
+
+def _scores(sound: Sequence[Sample]) -> dict[str, dict[str, float]]:
+    return {arm: _arm_scores([s.score.get(arm, {}) for s in sound]) for arm in ("vanilla", "method")}
+
+
+def _arm_scores(scores: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Mean of each scorer over the samples that it scored."""
+    names = sorted({name for of in scores for name in of})
+    finite = {name: [of[name] for of in scores if name in of and math.isfinite(of[name])] for name in names}
+    return {name: fmean(values) for name, values in finite.items() if values}
+
+
+def _scores_by_group(sound: Sequence[Sample]) -> dict[str, dict[str, Any]]:
+    labels = sorted({pair for s in sound for pair in s.groups.items()})
+    by: dict[str, dict[str, Any]] = {}
+    for group, label in labels:
+        members = [s for s in sound if s.groups.get(group) == label]
+        by.setdefault(group, {})[label] = {**_scores(members), "samples": len(members)}
+    return by

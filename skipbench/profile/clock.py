@@ -1,0 +1,49 @@
+"""`Clock`: seconds by phase. On a GPU, events mark the phases and one synchronisation a sample reads them."""
+
+import time
+
+import torch
+
+PHASES = ("prefill", "draft", "verify", "adapt", "other")
+
+
+class Clock:
+    """Counts the time since the last mark to the phase that just ended."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda"
+        self.device = device
+
+    def start(self) -> None:
+        """Begins a sample; waits for the device first."""
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+            self._events: list[tuple[str, torch.cuda.Event]] = [("", self._event())]
+        self._began = self._last = time.perf_counter()
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def mark(self, phase: str) -> None:
+        """Everything since the last mark belongs to `phase`."""
+        if self.cuda:
+            self._events.append((phase, self._event()))
+            return
+        now = time.perf_counter()
+        self.seconds[phase] += now - self._last
+        self._last = now
+
+    def stop(self) -> dict[str, float]:
+        """Seconds by phase; what no event covers of the wall-clock is `other`."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+            total = time.perf_counter() - self._began
+            for (_, before), (phase, after) in zip(self._events, self._events[1:], strict=False):
+                self.seconds[phase] += before.elapsed_time(after) / 1e3
+            self.seconds["other"] += max(0.0, total - sum(self.seconds.values()))
+        else:
+            self.mark("other")
+        return self.seconds

@@ -1,0 +1,220 @@
+"""One cell, model x method x dataset, for the terminal and as Markdown. Takes the contents of `metrics.json`."""
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from skipbench.report.definitions import caution, definitions_for
+
+MISSING = "\u2014"
+_SEPARATOR = "; "
+
+
+def number(value: Any, digits: int = 2, unit: str = "") -> str:
+    """`value` with `digits` decimals, or a dash for None, nan and infinities."""
+    return f"{value:.{digits}f}{unit}" if _known(value) else MISSING
+
+
+def figures(value: Any) -> str:
+    """About three figures of a positive number, so that columns stay narrow."""
+    return number(value, 2 if _known(value) and value < 10 else 1 if _known(value) and value < 100 else 0)
+
+
+def value_at(metrics: Mapping[str, Any], *path: str) -> Any:
+    """The value at `path`, or None where the metrics lack it."""
+    found: Any = metrics
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def main_cells(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """The main row of a cell, by column."""
+    paper, measured = (value_at(metrics, "expected_speedup", name) for name in ("paper", "measured_cost"))
+    tok_s = (metrics.get("tokens_per_s_vanilla"), metrics.get("tokens_per_s"))
+    return {
+        "M": figures(metrics.get("M")),
+        "alpha": number(metrics.get("alpha"), 3),
+        "tau": figures(metrics.get("tau")),
+        "TPT": figures(metrics.get("tpt")),
+        "E(Spd)": f"{number(paper)} / {number(measured)}" if _known(paper) or _known(measured) else MISSING,
+        "speedup": _speedup(metrics),
+        "tok/s": " -> ".join(map(figures, tok_s)) if any(map(_known, tok_s)) else MISSING,
+        "lossless": _lossless(metrics),
+    }
+
+
+def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Label and text of every line but the main row, the header first; items of a text are separated by `; `."""
+    named = {**header, "samples": header.get("samples") or number(metrics.get("samples"), 0)}
+    lines = [
+        ("time", _join(_time(metrics))),
+        ("speedup by", _join(_items(metrics, "speedup", ("micro", "macro", "s_per_token", "end_to_end"), "x"))),
+        ("alpha", _join(f"{name} {number(metrics.get(f'alpha_{name}'), 3)}" for name in ("macro", "chain"))),
+        ("by position", _join(map(number, metrics.get("accepted_by_position") or ()))),
+        ("tau_draft", number(metrics.get("tau_draft"))),
+        ("lossless", _join(exceptions(metrics))),
+        ("score", _join(_scores(metrics))),
+        ("skipped", _join(_items(metrics, "skipped", ("attention", "mlp", "ratio")))),
+        ("roofline", number(_scaled(metrics.get("roofline_fraction_vanilla"), 100), 0, "% of it reached by vanilla")),
+        ("memory", number(_scaled(metrics.get("peak_memory_bytes"), 2**-20), 0, " MiB at the peak")),
+        (MISSING, _join(missing_reasons(metrics).values())),
+    ]
+    # A line of nothing but dashes says no more than its absence; why a value is missing stands in the last line.
+    told = [(label, text) for label, text in lines if any(not i.endswith(MISSING) for i in text.split(_SEPARATOR) if i)]
+    return [("cell", _join(f"{name} {text or MISSING}" for name, text in named.items())), *told]
+
+
+def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Why values are missing, by the name of the first one, as far as the metrics tell."""
+    if not metrics.get("samples"):
+        return {"samples": "no sample finished"}
+    alpha, reasons = metrics.get("alpha"), dict[str, str]()
+    if alpha is None:
+        reasons["alpha"] = "alpha, tau, TPT and E(Spd): nothing was drafted"
+    elif alpha == 0:
+        reasons["E(Spd)"] = "E(Spd): no draft token was accepted"
+    if alpha is not None and metrics.get("tpt") is None:
+        reasons["TPT"] = "TPT: " + ("alpha exceeds 1" if alpha > 1 else "sub-layer latencies were not profiled")
+    if value_at(metrics, "speedup", "paired") is None:
+        reasons["speedup"] = "speedup: no sample was decoded past its prefill"
+    elif value_at(metrics, "speedup", "ci95") is None:
+        reasons["interval"] = "interval: needs two samples"
+    if _comparable(metrics) == 0 and value_at(metrics, "lossless", "sampled"):
+        reasons["lossless"] = "lossless: tokens were sampled, not greedy"
+    if metrics.get("roofline_fraction_vanilla") is None:
+        reasons["roofline"] = "roofline: memory bandwidth was not measured"
+    return reasons
+
+
+def exceptions(metrics: Mapping[str, Any]) -> list[str]:
+    """How many samples are not simply identical to vanilla's, by kind."""
+    counts = {name: value_at(metrics, "lossless", name) for name in ("ties", "diverged", "sampled", "failed")}
+    counts["end in a loop"] = metrics.get("looped")
+    return [f"{count} {'tie' if (count, name) == (1, 'ties') else name}" for name, count in counts.items() if count]
+
+
+def render_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> RenderableType:
+    """The cell for the terminal: header, main row, details, definitions. Fits 80 columns."""
+    lines = cell_lines(metrics, header)
+    cells = main_cells(metrics)
+    row = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for column in cells:
+        row.add_column(column, justify="right")
+    row.add_row(*(Text(text, style="bold" if column == "speedup" else "") for column, text in cells.items()))
+    details = Table.grid(padding=(0, 2, 0, 0))
+    for label, text in lines[1:]:
+        details.add_row(Text(label), _Items(text))
+    parts: list[RenderableType] = [_Items(lines[0][1], "bold"), Text(), row, Text(), details, Text()]
+    parts += [Text(f"{name}: {text}", style="dim") for name, text in _definitions(cells, lines)]
+    warning = _caution(header)
+    return Group(*parts, *([Text(warning, style="yellow")] if warning else []))
+
+
+def markdown_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> str:
+    """The cell as Markdown."""
+    lines, cells = cell_lines(metrics, header), main_cells(metrics)
+    warning = _caution(header)
+    parts = [
+        lines[0][1],
+        markdown_grid([list(cells), list(cells.values())]),
+        "\n".join(f"- {label}: {text}" for label, text in lines[1:]),
+        "\n".join(f"- *{name}*: {text}" for name, text in _definitions(cells, lines)),
+        *([warning] if warning else []),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_grid(rows: list[list[str]]) -> str:
+    """A Markdown table from rows of texts, the first of them its head; columns are padded to be readable as text."""
+    safe = [[" ".join(text.replace("|", "\\|").split()) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    lines = ["| " + " | ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)) + " |" for row in safe]
+    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
+
+
+@dataclass(frozen=True)
+class _Items:
+    """Text that breaks between its items, not inside them."""
+
+    text: str
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        glued = _SEPARATOR.join(item.replace(" ", "\xa0") for item in self.text.split(_SEPARATOR))
+        yield Text(textwrap.fill(glued, options.max_width, break_on_hyphens=False).replace("\xa0", " "), self.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widest = max((len(item) + 1 for item in self.text.split(_SEPARATOR)), default=1)
+        return Measurement(min(widest, options.max_width), min(len(self.text), options.max_width))
+
+
+def _known(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _scaled(value: Any, factor: float) -> float | None:
+    return value * factor if _known(value) else None
+
+
+def _join(items: Iterable[str]) -> str:
+    return _SEPARATOR.join(items)
+
+
+def _items(metrics: Mapping[str, Any], group: str, names: Iterable[str], unit: str = "") -> list[str]:
+    shown = {"s_per_token": "s/token", "end_to_end": "end-to-end"}
+    return [f"{shown.get(name, name)} {number(value_at(metrics, group, name), 2, unit)}" for name in names]
+
+
+def _definitions(cells: Mapping[str, str], lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return definitions_for([*cells, *(label for label, _ in lines)])
+
+
+def _caution(header: Mapping[str, str]) -> str | None:
+    return caution([header.get("model") or ""], [header.get("dataset") or ""])
+
+
+def _speedup(metrics: Mapping[str, Any]) -> str:
+    ends = value_at(metrics, "speedup", "ci95")
+    text = number(value_at(metrics, "speedup", "paired"), 2, "x")
+    return f"{text} [{number(ends[0])}, {number(ends[1])}]" if ends and text != MISSING else text
+
+
+def _comparable(metrics: Mapping[str, Any]) -> int:
+    return sum(value_at(metrics, "lossless", name) or 0 for name in ("identical", "ties", "diverged"))
+
+
+def _lossless(metrics: Mapping[str, Any]) -> str:
+    of = _comparable(metrics)
+    return f"{value_at(metrics, 'lossless', 'identical') or 0}/{of}" if of else MISSING
+
+
+def _time(metrics: Mapping[str, Any]) -> list[str]:
+    seconds = {name: s for name, s in (metrics.get("seconds") or {}).items() if _known(s)}
+    total = math.fsum(seconds.values())
+    return [f"{name} {number(100 * s / total, 0, '%')} {number(s, 2, 's')}" for name, s in seconds.items() if total]
+
+
+def _scores(metrics: Mapping[str, Any]) -> list[str]:
+    score = metrics.get("score") or {}
+    items = _score_items("", score)
+    for group, labels in (score.get("by") or {}).items():
+        for label, of in labels.items():
+            items += _score_items(f"{group}={label} ({of.get('samples', 0)}) ", of)
+    return items
+
+
+def _score_items(prefix: str, of: Mapping[str, Any]) -> list[str]:
+    vanilla, method = of.get("vanilla") or {}, of.get("method") or {}
+    return [
+        f"{prefix}{name} {number(vanilla.get(name), 3)} -> {number(method.get(name), 3)}"
+        for name in dict.fromkeys([*vanilla, *method])
+    ]

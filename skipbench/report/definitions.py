@@ -1,0 +1,49 @@
+"""What every column means, in one sentence each: the only place, printed under every table."""
+
+from collections.abc import Iterable
+
+DEFINITIONS: dict[str, str] = {
+    "M": "tokens emitted per verification pass, bonus included; the prefill and its token are in neither (SWIFT B.3).",
+    "alpha": "accepted draft tokens / draft steps, pooled over all rounds (SWIFT B.3); macro: mean over samples; "
+    "chain: only tokens on the chain of first choices, which differs for trees.",
+    "tau": "tokens emitted per round that drafted, bonus included (CLaSp 4).",
+    "TPT": "(1 - alpha^(g+1)) / (1 - alpha) / (g t_draft + t_target) in tokens/s (KnapSpec Eq. 4), with the measured "
+    "alpha and mean draft length g, and latencies profiled in this engine, lm_head included.",
+    "E(Spd)": "M alpha / ((M - 1) c + alpha) with c = 1 - skipped ratio (SWIFT Eq. 6) / the same with the measured "
+    "cost of a draft step and of a verification pass.",
+    "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation included: geometric "
+    "mean of the per-sample ratios [95 % bootstrap interval].",
+    "speedup by": "micro: sum of tokens / sum of seconds; macro: mean tokens/s (SWIFT); s/token: mean s/token "
+    "(Self-SD); end-to-end: micro with the prefill.",
+    "tok/s": "decoded tokens per second, pooled, without the prefill: vanilla -> method.",
+    "lossless": "samples whose tokens are identical to vanilla's under greedy decoding; a tie first differs where the "
+    "target's two best logits are equal within rounding.",
+    "by position": "of the rounds with at least i draft steps, the share whose step i was accepted on the chain.",
+    "tau_draft": "accepted draft tokens per round that drafted, without the bonus.",
+    "time": "the method's wall-clock by phase, summed over samples.",
+    "score": "mean over the samples, vanilla -> method; (n): samples with that label.",
+    "skipped": "sub-layers that the draft leaves out, mean over samples at their end; ratio: share of all sub-layers.",
+    "memory": "the most that was allocated at one time during the run.",
+    "roofline": "the least time that memory bandwidth allows per token / vanilla's time per decoded token.",
+}
+
+EMBEDDED_MODEL = "tiny"
+MINI_PREFIX = "mini-"
+
+
+def definitions_for(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Name and sentence of those columns that have a definition, in the order of `DEFINITIONS`."""
+    wanted = set(names)
+    return [(name, text) for name, text in DEFINITIONS.items() if name in wanted]
+
+
+def caution(models: Iterable[str], datasets: Iterable[str]) -> str | None:
+    """The line under a table made with the embedded model or the mini datasets; None for other tables."""
+    parts = []
+    if EMBEDDED_MODEL in set(models):
+        parts.append(f"the embedded model `{EMBEDDED_MODEL}`")
+    if any(name.startswith(MINI_PREFIX) for name in datasets):
+        parts.append(f"the embedded `{MINI_PREFIX}*` datasets")
+    if not parts:
+        return None
+    return f"Made with {' and '.join(parts)}: these are not replications of any paper's numbers."

@@ -1,0 +1,114 @@
+"""Tables of many cells: one row a run, as Markdown and as CSV.
+
+A run is `{"model", "method", "dataset", "metrics": dict | None, "reason": str | None, "provenance": dict}`.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from skipbench.report.cell import MISSING, exceptions, main_cells, markdown_grid, missing_reasons, value_at
+from skipbench.report.definitions import caution, definitions_for
+
+Run = Mapping[str, Any]
+COLUMNS = ("dataset", "model", "method", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless", "note")
+NOTED = ("samples", "alpha", "E(Spd)", "speedup", "lossless")
+PROVENANCE = ("engine", "device", "commit", "date", "torch")
+
+
+def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """One row a run, `COLUMNS` to text: grouped by dataset, then model, then method, each in order of appearance.
+
+    The best speedup of each dataset and model is bold; the note of a run without metrics is its reason.
+    """
+    best: dict[tuple[str, str], float] = {}
+    for run in runs:
+        if (speedup := _speedup(run)) is not None:
+            best[_block(run)] = max(speedup, best.get(_block(run), speedup))
+    rows = []
+    for run in _grouped(runs):
+        metrics = run.get("metrics")
+        cells = main_cells(metrics or {})
+        if _speedup(run) is not None and _speedup(run) == best[_block(run)]:
+            cells["speedup"] = f"**{cells['speedup']}**"
+        names = {name: str(run.get(name) or MISSING) for name in ("dataset", "model", "method")}
+        rows.append({**names, **cells, "note": _note(run)})
+    return rows
+
+
+def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
+    """The table with its notes, definitions and provenance; columns without any content are left out."""
+    rows = table_rows(runs)
+    columns = [c for c in COLUMNS if c != "note" or any(row["note"] for row in rows)]
+    warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
+    parts = [
+        f"## {title}",
+        markdown_grid([columns, *([row[c] for c in columns] for row in rows)]) if rows else "No runs.",
+        *([f"**{warning}**"] if warning else []),
+        "\n".join(f"- {note}" for note in notes),
+        "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(columns)),
+        "; ".join(f"{name}: {', '.join(values)}" for name, values in _provenance(runs).items()),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def csv_table(runs: Sequence[Run]) -> str:
+    """Every number of every run, unrounded: nested names joined by dots; a missing value is an empty field."""
+    flat = [
+        {
+            **{name: run.get(name) for name in ("dataset", "model", "method", "reason")},
+            **_flat(run.get("metrics") or {}),
+            **_flat(run.get("provenance") or {}, "provenance."),
+        }
+        for run in _grouped(runs)
+    ]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def _block(run: Run) -> tuple[str, str]:
+    return str(run.get("dataset")), str(run.get("model"))
+
+
+def _speedup(run: Run) -> float | None:
+    found = value_at(run, "metrics", "speedup", "paired")
+    return found if isinstance(found, int | float) else None
+
+
+def _grouped(runs: Sequence[Run]) -> list[Run]:
+    first = {name: list(dict.fromkeys(r.get(name) for r in runs)) for name in ("dataset", "model", "method")}
+    return sorted(runs, key=lambda r: [seen.index(r.get(name)) for name, seen in first.items()])
+
+
+def _note(run: Run) -> str:
+    metrics = run.get("metrics")
+    if not metrics:
+        return str(run.get("reason") or "not run")
+    told = [str(run["reason"])] if run.get("reason") else []
+    reasons = missing_reasons(metrics)
+    return "; ".join([*told, *exceptions(metrics), *(reasons[name] for name in NOTED if name in reasons)])
+
+
+def _provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Distinct values of each provenance field over the runs."""
+    found = {n: [r["provenance"].get(n) for r in runs if r.get("provenance")] for n in PROVENANCE}
+    distinct = {n: sorted({str(v) for v in values if v}) for n, values in found.items()}
+    return {
+        n: [f"{vs[0]} to {vs[-1]} ({len(vs)} values)"] if len(vs) > 3 else vs or [MISSING] for n, vs in distinct.items()
+    }
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple):
+            flat |= _flat({str(i): v for i, v in enumerate(value)}, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

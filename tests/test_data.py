@@ -1,0 +1,199 @@
+"""Rows: reading files, choosing and fingerprinting rows, and the datasets that make them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
+import pytest
+
+from skipbench.data.datasets import mini, tinystories
+from skipbench.data.mini import FAMILIES, body_hash, held_out, is_held_out
+from skipbench.data.rows import Row, prompts_hash, read_file, sample_rows
+from skipbench.errors import SkipbenchError
+
+SAMPLES = Path(__file__).parents[1] / ".." / "shared" / "data"
+
+
+def write(path: Path, *lines: str | bytes) -> Path:
+    path.write_bytes(b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines))
+    return path
+
+
+def message(call: Callable[[], object]) -> str:
+    with pytest.raises(SkipbenchError) as caught:
+        call()
+    return str(caught.value)
+
+
+def make_rows(count: int) -> list[Row]:
+    return [Row(f"r-{i}", f"prompt {i}", {}, {}) for i in range(count)]
+
+
+def test_jsonl_gives_the_wanted_columns_in_file_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "one", "n": 1}', '{"n": 2, "text": "zwölf"}', "", " ")
+    assert read_file(path, ["text"]) == [{"text": "one"}, {"text": "zwölf"}]
+    assert read_file(path, {"n": int}) == [{"n": 1}, {"n": 2}]
+
+
+def test_parquet_gives_the_same_as_jsonl(tmp_path: Path) -> None:
+    rows = [{"text": "one", "turns": ["a", "b"]}, {"text": "two", "turns": ["c"]}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    lines = write(tmp_path / "a.jsonl", *map(json.dumps, rows))
+    wanted = {"turns": list, "text": str}
+    assert read_file(tmp_path / "a.parquet", wanted) == read_file(lines, wanted) == rows
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{'text': 1}", "is not JSON"),
+        ("[1, 2]", "holds a JSON list"),
+        ("[" * 100_000, "is not JSON"),
+        (b'{"text": "\xff"}', "is not UTF-8"),
+        ('{"txt": "a", "id": 1}', "lacks the column 'text'; its columns are 'txt', 'id'"),
+        ('{"text": null}', "column 'text' is null"),
+        ('{"text": " "}', "column 'text' is empty"),
+        ('{"text": 3}', "column 'text' is of type int, but must be a str"),
+    ],
+)
+def test_a_bad_line_is_named_with_file_and_number(tmp_path: Path, line: str | bytes, said: str) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "good"}', line, '{"text": "good"}')
+    text = message(lambda: read_file(path, ["text"]))
+    assert f"{path} line 2" in text and said in text
+
+
+@pytest.mark.parametrize("line", ['{"n": true}', '{"n": "1"}', '{"n": 1.0}'])
+def test_a_type_is_taken_exactly(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "a.jsonl", line)
+    assert "must be a int" in message(lambda: read_file(path, {"n": int}))
+
+
+def test_an_empty_list_is_empty_and_zero_is_not(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"n": 0, "turns": []}')
+    assert read_file(path, {"n": int}) == [{"n": 0}]
+    assert "'turns' is empty" in message(lambda: read_file(path, {"turns": list}))
+
+
+def test_a_blank_line_between_rows_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "a"}', "", '{"text": "b"}')
+    assert f"{path} line 2 is blank" in message(lambda: read_file(path, ["text"]))
+
+
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    assert "does not exist" in message(lambda: read_file(tmp_path / "no.jsonl", ["text"]))
+    assert "is a directory" in message(lambda: read_file(tmp_path, ["text"]))
+    csv = write(tmp_path / "a.csv", "text")
+    assert "'.csv'; files may be .jsonl or .parquet" in message(lambda: read_file(csv, ["text"]))
+    blank = write(tmp_path / "a.jsonl", "", "")
+    assert "has no rows" in message(lambda: read_file(blank, ["text"]))
+
+
+def test_parquet_that_cannot_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", None]}), path)
+    assert f"{path} row 2: column 'text' is null" in message(lambda: read_file(path, ["text"]))
+    assert "lacks the column 'story'; its columns are 'text'" in message(lambda: read_file(path, ["story"]))
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    assert "has no rows" in message(lambda: read_file(path, ["text"]))
+    path.write_bytes(b"not parquet")
+    assert "cannot be read as parquet" in message(lambda: read_file(path, ["text"]))
+
+
+def test_the_hash_sees_ids_prompts_and_order_and_nothing_else() -> None:
+    rows = make_rows(3)
+    assert prompts_hash(rows) == prompts_hash([Row(r.id, r.prompt, {"x": 1}, {"g": "h"}) for r in rows])
+    assert len(prompts_hash(rows)) == 64
+    assert prompts_hash(rows) != prompts_hash(rows[::-1])
+    # The border between id and prompt counts.
+    assert prompts_hash([Row("ab", "c", {}, {})]) != prompts_hash([Row("a", "bc", {}, {})])
+    assert prompts_hash([Row("a", "\ud800", {}, {})]) != prompts_hash([Row("a", "", {}, {})])
+
+
+def test_sampling_is_fixed_by_the_seed_and_nested_in_the_limit() -> None:
+    rows = make_rows(20)
+    assert sample_rows(rows, None, 0, shuffle=False) == rows
+    assert sample_rows(rows, 5, 0, shuffle=False) == rows[:5]
+    drawn = sample_rows(rows, 8, 3, shuffle=True)
+    assert drawn == sample_rows(rows, 12, 3, shuffle=True)[:8] and drawn != rows[:8]
+    assert drawn != sample_rows(rows, 8, 4, shuffle=True)
+    everything = sample_rows(rows, 99, 3, shuffle=True)
+    assert sorted(r.id for r in everything) == sorted(r.id for r in rows)
+    assert "limit=0 leaves no rows" in message(lambda: sample_rows(rows, 0, 0, shuffle=False))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mini_rows_are_the_held_out_examples(family: str) -> None:
+    rows = mini(family, size=6, seed=3, bodies=None)
+    assert [row.id for row in rows] == [f"{family}-{i}" for i in range(6)]
+    assert all(is_held_out(row.prompt) and row.reference and row.groups == {} for row in rows)
+    assert rows == mini(family, size=6, seed=3, bodies=None) != mini(family, size=6, seed=4, bodies=None)
+
+
+def test_mini_groups_by_the_bodies_that_were_trained_on(tmp_path: Path) -> None:
+    source = held_out("mini-math", 3)
+    hashes = [body_hash("mini-math", next(source).body) for _ in range(6)]
+    np.save(tmp_path / "some.npy", np.array(sorted((hashes[0], hashes[4], 0, 2**32 - 1)), dtype=np.uint32))
+    groups = [row.groups["body"] for row in mini("mini-math", size=6, seed=3, bodies=tmp_path / "some.npy")]
+    assert groups == ["seen", "unseen", "unseen", "unseen", "seen", "unseen"]
+    np.save(tmp_path / "none.npy", np.array([], dtype=np.uint32))
+    rows = mini("mini-math", size=2, seed=3, bodies=tmp_path / "none.npy")
+    assert [row.groups for row in rows] == [{"body": "unseen"}] * 2
+
+
+def test_mini_errors(tmp_path: Path) -> None:
+    text = message(lambda: mini("mini-maths", size=1, seed=0, bodies=None))
+    assert "'mini-maths'" in text and all(family in text for family in FAMILIES)
+    assert "size=0" in message(lambda: mini("mini-math", size=0, seed=0, bodies=None))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.array([2, 1], np.uint32), np.array([1, 2], np.int64), np.array([[1]], np.uint32), np.array([{}], object)],
+    ids=["unsorted", "int64", "two-dimensional", "pickled"],
+)
+def test_bodies_that_cannot_be_used(tmp_path: Path, array: Any) -> None:
+    np.save(tmp_path / "b.npy", array, allow_pickle=True)
+    for path in (tmp_path / "b.npy", tmp_path / "missing.npy", write(tmp_path / "text.npy", "x"), tmp_path):
+        assert f"bodies={path}" in message(lambda path=path: mini("mini-math", size=1, seed=0, bodies=path))  # type: ignore[misc]
+
+
+def test_a_story_is_cut_after_the_prefix_as_it_stands_in_the_text(tmp_path: Path) -> None:
+    stories = ["  One  day,\n\na cat   sat. ", "three words here", "One two three four"]
+    path = write(tmp_path / "s.jsonl", *(json.dumps({"text": story}) for story in stories))
+    rows = {row.id: row for row in tinystories(path, prefix_words=3, size=None, seed=0)}
+    assert set(rows) == {"tinystories-0", "tinystories-2"}
+    first = rows["tinystories-0"]
+    assert (first.prompt, first.reference) == ("  One  day,\n\na", {"text": " cat   sat. "})
+    assert (rows["tinystories-2"].prompt, rows["tinystories-2"].reference) == ("One two three", {"text": " four"})
+    assert len(tinystories(path, prefix_words=3, size=1, seed=0)) == 1
+
+
+def test_tinystories_errors(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.jsonl", '{"text": "one two three"}')
+    assert "dataset.path=FILE" in message(lambda: tinystories(None, prefix_words=3, size=None, seed=0))
+    text = message(lambda: tinystories(path, prefix_words=3, size=None, seed=0))
+    assert "prefix_words=3 leaves none of the 1 stories" in text
+    assert "prefix_words=0" in message(lambda: tinystories(path, prefix_words=0, size=None, seed=0))
+
+
+def test_real_tinystories() -> None:
+    path = SAMPLES / "tinystories.jsonl"
+    if not path.is_file():
+        pytest.skip("the sample of TinyStories is not beside this checkout")
+    texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = tinystories(path, prefix_words=20, size=50, seed=1)
+    assert len({row.id for row in rows}) == 50
+    for row in rows:
+        assert row.prompt + row.reference["text"] == texts[int(row.id.rpartition("-")[2])]
+        assert len(row.prompt.split()) == 20 and row.prompt == row.prompt.rstrip()
+
+
+def test_real_samples_have_the_columns_of_the_hub() -> None:
+    if not SAMPLES.is_dir():
+        pytest.skip("the samples of the papers' datasets are not beside this checkout")
+    assert len(read_file(SAMPLES / "gsm8k_test.jsonl", ["question", "answer"])) == 100
+    assert len(read_file(SAMPLES / "mt_bench.jsonl", {"turns": list})) == 20

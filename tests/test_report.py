@@ -1,0 +1,183 @@
+"""Cells and tables: what is shown, what a missing value looks like, and that it fits the terminal."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from skipbench.metrics.summary import Latency, summarise
+from skipbench.report.cell import MISSING, cell_lines, main_cells, markdown_cell, render_cell
+from skipbench.report.definitions import DEFINITIONS, caution
+from skipbench.report.table import csv_table, markdown_table, table_rows
+from skipbench.runs.record import Arm, Round, Sample, Seconds
+
+HEADER = {
+    "model": "llama3-8b",
+    "method": "swift",
+    "dataset": "cnndm",
+    "engine": "lean",
+    "dtype": "bfloat16",
+    "device": "NVIDIA [H200]",
+    "threads": "16",
+}
+PROVENANCE = {"engine": "lean", "device": "cpu", "commit": "0123abc", "date": "2025-01-02", "torch": "2.8.0"}
+
+
+def sample(index: int, draft_s: float, steps: int = 4, **more: Any) -> Sample:
+    accepted = steps - 1 if steps else 0
+    rounds = [Round(steps, steps, accepted, accepted, accepted + 1)] * 10
+    tokens = sum(r.emitted for r in rounds)
+    base = Arm([1] * (tokens + 1), [Round(0, 0, 0, 0, 1)] * tokens, Seconds(0.1, 0.0, 0.4, 0.0, 0.1), "length")
+    method = Arm([1] * (tokens + 1), rounds, Seconds(0.1, draft_s, 0.1, 0.02, 0.03), "length")
+    given = {"lossless": "identical", "skip": "attn:1-3;mlp:2", **more}
+    return Sample(index, str(index), "hash", 8, ["vanilla", "method"], base, method, **given)
+
+
+def metrics(samples: list[Sample], latency: Latency | None = None, roofline: float | None = None) -> dict[str, Any]:
+    return summarise(samples, 6, latency, roofline, None)
+
+
+def full() -> dict[str, Any]:
+    score = {"vanilla": {"rouge2": 0.2}, "method": {"rouge2": 0.3}}
+    samples = [sample(i, 0.1 + 0.01 * i, score=score, groups={"body": "unseen"}) for i in range(19)]
+    samples += [sample(19, 0.2, lossless="tie"), sample(20, 0.2, lossless="failed")]
+    return metrics(samples, Latency(2e-4, 4e-4, 3e-4, 6, 100), 0.005)
+
+
+def partial() -> list[Any]:
+    return [
+        pytest.param(metrics([]), id="nothing"),
+        pytest.param(metrics([sample(0, 0.1, lossless="failed")]), id="all failed"),
+        pytest.param(metrics([sample(0, 0.1)]), id="one sample"),
+        pytest.param(metrics([sample(0, 0.0, steps=0, skip="")]), id="no drafts"),
+        pytest.param(metrics([sample(0, 0.1, steps=1), sample(1, 0.1, steps=1)]), id="nothing accepted"),
+        pytest.param({}, id="empty"),
+        pytest.param(full(), id="full"),
+    ]
+
+
+def text(renderable: RenderableType, width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(renderable)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("of", partial())
+@pytest.mark.parametrize("width", [80, 120])
+def test_rendering_never_shows_none_or_nan(of: dict[str, Any], width: int) -> None:
+    run = {"model": "m", "method": "x", "dataset": "d", "metrics": of, "reason": None, "provenance": {"torch": None}}
+    for shown in (text(render_cell(of, HEADER), width), markdown_cell(of, HEADER), markdown_table("T", [run])):
+        assert "None" not in shown
+        assert "nan" not in shown.lower()
+    assert max(map(len, text(render_cell(of, HEADER), width).splitlines())) <= width
+    assert "None" not in csv_table([run])
+
+
+def test_main_row() -> None:
+    cells = main_cells(full())
+    assert (cells["M"], cells["alpha"], cells["tau"]) == ("4.00", "0.750", "4.00")  # 3 of 4 accepted and the bonus
+    # 4 of 12 sub-layers skipped, so c = 2/3: 4 / (3 * (2/3) / 0.75 + 1) = 1.0909
+    assert cells["E(Spd)"].startswith("1.09 / ")
+    assert cells["lossless"] == "19/20"
+    assert cells["tok/s"].startswith("80.0 -> ")  # 40 tokens in 0.5 s
+    low, high = full()["speedup"]["ci95"]
+    assert cells["speedup"].endswith(f"x [{low:.2f}, {high:.2f}]")
+
+
+def test_widest_numbers_fit_80_columns_in_one_row() -> None:
+    of = full()
+    of |= {"M": 12.345, "tau": 12.345, "tpt": 1234.5, "tokens_per_s": 1801.2, "tokens_per_s_vanilla": 1234.5}
+    assert "12.3  0.750  12.3  1234" in text(render_cell(of, HEADER), 80)
+    assert main_cells(of)["speedup"] in text(render_cell(of, HEADER), 80)
+
+
+def test_details_of_a_cell() -> None:
+    lines = dict(cell_lines(full(), HEADER))
+    assert "samples 20" in lines["cell"]
+    assert "device NVIDIA [H200]" in lines["cell"]
+    assert lines["score"] == "rouge2 0.200 -> 0.300; body=unseen (19) rouge2 0.200 -> 0.300"
+    assert lines["skipped"] == "attention 3.00; mlp 1.00; ratio 0.33"
+    assert lines["lossless"] == "1 tie; 1 failed"
+    assert lines["roofline"].startswith("40%")  # 0.005 s against 0.5 s / 40 tokens
+    assert lines["time"].startswith("prefill ")
+    assert MISSING not in lines
+
+
+def test_missing_values_give_their_reason() -> None:
+    one = metrics([sample(0, 0.0, steps=0, skip="")])
+    assert main_cells(one)["alpha"] == main_cells(one)["TPT"] == main_cells(one)["E(Spd)"] == MISSING
+    assert "nothing was drafted" in dict(cell_lines(one, HEADER))[MISSING]
+    assert "needs two samples" in dict(cell_lines(one, HEADER))[MISSING]
+    assert "no sample finished" in text(render_cell(metrics([]), HEADER), 80)
+    sampled = metrics([sample(0, 0.1, lossless="sampled")])
+    assert "not greedy" in dict(cell_lines(sampled, HEADER))[MISSING]
+
+
+def test_every_column_is_defined_once_and_printed() -> None:
+    assert set(main_cells({})) <= set(DEFINITIONS)
+    shown = text(render_cell(full(), HEADER), 400)
+    for name, sentence in DEFINITIONS.items():
+        assert (f"{name}: {sentence}" in shown) == (name != "memory")
+
+
+def run(method: str, dataset: str, of: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    given = {"model": "llama3-8b", "reason": None, "provenance": PROVENANCE, **more}
+    return {"method": method, "dataset": dataset, "metrics": of, **given}
+
+
+def test_rows_are_grouped_and_the_best_is_bold() -> None:
+    slow, fast = metrics([sample(0, 0.3)]), metrics([sample(0, 0.1)])
+    runs = [run("clasp", "a", slow), run("swift", "b", slow), run("swift", "a", fast), run("clasp", "b", None)]
+    rows = table_rows(runs)
+    assert [(r["dataset"], r["method"]) for r in rows] == [
+        ("a", "clasp"),
+        ("a", "swift"),
+        ("b", "clasp"),
+        ("b", "swift"),
+    ]
+    # Vanilla 0.5 s; slow 0.3 + 0.15 s, fast 0.1 + 0.15 s.
+    assert [r["speedup"] for r in rows] == ["1.11x", "**2.00x**", MISSING, "**1.11x**"]
+
+
+def test_a_row_without_metrics_shows_the_reason() -> None:
+    shown = markdown_table("Table 2", [run("del", "a", None, reason="needs 2 | more\nGiB"), run("swift", "a", full())])
+    assert "needs 2 \\| more GiB" in shown
+    lines = [line for line in shown.splitlines() if line.startswith("|")]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_table_ends_with_definitions_and_provenance() -> None:
+    shown = markdown_table("Table 2", [run("swift", "a", full())], ["limit=20"])
+    assert shown.startswith("## Table 2\n")
+    assert "- limit=20" in shown
+    assert f"- *alpha*: {DEFINITIONS['alpha']}" in shown
+    assert "engine: lean; device: cpu; commit: 0123abc; date: 2025-01-02; torch: 2.8.0" in shown
+    assert "not replications" not in shown
+
+
+def test_many_dates_are_shown_as_a_range() -> None:
+    runs = [run("swift", str(i), None, provenance={**PROVENANCE, "date": f"2025-01-0{i}"}) for i in range(1, 6)]
+    assert "date: 2025-01-01 to 2025-01-05 (5 values)" in markdown_table("T", runs)
+
+
+def test_embedded_model_is_named_as_what_it_is() -> None:
+    assert "not replications" in markdown_table("T", [run("swift", "cnndm", full(), model="tiny")])
+    assert "not replications" in text(render_cell(full(), {**HEADER, "model": "tiny"}), 400)
+    assert "not replications" in markdown_cell(full(), {**HEADER, "dataset": "mini-math"})
+    assert caution(["llama3-8b"], ["cnndm"]) is None
+
+
+def test_csv_has_every_number_unrounded() -> None:
+    of = full()
+    rows = list(csv.DictReader(io.StringIO(csv_table([run("swift", "a", of), run("del", "a", None, reason="no GPU")]))))
+    assert float(rows[0]["speedup.paired"]) == of["speedup"]["paired"]
+    assert float(rows[0]["speedup.ci95.0"]) == of["speedup"]["ci95"][0]
+    assert rows[0]["peak_memory_bytes"] == rows[1]["M"] == ""
+    assert (rows[1]["reason"], rows[1]["provenance.torch"]) == ("no GPU", "2.8.0")
+
+
+def test_a_table_without_runs() -> None:
+    assert "No runs." in markdown_table("T", [])
+    assert csv_table([]).strip() == ""
