@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
 from skipbench.data.mini import FAMILIES, body_hash, training_document
@@ -168,9 +168,9 @@ def collate(packed: list[list[list[int]]]) -> dict[str, Tensor]:
     return {"ids": ids[:, :-1], "targets": ids[:, 1:], "weight": within, "mask": mask, "cos": cos, "sin": sin}
 
 
-def dropped_at(progress: float, start: float, rng: random.Random, scale: float) -> set[int]:
+def dropped_at(progress: float, start: float, stop: float, rng: random.Random, scale: float) -> set[int]:
     """Sub-layers to leave out of one step: none in three steps of ten, else each at its rate times a random factor."""
-    if progress < start or rng.random() < 0.3:
+    if progress < start or progress >= stop or rng.random() < 0.3:
         return set()
     ramp = min(1.0, (progress - start) / 0.1)
     factor = ramp * rng.uniform(0.0, scale)
@@ -219,7 +219,7 @@ def train(args: argparse.Namespace) -> None:
         rate = min(1.0, (step + 1) / 60) * min(1.0, max(0.0, (1 - progress[0]) / args.decay))
         for o, peak in zip(optimizers, peaks, strict=True):
             o.param_groups[0]["lr"] = peak * rate
-        dropped = dropped_at(progress[0], args.drop_start, rng, args.drop_scale)
+        dropped = dropped_at(progress[0], args.drop_start, args.drop_stop, rng, args.drop_scale)
         loss = loss_of(p, collate(packed), dropped, run)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(p.values(), 1.0)
@@ -233,7 +233,7 @@ def train(args: argparse.Namespace) -> None:
             spent = seconds + time.perf_counter() - began
             print(f"step {step} loss {recent[0] / max(1, recent[1]):.4f} documents {document} {spent:.0f} s", flush=True)
             recent = [0.0, 0.0]
-        if step % 150 == 0 or step == args.steps:
+        if step % 100 == 0 or step == args.steps:
             state = {"step": step, "document": document, "bodies": bodies, "rng": rng.getstate(), "params": {k: v.data for k, v in p.items()}}
             state |= {"optimizers": [o.state_dict() for o in optimizers], "seconds": seconds + time.perf_counter() - began}
             torch.save(state, snapshot.with_suffix(".new"))
@@ -245,6 +245,7 @@ def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: se
     """Writes a Hugging Face folder, and the fingerprints of the answer bodies that occurred in training."""
     args.out.mkdir(parents=True, exist_ok=True)
     save_file({k: v.detach().contiguous() for k, v in p.items()}, args.out / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
     tokenizer.save(str(args.out / "tokenizer.json"))
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
@@ -272,6 +273,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.02, help="peak learning rate of Muon; AdamW gets 0.15 of it")
     parser.add_argument("--decay", type=float, default=0.5, help="share of the run in which the learning rate falls to 0")
     parser.add_argument("--drop-start", type=float, default=0.35, help="share of the run after which sub-layers are dropped")
+    parser.add_argument("--drop-stop", type=float, default=1.0, help="share of the run after which none is dropped any more")
     parser.add_argument("--drop-scale", type=float, default=1.6, help="largest factor on DROP_RATE")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     train(parser.parse_args())

@@ -65,6 +65,7 @@ class Adaptive:
             with beta1 unchanged (`code`), which pushes gamma up in the first rounds of every prompt.
         `full_length_guard`: the published code leaves gamma alone when the acceptance rate is above alpha and the draft
             was as long as it may be (`True`); the paper has no such case (`False`).
+        `every`: the published code can update in every n-th round only; the paper does in each.
     The acceptance rate starts anew with every prompt and gamma is carried over, as in the published code.
     """
 
@@ -76,6 +77,7 @@ class Adaptive:
         step: float = 0.01,
         beta1: float = 0.5,
         beta2: float = 0.9,
+        every: int = 1,
         first_beta1: str = "paper",
         full_length_guard: bool = False,
     ) -> None:
@@ -84,16 +86,22 @@ class Adaptive:
             raise SkipbenchError(f"stop rule: {first_beta1=}; wanted 'paper' or 'code'")
         self.max_steps, self.threshold = max_steps, threshold
         self.target, self.step, self.beta1, self.beta2 = target, step, beta1, beta2
-        self.first_beta1, self.full_length_guard = first_beta1, full_length_guard
-        self.rate: float | None = None
+        self.every, self.first_beta1, self.full_length_guard = every, first_beta1, full_length_guard
+        if every < 1:
+            raise SkipbenchError(f"stop rule: {every=}; wanted 1 or more")
+        self.begin()
 
     def begin(self) -> None:
         """A new prompt starts its own acceptance rate."""
-        self.rate = None
+        self.rate: float | None = None
+        self.rounds = 0
 
     def update(self, accepted: int, drafted: int) -> None:
         """Eqs. 2 to 4 after one verification."""
         if drafted == 0:
+            return
+        self.rounds += 1
+        if self.rounds % self.every:
             return
         rate, beta1 = self.rate, self.beta1
         if rate is None:

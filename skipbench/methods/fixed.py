@@ -1,11 +1,13 @@
 """A skip set that never changes: the fixed strategies of Self-SD Table 8 and SWIFT Figure 2, or one given by hand."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.method import Draft, Verdict
 from skipbench.decode.state import State
-from skipbench.skipset import SkipSet
+from skipbench.decode.stopping import StopRule
+from skipbench.skipset import SkipSet, fixed_set
 
 
 class FixedSet:
@@ -37,3 +39,13 @@ class FixedSet:
 
     def trace(self) -> dict[str, list[Any]]:
         return self.drafter.trace()
+
+
+def strategy(layers: int, name: str, ratio: float, stop: StopRule, seed: int = 0, tree: Sequence[int] = ()) -> FixedSet:
+    """The fixed strategy `name`: uniform, first, middle, last or random. Raises SkipbenchError for a ratio out of range."""
+    return FixedSet(name, fixed_set(name, layers, ratio, seed), Drafter(stop, tree))
+
+
+def explicit(layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()) -> FixedSet:
+    """The set in text form, such as `attn:1,3-5;mlp:2`. Raises SkipbenchError when the model lacks a layer of it."""
+    return FixedSet(name, SkipSet.parse(skip, layers), Drafter(stop, tree))

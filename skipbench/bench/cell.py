@@ -1,0 +1,133 @@
+"""One cell: vanilla and a method take turns on every prompt, and each pair becomes one record."""
+
+import copy
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from skipbench.bench.prompts import Prompt
+from skipbench.decode.loop import NotFinite, generate
+from skipbench.decode.method import Method
+from skipbench.decode.sampling import Sampler
+from skipbench.lm.model import LM
+from skipbench.methods.vanilla import Vanilla
+from skipbench.runs.record import Arm, Divergence, Sample, Seconds
+from skipbench.runs.store import RunStore
+from skipbench.scoring.scorers import score
+
+LOOP_TOKENS = 32  # an output whose last so many tokens repeat with a period of at most a quarter of them is a loop
+TIE_ULPS = 2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the prompts of a cell are decoded; `temperature`, `top_p`, `top_k` as in `Sampler`."""
+
+    max_new_tokens: int
+    eos: frozenset[int]
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    scorer: str = "none"
+    warmup: int = 2
+
+
+def run_cell(
+    lm: LM,
+    tokenizer: Any,
+    method: Method,
+    prompts: list[Prompt],
+    settings: Settings,
+    store: RunStore,
+    progress: Callable[[Sample], None],
+) -> list[Sample]:
+    """Decodes what `store` does not hold yet, appends one record a prompt, and returns all records.
+
+    The order of the arms is drawn anew for every prompt. A method that carries state across prompts goes on from the state
+    in the last record.
+    """
+    samples = store.samples()
+    done = {s.index for s in samples}
+    missing = [i for i in range(len(prompts)) if i not in done]
+    if samples:
+        method.resume(samples[-1].carry)
+    for index in missing[: settings.warmup]:
+        for arm in (Vanilla(), copy.deepcopy(method)):
+            _decode(lm, arm, prompts[index], index, settings)
+    for index in missing:
+        sample = _pair(lm, tokenizer, method, prompts[index], index, settings)
+        store.append(sample)
+        samples.append(sample)
+        progress(sample)
+    return sorted(samples, key=lambda s: s.index)
+
+
+def _pair(lm: LM, tokenizer: Any, method: Method, prompt: Prompt, index: int, settings: Settings) -> Sample:
+    arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
+    order = sorted(arms)
+    random.Random(f"{settings.seed}/{index}").shuffle(order)
+    out = {name: _decode(lm, arms[name], prompt, index, settings) for name in order}
+    vanilla, ours = out["vanilla"], out["method"]
+    kind, divergence = _compare(lm, prompt.ids, vanilla, ours, settings.temperature == 0)
+    texts = {name: tokenizer.decode(out[name].tokens, skip_special_tokens=True) for name in arms}
+    scores: dict[str, dict[str, float]] = {}
+    for name, text in texts.items():
+        same = name == "method" and text == texts["vanilla"]
+        scores[name] = scores["vanilla"] if same else score(settings.scorer, text, prompt.row.prompt, prompt.row.reference)
+    return Sample(
+        index=index,
+        id=prompt.row.id,
+        prompt_hash=prompt.hash,
+        prompt_tokens=len(prompt.ids),
+        order=order,
+        vanilla=vanilla,
+        method=ours,
+        lossless=kind,  # type: ignore[arg-type]
+        divergence=divergence,
+        skip=method.skip_text(),
+        score=scores if scores["vanilla"] else {},
+        groups=prompt.row.groups | ({"prompt": "cut"} if prompt.cut else {}),
+        carry=method.carry(),
+        trace=method.trace(),
+    )
+
+
+def _decode(lm: LM, method: Method, prompt: Prompt, index: int, settings: Settings) -> Arm:
+    # Both arms draw with one seed: a method without drafts then emits vanilla's very tokens.
+    sampler = Sampler(settings.temperature, settings.top_p, settings.top_k, seed=settings.seed * 1_000_003 + index)
+    try:
+        out = generate(lm, method, prompt.ids, settings.max_new_tokens, settings.eos, sampler)
+    except NotFinite as error:
+        return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error))
+    seconds = Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
+    return Arm(out.tokens, out.rounds, seconds, out.finish, looped=looped(out.tokens))  # type: ignore[arg-type]
+
+
+def looped(tokens: list[int]) -> bool:
+    """Whether the last 32 tokens repeat with a period of at most 8."""
+    tail = tokens[-LOOP_TOKENS:]
+    return len(tail) == LOOP_TOKENS and any(tail[p:] == tail[:-p] for p in range(1, LOOP_TOKENS // 4 + 1))
+
+
+def _compare(lm: LM, prompt: list[int], vanilla: Arm, ours: Arm, greedy: bool) -> tuple[str, Divergence | None]:
+    """identical, tie, diverged, sampled or failed, and where the outputs part."""
+    if "failed" in (vanilla.finish, ours.finish):
+        return "failed", None
+    if not greedy:
+        return "sampled", None
+    if vanilla.tokens == ours.tokens:
+        return "identical", None
+    pairs = list(zip(vanilla.tokens, ours.tokens, strict=False))
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    if at == len(pairs):  # one is a prefix of the other: no rule of the loop allows that
+        return "diverged", Divergence(at, -1, -1, 0.0)
+    with torch.inference_mode():
+        logits = lm.prefill(prompt + vanilla.tokens[:at])[0].float()
+    a, b = pairs[at]
+    gap = float(logits[a] - logits[b])
+    ulp = torch.finfo(lm.dtype).eps * float(logits.abs().max())
+    return ("tie" if abs(gap) <= TIE_ULPS * ulp else "diverged"), Divergence(at, a, b, gap)

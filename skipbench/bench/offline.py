@@ -1,0 +1,65 @@
+"""`search`: the offline layer-set search of Self-SD over the engine at hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from skipbench.bench.prompts import eos_ids
+from skipbench.bench.run import load_model, prepare
+from skipbench.bench.stored import stored_path, write_stored
+from skipbench.data.rows import Row
+from skipbench.decode.stopping import StopRule
+from skipbench.errors import SkipbenchError
+from skipbench.methods.self_sd import objective
+from skipbench.runs.provenance import config_hash, run_name
+from skipbench.search.run import Trial, search
+from skipbench.search.strategies import make_strategy
+
+
+def search_skip_set(config: dict[str, Any], rows: list[Row], make_stop: Callable[[], StopRule], console: Console) -> Trial:
+    """Searches the set that decodes the development rows fastest, and stores it under the results folder.
+
+    Args:
+        rows: development prompts; they must not be those of a run that is reported.
+
+    Raises:
+        SkipbenchError: no rows, or another search's trace in the way.
+    """
+    options = config["search"]
+    if not rows:
+        raise SkipbenchError("a search needs development prompts; dataset gave none")
+    lm, tokenizer = load_model(config["model"], config["engine"])
+    dataset = config["dataset"] | {"max_new_tokens": options["max_new_tokens"]}
+    prompts = [p.ids for p in prepare(lm, tokenizer, rows, dataset)]
+    goal = objective(lm, prompts, options["max_new_tokens"], eos_ids(lm), make_stop)
+    settings = {k: config[k] for k in ("model", "method", "dataset", "engine", "search")}
+    names = [config["model"]["name"], config["method"]["name"], options["strategy"]]
+    settings = settings | {"search": {k: v for k, v in options.items() if k != "iterations"}}
+    folder = Path(config["results"]) / "search" / run_name(names, config_hash(settings))
+    made = {k: options[k] for k in ("seed", "ratio", "protect", "init", "rounded", "tol")}
+    strategy = make_strategy(options["strategy"], lm.layers, **made)
+    goal(_empty(lm.layers))  # warm-up
+    total = options["iterations"]
+    columns = (TextColumn("search"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal) as bar:
+        task = bar.add_task("search", total=total, note="")
+
+        def advance(trial: Trial, best: Trial) -> None:
+            note = f"best {best.detail.get('tokens_per_s', 0):.0f} tokens/s, alpha {best.detail.get('alpha', 0):.3f}"
+            bar.update(task, completed=trial.iteration + 1, note=note, refresh=True)
+            if not console.is_terminal and (trial.iteration + 1) % max(1, total // 10) == 0:
+                console.print(f"{trial.iteration + 1}/{total} sets, {note}", highlight=False)
+
+        best = search(goal, strategy, lm.layers, total, folder / "trace.jsonl", settings, advance)
+    assert best.value is not None
+    write_stored(stored_path(Path(config["results"]), config["model"]["name"], config["method"]["name"]), best.skip, best.value, settings)
+    return best
+
+
+def _empty(layers: int) -> Any:
+    from skipbench.skipset import SkipSet
+
+    return SkipSet.of(layers)

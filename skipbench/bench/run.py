@@ -1,0 +1,128 @@
+"""From plain settings to a finished run folder. The command line builds the parts; nothing here knows of Hydra."""
+
+import contextlib
+import resource
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from skipbench.bench.cell import Settings, run_cell
+from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode, eos_ids
+from skipbench.data.rows import Row, prompts_hash
+from skipbench.decode.method import Method
+from skipbench.errors import SkipbenchError
+from skipbench.lm.load import load
+from skipbench.lm.model import LM
+from skipbench.metrics.summary import summarise
+from skipbench.profile.latency import read_bandwidth, roofline_s_per_token, sublayer_latency
+from skipbench.runs.provenance import provenance
+from skipbench.runs.record import Sample
+from skipbench.runs.store import RunStore
+
+MakeMethod = Callable[..., Method]
+
+
+def load_model(model: dict[str, Any], engine: dict[str, Any]) -> tuple[LM, Any]:
+    """The model and its tokenizer as `model` and `engine` of the configuration say; sets the number of threads."""
+    if engine["threads"] < 1:
+        raise SkipbenchError(f"engine.threads={engine['threads']}; wanted 1 or more")
+    torch.set_num_threads(engine["threads"])
+    if model["device"].startswith("cuda") and not torch.cuda.is_available():
+        raise SkipbenchError(f"model.device={model['device']}, but no CUDA device is at hand; use model.device=cpu")
+    return load(model["path"], model["revision"], model["dtype"], engine["name"], model["device"], model["allow_pickle"])
+
+
+def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: dict[str, Any]) -> list[Prompt]:
+    """Encoded prompts, and room for the longest of them in the cache."""
+    prompts = encode(rows, tokenizer, lm, dataset["max_new_tokens"], dataset["truncate"])
+    lm.allocate(max(len(p.ids) for p in prompts) + dataset["max_new_tokens"] + SCRATCH_ROWS)
+    return prompts
+
+
+def run(config: dict[str, Any], folder: Path, rows: list[Row], make_method: MakeMethod, console: Console) -> dict[str, Any]:
+    """Runs what is missing of a cell and returns its metrics.
+
+    Raises:
+        SkipbenchError: anything that the user can put right; `status.json` then says failed, with the reason.
+    """
+    dataset, decoding = config["dataset"], config["decoding"]
+    lm, tokenizer = load_model(config["model"], config["engine"])
+    method = make_method(layers=lm.layers)
+    prompts = prepare(lm, tokenizer, rows, dataset)
+    origin = {"prompts_sha256": prompts_hash(rows), "device": _device_name(lm), "threads": torch.get_num_threads()}
+    store = RunStore(folder, config, provenance(origin))
+    settings = Settings(
+        max_new_tokens=dataset["max_new_tokens"],
+        eos=eos_ids(lm),
+        **decoding,
+        seed=config["seed"],
+        scorer=dataset["scorer"],
+        warmup=config["engine"]["warmup"],
+    )
+    store.status("running")
+    try:
+        with _progress(console, len(prompts), len(store.samples())) as advance:
+            samples = run_cell(lm, tokenizer, method, prompts, settings, store, advance)
+        metrics = _metrics(lm, samples, prompts)
+        store.write_metrics(metrics)
+        failed = [s for s in samples if s.lossless == "failed"]
+        error = f"{len(failed)} samples failed, first {failed[0].id}: {failed[0].vanilla.error or failed[0].method.error}" if failed else None
+        store.status("failed" if failed else "done", error)
+        return metrics
+    except BaseException as error:
+        reason = "interrupted; the same command goes on" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        store.status("failed", reason)
+        raise
+    finally:
+        store.close()
+
+
+def _metrics(lm: LM, samples: list[Sample], prompts: list[Prompt]) -> dict[str, Any]:
+    context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
+    latency = sublayer_latency(lm, context)
+    floor_s = roofline_s_per_token(lm, context, read_bandwidth(lm.output_device, lm.weight_bytes()))
+    if lm.output_device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(lm.output_device)
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return summarise(samples, lm.layers, latency, floor_s, peak)
+
+
+def _device_name(lm: LM) -> str:
+    if lm.output_device.type == "cuda":
+        return torch.cuda.get_device_name(lm.output_device)
+    return str(lm.output_device)
+
+
+@contextlib.contextmanager
+def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sample], None]]:
+    """A bar on a terminal, else a plain line for about every tenth of the work."""
+    ratios: list[float] = []
+
+    def text(sample: Sample) -> str:
+        if sample.vanilla.seconds.decode and sample.method.seconds.decode:
+            ratios.append(sample.vanilla.seconds.decode / sample.method.seconds.decode)
+        return f"speedup so far {statistics.median(ratios):.2f}" if ratios else ""
+
+    if not console.is_terminal:
+        count = done
+
+        def line(sample: Sample) -> None:
+            nonlocal count
+            count += 1
+            note = text(sample)
+            if count == total or count % max(1, total // 10) == 0:
+                console.print(f"{count}/{total} samples, {note}", highlight=False)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    # Drawn between samples only: a refreshing thread would run inside the timed region.
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("samples", total=total, completed=done, note="")
+        yield lambda sample: bar.update(task, advance=1, note=text(sample), refresh=True)

@@ -1,0 +1,202 @@
+"""The schemas of `conf/`: every key with its type, checked before anything is loaded. Imports neither torch nor a model."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+class Dtype(Enum):
+    """Precision of weights and cache."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class EngineName(Enum):
+    """How sub-layers are executed."""
+
+    modules = "modules"
+    lean = "lean"
+
+
+class Truncate(Enum):
+    """What happens to a prompt that does not fit: `refuse` it, or cut the `left` end off."""
+
+    refuse = "refuse"
+    left = "left"
+
+
+class StrategyName(Enum):
+    """How an offline search chooses its next set."""
+
+    bayes = "bayes"
+    random = "random"
+    greedy = "greedy"
+    exhaustive = "exhaustive"
+
+
+@dataclass
+class Model:
+    name: str = MISSING
+    path: str = MISSING
+    revision: str | None = None
+    dtype: Dtype = Dtype.float32
+    device: str = "cpu"
+    allow_pickle: bool = False
+    bodies: str | None = None
+    skip_sets: str | None = None
+
+
+@dataclass
+class Stop:
+    _target_: str = "skipbench.decode.stopping.Fixed"
+    max_steps: int = 8
+    threshold: float = 0.0
+
+
+@dataclass
+class AdaptiveStop(Stop):
+    _target_: str = "skipbench.decode.stopping.Adaptive"
+    max_steps: int = 12
+    threshold: float = 0.6
+    target: float = 0.9
+    step: float = 0.01
+    beta1: float = 0.5
+    beta2: float = 0.9
+    every: int = 1
+    first_beta1: str = "paper"
+    full_length_guard: bool = False
+
+
+@dataclass
+class Method:
+    _target_: str = MISSING
+    name: str = MISSING
+
+
+@dataclass
+class SkipMethod(Method):
+    stop: Any = field(default_factory=Stop)
+    tree: list[int] = field(default_factory=list)
+
+
+@dataclass
+class FixedMethod(SkipMethod):
+    _target_: str = "skipbench.methods.fixed.strategy"
+    ratio: float = 0.5
+    seed: int = 0
+
+
+@dataclass
+class ExplicitMethod(SkipMethod):
+    _target_: str = "skipbench.methods.fixed.explicit"
+    skip: str = MISSING
+
+
+@dataclass
+class SelfSD(SkipMethod):
+    _target_: str = "skipbench.methods.self_sd.self_sd"
+    skip: str = "stored"
+
+
+@dataclass
+class Dataset:
+    _target_: str = MISSING
+    name: str = MISSING
+    scorer: str = "none"
+    max_new_tokens: int = 128
+    truncate: Truncate = Truncate.refuse
+    seed: int = 0
+
+
+@dataclass
+class MiniDataset(Dataset):
+    _target_: str = "skipbench.data.datasets.mini"
+    family: str = MISSING
+    size: int = 300
+    bodies: str | None = None
+
+
+@dataclass
+class TinyStories(Dataset):
+    _target_: str = "skipbench.data.datasets.tinystories"
+    path: str | None = None
+    prefix_words: int = 30
+    size: int | None = None
+
+
+@dataclass
+class Decoding:
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+@dataclass
+class Engine:
+    name: EngineName = EngineName.lean
+    threads: int = 1
+    warmup: int = 2
+
+
+@dataclass
+class Search:
+    strategy: StrategyName = StrategyName.bayes
+    iterations: int = 200
+    prompts: int = 8
+    max_new_tokens: int = 64
+    seed: int = 1
+    init: int = 10
+    ratio: float | None = None
+    rounded: bool = False
+    tol: float = 0.0
+    protect: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Profile:
+    contexts: list[int] = field(default_factory=lambda: [64, 256, 512, 1024])
+    rows: list[int] = field(default_factory=lambda: [1, 5, 9])
+    repeats: int = 20
+
+
+@dataclass
+class Config:
+    model: Model = MISSING
+    method: Any = MISSING
+    dataset: Any = MISSING
+    decoding: Decoding = MISSING
+    engine: Engine = MISSING
+    search: Search = field(default_factory=Search)
+    profile: Profile = field(default_factory=Profile)
+    seed: int = 0
+    limit: int | None = 20
+    results: str = "results"
+    dry_run: bool = False
+
+
+SCHEMAS: dict[tuple[str | None, str], type] = {
+    (None, "_config"): Config,
+    ("model", "_model"): Model,
+    ("stop", "_fixed"): Stop,
+    ("stop", "_adaptive"): AdaptiveStop,
+    ("method", "_vanilla"): Method,
+    ("method", "_fixed"): FixedMethod,
+    ("method", "_explicit"): ExplicitMethod,
+    ("method", "_self_sd"): SelfSD,
+    ("dataset", "_mini"): MiniDataset,
+    ("dataset", "_tinystories"): TinyStories,
+    ("decoding", "_decoding"): Decoding,
+    ("engine", "_engine"): Engine,
+}
+
+
+def register() -> None:
+    """Makes the schemas known to Hydra; a name with a leading underscore is a schema, not a choice."""
+    store = ConfigStore.instance()
+    for (group, name), node in SCHEMAS.items():
+        store.store(group=group, name=name, node=node)

@@ -1,0 +1,58 @@
+"""Draft & Verify: Lossless Large Language Model Acceleration via Self-Speculative Decoding (Self-SD), arXiv:2309.08168.
+
+A skip set over the 2L sub-layers is searched offline so that the time per verified token on a few development prompts is
+smallest (section 3.3, Eq. 1). While decoding, the set stays as it is and drafting ends at the first token whose probability
+falls below an adaptive threshold (section 3.4, Eqs. 2 to 4, in `skipbench.decode.stopping.Adaptive`).
+
+| paper | here | |
+|---|---|---|
+| z in {0, 1}^2L | `SkipSet` | sub-layers that the draft leaves out |
+| f(z) | `seconds_per_verified_token` | seconds a token, drafting and verification |
+| K | `stop.max_steps` | most draft tokens of a round |
+| gamma, alpha, epsilon, beta1, beta2 | `stop.*` | adaptive draft-exiting |
+
+Deviations (paper says / published code does / here, switch):
+    objective: inference time per verified token / `max_new_tokens` over the time of whole generations, prefill included /
+        as the paper, decode time over tokens really emitted. No switch: the code's count differs only when a text ends early.
+    development set: 8 random training samples / 4 + 4 shuffled items / `search.prompts` rows behind those of the run.
+    start of the search: unspecified / two probe points, one of them the published answer / `search.init` random sets.
+    registered point: unspecified / the raw point / the raw point, or its corner with `search.rounded=true`.
+    threshold: see `Adaptive` (`stop.first_beta1`, `stop.full_length_guard`).
+"""
+
+from collections.abc import Callable, Sequence
+
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.loop import generate
+from skipbench.decode.stopping import StopRule
+from skipbench.lm.model import LM
+from skipbench.methods.fixed import FixedSet
+from skipbench.skipset import SkipSet
+
+
+def self_sd(layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()) -> FixedSet:
+    """Self-SD with a searched set in text form; `tree` adds SWIFT's dynamic verification (SWIFT Table 10).
+
+    Raises:
+        SkipbenchError: the set does not fit the model.
+    """
+    return FixedSet(name, SkipSet.parse(skip, layers), Drafter(stop, tree))
+
+
+def objective(
+    lm: LM, prompts: list[list[int]], max_new_tokens: int, eos: frozenset[int], stop: Callable[[], StopRule]
+) -> Callable[[SkipSet], tuple[float, dict[str, float]]]:
+    """f(z) of Eq. 1: decode seconds per emitted token over development prompts (token ids), with the method's stop rule."""
+
+    def seconds_per_verified_token(skip: SkipSet) -> tuple[float, dict[str, float]]:
+        method = FixedSet("self-sd", skip, Drafter(stop()))
+        seconds = emitted = accepted = steps = 0.0
+        for prompt in prompts:
+            out = generate(lm, method, prompt, max_new_tokens, eos)
+            seconds += sum(out.seconds.values()) - out.seconds["prefill"]
+            emitted += sum(r.emitted for r in out.rounds)
+            accepted += sum(r.accepted for r in out.rounds)
+            steps += sum(r.steps for r in out.rounds)
+        return seconds / max(emitted, 1), {"alpha": accepted / max(steps, 1), "tokens_per_s": emitted / seconds, "skipped": len(skip.skipped)}
+
+    return seconds_per_verified_token

@@ -1,0 +1,78 @@
+"""Where a result comes from: commit, machine, versions; and the hash that names a run."""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "hydra-core", "omegaconf",
+    "bayesian-optimization", "numpy",
+)  # fmt: skip
+
+
+def _git(*args: str) -> str | None:
+    root = Path(__file__).resolve().parent.parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu() -> str:
+    try:
+        match = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        match = None
+    return match[1] if match else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def provenance(extra: dict[str, Any]) -> dict[str, Any]:
+    """Commit and dirty flag, command line, start, machine, versions and Slurm job, with `extra` behind them.
+
+    Of the environment only Slurm's job identifiers are kept.
+    """
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": None if changed is None else bool(changed),
+        "argv": sys.argv,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "versions": {p: v for p in PACKAGES if (v := _version(p)) is not None},
+        "slurm": {k: v for k, v in os.environ.items() if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)},
+        **extra,
+    }
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """Ten hexadecimal digits that depend on every setting and on nothing else."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def run_name(parts: list[str], digest: str) -> str:
+    """Folder name: readable parts, then the hash that decides."""
+    words = [re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.")[:40] for part in parts]
+    return "_".join([*filter(None, words), digest])

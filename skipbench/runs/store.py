@@ -1,0 +1,174 @@
+"""A run's folder: written atomically, resumed by reading, held by one process at a time.
+
+`config.yaml`, `provenance.json`, `samples.jsonl` (append only), `metrics.json`, `status.json`.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from skipbench.errors import SkipbenchError
+from skipbench.runs.record import Sample, dump, parse
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replaces a file as a whole: a reader sees the old text or the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Appends one line durably, or leaves the file as it was.
+
+    Raises:
+        SkipbenchError: the line could not be written in full, for instance on a full disk.
+    """
+    data = line.encode() + b"\n"
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    before = os.fstat(handle).st_size
+    try:
+        if os.write(handle, data) != len(data):
+            raise OSError("short write")
+        os.fsync(handle)
+    except OSError as error:
+        os.ftruncate(handle, before)
+        raise SkipbenchError(f"cannot append to {path}: {error}; free some space and run the same command again") from error
+    finally:
+        os.close(handle)
+
+
+def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
+    """Numbered lines of an append-only file, without a torn last one; `repair` also cuts that off the file."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    end = data.rfind(b"\n") + 1
+    if repair and end < len(data):
+        os.truncate(path, end)
+    for number, line in enumerate(data[:end].decode(errors="replace").splitlines(), 1):
+        yield number, line
+
+
+def read_samples(path: Path, repair: bool = False) -> list[Sample]:
+    """The records of a `samples.jsonl`, in the order written.
+
+    A last line that is torn or unreadable was being written when the process died: it is left out, and with `repair` cut off.
+
+    Raises:
+        SkipbenchError: another line is unreadable, or an index occurs twice.
+    """
+    lines = list(read_lines(path, repair))
+    samples: list[Sample] = []
+    for number, line in lines:
+        try:
+            samples.append(parse(line))
+        except SkipbenchError as error:
+            if number == len(lines) and not _is_json(line):
+                if repair:
+                    os.truncate(path, path.stat().st_size - len(path.read_bytes().splitlines(keepends=True)[-1]))
+                break
+            raise SkipbenchError(f"{path}, line {number}: {error}") from error
+    indices = [s.index for s in samples]
+    if len(set(indices)) != len(indices):
+        raise SkipbenchError(f"{path}: samples {sorted({i for i in indices if indices.count(i) > 1})} occur twice")
+    return samples
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return True
+
+
+class RunStore:
+    """The folder of one run, open for writing.
+
+    Raises:
+        SkipbenchError: not writable, held by another process, or made with another configuration.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], provenance: dict[str, Any]) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise SkipbenchError(f"results folder {folder} is not writable ({error}); choose another with results=FOLDER") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(self._lock, 200).decode(errors="replace")
+            os.close(self._lock)
+            raise SkipbenchError(f"{folder} is being written by another process ({holder}); wait for it, or stop it") from error
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"pid {os.getpid()} on {socket.gethostname()}".encode())
+        self._settle(config, provenance)
+
+    def _settle(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
+        path = self.folder / "config.yaml"
+        if path.exists():
+            before = yaml.safe_load(path.read_text())
+            keys = sorted(k for k in {*before, *config} if before.get(k) != config.get(k))
+            if keys:
+                raise SkipbenchError(f"{self.folder} holds a run with other settings ({', '.join(keys)}); use another results folder")
+        else:
+            write_atomic(path, yaml.safe_dump(config, sort_keys=False))
+        if not (self.folder / "provenance.json").exists():
+            write_atomic(self.folder / "provenance.json", json.dumps(provenance, indent=2) + "\n")
+
+    def samples(self) -> list[Sample]:
+        """What is there already; cuts a torn last line off."""
+        return read_samples(self.folder / "samples.jsonl", repair=True)
+
+    def append(self, sample: Sample) -> None:
+        append_line(self.folder / "samples.jsonl", dump(sample))
+
+    def status(self, state: str, error: str | None = None) -> None:
+        """`state`: running, done, or failed."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        value = {"state": state, "error": error, "pid": os.getpid(), "host": socket.gethostname(), "updated": now}
+        write_atomic(self.folder / "status.json", json.dumps(value, indent=2) + "\n")
+
+    def write_metrics(self, metrics: dict[str, Any]) -> None:
+        write_atomic(self.folder / "metrics.json", json.dumps(metrics, indent=2, allow_nan=False) + "\n")
+
+    def close(self) -> None:
+        """Lets another process have the folder."""
+        os.close(self._lock)
+
+
+def load_run(folder: Path) -> dict[str, Any]:
+    """What a folder says of its run, for reports: `config`, `provenance`, `status`, `metrics`, each `None` if missing."""
+
+    def read(name: str) -> Any:
+        path = folder / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+    config = folder / "config.yaml"
+    return {
+        "config": yaml.safe_load(config.read_text()) if config.exists() else None,
+        "provenance": read("provenance.json"),
+        "status": read("status.json"),
+        "metrics": read("metrics.json"),
+    }

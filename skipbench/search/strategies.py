@@ -1,0 +1,174 @@
+"""Ways to choose the next skip set to try; the objective is minimised.
+
+`suggest` is a function of the seed and of what was registered, so that a search goes on after a stop as if nothing had been.
+"""
+
+import itertools
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from skipbench.errors import SkipbenchError
+from skipbench.skipset import SkipSet
+
+EXHAUSTIVE_LIMIT = 12
+
+
+class Strategy(Protocol):
+    """Proposes skip sets and learns their values."""
+
+    def suggest(self) -> SkipSet | None:
+        """The next set, or `None` when there is nothing left to try."""
+        ...
+
+    def register(self, skip: SkipSet, value: float) -> None: ...
+
+
+def _free(layers: int, protect: Sequence[int]) -> list[int]:
+    return [s for s in range(2 * layers) if s not in set(protect)]
+
+
+class Random:
+    """Random sets: `round(ratio * 2L)` sub-layers, or each with probability one half when no ratio is given."""
+
+    def __init__(self, layers: int, seed: int, ratio: float | None = None, protect: Sequence[int] = ()) -> None:
+        self.layers, self.free, self.ratio, self.seed, self.tried = layers, _free(layers, protect), ratio, seed, 0
+
+    def suggest(self) -> SkipSet:
+        rng = random.Random(f"{self.seed}/{self.tried}")
+        if self.ratio is None:
+            return SkipSet.of(self.layers, [s for s in self.free if rng.random() < 0.5])
+        return SkipSet.of(self.layers, rng.sample(self.free, min(len(self.free), round(2 * self.layers * self.ratio))))
+
+    def register(self, skip: SkipSet, value: float) -> None:
+        self.tried += 1
+
+
+class Bayes:
+    """Bayesian optimisation over one coordinate in [0, 1] a sub-layer, as the published code of Self-SD does it.
+
+    A coordinate above 0.5 skips; with a `ratio`, the largest ones do. Upper confidence bound with kappa 2.576, Gaussian
+    process with noise `alpha=1e-2`. `rounded` (bayes.points) registers the set's corner of the cube in place of the raw
+    point, which is what the value belongs to. The first `init` sets are random ones of that share.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        seed: int,
+        ratio: float | None = None,
+        protect: Sequence[int] = (),
+        init: int = 5,
+        rounded: bool = False,
+    ) -> None:
+        from bayes_opt import BayesianOptimization, acquisition
+
+        self.layers, self.free, self.ratio, self.seed, self.init, self.rounded = layers, _free(layers, protect), ratio, seed, init, rounded
+        self._names = [f"x{s:04d}" for s in self.free]
+        self._random = Random(layers, seed, ratio, protect)
+        self._optimizer = BayesianOptimization(
+            None,
+            dict.fromkeys(self._names, (0.0, 1.0)),
+            acquisition_function=acquisition.UpperConfidenceBound(kappa=2.576),
+            random_state=seed,
+            allow_duplicate_points=True,
+            verbose=0,
+        )
+        self._optimizer.set_gp_params(alpha=1e-2, normalize_y=True)
+        self._point: np.ndarray | None = None
+
+    def suggest(self) -> SkipSet:
+        self._point = None
+        if self._random.tried < self.init:
+            return self._random.suggest()
+        # A generator of its own for every step: the draw depends on the step alone, not on the steps before it.
+        self._optimizer._random_state = np.random.RandomState([self.seed, self._random.tried])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the fit warns of kernel bounds at nearly every step
+            point = self._optimizer.suggest()
+        self._point = np.array([point[name] for name in self._names])
+        if self.ratio is None:
+            chosen = self._point > 0.5
+            return SkipSet.of(self.layers, [s for s, skip in zip(self.free, chosen, strict=True) if skip])
+        order = np.argsort(-self._point, kind="stable")[: round(2 * self.layers * self.ratio)]
+        return SkipSet.of(self.layers, [self.free[i] for i in order])
+
+    def register(self, skip: SkipSet, value: float) -> None:
+        """`value` is minimised; the optimiser maximises its negative."""
+        self._random.tried += 1
+        corner = np.array([float(s in skip.skipped) for s in self.free])
+        point = corner if self.rounded or self._point is None else self._point
+        self._optimizer.register(dict(zip(self._names, point.tolist(), strict=True)), -value)
+
+    def point(self) -> list[float] | None:
+        """The raw point behind the last suggestion, for the trace."""
+        return None if self._point is None else [round(float(x), 6) for x in self._point]
+
+    def restore(self, point: list[float] | None) -> None:
+        """Sets the raw point of a trial that is about to be registered from a trace."""
+        self._point = None if point is None else np.array(point)
+
+
+class Greedy:
+    """Starts from the empty set and adds the sub-layer that helps most, until none improves the value by `tol`."""
+
+    def __init__(self, layers: int, protect: Sequence[int] = (), tol: float = 0.0) -> None:
+        self.layers, self.free, self.tol = layers, _free(layers, protect), tol
+        self._base: frozenset[int] = frozenset()
+        self._base_value: float | None = None
+        self._queue: list[frozenset[int]] = [self._base]
+        self._best: tuple[float, frozenset[int]] | None = None
+
+    def suggest(self) -> SkipSet | None:
+        return SkipSet(self.layers, self._queue[0]) if self._queue else None
+
+    def register(self, skip: SkipSet, value: float) -> None:
+        self._queue.pop(0)
+        if self._best is None or value < self._best[0]:
+            self._best = (value, skip.skipped)
+        if self._queue:
+            return
+        if self._base_value is not None and self._best[0] > self._base_value * (1 - self.tol):
+            return  # a whole level without an improvement
+        self._base_value, self._base = self._best
+        self._best = None
+        self._queue = [self._base | {s} for s in self.free if s not in self._base]
+
+
+class Exhaustive:
+    """Every set of at most 12 sub-layers that are free."""
+
+    def __init__(self, layers: int, protect: Sequence[int] = ()) -> None:
+        free = _free(layers, protect)
+        if len(free) > EXHAUSTIVE_LIMIT:
+            raise SkipbenchError(f"exhaustive search over {len(free)} sub-layers means {2 ** len(free)} sets; at most {EXHAUSTIVE_LIMIT} sub-layers are allowed")
+        self.layers = layers
+        self._sets: Iterator[tuple[int, ...]] = itertools.chain.from_iterable(
+            itertools.combinations(free, k) for k in range(len(free) + 1)
+        )
+        self._next = next(self._sets, None)
+
+    def suggest(self) -> SkipSet | None:
+        return None if self._next is None else SkipSet.of(self.layers, self._next)
+
+    def register(self, skip: SkipSet, value: float) -> None:
+        self._next = next(self._sets, None)
+
+
+def make_strategy(
+    name: str, layers: int, seed: int, ratio: float | None, protect: Sequence[int], init: int, rounded: bool, tol: float
+) -> Strategy:
+    """The strategy called `name`: bayes, random, greedy or exhaustive. Raises SkipbenchError for another name."""
+    match name:
+        case "bayes":
+            return Bayes(layers, seed, ratio, protect, init, rounded)
+        case "random":
+            return Random(layers, seed, ratio, protect)
+        case "greedy":
+            return Greedy(layers, protect, tol)
+        case "exhaustive":
+            return Exhaustive(layers, protect)
+    raise SkipbenchError(f"unknown search strategy {name!r}; known: bayes, random, greedy, exhaustive")

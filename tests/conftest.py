@@ -1,0 +1,59 @@
+"""Tiny random models of every family, and the methods of `conf/method`, for all tests."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from skipbench import cli
+from skipbench.decode.method import Method
+from skipbench.lm.model import LM
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+LAYERS = 4
+METHODS = sorted(p.stem for p in (ROOT / "conf" / "method").glob("*.yaml"))
+ENGINES = ("modules", "lean")
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
+
+
+def random_model(family: str, vocab: int = 61) -> Any:
+    """A random model of `family` in float32 with grouped-query attention; Mistral's window is shorter than the texts."""
+    import transformers
+
+    config_class = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}[family]
+    sizes = {"vocab_size": vocab, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": LAYERS}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
+    more: dict[str, Any] = {"sliding_window": 7} if family == "mistral" else {}
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    config = getattr(transformers, f"{config_class}Config")(**sizes, **heads, **more, **special)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{config_class}ForCausalLM")(config).eval().requires_grad_(False)
+    for parameter in model.parameters():  # peaked enough that acceptance is neither 0 nor 1
+        parameter.mul_(4.0 if parameter.ndim > 1 else 1.0)
+    return model
+
+
+@functools.cache
+def random_lm(family: str, engine: str, vocab: int = 61) -> LM:
+    """The random model under an engine, with room for every test."""
+    lm = LM(random_model(family, vocab), engine)
+    lm.allocate(160)
+    return lm
+
+
+def make_method(name: str, *overrides: str, layers: int = LAYERS) -> Method:
+    """The method of `conf/method/<name>.yaml`; a method that wants a skip set gets one."""
+    given = [f"method={name}", *overrides]
+    if name in ("fixed", "self-sd"):
+        given.append('method.skip="attn:1,2;mlp:2"')
+    method: Method = cli._method(cli._compose(given)["method"])(layers=layers)
+    return method
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Float sums do not depend on the number of threads of the machine."""
+    torch.set_num_threads(1)

@@ -1,0 +1,107 @@
+"""Planted faults: each must make a check of the contract fail, or the contract would prove nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import contract
+import pytest
+import torch
+from conftest import ENGINES, make_method, random_lm
+
+from skipbench.decode import loop
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.method import Draft
+from skipbench.decode.stopping import Fixed
+from skipbench.lm.cache import KVCache
+from skipbench.lm.frame import Frame
+from skipbench.lm.span import Span
+from skipbench.methods.fixed import FixedSet
+from skipbench.skipset import SkipSet
+
+Patch = pytest.MonkeyPatch
+
+
+def wrong_position(patch: Patch) -> None:
+    """A drafted or verified row stands one position further than it should."""
+    chain = Span.chain.__func__  # type: ignore[attr-defined]
+
+    def shifted(cls: type, start: int, rows: int, visible: int | None = None) -> Span:
+        span: Span = chain(cls, start, rows, visible)
+        return span if start == 0 else Span(span.start, span.visible, range(span.visible + 1, span.visible + 1 + rows))
+
+    patch.setattr(Span, "chain", classmethod(shifted))
+
+
+def wrong_mask(patch: Patch) -> None:
+    """Rows see what stands behind them."""
+    make = Frame._make_mask
+
+    def open_mask(self: Frame, window: int | None) -> Any:
+        mask = make(self, window)
+        return None if mask is None else torch.zeros_like(mask)
+
+    patch.setattr(Frame, "_make_mask", open_mask)
+
+
+def row_not_kept(patch: Patch) -> None:
+    """The accepted nodes of a tree stay where they were drafted."""
+
+    def keep(self: KVCache, rows: list[int]) -> None:
+        self.length += len(rows)
+
+    patch.setattr(KVCache, "keep", keep)
+
+
+def one_row_too_many(patch: Patch) -> None:
+    """The cache takes in the row of a rejected token."""
+    keep = KVCache.keep
+
+    def more(self: KVCache, rows: list[int]) -> None:
+        keep(self, rows)
+        self.length += 1
+
+    patch.setattr(KVCache, "keep", more)
+
+
+def always_accept(patch: Patch) -> None:
+    """Every proposed chain is accepted."""
+
+    def accept(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
+        return list(range(len(draft.tokens))), choice[-1]
+
+    patch.setattr(loop, "verify_greedy", accept)
+
+
+def check_all(engine: str) -> None:
+    lm = random_lm("llama", engine)
+    chain = make_method("uniform", "method.stop.max_steps=5")
+    tree = make_method("uniform", "method.tree=[4,3,2,1]")
+    contract.check_greedy(lm, chain)
+    contract.check_greedy(lm, tree)
+    contract.check_greedy(lm, contract.Guesser(61, tree=True))
+    contract.check_draft_logits(lm, SkipSet.parse("attn:1;mlp:2", lm.layers))
+    contract.check_greedy(lm, FixedSet("empty", SkipSet.of(lm.layers), Drafter(Fixed(5), (4, 3, 2, 1))))
+    contract.check_empty_set(lm, (4, 3, 2, 1))
+    contract.check_empty_set(lm)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_fault_no_failure(engine: str) -> None:
+    check_all(engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fault", [wrong_position, wrong_mask, row_not_kept, one_row_too_many, always_accept])
+def test_a_planted_fault_is_caught(fault: Callable[[Patch], None], engine: str, monkeypatch: Patch) -> None:
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_all(engine)
+
+
+def test_a_bonus_drawn_from_the_wrong_distribution_is_caught(monkeypatch: Patch) -> None:
+    """Rejection without the residual: SWIFT's published sampling error is of this kind."""
+    from skipbench.decode import verify
+
+    monkeypatch.setattr(verify, "_after_rejection", lambda p, q, token: (p, q))
+    with pytest.raises(AssertionError):
+        contract.check_sampling(random_lm("llama", "lean", vocab=7), make_method("uniform"), runs=1500)
