@@ -38,10 +38,15 @@ def scores(lm: LM, tokenizer: object, family: str, prompts: int) -> dict[str, di
         for name, value in score(family.removeprefix("mini-"), text, row.prompt, row.reference).items():
             for group in ("all", row.groups["body"]):
                 found.setdefault(group, {}).setdefault(name, []).append(value)
-    return {g: {k: round(statistics.mean(v), 3) for k, v in m.items()} | {"n": len(next(iter(m.values())))} for g, m in found.items()}
+    return {
+        g: {k: round(statistics.mean(v), 3) for k, v in m.items()} | {"n": len(next(iter(m.values())))}
+        for g, m in found.items()
+    }
 
 
-def greedy_outputs(lm: LM, tokenizer: object, family: str, prompts: int, seed: int) -> list[tuple[list[int], list[int]]]:
+def greedy_outputs(
+    lm: LM, tokenizer: object, family: str, prompts: int, seed: int
+) -> list[tuple[list[int], list[int]]]:
     """(prompt ids, the model's greedy ids) of held-out prompts."""
     made = []
     for row in mini(family, prompts, seed, None):
@@ -67,7 +72,11 @@ def searched(lm: LM, size: int, outputs: list[tuple[list[int], list[int]]]) -> S
     """Greedy search: `size` times the sub-layer whose loss costs least agreement."""
     skipped: set[int] = set()
     while len(skipped) < size:
-        trials = {s: agreement(lm, SkipSet.of(lm.layers, skipped | {s}), outputs) for s in range(lm.sublayers) if s not in skipped}
+        trials = {
+            s: agreement(lm, SkipSet.of(lm.layers, skipped | {s}), outputs)
+            for s in range(lm.sublayers)
+            if s not in skipped
+        }
         skipped.add(max(trials, key=lambda s: trials[s]))
     return SkipSet.of(lm.layers, skipped)
 

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from skipbench.data.mini import FAMILIES, body_hash, training_document
+from skipbench.data.mini import body_hash, training_document
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, VOCAB = 12, 192, 6, 2, 512, 2048
 HEAD_DIM = HIDDEN // HEADS
@@ -40,7 +40,13 @@ Params = dict[str, Tensor]
 
 def family_weights(progress: float) -> dict[str, float]:
     """Share of each family in the stream; the arithmetic drills fall from 0.22 to 0.08."""
-    return {"mini-stories": 0.3, "mini-math": 0.3, "mini-code": 0.15, "mini-summary": 0.25, "drill": 0.28 - 0.2 * progress}
+    return {
+        "mini-stories": 0.3,
+        "mini-math": 0.3,
+        "mini-code": 0.15,
+        "mini-summary": 0.25,
+        "drill": 0.28 - 0.2 * progress,
+    }
 
 
 def train_tokenizer(documents: int) -> Tokenizer:
@@ -61,7 +67,9 @@ def train_tokenizer(documents: int) -> Tokenizer:
     return tokenizer
 
 
-def rows(tokenizer: Tokenizer, start: int, bodies: set[int], progress: list[float]) -> Iterator[tuple[list[list[int]], int]]:
+def rows(
+    tokenizer: Tokenizer, start: int, bodies: set[int], progress: list[float]
+) -> Iterator[tuple[list[list[int]], int]]:
     """Rows of whole documents, `(token ids, prompt length)` flattened to four parallel lists, from document `start`."""
     index = start
     ids, weight, doc, pos = [], [], [], []
@@ -120,7 +128,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-right, left), -1) * sin
 
 
-def attention(x: Tensor, norm: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+def attention(
+    x: Tensor, norm: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, cos: Tensor, sin: Tensor, mask: Tensor
+) -> Tensor:
     b, t, _ = x.shape
     h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
     query = rotate(F.linear(h, q.bfloat16()).view(b, t, HEADS, HEAD_DIM).transpose(1, 2), cos, sin)
@@ -140,7 +150,9 @@ def mlp(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tens
 def head_loss(x: Tensor, norm: Tensor, embedding: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
     logits = F.linear(h, embedding.bfloat16()).float()
-    return (F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none") * weight.flatten()).sum() / weight.sum()
+    return (
+        F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none") * weight.flatten()
+    ).sum() / weight.sum()
 
 
 def loss_of(p: Params, batch: dict[str, Tensor], dropped: set[int], run: dict[str, object]) -> Tensor:
@@ -231,11 +243,22 @@ def train(args: argparse.Namespace) -> None:
             recent = [recent[0] + loss.item(), recent[1] + 1]
         if step % 25 == 0:
             spent = seconds + time.perf_counter() - began
-            print(f"step {step} loss {recent[0] / max(1, recent[1]):.4f} documents {document} {spent:.0f} s", flush=True)
+            print(
+                f"step {step} loss {recent[0] / max(1, recent[1]):.4f} documents {document} {spent:.0f} s", flush=True
+            )
             recent = [0.0, 0.0]
         if step % 100 == 0 or step == args.steps:
-            state = {"step": step, "document": document, "bodies": bodies, "rng": rng.getstate(), "params": {k: v.data for k, v in p.items()}}
-            state |= {"optimizers": [o.state_dict() for o in optimizers], "seconds": seconds + time.perf_counter() - began}
+            state = {
+                "step": step,
+                "document": document,
+                "bodies": bodies,
+                "rng": rng.getstate(),
+                "params": {k: v.data for k, v in p.items()},
+            }
+            state |= {
+                "optimizers": [o.state_dict() for o in optimizers],
+                "seconds": seconds + time.perf_counter() - began,
+            }
             torch.save(state, snapshot.with_suffix(".new"))
             snapshot.with_suffix(".new").replace(snapshot)
     export(args, p, tokenizer, bodies)
@@ -244,7 +267,9 @@ def train(args: argparse.Namespace) -> None:
 def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: set[int]) -> None:
     """Writes a Hugging Face folder, and the fingerprints of the answer bodies that occurred in training."""
     args.out.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.detach().contiguous() for k, v in p.items()}, args.out / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {k: v.detach().contiguous() for k, v in p.items()}, args.out / "model.safetensors", metadata={"format": "pt"}
+    )
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
     tokenizer.save(str(args.out / "tokenizer.json"))
     config = {
@@ -256,7 +281,12 @@ def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: se
         "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD, "dtype": "float32",
     }  # fmt: skip
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-    tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, "clean_up_tokenization_spaces": False, **special}
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 1024,
+        "clean_up_tokenization_spaces": False,
+        **special,
+    }
     generation = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     for name, value in (("config", config), ("tokenizer_config", tokenizer_config), ("generation_config", generation)):
         (args.out / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
@@ -266,14 +296,22 @@ def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: se
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("skipbench/models/tiny"))
-    parser.add_argument("--work", type=Path, default=Path("results/train_tiny"), help="snapshots, for going on after a stop")
+    parser.add_argument(
+        "--work", type=Path, default=Path("results/train_tiny"), help="snapshots, for going on after a stop"
+    )
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lr", type=float, default=0.02, help="peak learning rate of Muon; AdamW gets 0.15 of it")
-    parser.add_argument("--decay", type=float, default=0.5, help="share of the run in which the learning rate falls to 0")
-    parser.add_argument("--drop-start", type=float, default=0.35, help="share of the run after which sub-layers are dropped")
-    parser.add_argument("--drop-stop", type=float, default=1.0, help="share of the run after which none is dropped any more")
+    parser.add_argument(
+        "--decay", type=float, default=0.5, help="share of the run in which the learning rate falls to 0"
+    )
+    parser.add_argument(
+        "--drop-start", type=float, default=0.35, help="share of the run after which sub-layers are dropped"
+    )
+    parser.add_argument(
+        "--drop-stop", type=float, default=1.0, help="share of the run after which none is dropped any more"
+    )
     parser.add_argument("--drop-scale", type=float, default=1.6, help="largest factor on DROP_RATE")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     train(parser.parse_args())

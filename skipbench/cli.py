@@ -88,7 +88,7 @@ def _explain(error: Exception, overrides: list[str]) -> str:
     lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
     text = " ".join(line for line in lines if not line.startswith(("full_key", "object_type", "reference_type", "_")))
     if "Could not override" in str(error) or "not in" in text:
-        for override in overrides:
+        for override in sorted(overrides, key=len, reverse=True):  # the most specific key first
             key = override.partition("=")[0].lstrip("+~").partition("@")[0]
             if key and key in str(error):
                 groups = [o for o in overrides if o != override and "." not in o.partition("=")[0]]
@@ -97,6 +97,8 @@ def _explain(error: Exception, overrides: list[str]) -> str:
                 siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
                 hint = f" Did you mean {' or '.join(close)}?" if close else ""
                 return f"unknown key {key!r}.{hint} Allowed here: {', '.join(siblings)}"
+    if "LexerNoViableAlt" in text or "mismatched input" in text:
+        text += " (quote a value with commas or semicolons twice, as in 'method.skip=\"attn:1,2;mlp:3\"')"
     return text
 
 
@@ -109,7 +111,12 @@ def _keys(overrides: list[str]) -> list[str]:
     def walk(node: Any, prefix: str) -> list[str]:
         if not isinstance(node, dict) or not node:
             return [prefix]
-        below = [k for name, v in node.items() if name != "_target_" for k in walk(v, f"{prefix}.{name}" if prefix else str(name))]
+        below = [
+            k
+            for name, v in node.items()
+            if name != "_target_"
+            for k in walk(v, f"{prefix}.{name}" if prefix else str(name))
+        ]
         return ([prefix] if prefix else []) + below
 
     return walk(cfg, "")
@@ -125,13 +132,18 @@ def _rows(dataset: dict[str, Any], limit: int | None, seed_offset: int = 0) -> l
     if limit is not None and "size" in arguments:
         arguments["size"] = limit if arguments["size"] is None else min(limit, arguments["size"])
     arguments["seed"] += seed_offset
-    return hydra.utils.instantiate(arguments)  # type: ignore[no-any-return]
+    return _instantiate(arguments)  # type: ignore[no-any-return]
 
 
 def _method(method: dict[str, Any]) -> Callable[..., Any]:
     """The method without its model; stop rules are made, and their values checked, at once."""
+    return _instantiate(method, _partial_=True)  # type: ignore[no-any-return]
+
+
+def _instantiate(node: dict[str, Any], **more: Any) -> Any:
+    """Calls `_target_`; an error of the called function comes out as itself, without Hydra's wrapping."""
     try:
-        return hydra.utils.instantiate(method, _partial_=True)  # type: ignore[no-any-return]
+        return hydra.utils.instantiate(node, **more)
     except HydraException as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, SkipbenchError):
@@ -156,7 +168,12 @@ def _finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
 def _header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
     device = (provenance or {}).get("device", settings["model"]["device"])
     names = {k: settings[k]["name"] for k in ("model", "method", "dataset", "engine")}
-    return {**names, "dtype": settings["model"]["dtype"], "device": device, "threads": str(settings["engine"]["threads"])}
+    return {
+        **names,
+        "dtype": settings["model"]["dtype"],
+        "device": device,
+        "threads": str(settings["engine"]["threads"]),
+    }
 
 
 def _cell(plain: dict[str, Any], show: bool = True) -> bool:
@@ -193,7 +210,9 @@ def _cell(plain: dict[str, Any], show: bool = True) -> bool:
 def _command(name: str, arguments: list[str]) -> None:
     commands = {"table": _table, "search": _search, "profile": _profile, "list": _list, "doctor": _doctor}
     if name not in commands:
-        raise SkipbenchError(f"unknown command {name!r}; commands: {', '.join(commands)}. One cell is run by overrides such as method=uniform")
+        raise SkipbenchError(
+            f"unknown command {name!r}; commands: {', '.join(commands)}. One cell is run by overrides such as method=uniform"
+        )
     commands[name](arguments)
 
 
@@ -214,7 +233,9 @@ def _table(arguments: list[str]) -> None:
     axes = OmegaConf.load(CONF / "experiment" / f"{name}.yaml").hydra.sweeper.params
     given = {o.partition("=")[0] for o in overrides}
     grid = [[f"{axis}={v}" for v in str(values).split(",")] for axis, values in axes.items() if axis not in given]
-    split = [[f"{k}={v}" for v in values.split(",")] for k, _, values in (o.partition("=") for o in overrides) if k in axes]
+    split = [
+        [f"{k}={v}" for v in values.split(",")] for k, _, values in (o.partition("=") for o in overrides) if k in axes
+    ]
     rest = [o for o in overrides if o.partition("=")[0] not in axes]
     cells = [_compose([f"experiment={name}", *cell, *rest]) for cell in itertools.product(*grid, *split)]
     runs = []
@@ -229,10 +250,17 @@ def _table(arguments: list[str]) -> None:
                 reason = str(error)
         state = load_run(folder)
         origin = dict(state["provenance"] or {})
-        origin |= {"engine": settings["engine"]["name"], "date": str(origin.get("started", ""))[:10], "torch": origin.get("versions", {}).get("torch")}
+        origin |= {
+            "engine": settings["engine"]["name"],
+            "date": str(origin.get("started", ""))[:10],
+            "torch": origin.get("versions", {}).get("torch"),
+        }
         if state["metrics"] is None:
             reason = reason or "not run yet"
-        runs.append({k: settings[k]["name"] for k in ("model", "method", "dataset")} | {"metrics": state["metrics"], "reason": reason, "provenance": origin})
+        runs.append(
+            {k: settings[k]["name"] for k in ("model", "method", "dataset")}
+            | {"metrics": state["metrics"], "reason": reason, "provenance": origin}
+        )
     if cells[0]["dry_run"]:
         return
     folder = Path(cells[0]["results"]) / "tables"
@@ -253,7 +281,7 @@ def _search(arguments: list[str]) -> None:
     rows = _rows(plain["dataset"], plain["search"]["prompts"], seed_offset=1000)
     from skipbench.bench.offline import search_skip_set
 
-    make_stop = functools.partial(hydra.utils.instantiate, plain["method"]["stop"])
+    make_stop = functools.partial(_instantiate, plain["method"]["stop"])
     best = search_skip_set(plain, rows, make_stop, console)
     detail = ", ".join(f"{k} {v:.3g}" for k, v in best.detail.items())
     console.print(f"best of the search: {best.skip or '(nothing skipped)'}\n{detail}", highlight=False, soft_wrap=True)
@@ -262,8 +290,8 @@ def _search(arguments: list[str]) -> None:
 def _profile(arguments: list[str]) -> None:
     """Prints sub-layer latencies against context length and rows, and the roofline."""
     plain = _compose(arguments)
-    from skipbench.bench.run import load_model
     from skipbench.bench.latencies import latency_table
+    from skipbench.bench.run import load_model
 
     lm, _ = load_model(plain["model"], plain["engine"])
     console.print(latency_table(lm, plain["model"]["name"], **plain["profile"]))
@@ -276,7 +304,9 @@ def _list(arguments: list[str]) -> None:
     folder = CONF / KINDS[arguments[0]]
     for choice in _choices(KINDS[arguments[0]]):
         comments = re.findall(r"^# (?!@)(.*)", (folder / f"{choice}.yaml").read_text(), re.M)
-        console.print(f"{choice:16} {comments[0] if comments else ''}".rstrip(), markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"{choice:16} {comments[0] if comments else ''}".rstrip(), markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def _doctor(arguments: list[str]) -> None:

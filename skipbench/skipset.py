@@ -76,7 +76,9 @@ class SkipSet:
 def _skip_count(total: int, ratio: float) -> int:
     count = round(total * ratio)
     if not 0 < count < total:
-        raise SkipbenchError(f"ratio={ratio} skips {count} of {total} layers; choose a ratio that skips some and not all")
+        raise SkipbenchError(
+            f"ratio={ratio} skips {count} of {total} layers; choose a ratio that skips some and not all"
+        )
     return count
 
 

@@ -114,7 +114,8 @@ def check_sampling(lm: LM, method: Method, runs: int = 1500, temperature: float 
                     longer[(*prefix, token)] = mass * p
         exact = longer
     found = Counter(
-        tuple(generate(lm, method, PROMPT[:3], 3, sampler=Sampler(temperature, top_p, seed=seed)).tokens) for seed in range(runs)
+        tuple(generate(lm, method, PROMPT[:3], 3, sampler=Sampler(temperature, top_p, seed=seed)).tokens)
+        for seed in range(runs)
     )
     assert set(found) <= set(exact), "a token outside the support was emitted"
     common = [k for k, mass in exact.items() if mass * runs >= 5]

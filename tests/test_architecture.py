@@ -10,7 +10,7 @@ ROOMS = [
     "errors", "skipset", "runs", "metrics", "report", "data", "scoring", "search",
     "lm", "profile", "decode", "methods", "bench", "config", "cli", "__main__",
 ]  # fmt: skip
-WITHOUT_TORCH = ROOMS[: ROOMS.index("lm")] + ["config"]
+WITHOUT_TORCH = [*ROOMS[: ROOMS.index("lm")], "config"]
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.stat().st_size)
 
 

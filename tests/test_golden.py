@@ -57,7 +57,9 @@ def stop_rule(config: dict[str, Any], auto: list[float]) -> StopRule:
     if not config["auto_th_stop_draft"]:
         return Fixed(config["max_step_draft"], config["th_stop_draft"])
     every, beta1, target, step, beta2 = auto
-    return Adaptive(config["max_step_draft"], config["th_stop_draft"], target, step, beta1, beta2, int(every), "code", True)
+    return Adaptive(
+        config["max_step_draft"], config["th_stop_draft"], target, step, beta1, beta2, int(every), "code", True
+    )
 
 
 def test_self_sd_threshold_is_that_of_the_published_code() -> None:

@@ -77,7 +77,9 @@ def _pair(lm: LM, tokenizer: Any, method: Method, prompt: Prompt, index: int, se
     scores: dict[str, dict[str, float]] = {}
     for name, text in texts.items():
         same = name == "method" and text == texts["vanilla"]
-        scores[name] = scores["vanilla"] if same else score(settings.scorer, text, prompt.row.prompt, prompt.row.reference)
+        scores[name] = (
+            scores["vanilla"] if same else score(settings.scorer, text, prompt.row.prompt, prompt.row.reference)
+        )
     return Sample(
         index=index,
         id=prompt.row.id,

@@ -19,7 +19,9 @@ from skipbench.search.run import Trial, search
 from skipbench.search.strategies import make_strategy
 
 
-def search_skip_set(config: dict[str, Any], rows: list[Row], make_stop: Callable[[], StopRule], console: Console) -> Trial:
+def search_skip_set(
+    config: dict[str, Any], rows: list[Row], make_stop: Callable[[], StopRule], console: Console
+) -> Trial:
     """Searches the set that decodes the development rows fastest, and stores it under the results folder.
 
     Args:
@@ -43,7 +45,13 @@ def search_skip_set(config: dict[str, Any], rows: list[Row], make_stop: Callable
     strategy = make_strategy(options["strategy"], lm.layers, **made)
     goal(_empty(lm.layers))  # warm-up
     total = options["iterations"]
-    columns = (TextColumn("search"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("search"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     with Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal) as bar:
         task = bar.add_task("search", total=total, note="")
 
@@ -55,7 +63,12 @@ def search_skip_set(config: dict[str, Any], rows: list[Row], make_stop: Callable
 
         best = search(goal, strategy, lm.layers, total, folder / "trace.jsonl", settings, advance)
     assert best.value is not None
-    write_stored(stored_path(Path(config["results"]), config["model"]["name"], config["method"]["name"]), best.skip, best.value, settings)
+    write_stored(
+        stored_path(Path(config["results"]), config["model"]["name"], config["method"]["name"]),
+        best.skip,
+        best.value,
+        settings,
+    )
     return best
 
 

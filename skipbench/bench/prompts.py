@@ -33,7 +33,9 @@ def encode(rows: list[Row], tokenizer: Any, lm: LM, max_new_tokens: int, truncat
     """
     room = lm.max_positions - max_new_tokens
     if room < 1:
-        raise SkipbenchError(f"dataset.max_new_tokens={max_new_tokens} leaves no room for a prompt in a context of {lm.max_positions} tokens")
+        raise SkipbenchError(
+            f"dataset.max_new_tokens={max_new_tokens} leaves no room for a prompt in a context of {lm.max_positions} tokens"
+        )
     prompts = []
     for row in rows:
         ids: list[int] = tokenizer.encode(row.prompt)

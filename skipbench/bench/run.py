@@ -34,7 +34,9 @@ def load_model(model: dict[str, Any], engine: dict[str, Any]) -> tuple[LM, Any]:
     torch.set_num_threads(engine["threads"])
     if model["device"].startswith("cuda") and not torch.cuda.is_available():
         raise SkipbenchError(f"model.device={model['device']}, but no CUDA device is at hand; use model.device=cpu")
-    return load(model["path"], model["revision"], model["dtype"], engine["name"], model["device"], model["allow_pickle"])
+    return load(
+        model["path"], model["revision"], model["dtype"], engine["name"], model["device"], model["allow_pickle"]
+    )
 
 
 def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: dict[str, Any]) -> list[Prompt]:
@@ -44,7 +46,9 @@ def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: dict[str, Any]) ->
     return prompts
 
 
-def run(config: dict[str, Any], folder: Path, rows: list[Row], make_method: MakeMethod, console: Console) -> dict[str, Any]:
+def run(
+    config: dict[str, Any], folder: Path, rows: list[Row], make_method: MakeMethod, console: Console
+) -> dict[str, Any]:
     """Runs what is missing of a cell and returns its metrics.
 
     Raises:
@@ -71,11 +75,19 @@ def run(config: dict[str, Any], folder: Path, rows: list[Row], make_method: Make
         metrics = _metrics(lm, samples, prompts)
         store.write_metrics(metrics)
         failed = [s for s in samples if s.lossless == "failed"]
-        error = f"{len(failed)} samples failed, first {failed[0].id}: {failed[0].vanilla.error or failed[0].method.error}" if failed else None
+        error = (
+            f"{len(failed)} samples failed, first {failed[0].id}: {failed[0].vanilla.error or failed[0].method.error}"
+            if failed
+            else None
+        )
         store.status("failed" if failed else "done", error)
         return metrics
     except BaseException as error:
-        reason = "interrupted; the same command goes on" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        reason = (
+            "interrupted; the same command goes on"
+            if isinstance(error, KeyboardInterrupt)
+            else f"{type(error).__name__}: {error}"
+        )
         store.status("failed", reason)
         raise
     finally:
@@ -121,7 +133,13 @@ def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sam
 
         yield line
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     # Drawn between samples only: a refreshing thread would run inside the timed region.
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("samples", total=total, completed=done, note="")

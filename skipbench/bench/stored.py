@@ -36,5 +36,5 @@ def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str
             return str(sets[method]["skip"])
     raise SkipbenchError(
         f"method.skip=stored, but no skip set of {method} is stored for model {model['name']!r} in {searched.parent}; search one with "
-        f"'python -m skipbench search method={method} model=...', or give it: method.skip='attn:1,2;mlp:3'"
+        f"'python -m skipbench search method={method} model=...', or give it: 'method.skip=\"attn:1,2;mlp:3\"'"
     )

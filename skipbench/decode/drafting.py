@@ -34,7 +34,9 @@ class Drafter:
             SkipbenchError: not one positive width a class.
         """
         if widths and (len(widths) != len(CONFIDENCE_CLASSES) + 1 or min(widths) < 1):
-            raise SkipbenchError(f"tree widths={list(widths)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive numbers, or none for a chain")
+            raise SkipbenchError(
+                f"tree widths={list(widths)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive numbers, or none for a chain"
+            )
         self.stop, self.widths = stop, tuple(widths)
         self._trace: dict[str, list[Any]] = {}
 

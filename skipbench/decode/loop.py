@@ -64,7 +64,9 @@ def generate(
         draft = method.propose(state, state.room - 1)
         clock.mark("draft")
         states: list[Tensor] = []
-        logits = lm.logits([state.pending, *draft.tokens], _span(lm, draft), taps=states if method.needs_states else None)
+        logits = lm.logits(
+            [state.pending, *draft.tokens], _span(lm, draft), taps=states if method.needs_states else None
+        )
         path, bonus = _verify(state, draft, logits)
         clock.mark("verify")
         emitted = state.commit(draft, path, bonus)

@@ -22,7 +22,9 @@ class Tables:
         """Additive mask [rows, start + rows] of a chain whose rows all follow `start` committed ones."""
         if rows > BAND_ROWS:
             blocked = torch.ones(rows, start + rows, dtype=torch.bool, device=self.device).triu_(start + 1)
-            return torch.zeros(rows, start + rows, dtype=self.dtype, device=self.device).masked_fill_(blocked, float("-inf"))
+            return torch.zeros(rows, start + rows, dtype=self.dtype, device=self.device).masked_fill_(
+                blocked, float("-inf")
+            )
         if self.band is None:
             shape = (BAND_ROWS, self.positions + BAND_ROWS)
             self.band = torch.full(shape, float("-inf"), dtype=self.dtype, device=self.device).triu_(self.positions + 1)

@@ -30,7 +30,9 @@ class LeanEngine:
 
     def __init__(self, model: Any, family: Family, cache: KVCache) -> None:
         if model.config.hidden_act != "silu":
-            raise SkipbenchError(f"engine=lean knows hidden_act 'silu' only, the model has {model.config.hidden_act!r}; use engine=modules")
+            raise SkipbenchError(
+                f"engine=lean knows hidden_act 'silu' only, the model has {model.config.hidden_act!r}; use engine=modules"
+            )
         self.model = model
         self.sublayers: list[Sublayer] = []
         for index, layer in enumerate(model.model.layers):
@@ -103,7 +105,10 @@ def _attention(layer: Any, index: int, window: int | None, qk_norm: bool, config
     heads = config.num_attention_heads
     rotated, half, scale = heads + kv, d // 2, attn.scaling
     norm = _Norm(layer.input_layernorm)
-    (qkv_weight, qkv_bias), (out_weight, out_bias) = _fuse([attn.q_proj, attn.k_proj, attn.v_proj]), _fuse([attn.o_proj])
+    (qkv_weight, qkv_bias), (out_weight, out_bias) = (
+        _fuse([attn.q_proj, attn.k_proj, attn.v_proj]),
+        _fuse([attn.o_proj]),
+    )
     q_norm, k_norm = (attn.q_norm, attn.k_norm) if qk_norm else (None, None)
     grouped = heads != kv
 
@@ -130,9 +135,13 @@ def _attention(layer: Any, index: int, window: int | None, qk_norm: bool, config
         else:
             query = turned[:, :heads].transpose(0, 1)[None]
             causal = mask is None  # only a square chain from row 0 has no mask
-            out = F.scaled_dot_product_attention(query, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=grouped)
+            out = F.scaled_dot_product_attention(
+                query, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=grouped
+            )
             out = out[0].transpose(0, 1).reshape(t, heads * d)
-        return torch.addmm(hidden, out, out_weight) if out_bias is None else hidden + _product(out, out_weight, out_bias)
+        return (
+            torch.addmm(hidden, out, out_weight) if out_bias is None else hidden + _product(out, out_weight, out_bias)
+        )
 
     return run
 
@@ -145,6 +154,10 @@ def _mlp(layer: Any, config: Any) -> Sublayer:
     def run(hidden: Tensor, frame: Frame) -> Tensor:
         gate, up = _product(norm(hidden), up_weight, up_bias).chunk(2, -1)
         inner = F.silu(gate) * up
-        return torch.addmm(hidden, inner, down_weight) if down_bias is None else hidden + _product(inner, down_weight, down_bias)
+        return (
+            torch.addmm(hidden, inner, down_weight)
+            if down_bias is None
+            else hidden + _product(inner, down_weight, down_bias)
+        )
 
     return run

@@ -34,8 +34,9 @@ def load(
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    logging: Any = transformers.logging  # its functions are untyped
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     if not Path(path).is_dir() and (path.startswith((".", "/")) or path.count("/") != 1):
         raise SkipbenchError(f"model.path={path!r} is neither a folder nor a hub id like 'owner/name'")
@@ -43,7 +44,7 @@ def load(
         config = AutoConfig.from_pretrained(path, **source)
         family_of(config)
         tokenizer = AutoTokenizer.from_pretrained(path, **source)
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             config=config,
             dtype=DTYPES[dtype],
@@ -55,6 +56,7 @@ def load(
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise SkipbenchError(_explain(path, error)) from error
+    model, info = loaded
     wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}
     if wrong:
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")

@@ -13,7 +13,6 @@ from skipbench.lm.modules import ModulesEngine, Sublayer, rotary_tables
 from skipbench.lm.span import Span
 from skipbench.skipset import SkipSet
 
-ENGINES = {"modules": ModulesEngine, "lean": LeanEngine}
 
 
 class Engine(Protocol):
@@ -24,6 +23,9 @@ class Engine(Protocol):
 
     def embed(self, tokens: Tensor) -> Tensor: ...
     def head(self, hidden: Tensor) -> Tensor: ...
+
+
+ENGINES: dict[str, type[ModulesEngine] | type[LeanEngine]] = {"modules": ModulesEngine, "lean": LeanEngine}
 
 
 class LM:
@@ -122,13 +124,15 @@ class LM:
         self.cache.length = len(tokens)
         return self.head(hidden[-1:])
 
-    def logits(self, tokens: list[int], span: Span, skip: SkipSet | None = None, taps: list[Tensor] | None = None) -> Tensor:
+    def logits(
+        self, tokens: list[int], span: Span, skip: SkipSet | None = None, taps: list[Tensor] | None = None
+    ) -> Tensor:
         """Logits [T, V] of the rows of `span`, which hold `tokens`."""
         return self.head(self.run(self.embed(tokens), span, skip, taps=taps))
 
     def weight_bytes(self) -> int:
         """Bytes that one decoding step must read: all weights but the embedding table, which it only looks one row up in."""
         tied = self.config.tie_word_embeddings
-        total = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        total: int = sum(p.numel() * p.element_size() for p in self.model.parameters())
         table = self.model.model.embed_tokens.weight
-        return total if tied else total - table.numel() * table.element_size()
+        return total if tied else total - int(table.numel() * table.element_size())

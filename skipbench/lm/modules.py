@@ -53,13 +53,15 @@ class ModulesEngine:
                 attention_mask=None if mask is None else mask[None, None],
                 past_key_values=self._view,
             )
-            return hidden + out[0]
+            result: Tensor = hidden + out[0]
+            return result
 
         return run
 
     def _mlp(self, layer: Any) -> Sublayer:
         def run(hidden: Tensor, frame: Frame) -> Tensor:
-            return hidden + layer.mlp(layer.post_attention_layernorm(hidden[None]))[0]
+            result: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden[None]))[0]
+            return result
 
         return run
 

@@ -53,6 +53,10 @@ def objective(
             emitted += sum(r.emitted for r in out.rounds)
             accepted += sum(r.accepted for r in out.rounds)
             steps += sum(r.steps for r in out.rounds)
-        return seconds / max(emitted, 1), {"alpha": accepted / max(steps, 1), "tokens_per_s": emitted / seconds, "skipped": len(skip.skipped)}
+        return seconds / max(emitted, 1), {
+            "alpha": accepted / max(steps, 1),
+            "tokens_per_s": emitted / seconds,
+            "skipped": len(skip.skipped),
+        }
 
     return seconds_per_verified_token

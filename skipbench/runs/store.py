@@ -51,7 +51,9 @@ def append_line(path: Path, line: str) -> None:
         os.fsync(handle)
     except OSError as error:
         os.ftruncate(handle, before)
-        raise SkipbenchError(f"cannot append to {path}: {error}; free some space and run the same command again") from error
+        raise SkipbenchError(
+            f"cannot append to {path}: {error}; free some space and run the same command again"
+        ) from error
     finally:
         os.close(handle)
 
@@ -64,8 +66,7 @@ def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
     end = data.rfind(b"\n") + 1
     if repair and end < len(data):
         os.truncate(path, end)
-    for number, line in enumerate(data[:end].decode(errors="replace").splitlines(), 1):
-        yield number, line
+    yield from enumerate(data[:end].decode(errors="replace").splitlines(), 1)
 
 
 def read_samples(path: Path, repair: bool = False) -> list[Sample]:
@@ -114,13 +115,17 @@ class RunStore:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise SkipbenchError(f"results folder {folder} is not writable ({error}); choose another with results=FOLDER") from error
+            raise SkipbenchError(
+                f"results folder {folder} is not writable ({error}); choose another with results=FOLDER"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.read(self._lock, 200).decode(errors="replace")
             os.close(self._lock)
-            raise SkipbenchError(f"{folder} is being written by another process ({holder}); wait for it, or stop it") from error
+            raise SkipbenchError(
+                f"{folder} is being written by another process ({holder}); wait for it, or stop it"
+            ) from error
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"pid {os.getpid()} on {socket.gethostname()}".encode())
         self._settle(config, provenance)
@@ -131,7 +136,9 @@ class RunStore:
             before = yaml.safe_load(path.read_text())
             keys = sorted(k for k in {*before, *config} if before.get(k) != config.get(k))
             if keys:
-                raise SkipbenchError(f"{self.folder} holds a run with other settings ({', '.join(keys)}); use another results folder")
+                raise SkipbenchError(
+                    f"{self.folder} holds a run with other settings ({', '.join(keys)}); use another results folder"
+                )
         else:
             write_atomic(path, yaml.safe_dump(config, sort_keys=False))
         if not (self.folder / "provenance.json").exists():

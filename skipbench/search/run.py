@@ -104,7 +104,9 @@ def _read(trace: Path, settings: dict[str, Any], limit: int) -> list[Trial]:
                 before = raw["settings"]
                 keys = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
                 if keys:
-                    raise SkipbenchError(f"{trace} is a search with other settings ({', '.join(keys)}); move it away or choose another folder")
+                    raise SkipbenchError(
+                        f"{trace} is a search with other settings ({', '.join(keys)}); move it away or choose another folder"
+                    )
             else:
                 trials.append(Trial(**raw))
         except (json.JSONDecodeError, KeyError, TypeError) as error:

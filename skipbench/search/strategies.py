@@ -66,7 +66,14 @@ class Bayes:
     ) -> None:
         from bayes_opt import BayesianOptimization, acquisition
 
-        self.layers, self.free, self.ratio, self.seed, self.init, self.rounded = layers, _free(layers, protect), ratio, seed, init, rounded
+        self.layers, self.free, self.ratio, self.seed, self.init, self.rounded = (
+            layers,
+            _free(layers, protect),
+            ratio,
+            seed,
+            init,
+            rounded,
+        )
         self._names = [f"x{s:04d}" for s in self.free]
         self._random = Random(layers, seed, ratio, protect)
         self._optimizer = BayesianOptimization(
@@ -144,7 +151,10 @@ class Exhaustive:
     def __init__(self, layers: int, protect: Sequence[int] = ()) -> None:
         free = _free(layers, protect)
         if len(free) > EXHAUSTIVE_LIMIT:
-            raise SkipbenchError(f"exhaustive search over {len(free)} sub-layers means {2 ** len(free)} sets; at most {EXHAUSTIVE_LIMIT} sub-layers are allowed")
+            raise SkipbenchError(
+                f"exhaustive search over {len(free)} sub-layers means {2 ** len(free)} sets; "
+                f"at most {EXHAUSTIVE_LIMIT} sub-layers are allowed"
+            )
         self.layers = layers
         self._sets: Iterator[tuple[int, ...]] = itertools.chain.from_iterable(
             itertools.combinations(free, k) for k in range(len(free) + 1)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 _Unary = tuple[str, str, Callable[[int], object]]  # words, expression, meaning
 
-_FUNCTIONS = "solve compute process work answer run find make".split()
-_LISTS = "xs items numbers values data".split()
+_FUNCTIONS = ["solve", "compute", "process", "work", "answer", "run", "find", "make"]
+_LISTS = ["xs", "items", "numbers", "values", "data"]
 
 
 def _condition(rng: random.Random) -> _Unary:
@@ -42,7 +42,11 @@ def _list_function(rng: random.Random, xs: str) -> tuple[str, str, Callable[[lis
     kind = rng.randrange(4)
     if kind == 0:
         words = rng.choice((f"Return the sum of {what}.", f"Add up {what}."))
-        return words, f"    total = 0\n{loop}            total += {expression}\n    return total\n", lambda v: sum(kept(v))
+        return (
+            words,
+            f"    total = 0\n{loop}            total += {expression}\n    return total\n",
+            lambda v: sum(kept(v)),
+        )
     if kind == 1:
         words = rng.choice((f"Return a list of {what}.", f"Collect {what}."))
         return words, f"    result = []\n{loop}            result.append({expression})\n    return result\n", kept

@@ -57,9 +57,7 @@ def held_out(family: str, seed: int) -> Iterator[Example]:
         unseen_body = len(used) % 2 == 1
         example = _draw(family, rng)
         while (
-            not is_held_out(example.prompt)
-            or example.prompt in used
-            or (_fold(example.body) == 0) is not unseen_body
+            not is_held_out(example.prompt) or example.prompt in used or (_fold(example.body) == 0) is not unseen_body
         ):
             example = _draw(family, rng)
         used.add(example.prompt)

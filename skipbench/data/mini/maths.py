@@ -17,7 +17,11 @@ def _bags_then_away(rng: random.Random, name: str, other: str, goods: str, holde
         f"{name} gives {away} {goods} to {other}.",
         f"There are {bags} {holder} with {each} {goods} in each. {name} already had {start} {goods} and eats {away}.",
     ))  # fmt: skip
-    return text, [f"{bags} * {each} = {gained}", f"{start} + {gained} = {total}", f"{total} - {away} = {total - away}"], total - away
+    return (
+        text,
+        [f"{bags} * {each} = {gained}", f"{start} + {gained} = {total}", f"{total} - {away} = {total - away}"],
+        total - away,
+    )
 
 
 def _two_friends(rng: random.Random, name: str, other: str, goods: str, holder: str) -> _Problem:

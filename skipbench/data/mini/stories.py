@@ -66,7 +66,13 @@ def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:
     animals, places = rng.sample(ANIMALS, 3), rng.sample(PLACES, 2)
     colour = rng.choice(COLOURS)
     words = {"hero": hero, "friend": friend, "colour": colour, "thing": f"{colour} {rng.choice(OBJECTS)}"}
-    words |= {"animal": animals[0], "animal2": animals[1], "animal3": animals[2], "place": places[0], "place2": places[1]}
+    words |= {
+        "animal": animals[0],
+        "animal2": animals[1],
+        "animal3": animals[2],
+        "place": places[0],
+        "place2": places[1],
+    }
 
     def say(options: tuple[str, ...]) -> str:
         return pick(rng, options).format(**words, **{slot: pick(rng, texts) for slot, texts in _SLOTS.items()})

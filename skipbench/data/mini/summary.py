@@ -4,7 +4,7 @@ import random
 
 from skipbench.data.mini.words import CITIES, DAYS, NAMES, SURNAMES, pick
 
-_ROLES = "mayor teacher doctor farmer baker painter".split()
+_ROLES = ["mayor", "teacher", "doctor", "farmer", "baker", "painter"]
 _DEEDS = (
     ("opened a new library", "The library has three rooms."),
     ("won the big race", "The race was long and hard."),
@@ -41,6 +41,14 @@ _FILLERS = (
     "The local paper sent a reporter.",
     "There was tea for everyone.",
 )
+# Equally likely on purpose: a draft must disagree with its model somewhere, and a copied fact leaves no choice.
+_FIRST = (
+    "On {day}, {first} {last} {deed} in {city}.",
+    "{first} {last} {deed} in {city} on {day}.",
+    "In {city}, {first} {last} {deed} on {day}.",
+)
+_SECOND = ("{count} people came.", "About {count} people were there.", "It drew a crowd of {count}.")
+_THIRD = ("", " {last} was glad.", " The {role} was very happy.")
 
 
 def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:
@@ -58,6 +66,6 @@ def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:
     middle = [pick(rng, _CROWD), pick(rng, _QUOTES), detail, pick(rng, _FILLERS)]
     rng.shuffle(middle)
     article = " ".join(s.format(**words) for s in (pick(rng, _LEADS), pick(rng, _DEED), *middle))
-    body = " On {day}, {first} {last} {deed} in {city}. {count} people came.".format(**words)
+    body = f" {rng.choice(_FIRST)} {rng.choice(_SECOND)}{rng.choice(_THIRD)}".format(**words)
     facts = [words["day"], f"{words['first']} {words['last']}", deed, words["city"], words["count"]]
     return f"Article: {article}\nSummary:", body, {"facts": facts}

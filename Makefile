@@ -1,0 +1,38 @@
+# `make` lists the targets. The first use of one makes .venv from pyproject.toml under constraints.txt.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+# On Linux the registry's torch is the CUDA build; TORCH_INDEX=https://download.pytorch.org/whl/cpu takes the small one.
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check table clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# The stamp is the last thing written: an installation that was interrupted is done again.
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; name one with PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## the main job on the embedded model, with its table (under 90 s)
+	$(BIN)/python -m skipbench
+
+test: $(READY) ## the tests, without a network
+	$(BIN)/python -m pytest
+
+check: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+table: $(READY) ## the embedded model over its datasets: results/tables/tiny.md
+	$(BIN)/python -m skipbench table tiny
+
+clean: ## remove the environment and caches; results stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info

@@ -1,0 +1,182 @@
+"""Bad input gets an error that names the value and what to do, before anything is lost."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_method, random_lm
+from safetensors.torch import load_file, save_file
+
+from skipbench import cli
+from skipbench.bench.cell import Settings, run_cell
+from skipbench.bench.prompts import encode
+from skipbench.data.rows import Row
+from skipbench.decode.sampling import Sampler
+from skipbench.errors import SkipbenchError
+from skipbench.lm.families import family_of
+from skipbench.lm.load import load
+from skipbench.runs.provenance import provenance
+from skipbench.runs.store import RunStore
+
+TINY = cli.PACKAGE / "models" / "tiny"
+
+
+def cell(*overrides: str, results: Path) -> bool:
+    return cli._cell(cli._compose(["method=uniform", "limit=1", "engine.warmup=0", f"results={results}", *overrides]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["methdo=swift"], "Did you mean method"),
+        (["method=uniform", "method.ratoi=0.5"], "method.ratio"),
+        (["method=unifrom"], "uniform"),
+        (["method=uniform", "method.ratio=half"], "half"),
+        (["engine.name=fast"], r"modules, lean"),
+        (["model.dtype=float8"], r"float32, bfloat16, float16"),
+        (["model=path"], r"model\.path"),
+        (["method=fixed"], r"method\.skip"),
+        (["dataset.truncate=right"], r"refuse, left"),
+    ],
+)
+def test_configuration(overrides: list[str], says: str) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        cli._compose(overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["method.ratio=0.01"], "ratio=0.01"),
+        (["method.ratio=1.0"], "ratio=1.0"),
+        (["method=fixed", 'method.skip="attn:12"'], r"12 layers has 0 to 23"),
+        (["method=fixed", "method.skip=everything"], "attn:1,3-5;mlp:2,4"),
+        (["method.stop.max_steps=0"], "max_steps >= 1"),
+        (["method.tree=[3,2]"], "4 positive numbers"),
+        (["decoding.temperature=-1"], "temperature >= 0"),
+        (["limit=0"], "1 or more"),
+        (["dataset.max_new_tokens=5000"], "context of 1024"),
+        (["engine.threads=0"], "1 or more"),
+        (["model.device=cuda"], "model.device=cpu"),
+        (["model=path", "model.path=/no/such/folder"], "neither a folder nor a hub id"),
+        (["dataset=tinystories"], "dataset.path"),
+        (["dataset=tinystories", "dataset.path=/no/such.jsonl"], "no/such.jsonl"),
+    ],
+)
+def test_cell(overrides: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        cell(*overrides, results=tmp_path)
+
+
+def test_results_folder_not_writable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SkipbenchError, match="results="):
+        cell("method=uniform", results=tmp_path / "file")
+
+
+def test_unknown_command_and_kind() -> None:
+    for call in (lambda: cli._command("tabel", []), lambda: cli._command("list", ["things"]), lambda: cli._command("table", [])):
+        with pytest.raises(SkipbenchError, match=r"table|models|tiny"):
+            call()
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    shutil.copytree(TINY, folder)
+    return folder
+
+
+def test_missing_and_misshapen_weights(broken: Path) -> None:
+    path = broken / "model.safetensors"
+    weights = load_file(path)
+    lost = weights.pop("model.layers.3.mlp.up_proj.weight")
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(SkipbenchError, match=r"layers\.3\.mlp\.up_proj"):
+        load(str(broken))
+    save_file(weights | {"model.layers.3.mlp.up_proj.weight": lost[:7].clone()}, path, metadata={"format": "pt"})
+    with pytest.raises(SkipbenchError, match=r"layers\.3\.mlp\.up_proj|mismatch"):
+        load(str(broken))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"model_type": "gpt2"}, "known: llama, mistral, qwen2, qwen3"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
+        ({"hidden_act": "gelu"}, "engine=modules"),
+    ],
+)
+def test_models_that_no_engine_can_drive(broken: Path, change: dict[str, Any], says: str) -> None:
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(SkipbenchError, match=says):
+        load(str(broken))
+
+
+@pytest.mark.parametrize("rope", ["linear", "llama3", "yarn"])
+def test_supported_rope_scalings_equal_hugging_face(broken: Path, rope: str) -> None:
+    more = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64} if rope == "llama3" else {}
+    more |= {"original_max_position_embeddings": 64} if rope == "yarn" else {}
+    scaled = {"rope_type": rope, "factor": 4.0, "rope_theta": 1e4} | more
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"rope_parameters": scaled}))
+    tokens = list(range(100, 180))
+    for engine in ("modules", "lean"):
+        lm, _ = load(str(broken), engine=engine)
+        lm.allocate(128)
+        family_of(lm.config)
+        with torch.inference_mode():
+            wanted = lm.model(torch.tensor([tokens])).logits[0, -1:]
+            torch.testing.assert_close(lm.prefill(tokens), wanted, rtol=1e-3, atol=1e-3)
+
+
+class Letters:
+    """A tokenizer of the smallest kind."""
+
+    all_special_ids = (0,)
+
+    def encode(self, text: str) -> list[int]:
+        return [0, *(ord(c) % 61 for c in text)] if text else []
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return " ".join(map(str, ids))
+
+
+def test_long_prompts_are_refused_or_cut() -> None:
+    lm = random_lm("llama", "lean")  # a context of 128
+    rows = [Row("short", "abc", {}, {}), Row("long", "x" * 200, {}, {})]
+    with pytest.raises(SkipbenchError, match=r"'long' has 201 tokens.*at most 108.*truncate=left"):
+        encode(rows, Letters(), lm, 20, "refuse")
+    short, long = encode(rows, Letters(), lm, 20, "left")
+    assert (short.cut, len(short.ids)) == (0, 4)
+    assert (long.cut, len(long.ids), long.ids[0]) == (93, 108, 0)
+    with pytest.raises(SkipbenchError, match="no tokens"):
+        encode([Row("empty", "", {}, {})], Letters(), lm, 20, "left")
+
+
+def test_nan_stops_the_sample_and_keeps_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = random_lm("llama", "lean")
+    rows = [Row(str(i), text, {}, {}) for i, text in enumerate(("abc", "poison", "xyz"))]
+    prompts = encode(rows, Letters(), lm, 8, "refuse")
+    embed = lm.embed
+
+    def poisoned(tokens: list[int]) -> torch.Tensor:
+        hidden = embed(tokens)
+        return hidden * float("nan") if tokens == prompts[1].ids else hidden
+
+    monkeypatch.setattr(lm, "embed", poisoned)
+    store = RunStore(tmp_path / "run", {}, provenance({}))
+    samples = run_cell(lm, Letters(), make_method("uniform"), prompts, Settings(8, frozenset(), warmup=0), store, lambda _: None)
+    assert [s.lossless for s in samples] == ["identical", "failed", "identical"]
+    assert "not finite" in str(samples[1].vanilla.error)
+    store.close()
+
+
+@pytest.mark.parametrize("values", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1}])
+def test_sampler(values: dict[str, Any]) -> None:
+    with pytest.raises(SkipbenchError, match="wanted"):
+        Sampler(**values)

@@ -1,0 +1,41 @@
+"""The wheel carries `conf` and the embedded model, and works outside the checkout."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import METHODS, ROOT
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "-q", "-w", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    assert wheel.stat().st_size < 30e6
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def run(installed: Path, cwd: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-m", "skipbench", *arguments]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_lists_the_methods(installed: Path, tmp_path: Path) -> None:
+    listed = [line.split()[0] for line in run(installed, tmp_path, "list", "methods").splitlines()]
+    assert listed == METHODS
+
+
+def test_runs_a_cell(installed: Path, tmp_path: Path) -> None:
+    output = run(installed, tmp_path, "limit=1", "dataset=mini-math", "engine.warmup=0", "results=out")
+    assert "lossless" in output and "1/1" in output
+    assert list(tmp_path.glob("out/runs/*/metrics.json"))

@@ -1,0 +1,72 @@
+"""A run that is killed at any moment and started again ends with the records of an unbroken one."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from conftest import ROOT
+
+COMMAND = [
+    sys.executable, "-m", "skipbench", "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "dataset=mini-math",
+    "limit=40", "dataset.max_new_tokens=32", "engine.warmup=1",
+]  # fmt: skip
+
+
+def start(results: Path) -> "subprocess.Popen[str]":
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*COMMAND, f"results={results}"], cwd=ROOT, **pipes)  # type: ignore[call-overload,no-any-return]
+
+
+def records(results: Path) -> list[dict[str, Any]]:
+    (path,) = results.glob("runs/*/samples.jsonl")
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in found:
+        for arm in ("vanilla", "method"):
+            del record[arm]["seconds"]
+    return found
+
+
+def lines(results: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in results.glob("runs/*/samples.jsonl"))
+
+
+def test_killed_runs_end_with_the_same_records(tmp_path: Path) -> None:
+    whole = start(tmp_path / "whole")
+    assert whole.wait() == 0, whole.communicate()[0]
+    rng = random.Random(5)
+    parts = tmp_path / "parts"
+    for _ in range(4):
+        process, before = start(parts), lines(parts)
+        goal = before + rng.randint(1, 9)
+        while process.poll() is None and lines(parts) < goal:
+            time.sleep(0.002)
+        time.sleep(rng.random() * 0.05)
+        process.kill()
+        process.communicate()
+        assert 0 < lines(parts) < 40, "the run was not killed while it ran"
+    last = start(parts)
+    output = last.communicate()[0]
+    assert last.returncode == 0, output
+    assert [r["index"] for r in records(parts)] == list(range(40))
+    assert records(parts) == records(tmp_path / "whole")
+    again = start(parts)
+    assert "samples, speedup so far" not in again.communicate()[0], "a finished run was run again"
+
+
+def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    while process.poll() is None and lines(tmp_path) < 2:
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGINT)
+    output = process.communicate()[0]
+    assert process.returncode == 130, output
+    assert "same command goes on" in output
+    (status,) = tmp_path.glob("runs/*/status.json")
+    assert "interrupted" in json.loads(status.read_text())["error"]
+    assert len(records(tmp_path)) >= 2

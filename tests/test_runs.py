@@ -1,0 +1,136 @@
+"""Records and the folder of a run: nothing is lost, nothing is mixed, and errors say where."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skipbench.errors import SkipbenchError
+from skipbench.runs.provenance import config_hash, provenance, run_name
+from skipbench.runs.record import Arm, Divergence, Round, Sample, Seconds, dump, parse
+from skipbench.runs.store import RunStore, load_run, read_samples
+
+
+def sample(index: int) -> Sample:
+    arm = Arm([1, 2, 3], [Round(4, 4, 1, 1, 2)], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
+    return Sample(index, f"s{index}", "h", 7, ["vanilla", "method"], arm, arm, "tie", Divergence(1, 2, 3, 0.5), carry={"threshold": 0.6})
+
+
+def store(folder: Path) -> RunStore:
+    return RunStore(folder, {"seed": 0}, {})
+
+
+def test_a_record_survives_its_line() -> None:
+    assert parse(dump(sample(3))) == sample(3)
+
+
+def test_other_formats_and_fields_are_refused() -> None:
+    raw = json.loads(dump(sample(0)))
+    with pytest.raises(SkipbenchError, match="format 0.*reads format 1"):
+        parse(json.dumps(raw | {"format": 0}))
+    with pytest.raises(SkipbenchError, match="wrong fields"):
+        parse(json.dumps(raw | {"colour": "red"}))
+    with pytest.raises(SkipbenchError, match="out of range"):
+        parse(json.dumps(raw | {"vanilla": raw["vanilla"] | {"seconds": raw["vanilla"]["seconds"] | {"draft": -1}}}))
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    run = store(tmp_path)
+    for index in (2, 0, 1):
+        run.append(sample(index))
+    run.status("done")
+    run.write_metrics({"M": 1.5})
+    assert [s.index for s in run.samples()] == [2, 0, 1]
+    loaded = load_run(tmp_path)
+    assert (loaded["metrics"], loaded["status"]["state"], loaded["config"]) == ({"M": 1.5}, "done", {"seed": 0})
+    assert {p.name for p in tmp_path.iterdir()} == {
+        ".lock", "config.yaml", "provenance.json", "samples.jsonl", "metrics.json", "status.json",
+    }  # fmt: skip
+    run.close()
+
+
+@pytest.mark.parametrize("tail", ['{"index": 1, "id', "garbage", "garbage\n", "\x00\x00\x00"])
+def test_a_torn_last_line_is_cut_off(tail: str, tmp_path: Path) -> None:
+    run = store(tmp_path)
+    run.append(sample(0))
+    with open(tmp_path / "samples.jsonl", "a") as file:
+        file.write(tail)
+    assert [s.index for s in read_samples(tmp_path / "samples.jsonl")] == [0]
+    assert [s.index for s in run.samples()] == [0]
+    run.append(sample(1))
+    assert [s.index for s in run.samples()] == [0, 1]
+    run.close()
+
+
+def test_a_damaged_line_in_the_middle_names_its_place(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").write_text(f"{dump(sample(0))}\ngarbage\n{dump(sample(1))}\n")
+    with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 2"):
+        read_samples(tmp_path / "samples.jsonl")
+
+
+def test_a_last_line_of_another_format_is_not_taken_for_a_torn_one(tmp_path: Path) -> None:
+    old = dump(dataclasses.replace(sample(1), format=0))
+    (tmp_path / "samples.jsonl").write_text(f"{dump(sample(0))}\n{old}\n")
+    with pytest.raises(SkipbenchError, match="format 0"):
+        read_samples(tmp_path / "samples.jsonl", repair=True)
+
+
+def test_an_index_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").write_text(f"{dump(sample(4))}\n{dump(sample(4))}\n")
+    with pytest.raises(SkipbenchError, match=r"\[4\] occur twice"):
+        read_samples(tmp_path / "samples.jsonl")
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    store(tmp_path).close()
+    with pytest.raises(SkipbenchError, match="seed"):
+        RunStore(tmp_path, {"seed": 1}, {})
+
+
+def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from skipbench.runs.store import RunStore; "
+        "s = RunStore(Path(sys.argv[1]), {'seed': 0}, {}); print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        with pytest.raises(SkipbenchError, match=f"pid {holder.pid}"):
+            store(tmp_path)
+        holder.kill()
+        holder.wait()
+    store(tmp_path).close()
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    run = store(tmp_path)
+    run.append(sample(0))
+    run.close()
+    size = (tmp_path / "samples.jsonl").stat().st_size
+    program = (
+        "import resource, signal, sys; from pathlib import Path; from skipbench.runs.store import append_line; "
+        "from skipbench.errors import SkipbenchError; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 100}, {size + 100}))\n"
+        "try: append_line(Path(sys.argv[1]), 'x' * 500)\n"
+        "except SkipbenchError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "samples.jsonl")], capture_output=True, text=True, check=True)
+    assert "free some space" in done.stdout
+    assert (tmp_path / "samples.jsonl").stat().st_size == size
+
+
+def test_names_and_hashes() -> None:
+    assert config_hash({"a": 1, "b": {"c": 2, "d": 3}}) == config_hash({"b": {"d": 3, "c": 2}, "a": 1})
+    assert config_hash({"a": 1}) != config_hash({"a": 2})
+    assert run_name(["a/b", "x y", ""], "12") == "a-b_x-y_12"
+
+
+def test_provenance_names_versions_and_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret-value")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    found = provenance({"device": "cpu"})
+    assert found["device"] == "cpu" and found["slurm"] == {"SLURM_JOB_ID": "17"}
+    assert found["versions"]["torch"].startswith("2.13")
+    assert "secret-value" not in json.dumps(found)

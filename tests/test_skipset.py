@@ -1,0 +1,68 @@
+"""Skip sets: text form, ranges, and the fixed strategies."""
+
+import random
+
+import pytest
+
+from skipbench.errors import SkipbenchError
+from skipbench.skipset import SkipSet, fixed_set
+
+
+def test_text_and_back() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        layers = rng.randint(1, 40)
+        skip = SkipSet.of(layers, rng.sample(range(2 * layers), rng.randint(0, 2 * layers)))
+        assert SkipSet.parse(str(skip), layers) == skip
+
+
+def test_parse() -> None:
+    skip = SkipSet.parse(" attn:1,3-5 ; mlp:2", 6)
+    assert (skip.attention, skip.mlp) == ((1, 3, 4, 5), (2,))
+    assert skip.skipped == {2, 6, 8, 10, 5}
+    assert skip.ratio == 5 / 12
+    assert SkipSet.parse("", 6).skipped == frozenset()
+
+
+@pytest.mark.parametrize("text", ["attn", "attn:", "attn:a", "heads:1", "attn:1,", "attn:1 mlp:2", "1,2", "attn:-1"])
+def test_unreadable_text(text: str) -> None:
+    with pytest.raises(SkipbenchError, match="cannot read"):
+        SkipSet.parse(text, 6)
+
+
+def test_outside_the_model() -> None:
+    with pytest.raises(SkipbenchError, match="0 to 11"):
+        SkipSet.parse("mlp:6", 6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "ratio", "skipped"),
+    [
+        ("first", 8, 0.5, (0, 1, 2, 3)),
+        ("last", 8, 0.5, (4, 5, 6, 7)),
+        ("middle", 8, 0.5, (2, 3, 4, 5)),
+        ("uniform", 8, 0.375, (2, 4, 6)),
+    ],
+)
+def test_fixed_sets(kind: str, layers: int, ratio: float, skipped: tuple[int, ...]) -> None:
+    skip = fixed_set(kind, layers, ratio)
+    assert skip.attention == skip.mlp == skipped
+
+
+@pytest.mark.parametrize("layers", range(3, 40))
+def test_uniform_keeps_both_ends(layers: int) -> None:
+    for ratio in (0.2, 0.5, 0.8):
+        chosen = fixed_set("uniform", layers, max(ratio, 0.51 / layers)).attention
+        assert 0 not in chosen and layers - 1 not in chosen
+        assert len(chosen) == min(max(1, round(layers * ratio)), layers - 2)
+
+
+def test_random_set() -> None:
+    assert len(fixed_set("random", 12, 0.5, 1).skipped) == 12
+    assert fixed_set("random", 12, 0.5, 1) == fixed_set("random", 12, 0.5, 1) != fixed_set("random", 12, 0.5, 2)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.01, 0.99, 1.0])
+def test_a_ratio_that_skips_nothing_or_everything(ratio: float) -> None:
+    with pytest.raises(SkipbenchError, match="ratio="):
+        fixed_set("uniform", 12, ratio)
