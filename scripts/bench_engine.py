@@ -89,7 +89,10 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
     calls |= {f"rows {k}": passes(k) for k in (1, 2, 5, 9)}
     with torch.inference_mode():
         s = interleaved(calls, runs)
-    found = {"vanilla lean / generate": s["generate"] / s["lean"], "vanilla modules / generate": s["generate"] / s["modules"]}
+    found = {
+        "vanilla lean / generate": s["generate"] / s["lean"],
+        "vanilla modules / generate": s["generate"] / s["modules"],
+    }
     found["draft half skipped / full pass"] = s["half"] / s["rows 1"]
     found |= {f"verify {k} rows / 1 row": s[f"rows {k}"] / s["rows 1"] for k in (2, 5, 9)}
     return found | {"tokens equal generate's": float(same)}
@@ -104,7 +107,9 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    figures = [(m, k, v) for m in args.model for k, v in measure(m, args.runs, args.tokens, getattr(torch, args.dtype)).items()]
+    figures = [
+        (m, k, v) for m in args.model for k, v in measure(m, args.runs, args.tokens, getattr(torch, args.dtype)).items()
+    ]
     for model, figure, value in figures:
         print(f"{model:8} {figure:32} {value:6.2f}")
     for model, figure, value in figures:

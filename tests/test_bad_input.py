@@ -78,7 +78,11 @@ def test_results_folder_not_writable(tmp_path: Path) -> None:
 
 
 def test_unknown_command_and_kind() -> None:
-    for call in (lambda: cli._command("tabel", []), lambda: cli._command("list", ["things"]), lambda: cli._command("table", [])):
+    for call in (
+        lambda: cli._command("tabel", []),
+        lambda: cli._command("list", ["things"]),
+        lambda: cli._command("table", []),
+    ):
         with pytest.raises(SkipbenchError, match=r"table|models|tiny"):
             call()
 
@@ -119,7 +123,11 @@ def test_models_that_no_engine_can_drive(broken: Path, change: dict[str, Any], s
 
 @pytest.mark.parametrize("rope", ["linear", "llama3", "yarn"])
 def test_supported_rope_scalings_equal_hugging_face(broken: Path, rope: str) -> None:
-    more = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64} if rope == "llama3" else {}
+    more = (
+        {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+        if rope == "llama3"
+        else {}
+    )
     more |= {"original_max_position_embeddings": 64} if rope == "yarn" else {}
     scaled = {"rope_type": rope, "factor": 4.0, "rope_theta": 1e4} | more
     config = json.loads((broken / "config.json").read_text())
@@ -170,7 +178,9 @@ def test_nan_stops_the_sample_and_keeps_the_rest(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(lm, "embed", poisoned)
     store = RunStore(tmp_path / "run", {}, provenance({}))
-    samples = run_cell(lm, Letters(), make_method("uniform"), prompts, Settings(8, frozenset(), warmup=0), store, lambda _: None)
+    samples = run_cell(
+        lm, Letters(), make_method("uniform"), prompts, Settings(8, frozenset(), warmup=0), store, lambda _: None
+    )
     assert [s.lossless for s in samples] == ["identical", "failed", "identical"]
     assert "not finite" in str(samples[1].vanilla.error)
     store.close()

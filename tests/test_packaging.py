@@ -13,7 +13,18 @@ from conftest import METHODS, ROOT
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "-q", "-w", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        str(ROOT),
+        "--no-deps",
+        "--no-build-isolation",
+        "-q",
+        "-w",
+        str(folder),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     assert wheel.stat().st_size < 30e6

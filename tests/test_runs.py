@@ -16,7 +16,18 @@ from skipbench.runs.store import RunStore, load_run, read_samples
 
 def sample(index: int) -> Sample:
     arm = Arm([1, 2, 3], [Round(4, 4, 1, 1, 2)], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
-    return Sample(index, f"s{index}", "h", 7, ["vanilla", "method"], arm, arm, "tie", Divergence(1, 2, 3, 0.5), carry={"threshold": 0.6})
+    return Sample(
+        index,
+        f"s{index}",
+        "h",
+        7,
+        ["vanilla", "method"],
+        arm,
+        arm,
+        "tie",
+        Divergence(1, 2, 3, 0.5),
+        carry={"threshold": 0.6},
+    )
 
 
 def store(folder: Path) -> RunStore:
@@ -29,7 +40,7 @@ def test_a_record_survives_its_line() -> None:
 
 def test_other_formats_and_fields_are_refused() -> None:
     raw = json.loads(dump(sample(0)))
-    with pytest.raises(SkipbenchError, match="format 0.*reads format 1"):
+    with pytest.raises(SkipbenchError, match=r"format 0.*reads format 1"):
         parse(json.dumps(raw | {"format": 0}))
     with pytest.raises(SkipbenchError, match="wrong fields"):
         parse(json.dumps(raw | {"colour": "red"}))
@@ -116,7 +127,9 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
         "try: append_line(Path(sys.argv[1]), 'x' * 500)\n"
         "except SkipbenchError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "samples.jsonl")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "samples.jsonl")], capture_output=True, text=True, check=True
+    )
     assert "free some space" in done.stdout
     assert (tmp_path / "samples.jsonl").stat().st_size == size
 

@@ -63,7 +63,10 @@ def test_bayes_beats_random_at_the_same_budget(tmp_path: Path) -> None:
     assert best.value < statistics.mean(bests)
 
 
-@pytest.mark.parametrize(("name", "rounded"), [("random", False), ("greedy", False), ("exhaustive", False), ("bayes", False), ("bayes", True)])
+@pytest.mark.parametrize(
+    ("name", "rounded"),
+    [("random", False), ("greedy", False), ("exhaustive", False), ("bayes", False), ("bayes", True)],
+)
 def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: Path) -> None:
     run(name, tmp_path / "whole.jsonl", 9, rounded=rounded)
     for stop in (2, 5, 7):
@@ -78,7 +81,9 @@ def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: P
     with open(tmp_path / "parts.jsonl", "a") as file:
         file.write('{"iteration": 7, "sk')  # a torn line
     run(name, tmp_path / "parts.jsonl", 9, rounded=rounded)
-    whole, parts = ([(t["iteration"], t["skip"], t["value"]) for t in trials(tmp_path / f"{f}.jsonl")] for f in ("whole", "parts"))
+    whole, parts = (
+        [(t["iteration"], t["skip"], t["value"]) for t in trials(tmp_path / f"{f}.jsonl")] for f in ("whole", "parts")
+    )
     assert parts == whole
 
 

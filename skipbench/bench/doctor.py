@@ -30,7 +30,9 @@ def findings(results: Path) -> list[str]:
     lines.append(_writable(results))
     for module, extra in EXTRAS.items():
         there = _installed(module)
-        lines.append(f"{'ok      ' if there else 'missing '} {module}" + ("" if there else f": pip install 'skipbench[{extra}]'"))
+        lines.append(
+            f"{'ok      ' if there else 'missing '} {module}" + ("" if there else f": pip install 'skipbench[{extra}]'")
+        )
     hub = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")) / "hub"
     offline = "set: only what is in the cache can be loaded" if os.environ.get("HF_HUB_OFFLINE") else "not set"
     lines.append(f"note     hub cache {hub}: {'there' if hub.is_dir() else 'empty'}; HF_HUB_OFFLINE is {offline}")
@@ -64,7 +66,11 @@ def _writable(results: Path) -> str:
     while not folder.exists():
         folder = folder.parent
     usable = folder.is_dir() and os.access(folder, os.W_OK)
-    return f"ok       results={results} is writable" if usable else f"missing  results={results} is not writable; choose another"
+    return (
+        f"ok       results={results} is writable"
+        if usable
+        else f"missing  results={results} is not writable; choose another"
+    )
 
 
 def _installed(module: str) -> bool:

@@ -14,7 +14,6 @@ from skipbench.lm.span import Span
 from skipbench.skipset import SkipSet
 
 
-
 class Engine(Protocol):
     """How sub-layers are executed; what they compute is the same in every engine."""
 

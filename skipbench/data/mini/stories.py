@@ -78,5 +78,6 @@ def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:
         return pick(rng, options).format(**words, **{slot: pick(rng, texts) for slot, texts in _SLOTS.items()})
 
     prompt = "Story: " + " ".join(say(part) for part in (_OPENINGS, _FRIENDS, _WISHES))
-    body = "".join(" " + say(beat) for beat in _BEATS)
+    # The beats are equally likely on purpose: a draft must disagree with its model somewhere.
+    body = "".join(" " + say((rng.choice(beat),)) for beat in _BEATS)
     return prompt, body, {"names": [hero, friend], "thing": words["thing"]}

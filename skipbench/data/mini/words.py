@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 
-
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
