@@ -1,6 +1,7 @@
 # `make` lists the targets. The first use of one makes .venv from pyproject.toml under constraints.txt.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 # On Linux the registry's torch is the CUDA build; TORCH_INDEX=https://download.pytorch.org/whl/cpu takes the small one.
+# It is searched besides the registry, which has torch's own dependencies; pip prefers 2.13.0+cpu to 2.13.0.
 TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,8 +16,10 @@ help: ## list the targets
 # The stamp is the last thing written: an installation that was interrupted is done again.
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; name one with PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13; name one with PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 

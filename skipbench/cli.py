@@ -34,6 +34,10 @@ schemas.register()
 def main() -> None:
     """Entry point. Exit status 0 done, 1 something failed, 2 the command was wrong, 130 interrupted."""
     argv = sys.argv[1:]
+    if any(a.startswith("model.path=") for a in argv) and not any(a.startswith("model=") for a in argv):
+        # A folder of one's own takes nothing else from the embedded model, its name least of all.
+        argv = [*argv, "model=path"]
+        sys.argv = [sys.argv[0], *argv]
     try:
         if argv and re.fullmatch(r"[a-z]+", argv[0]):
             _command(argv[0], argv[1:])

@@ -154,6 +154,7 @@ class Search:
     ratio: float | None = None
     rounded: bool = False
     tol: float = 0.0
+    start: str = ""
     protect: list[int] = field(default_factory=list)
 
 

@@ -1,5 +1,6 @@
 """`doctor`: what this machine can run, and what is missing for more. Looks at nothing outside the machine."""
 
+import hashlib
 import importlib.util
 import os
 import platform
@@ -9,44 +10,78 @@ from pathlib import Path
 
 import torch
 
-from skipbench.errors import SkipbenchError
 from skipbench.lm.load import load
 
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
+WEIGHTS = "model.safetensors"
 EXTRAS = {"accelerate": "big", "hydra_plugins.hydra_submitit_launcher": "slurm"}
 
 
 def findings(results: Path) -> list[str]:
     """Lines that begin with `ok`, `note` or `missing`."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = _memory()
     lines = [f"ok       Python {platform.python_version()}, torch {torch.__version__}"]
-    lines.append(f"ok       {os.cpu_count()} cores, {memory / 2**30:.0f} GiB of memory; {_cpu_flags()}")
+    model, flags = _cpu()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    lines.append(f"ok       CPU {model}: {cores} cores, {memory / 2**30:.0f} GiB of memory; {flags}")
     lines += _devices(memory)
-    try:
-        lm, _ = load(str(TINY))
-        lines.append(f"ok       embedded model: {lm.layers} layers, {lm.weight_bytes() / 1e6:.1f} MB")
-    except SkipbenchError as error:
-        lines.append(f"missing  embedded model: {error}")
+    lines.append(_embedded())
     lines.append(_writable(results))
     for module, extra in EXTRAS.items():
         there = _installed(module)
         lines.append(
             f"{'ok      ' if there else 'missing '} {module}" + ("" if there else f": pip install 'skipbench[{extra}]'")
         )
-    hub = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")) / "hub"
-    offline = "set: only what is in the cache can be loaded" if os.environ.get("HF_HUB_OFFLINE") else "not set"
-    lines.append(f"note     hub cache {hub}: {'there' if hub.is_dir() else 'empty'}; HF_HUB_OFFLINE is {offline}")
+    hub = _hub_cache()
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    offline = (
+        "on: only what is in the cache can be loaded" if is_offline else "off; whether the hub answers was not tried"
+    )
+    lines.append(f"note     hub cache {hub}: {'there' if hub.is_dir() else 'not there'}; HF_HUB_OFFLINE is {offline}")
+    isolating = [tool for tool in ("bwrap", "unshare") if shutil.which(tool)]
+    lines.append(f"note     to isolate generated code: {', '.join(isolating) or 'neither bwrap nor unshare'}")
     lines.append(f"note     Slurm: {'sbatch found' if shutil.which('sbatch') else 'no sbatch on this machine'}")
     return lines
 
 
-def _cpu_flags() -> str:
+def _memory() -> int:
+    """Bytes of memory, or the limit of the control group (container, batch job) where that is lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path(limit).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return total
+
+
+def _cpu() -> tuple[str, str]:
+    """Model name, and which of the instruction sets that matter it has."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return "instruction sets unknown"
+        return platform.processor() or platform.machine(), "instruction sets unknown"
+    name = re.search(r"^model name\s*: (.+)$", text, re.M)
     found = sorted(set(re.findall(r"\b(amx_bf16|avx512_bf16|avx512f|avx2)\b", text)))
-    return ", ".join(found) or "none of amx_bf16, avx512_bf16, avx512f, avx2"
+    return name[1] if name else platform.machine(), ", ".join(found) or "none of amx_bf16, avx512_bf16, avx512f, avx2"
+
+
+def _embedded() -> str:
+    try:
+        lm, _ = load(str(TINY))
+        weights = (TINY / WEIGHTS).read_bytes()
+    except Exception as error:  # whatever is wrong with the files is the finding
+        return f"missing  embedded model: {error}"
+    digest = hashlib.sha256(weights).hexdigest()[:16]
+    return f"ok       embedded model: {lm.layers} layers, {WEIGHTS} of {len(weights) / 1e6:.1f} MB, sha256 {digest}"
+
+
+def _hub_cache() -> Path:
+    """Where the hub's library keeps its files: its variables in its order."""
+    if "HF_HUB_CACHE" in os.environ:
+        return Path(os.environ["HF_HUB_CACHE"]).expanduser()
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    return Path(os.environ.get("HF_HOME", cache)).expanduser() / "hub"
 
 
 def _devices(memory: int) -> list[str]:

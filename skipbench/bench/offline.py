@@ -17,6 +17,7 @@ from skipbench.methods.self_sd import objective
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.search.run import Trial, search
 from skipbench.search.strategies import make_strategy
+from skipbench.skipset import SkipSet
 
 
 def search_skip_set(
@@ -42,8 +43,9 @@ def search_skip_set(
     settings = settings | {"search": {k: v for k, v in options.items() if k != "iterations"}}
     folder = Path(config["results"]) / "search" / run_name(names, config_hash(settings))
     made = {k: options[k] for k in ("seed", "ratio", "protect", "init", "rounded", "tol")}
-    strategy = make_strategy(options["strategy"], lm.layers, **made)
-    goal(_empty(lm.layers))  # warm-up
+    start = SkipSet.parse(options["start"], lm.layers)
+    strategy = make_strategy(options["strategy"], lm.layers, **made, start=start if start.skipped else None)
+    goal(start)  # warm-up
     total = options["iterations"]
     columns = (
         TextColumn("search"),
@@ -70,9 +72,3 @@ def search_skip_set(
         settings,
     )
     return best
-
-
-def _empty(layers: int) -> Any:
-    from skipbench.skipset import SkipSet
-
-    return SkipSet.of(layers)

@@ -32,12 +32,22 @@ def _free(layers: int, protect: Sequence[int]) -> list[int]:
 
 
 class Random:
-    """Random sets: `round(ratio * 2L)` sub-layers, or each with probability one half when no ratio is given."""
+    """Random sets, behind `start` where one is given: `round(ratio * 2L)` sub-layers, or each with probability one half when no ratio is given."""
 
-    def __init__(self, layers: int, seed: int, ratio: float | None = None, protect: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        layers: int,
+        seed: int,
+        ratio: float | None = None,
+        protect: Sequence[int] = (),
+        start: SkipSet | None = None,
+    ) -> None:
         self.layers, self.free, self.ratio, self.seed, self.tried = layers, _free(layers, protect), ratio, seed, 0
+        self.start = start
 
     def suggest(self) -> SkipSet:
+        if self.tried == 0 and self.start is not None:
+            return self.start
         rng = random.Random(f"{self.seed}/{self.tried}")
         if self.ratio is None:
             return SkipSet.of(self.layers, [s for s in self.free if rng.random() < 0.5])
@@ -51,8 +61,8 @@ class Bayes:
     """Bayesian optimisation over one coordinate in [0, 1] a sub-layer, as the published code of Self-SD does it.
 
     A coordinate above 0.5 skips; with a `ratio`, the largest ones do. Upper confidence bound with kappa 2.576, Gaussian
-    process with noise `alpha=1e-2`. `rounded` (bayes.points) registers the set's corner of the cube in place of the raw
-    point, which is what the value belongs to. The first `init` sets are random ones of that share.
+    process with noise `alpha=1e-2`. `rounded`  registers the set's corner of the cube in place of the raw
+    point, which is what the value belongs to. The first `init` sets are `start` and random ones.
     """
 
     def __init__(
@@ -63,6 +73,7 @@ class Bayes:
         protect: Sequence[int] = (),
         init: int = 5,
         rounded: bool = False,
+        start: SkipSet | None = None,
     ) -> None:
         from bayes_opt import BayesianOptimization, acquisition
 
@@ -75,7 +86,7 @@ class Bayes:
             rounded,
         )
         self._names = [f"x{s:04d}" for s in self.free]
-        self._random = Random(layers, seed, ratio, protect)
+        self._random = Random(layers, seed, ratio, protect, start)
         self._optimizer = BayesianOptimization(
             None,
             dict.fromkeys(self._names, (0.0, 1.0)),
@@ -120,11 +131,13 @@ class Bayes:
 
 
 class Greedy:
-    """Starts from the empty set and adds the sub-layer that helps most, until none improves the value by `tol`."""
+    """Starts from a set and toggles the sub-layer that helps most, until no change improves the value by `tol`."""
 
-    def __init__(self, layers: int, protect: Sequence[int] = (), tol: float = 0.0) -> None:
+    def __init__(
+        self, layers: int, protect: Sequence[int] = (), tol: float = 0.0, start: SkipSet | None = None
+    ) -> None:
         self.layers, self.free, self.tol = layers, _free(layers, protect), tol
-        self._base: frozenset[int] = frozenset()
+        self._base: frozenset[int] = start.skipped if start is not None else frozenset()
         self._base_value: float | None = None
         self._queue: list[frozenset[int]] = [self._base]
         self._best: tuple[float, frozenset[int]] | None = None
@@ -133,16 +146,17 @@ class Greedy:
         return SkipSet(self.layers, self._queue[0]) if self._queue else None
 
     def register(self, skip: SkipSet, value: float) -> None:
-        self._queue.pop(0)
+        before = self._queue.pop(0)
         if self._best is None or value < self._best[0]:
             self._best = (value, skip.skipped)
         if self._queue:
             return
         if self._base_value is not None and self._best[0] > self._base_value * (1 - self.tol):
             return  # a whole level without an improvement
+        arrived = self._best[1] ^ self._base  # going straight back would only measure noise
         self._base_value, self._base = self._best
         self._best = None
-        self._queue = [self._base | {s} for s in self.free if s not in self._base]
+        self._queue = [self._base ^ {s} for s in self.free if frozenset({s}) != arrived or before == self._base]
 
 
 class Exhaustive:
@@ -169,16 +183,24 @@ class Exhaustive:
 
 
 def make_strategy(
-    name: str, layers: int, seed: int, ratio: float | None, protect: Sequence[int], init: int, rounded: bool, tol: float
+    name: str,
+    layers: int,
+    seed: int,
+    ratio: float | None,
+    protect: Sequence[int],
+    init: int,
+    rounded: bool,
+    tol: float,
+    start: SkipSet | None = None,
 ) -> Strategy:
     """The strategy called `name`: bayes, random, greedy or exhaustive. Raises SkipbenchError for another name."""
     match name:
         case "bayes":
-            return Bayes(layers, seed, ratio, protect, init, rounded)
+            return Bayes(layers, seed, ratio, protect, init, rounded, start)
         case "random":
-            return Random(layers, seed, ratio, protect)
+            return Random(layers, seed, ratio, protect, start)
         case "greedy":
-            return Greedy(layers, protect, tol)
+            return Greedy(layers, protect, tol, start)
         case "exhaustive":
             return Exhaustive(layers, protect)
     raise SkipbenchError(f"unknown search strategy {name!r}; known: bayes, random, greedy, exhaustive")

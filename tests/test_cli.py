@@ -1,0 +1,111 @@
+"""The command line as a user types it, in processes of their own where the process matters."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import METHODS, ROOT, SHARED
+
+from skipbench import cli
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "skipbench", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def metrics(results: Path) -> list[dict[str, object]]:
+    return [json.loads(p.read_text()) for p in sorted(results.glob("runs/*/metrics.json"))]
+
+
+def test_a_misspelt_key_ends_before_a_model_loads() -> None:
+    done = run("methdo=uniform")
+    assert done.returncode == 2
+    assert "Did you mean method" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_dry_run_runs_and_writes_nothing(tmp_path: Path) -> None:
+    done = run("dry_run=true", "method=vanilla", f"results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "20 samples, missing" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_lists_choices_and_commands() -> None:
+    text = run("--help").stdout
+    for word in ("table EXPERIMENT", "self-sd", "mini-stories", "max_steps"):
+        assert word in text
+
+
+def test_a_sweep_writes_one_folder_a_cell(tmp_path: Path) -> None:
+    small = ("limit=2", "dataset.max_new_tokens=12", "engine.warmup=0")
+    done = run("-m", "method=uniform,middle", "dataset=mini-math,mini-code", *small, f"results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    found = metrics(tmp_path)
+    assert len(found) == 4
+    assert all(m["lossless"]["identical"] == 2 for m in found)  # type: ignore[index]
+
+
+def test_a_table_is_written_and_rendered_again_without_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0", f"results={tmp_path}", "method=uniform"]
+    cli._table(["tiny", *small])
+    table = (tmp_path / "tables" / "tiny.md").read_text()
+    assert "mini-summary" in table and "not replications" in table
+    monkeypatch.setattr(cli, "_cell", None)
+    cli._table(["tiny", "--render-only", *small])
+    assert (tmp_path / "tables" / "tiny.md").read_text() == table
+
+
+def test_search_stores_a_set_that_self_sd_then_uses(tmp_path: Path) -> None:
+    small = (
+        "search.prompts=1",
+        "search.max_new_tokens=8",
+        "search.strategy=random",
+        "search.iterations=3",
+        f"results={tmp_path}",
+    )
+    cli._search(["method=self-sd", *small])
+    stored = json.loads((tmp_path / "skip_sets" / "tiny_self-sd.json").read_text())["skip"]
+    settings, _ = cli._finish(cli._compose([f"results={tmp_path}"]))
+    assert settings["method"]["skip"] == stored
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    cli._command("list", ["methods"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == METHODS
+
+
+def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli._command("doctor", [f"results={tmp_path}"])
+    cli._command("profile", ["profile.contexts=[16,5000]", "profile.rows=[1,3]", "profile.repeats=3"])
+    text = capsys.readouterr().out
+    assert "embedded model: 12 layers" in text
+    assert "attention us" in text and "[5000]" in text
+
+
+@pytest.mark.parametrize("engine", ["lean", "modules"])
+def test_sampling_and_low_precision_run(engine: str, tmp_path: Path) -> None:
+    small = [
+        "limit=2",
+        "dataset.max_new_tokens=12",
+        "engine.warmup=0",
+        f"engine={engine}",
+        f"results={tmp_path}",
+        "method=uniform",
+    ]
+    assert cli._cell(cli._compose([*small, "decoding=sampling"]))
+    assert cli._cell(cli._compose([*small, "model.dtype=bfloat16"])) in (True, False)
+    kinds = [m["lossless"] for m in metrics(tmp_path)]
+    assert sorted(k["sampled"] for k in kinds) == [0, 2]  # type: ignore[index]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout")
+def test_a_real_checkpoint_on_real_text(tmp_path: Path) -> None:
+    path = f"model.path={SHARED}/models/stories260K"
+    data = ("dataset=tinystories", f"dataset.path={SHARED}/data/tinystories.jsonl")
+    done = run(path, *data, "method=uniform", "limit=4", "dataset.max_new_tokens=32", f"results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "model stories260K" in done.stdout and "4/4" in done.stdout
