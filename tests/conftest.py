@@ -1,8 +1,11 @@
 """Tiny random models of every family, and the methods of `conf/method`, for all tests."""
 
 import functools
+import os
 from pathlib import Path
 from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy: workers share the cores
 
 import pytest
 import torch

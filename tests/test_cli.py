@@ -83,7 +83,7 @@ def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     cli._command("profile", ["profile.contexts=[16,5000]", "profile.rows=[1,3]", "profile.repeats=3"])
     text = capsys.readouterr().out
     assert "embedded model: 12 layers" in text
-    assert "attention us" in text and "[5000]" in text
+    assert "full pass" in text and "5000" in text
 
 
 @pytest.mark.parametrize("engine", ["lean", "modules"])

@@ -14,7 +14,7 @@ from conftest import ROOT
 
 COMMAND = [
     sys.executable, "-m", "skipbench", "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "dataset=mini-math",
-    "limit=40", "dataset.max_new_tokens=32", "engine.warmup=1",
+    "limit=30", "dataset.max_new_tokens=32", "engine.warmup=1",
 ]  # fmt: skip
 
 
@@ -38,10 +38,11 @@ def lines(results: Path) -> int:
 
 def test_killed_runs_end_with_the_same_records(tmp_path: Path) -> None:
     whole = start(tmp_path / "whole")
-    assert whole.wait() == 0, whole.communicate()[0]
+    output = whole.communicate()[0]
+    assert whole.returncode == 0, output
     rng = random.Random(5)
     parts = tmp_path / "parts"
-    for _ in range(4):
+    for _ in range(3):
         process, before = start(parts), lines(parts)
         goal = before + rng.randint(1, 9)
         while process.poll() is None and lines(parts) < goal:
@@ -49,11 +50,11 @@ def test_killed_runs_end_with_the_same_records(tmp_path: Path) -> None:
         time.sleep(rng.random() * 0.05)
         process.kill()
         process.communicate()
-        assert 0 < lines(parts) < 40, "the run was not killed while it ran"
+        assert 0 < lines(parts) < 30, "the run was not killed while it ran"
     last = start(parts)
     output = last.communicate()[0]
     assert last.returncode == 0, output
-    assert [r["index"] for r in records(parts)] == list(range(40))
+    assert [r["index"] for r in records(parts)] == list(range(30))
     assert records(parts) == records(tmp_path / "whole")
     again = start(parts)
     assert "samples, speedup so far" not in again.communicate()[0], "a finished run was run again"

@@ -49,13 +49,13 @@ def test_exhaustive_tries_every_set_once(tmp_path: Path) -> None:
 
 
 def test_bayes_beats_random_at_the_same_budget(tmp_path: Path) -> None:
-    best = run("bayes", tmp_path / "trace.jsonl", 18)
+    best = run("bayes", tmp_path / "trace.jsonl", 12)
     assert best.value is not None
     drawn = [make("random", seed=s) for s in range(20)]
     bests = []
     for strategy in drawn:
         values = []
-        for _ in range(18):
+        for _ in range(12):
             skip = strategy.suggest()
             values.append(toy(skip)[0])
             strategy.register(skip, values[-1])
@@ -68,8 +68,8 @@ def test_bayes_beats_random_at_the_same_budget(tmp_path: Path) -> None:
     [("random", False), ("greedy", False), ("exhaustive", False), ("bayes", False), ("bayes", True)],
 )
 def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: Path) -> None:
-    run(name, tmp_path / "whole.jsonl", 9, rounded=rounded)
-    for stop in (2, 5, 7):
+    run(name, tmp_path / "whole.jsonl", 7, rounded=rounded)
+    for stop in (2, 4, 6):
 
         def until(skip: SkipSet, stop: int = stop) -> tuple[float, dict[str, float]]:
             if len(trials(tmp_path / "parts.jsonl")) >= stop:
@@ -77,10 +77,10 @@ def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: P
             return toy(skip)
 
         with pytest.raises(KeyboardInterrupt):
-            run(name, tmp_path / "parts.jsonl", 9, until, rounded=rounded)
+            run(name, tmp_path / "parts.jsonl", 7, until, rounded=rounded)
     with open(tmp_path / "parts.jsonl", "a") as file:
         file.write('{"iteration": 7, "sk')  # a torn line
-    run(name, tmp_path / "parts.jsonl", 9, rounded=rounded)
+    run(name, tmp_path / "parts.jsonl", 7, rounded=rounded)
     whole, parts = (
         [(t["iteration"], t["skip"], t["value"]) for t in trials(tmp_path / f"{f}.jsonl")] for f in ("whole", "parts")
     )

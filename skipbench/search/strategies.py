@@ -32,7 +32,8 @@ def _free(layers: int, protect: Sequence[int]) -> list[int]:
 
 
 class Random:
-    """Random sets, behind `start` where one is given: `round(ratio * 2L)` sub-layers, or each with probability one half when no ratio is given."""
+    """Random sets, behind `start` where one is given: `round(ratio * 2L)` sub-layers, or each with probability one
+    half when no ratio is given."""
 
     def __init__(
         self,
