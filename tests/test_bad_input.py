@@ -106,6 +106,13 @@ def test_missing_and_misshapen_weights(broken: Path) -> None:
         load(str(broken))
 
 
+def test_a_truncated_checkpoint(broken: Path) -> None:
+    path = broken / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100_000])
+    with pytest.raises(SkipbenchError, match="cannot load the model"):
+        load(str(broken))
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -32,6 +32,7 @@ def load(
         SkipbenchError: not found, gated, unknown family, or weights that are missing or of another shape.
     """
     import transformers
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     logging: Any = transformers.logging  # its functions are untyped
@@ -54,7 +55,7 @@ def load(
             **({} if device_map == "cpu" else {"device_map": device_map}),
             **source,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise SkipbenchError(_explain(path, error)) from error
     model, info = loaded
     wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}
