@@ -25,7 +25,7 @@ def load(
 
     Args:
         path: a Hugging Face folder, or an id on the hub.
-        device_map: a device such as `cpu` or `cuda:0`, `auto`, or a map from module to device (both need `accelerate`).
+        device_map: a device such as `cpu` or `cuda:0`; `auto`, or a map from module to device (these need `accelerate`).
         allow_pickle: also load `.bin` weights, which can run code. Code of the checkpoint itself is never run.
 
     Raises:
@@ -38,6 +38,7 @@ def load(
     logging: Any = transformers.logging  # its functions are untyped
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    spread = device_map == "auto" or isinstance(device_map, dict)
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     if not Path(path).is_dir() and (path.startswith((".", "/")) or path.count("/") != 1):
         raise SkipbenchError(f"model.path={path!r} is neither a folder nor a hub id like 'owner/name'")
@@ -52,7 +53,7 @@ def load(
             use_safetensors=None if allow_pickle else True,
             attn_implementation="sdpa",
             output_loading_info=True,
-            **({} if device_map == "cpu" else {"device_map": device_map}),
+            **({"device_map": device_map} if spread else {}),
             **source,
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -61,6 +62,8 @@ def load(
     wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}
     if wrong:
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")
+    if not spread:
+        model = model.to(device_map)
     return LM(model.eval().requires_grad_(False), engine), tokenizer
 
 
