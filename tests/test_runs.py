@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import config_hash, provenance, run_name
 from skipbench.runs.record import Arm, Divergence, Round, Sample, Seconds, dump, parse
-from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.runs.store import RunStore, append_line, load_run, read_samples
 
 
 def sample(index: int) -> Sample:
@@ -63,7 +65,9 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     run.close()
 
 
-@pytest.mark.parametrize("tail", ['{"index": 1, "id', "garbage", "garbage\n", "\x00\x00\x00"])
+@pytest.mark.parametrize(
+    "tail", ['{"index": 1, "id', "garbage", "garbage\n", "gar\rbage\n", "gar\x1cbage\n", "\x00\x00\x00"]
+)
 def test_a_torn_last_line_is_cut_off(tail: str, tmp_path: Path) -> None:
     run = store(tmp_path)
     run.append(sample(0))
@@ -74,6 +78,19 @@ def test_a_torn_last_line_is_cut_off(tail: str, tmp_path: Path) -> None:
     run.append(sample(1))
     assert [s.index for s in run.samples()] == [0, 1]
     run.close()
+
+
+@pytest.mark.parametrize("tail", ['{"index": 1, "id', "garbage\n"])
+def test_an_append_behind_a_torn_line_is_kept(tail: str, tmp_path: Path) -> None:
+    run = store(tmp_path)
+    run.append(sample(0))
+    run.close()
+    with open(tmp_path / "samples.jsonl", "a") as file:
+        file.write(tail)
+    run = store(tmp_path)
+    run.append(sample(1))
+    run.close()
+    assert [s.index for s in read_samples(tmp_path / "samples.jsonl")] == [0, 1]
 
 
 def test_a_damaged_line_in_the_middle_names_its_place(tmp_path: Path) -> None:
@@ -99,6 +116,24 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
     store(tmp_path).close()
     with pytest.raises(SkipbenchError, match="seed"):
         RunStore(tmp_path, {"seed": 1}, {})
+    store(tmp_path).close()  # the refusal let go of the folder
+
+
+def test_settings_are_compared_as_they_are_stored(tmp_path: Path) -> None:
+    RunStore(tmp_path, {"protect": (0, 1)}, {}).close()
+    RunStore(tmp_path, {"protect": [0, 1]}, {}).close()
+    RunStore(tmp_path, {"protect": (0, 1)}, {}).close()
+    (tmp_path / "config.yaml").write_text("protect: [0")
+    with pytest.raises(SkipbenchError, match=r"config\.yaml cannot be read"):
+        RunStore(tmp_path, {"protect": (0, 1)}, {})
+
+
+def test_a_folder_that_cannot_be_written_names_itself(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")  # a path under a regular file: refused to root as well
+    with pytest.raises(SkipbenchError, match=r"file/run is not writable.*results="):
+        store(tmp_path / "file" / "run")
+    with pytest.raises(SkipbenchError, match="results="):
+        append_line(tmp_path / "missing" / "samples.jsonl", "{}")
 
 
 def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -> None:
@@ -113,6 +148,40 @@ def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -
         holder.kill()
         holder.wait()
     store(tmp_path).close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from skipbench.runs.record import Arm, Sample, Seconds
+from skipbench.runs.store import RunStore
+
+run = RunStore(Path(sys.argv[1]), {"seed": 0}, {})
+arm = Arm(list(range(400)), [], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
+for index in range(len(run.samples()), 10**6):
+    run.append(Sample(index, f"s{index}", "h", 7, [], arm, arm, "identical"))
+    print(index, flush=True)
+"""
+
+
+def test_no_sample_is_lost_or_written_twice_when_the_writer_is_killed(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    done = 0
+    for _ in range(8):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            first = writer.stdout.readline()  # it writes
+            time.sleep(rng.random() * 0.06)
+            writer.kill()
+            told = [int(line) for line in [first, *writer.stdout] if line.endswith("\n")]
+        assert told == list(range(done, done + len(told))) and told, "the writer did not go on where it was killed"
+        store(tmp_path).close()
+        indices = [s.index for s in read_samples(tmp_path / "samples.jsonl")]
+        assert indices == list(range(len(indices)))
+        assert told[-1] < len(indices) <= told[-1] + 2  # one may be written and not told yet
+        done = len(indices)
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:

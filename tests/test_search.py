@@ -82,15 +82,67 @@ def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: P
         file.write('{"iteration": 7, "sk')  # a torn line
     run(name, tmp_path / "parts.jsonl", 7, rounded=rounded)
     whole, parts = (
-        [(t["iteration"], t["skip"], t["value"]) for t in trials(tmp_path / f"{f}.jsonl")] for f in ("whole", "parts")
+        [{k: v for k, v in t.items() if not k.startswith("seconds")} for t in trials(tmp_path / f"{f}.jsonl")]
+        for f in ("whole", "parts")
     )
     assert parts == whole
+    bests = [t["best"] for t in whole]
+    assert bests == [min(t["value"] for t in whole[: i + 1]) for i in range(len(whole))]
+
+
+def test_the_generator_of_the_process_is_that_of_the_step() -> None:
+    """A restored search must draw its restarts as the unbroken one, though they seldom change the fit."""
+    unbroken, restored = make("bayes", init=2), make("bayes", init=2)
+    for _ in range(4):
+        skip = unbroken.suggest()
+        for strategy in (unbroken, restored):
+            strategy.restore(unbroken.point())
+            strategy.register(skip, toy(skip)[0])
+    assert unbroken.suggest() == restored.suggest()
+    states = [s._optimizer._gp.random_state.get_state()[1:3] for s in (unbroken, restored)]
+    assert states[0][1] == states[1][1] and (states[0][0] == states[1][0]).all()
+
+
+def test_a_set_without_a_value_counts_the_same_after_a_stop(tmp_path: Path) -> None:
+    class Spy(Random):
+        def register(self, skip: SkipSet, value: float) -> None:
+            registered.append(value)
+            super().register(skip, value)
+
+    def objective(skip: SkipSet) -> tuple[float, dict[str, float]]:
+        tried = len(registered)
+        return (math.nan if tried in (1, 4) else 0.05 + 0.001 * tried, {"alpha": math.nan, "tried": tried})
+
+    courses = []
+    for name, stops in (("whole", [6]), ("parts", [3, 6])):
+        for stop in stops:
+            registered: list[float] = []
+            search(objective, Spy(4, 3), 4, stop, tmp_path / name, {})
+        courses.append(registered)
+    assert courses[0] == courses[1] == pytest.approx([0.05, 0.05, 0.052, 0.053, 0.053, 0.055])
+    assert trials(tmp_path / "whole")[1] | {"value": None, "detail": {"tried": 1}} == trials(tmp_path / "whole")[1]
+
+
+def test_greedy_ends_where_nothing_helps() -> None:
+    strategy, tried = make("greedy"), 0
+    while (skip := strategy.suggest()) is not None and tried < 100:
+        strategy.register(skip, 1.0)
+        tried += 1
+    assert tried == 1 + 8
 
 
 def test_another_search_in_the_way_is_refused(tmp_path: Path) -> None:
     run("random", tmp_path / "trace.jsonl", 2)
     with pytest.raises(SkipbenchError, match="protect"):
         run("random", tmp_path / "trace.jsonl", 3, protect=(1,))
+    with pytest.raises(SkipbenchError, match=r"line 2.*another version or seed"):
+        search(toy, Random(4, 99), 4, 3, tmp_path / "trace.jsonl", {"strategy": "random"})
+
+
+def test_settings_are_compared_as_they_are_stored(tmp_path: Path) -> None:
+    for iterations in (2, 3):
+        run("random", tmp_path / "trace.jsonl", iterations, protect=(1,))
+    assert len(trials(tmp_path / "trace.jsonl")) == 3
 
 
 def test_a_damaged_trace_names_the_line(tmp_path: Path) -> None:
@@ -100,6 +152,13 @@ def test_a_damaged_trace_names_the_line(tmp_path: Path) -> None:
     trace.write_text("\n".join([*lines[:2], "garbage", *lines[3:]]) + "\n")
     with pytest.raises(SkipbenchError, match="line 3"):
         run("random", trace, 4)
+    wrong: list[dict[str, Any]] = [{"skip": "nonsense"}, {"skip": "attn:99"}, {"value": "fast"}, {"iteration": 7}]
+    for change in wrong:
+        trace.write_text("\n".join([*lines[:2], json.dumps(json.loads(lines[2]) | change), *lines[3:]]) + "\n")
+        with pytest.raises(SkipbenchError, match=r"trace\.jsonl, line 3: not a trial"):
+            run("random", trace, 4)
+    with pytest.raises(SkipbenchError, match="results="):
+        run("random", trace / "under-a-file" / "trace.jsonl", 1)
 
 
 def test_values_that_are_no_numbers(tmp_path: Path) -> None:

@@ -40,17 +40,21 @@ def append_line(path: Path, line: str) -> None:
     """Appends one line durably, or leaves the file as it was.
 
     Raises:
-        SkipbenchError: the line could not be written in full, for instance on a full disk.
+        SkipbenchError: the file cannot be opened, or the line not be written in full, for instance on a full disk.
     """
     data = line.encode() + b"\n"
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _not_writable(path.parent, error) from error
     before = os.fstat(handle).st_size
     try:
         if os.write(handle, data) != len(data):
             raise OSError("short write")
         os.fsync(handle)
     except OSError as error:
-        os.ftruncate(handle, before)
+        with contextlib.suppress(OSError):  # what stays behind is a torn last line, which readers cut off
+            os.ftruncate(handle, before)
         raise SkipbenchError(
             f"cannot append to {path}: {error}; free some space and run the same command again"
         ) from error
@@ -66,7 +70,12 @@ def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
     end = data.rfind(b"\n") + 1
     if repair and end < len(data):
         os.truncate(path, end)
-    yield from enumerate(data[:end].decode(errors="replace").splitlines(), 1)
+    # str.splitlines would also break a damaged line at a carriage return or a separator, and number the rest wrongly
+    yield from enumerate((line.decode(errors="replace") for line in data[:end].split(b"\n")[:-1]), 1)
+
+
+def _not_writable(folder: Path, error: OSError) -> SkipbenchError:
+    return SkipbenchError(f"results folder {folder} is not writable ({error}); choose another with results=FOLDER")
 
 
 def read_samples(path: Path, repair: bool = False) -> list[Sample]:
@@ -85,7 +94,7 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
         except SkipbenchError as error:
             if number == len(lines) and not _is_json(line):
                 if repair:
-                    os.truncate(path, path.stat().st_size - len(path.read_bytes().splitlines(keepends=True)[-1]))
+                    os.truncate(path, path.read_bytes()[:-1].rfind(b"\n") + 1)
                 break
             raise SkipbenchError(f"{path}, line {number}: {error}") from error
     indices = [s.index for s in samples]
@@ -102,6 +111,16 @@ def _is_json(line: str) -> bool:
     return True
 
 
+def _differences(path: Path, config: dict[str, Any]) -> list[str]:
+    try:
+        before = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SkipbenchError(f"{path} cannot be read ({error}); move the folder away") from error
+    if not isinstance(before, dict):
+        raise SkipbenchError(f"{path} holds no settings; move the folder away")
+    return sorted(str(k) for k in {*before, *config} if before.get(k) != config.get(k))
+
+
 class RunStore:
     """The folder of one run, open for writing.
 
@@ -111,38 +130,55 @@ class RunStore:
 
     def __init__(self, folder: Path, config: dict[str, Any], provenance: dict[str, Any]) -> None:
         self.folder = folder
+        self._lock = self._acquire()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._settle(config, provenance)
         except OSError as error:
-            raise SkipbenchError(
-                f"results folder {folder} is not writable ({error}); choose another with results=FOLDER"
-            ) from error
+            self.close()
+            raise _not_writable(folder, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _acquire(self) -> int:
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            holder = os.read(self._lock, 200).decode(errors="replace")
-            os.close(self._lock)
+            raise _not_writable(self.folder, error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(lock, 200).decode(errors="replace")
+            os.close(lock)
             raise SkipbenchError(
-                f"{folder} is being written by another process ({holder}); wait for it, or stop it"
+                f"{self.folder} is being written by another process ({holder}); wait for it, or stop it"
             ) from error
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"pid {os.getpid()} on {socket.gethostname()}".encode())
-        self._settle(config, provenance)
+        except OSError as error:
+            os.close(lock)
+            raise SkipbenchError(
+                f"{self.folder} cannot be locked ({error}); choose a file system with locks with results=FOLDER"
+            ) from error
+        return lock
 
     def _settle(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"pid {os.getpid()} on {socket.gethostname()}".encode())
         path = self.folder / "config.yaml"
+        text = yaml.safe_dump(config, sort_keys=False)
         if path.exists():
-            before = yaml.safe_load(path.read_text())
-            keys = sorted(k for k in {*before, *config} if before.get(k) != config.get(k))
+            keys = _differences(path, yaml.safe_load(text))
             if keys:
                 raise SkipbenchError(
                     f"{self.folder} holds a run with other settings ({', '.join(keys)}); use another results folder"
                 )
         else:
-            write_atomic(path, yaml.safe_dump(config, sort_keys=False))
+            write_atomic(path, text)
         if not (self.folder / "provenance.json").exists():
             write_atomic(self.folder / "provenance.json", json.dumps(provenance, indent=2) + "\n")
+        # An append behind a torn line would be lost with it; damage elsewhere is for whoever reads.
+        with contextlib.suppress(SkipbenchError):
+            self.samples()
 
     def samples(self) -> list[Sample]:
         """What is there already; cuts a torn last line off."""
@@ -155,14 +191,24 @@ class RunStore:
         """`state`: running, done, or failed."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         value = {"state": state, "error": error, "pid": os.getpid(), "host": socket.gethostname(), "updated": now}
-        write_atomic(self.folder / "status.json", json.dumps(value, indent=2) + "\n")
+        self._replace("status.json", value)
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
-        write_atomic(self.folder / "metrics.json", json.dumps(metrics, indent=2, allow_nan=False) + "\n")
+        self._replace("metrics.json", metrics)
+
+    def _replace(self, name: str, value: dict[str, Any]) -> None:
+        try:
+            write_atomic(self.folder / name, json.dumps(value, indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            raise SkipbenchError(
+                f"cannot write {self.folder / name}: {error}; free some space and run the same command again"
+            ) from error
 
     def close(self) -> None:
-        """Lets another process have the folder."""
-        os.close(self._lock)
+        """Lets another process have the folder; a second call does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def load_run(folder: Path) -> dict[str, Any]:

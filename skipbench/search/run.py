@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.store import append_line, read_lines
 from skipbench.search.strategies import Bayes, Strategy
 from skipbench.skipset import SkipSet
+
+UNKNOWN_WORST = 1.0  # seconds a token, registered for a set without a value before any other set has one
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Trial:
     """Raw point of a Bayesian suggestion."""
     seconds_suggest: float
     seconds_objective: float
+    best: float | None = None
+    """Best value up to here, for reading the trace; a search recomputes it."""
 
 
 Objective = Callable[[SkipSet], tuple[float, dict[str, float]]]
@@ -49,18 +53,21 @@ def search(
         progress: called with each new trial and the best so far.
 
     Raises:
-        SkipbenchError: the trace belongs to other settings or is damaged before its last line, or no trial had a value.
+        SkipbenchError: the trace belongs to other settings or to another course of the strategy, is damaged before its
+            last line or not writable, or no trial had a value.
     """
-    done = _read(trace, settings, iterations)
-    if not trace.exists() or trace.stat().st_size == 0:
-        trace.parent.mkdir(parents=True, exist_ok=True)
-        append_line(trace, json.dumps({"settings": settings}))
-    worst = max((t.value for t in done if t.value is not None), default=1.0)
+    done = _open(trace, settings, layers, iterations)
+    worst: float | None = None
     best: Trial | None = None
     for trial in done:
-        if isinstance(strategy, Bayes):
-            strategy.restore(trial.point)
-        strategy.register(SkipSet.parse(trial.skip, layers), worst if trial.value is None else trial.value)
+        known = SkipSet.parse(trial.skip, layers)
+        # A Gaussian process takes seconds to ask again, and its point stands in the trace; the others answer at once.
+        if trial.point is None and strategy.suggest() != known:
+            raise SkipbenchError(
+                f"{trace}, line {trial.iteration + 2}: this search would not have tried {trial.skip!r} there; "
+                f"the trace is of another version or seed: move it away"
+            )
+        worst = _learn(strategy, known, trial.value, trial.point, worst)
         best = _better(best, trial)
     for iteration in range(len(done), iterations):
         began = time.perf_counter()
@@ -72,21 +79,33 @@ def search(
             value, detail = objective(skip)
         except FloatingPointError:
             value, detail = math.nan, {}
-        finite = math.isfinite(value)
+        found = value if math.isfinite(value) else None
         point = strategy.point() if isinstance(strategy, Bayes) else None
         seconds = round(suggested - began, 4), round(time.perf_counter() - suggested, 4)
-        trial = Trial(iteration, str(skip), value if finite else None, detail, point, *seconds)
-        append_line(trace, json.dumps(asdict(trial), allow_nan=False))
-        worst = max(worst, value) if finite else worst
-        if isinstance(strategy, Bayes):
-            strategy.restore(point)
-        strategy.register(skip, value if finite else worst)
+        detail = {k: v for k, v in detail.items() if math.isfinite(v)}  # JSON knows no other numbers
+        trial = Trial(iteration, str(skip), found, detail, point, *seconds)
+        trial = replace(trial, best=_better(best, trial).value)
         best = _better(best, trial)
+        append_line(trace, json.dumps(asdict(trial), allow_nan=False))
+        worst = _learn(strategy, skip, found, point, worst)
         if progress is not None:
             progress(trial, best)
     if best is None or best.value is None:
         raise SkipbenchError(f"no skip set of {trace} gave a finite value")
     return best
+
+
+def _learn(
+    strategy: Strategy, skip: SkipSet, value: float | None, point: list[float] | None, worst: float | None
+) -> float | None:
+    """Registers a trial, one without a value as the worst so far, and returns the worst from here on."""
+    if isinstance(strategy, Bayes):
+        strategy.restore(point)
+    if value is None:
+        strategy.register(skip, UNKNOWN_WORST if worst is None else worst)
+        return worst
+    strategy.register(skip, value)
+    return value if worst is None else max(worst, value)
 
 
 def _better(best: Trial | None, trial: Trial) -> Trial:
@@ -95,20 +114,39 @@ def _better(best: Trial | None, trial: Trial) -> Trial:
     return trial if trial.value is not None and trial.value < best.value else best
 
 
-def _read(trace: Path, settings: dict[str, Any], limit: int) -> list[Trial]:
-    trials: list[Trial] = []
-    for number, line in read_lines(trace, repair=True):
+def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> list[Trial]:
+    """The trials in `trace`, which begins here where there is none."""
+    settings = json.loads(json.dumps(settings))  # as a trace gives them back: a tuple becomes a list
+    lines = list(read_lines(trace, repair=True))
+    if not lines:
         try:
-            raw = json.loads(line)
-            if number == 1:
-                before = raw["settings"]
-                keys = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
-                if keys:
-                    raise SkipbenchError(
-                        f"{trace} is a search with other settings ({', '.join(keys)}); move it away or choose another folder"
-                    )
-            else:
-                trials.append(Trial(**raw))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise SkipbenchError(f"{trace}, line {number}: not a trial ({error})") from error
-    return trials[:limit]
+            trace.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SkipbenchError(
+                f"{trace.parent} is not writable ({error}); choose another with results=FOLDER"
+            ) from error
+        append_line(trace, json.dumps({"settings": settings}))
+        return []
+    try:
+        before = json.loads(lines[0][1])["settings"]
+        keys = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SkipbenchError(f"{trace}, line 1: not the settings of a search ({error!r})") from error
+    if keys:
+        raise SkipbenchError(
+            f"{trace} is a search with other settings ({', '.join(keys)}); move it away or choose another folder"
+        )
+    return [_trial(trace, number, line, layers) for number, line in lines[1:]][:limit]
+
+
+def _trial(trace: Path, number: int, line: str, layers: int) -> Trial:
+    try:
+        trial = Trial(**json.loads(line))
+        SkipSet.parse(trial.skip, layers)
+        if trial.value is not None and not math.isfinite(trial.value):
+            raise ValueError(f"value {trial.value}")
+        if trial.iteration != number - 2:
+            raise ValueError(f"iteration {trial.iteration} where {number - 2} belongs")
+    except (SkipbenchError, ValueError, TypeError, AttributeError) as error:
+        raise SkipbenchError(f"{trace}, line {number}: not a trial ({error})") from error
+    return trial

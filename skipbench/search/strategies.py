@@ -62,7 +62,7 @@ class Bayes:
     """Bayesian optimisation over one coordinate in [0, 1] a sub-layer, as the published code of Self-SD does it.
 
     A coordinate above 0.5 skips; with a `ratio`, the largest ones do. Upper confidence bound with kappa 2.576, Gaussian
-    process with noise `alpha=1e-2`. `rounded`  registers the set's corner of the cube in place of the raw
+    process with noise `alpha=1e-2`. `rounded` registers the set's corner of the cube in place of the raw
     point, which is what the value belongs to. The first `init` sets are `start` and random ones.
     """
 
@@ -104,7 +104,9 @@ class Bayes:
         if self._random.tried < self.init:
             return self._random.suggest()
         # A generator of its own for every step: the draw depends on the step alone, not on the steps before it.
+        # The process has to be given it too: it keeps the one it was made with, and draws its restarts from that.
         self._optimizer._random_state = np.random.RandomState([self.seed, self._random.tried])
+        self._optimizer.set_gp_params(random_state=self._optimizer._random_state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the fit warns of kernel bounds at nearly every step
             point = self._optimizer.suggest()
@@ -147,17 +149,17 @@ class Greedy:
         return SkipSet(self.layers, self._queue[0]) if self._queue else None
 
     def register(self, skip: SkipSet, value: float) -> None:
-        before = self._queue.pop(0)
+        self._queue.pop(0)
         if self._best is None or value < self._best[0]:
             self._best = (value, skip.skipped)
         if self._queue:
             return
-        if self._base_value is not None and self._best[0] > self._base_value * (1 - self.tol):
+        if self._base_value is not None and self._best[0] >= self._base_value * (1 - self.tol):
             return  # a whole level without an improvement
         arrived = self._best[1] ^ self._base  # going straight back would only measure noise
         self._base_value, self._base = self._best
         self._best = None
-        self._queue = [self._base ^ {s} for s in self.free if frozenset({s}) != arrived or before == self._base]
+        self._queue = [self._base ^ {s} for s in self.free if frozenset({s}) != arrived]
 
 
 class Exhaustive:
