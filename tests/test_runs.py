@@ -46,6 +46,8 @@ def test_other_formats_and_fields_are_refused() -> None:
         parse(json.dumps(raw | {"format": 0}))
     with pytest.raises(SkipbenchError, match="wrong fields"):
         parse(json.dumps(raw | {"colour": "red"}))
+    with pytest.raises(SkipbenchError, match="wrong fields"):
+        parse(json.dumps(raw | {"vanilla": "text"}))
     with pytest.raises(SkipbenchError, match="out of range"):
         parse(json.dumps(raw | {"vanilla": raw["vanilla"] | {"seconds": raw["vanilla"]["seconds"] | {"draft": -1}}}))
 

@@ -120,7 +120,7 @@ def parse(line: str) -> Sample:
         raw["vanilla"], raw["method"] = _arm(raw["vanilla"]), _arm(raw["method"])
         raw["divergence"] = Divergence(**raw["divergence"]) if raw["divergence"] else None
         return Sample(**raw)
-    except (TypeError, KeyError, ValueError) as error:
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise SkipbenchError(f"sample record with wrong fields: {error}") from error
 
 
