@@ -50,6 +50,8 @@ class SkipSet:
             kind = 0 if match[1] == "attn" else 1
             for item in match[2].split(","):
                 first, _, last = item.partition("-")
+                if last and int(last) < int(first):
+                    raise SkipbenchError(f"skip set {text!r}: cannot read {item!r}; a range goes from low to high")
                 skipped |= {2 * i + kind for i in range(int(first), int(last or first) + 1)}
         return cls(layers, frozenset(skipped))
 

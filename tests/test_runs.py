@@ -13,7 +13,7 @@ import pytest
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import config_hash, provenance, run_name
 from skipbench.runs.record import Arm, Divergence, Round, Sample, Seconds, dump, parse
-from skipbench.runs.store import RunStore, append_line, load_run, read_samples
+from skipbench.runs.store import RunStore, append_line, load_run, read_samples, write_atomic
 
 
 def sample(index: int) -> Sample:
@@ -205,10 +205,27 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "samples.jsonl").stat().st_size == size
 
 
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "status.json"
+    for text in ("old", "new"):
+        write_atomic(path, text)
+        assert (path.read_text(), list(tmp_path.iterdir())) == (text, [path])
+
+    def full(handle: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        write_atomic(path, "newer")
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
+
+
 def test_names_and_hashes() -> None:
     assert config_hash({"a": 1, "b": {"c": 2, "d": 3}}) == config_hash({"b": {"d": 3, "c": 2}, "a": 1})
     assert config_hash({"a": 1}) != config_hash({"a": 2})
+    assert config_hash({"a": {"b": 1}}) != config_hash({"a": {"b": 2}})
     assert run_name(["a/b", "x y", ""], "12") == "a-b_x-y_12"
+    assert run_name(["../Llama-3.1_8B", 'é"\n;$', "n" * 99], "12") == f"Llama-3.1-8B_{'n' * 40}_12"
 
 
 def test_provenance_names_versions_and_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:

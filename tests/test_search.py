@@ -170,7 +170,9 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
     best = run("random", tmp_path / "trace.jsonl", 20, sometimes)
     assert best.value is not None
     assert {0, 1}.isdisjoint(SkipSet.parse(best.skip, 4).skipped)
-    assert any(t["value"] is None for t in trials(tmp_path / "trace.jsonl"))
+    for trial in trials(tmp_path / "trace.jsonl"):
+        broken = not {0, 1}.isdisjoint(SkipSet.parse(trial["skip"], 4).skipped)
+        assert (trial["value"] is None) == broken
 
 
 def test_limits() -> None:
@@ -178,8 +180,23 @@ def test_limits() -> None:
         make_strategy("exhaustive", 7, 0, None, [0], 3, False, 0.0)
     with pytest.raises(SkipbenchError, match="known: bayes"):
         make("simulated-annealing")
-    strategy = Random(4, 0, ratio=0.5, protect=(0, 1))
-    for _ in range(20):
-        skip = strategy.suggest()
-        assert len(skip.skipped) == 4 and {0, 1}.isdisjoint(skip.skipped)
-        strategy.register(skip, 1.0)
+    for ratio in (-0.1, 1.1):
+        with pytest.raises(SkipbenchError, match=r"search\.ratio=.*0 to 1"):
+            make("random", ratio=ratio)
+    with pytest.raises(SkipbenchError, match=r"sub-layers \[8\]"):
+        make("greedy", protect=(0, 8))
+    with pytest.raises(SkipbenchError, match=r"search\.start skips the sub-layers \[2\]"):
+        make("greedy", protect=(1, 2), start=SkipSet.parse("attn:1,2", 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio"), [("random", None), ("random", 0.5), ("bayes", 0.5), ("greedy", None), ("exhaustive", None)]
+)
+def test_protected_sublayers_are_kept_and_the_ratio_holds(name: str, ratio: float | None) -> None:
+    strategy, tried = make(name, ratio=ratio, protect=(0, 2), init=2), 0
+    while tried < (5 if name == "bayes" else 64) and (skip := strategy.suggest()) is not None:
+        assert {0, 2}.isdisjoint(skip.skipped)
+        assert ratio is None or len(skip.skipped) == 4
+        strategy.register(skip, toy(skip)[0])
+        tried += 1
+    assert tried > 4

@@ -24,15 +24,24 @@ def test_parse() -> None:
     assert SkipSet.parse("", 6).skipped == frozenset()
 
 
-@pytest.mark.parametrize("text", ["attn", "attn:", "attn:a", "heads:1", "attn:1,", "attn:1 mlp:2", "1,2", "attn:-1"])
+@pytest.mark.parametrize(
+    "text", ["attn", "attn:", "attn:a", "heads:1", "attn:1,", "attn:1 mlp:2", "1,2", "attn:-1", "attn:5-3"]
+)
 def test_unreadable_text(text: str) -> None:
     with pytest.raises(SkipbenchError, match="cannot read"):
         SkipSet.parse(text, 6)
 
 
-def test_outside_the_model() -> None:
+@pytest.mark.parametrize("text", ["mlp:6", "attn:6", "attn:2-6", "attn:0;mlp:999"])
+def test_layers_outside_the_model(text: str) -> None:
     with pytest.raises(SkipbenchError, match="0 to 11"):
-        SkipSet.parse("mlp:6", 6)
+        SkipSet.parse(text, 6)
+
+
+@pytest.mark.parametrize("index", [-1, 12])
+def test_sublayers_outside_the_model(index: int) -> None:
+    with pytest.raises(SkipbenchError, match=rf"\[{index}\].*0 to 11"):
+        SkipSet.of(6, [0, index, 11])
 
 
 @pytest.mark.parametrize(
@@ -41,6 +50,7 @@ def test_outside_the_model() -> None:
         ("first", 8, 0.5, (0, 1, 2, 3)),
         ("last", 8, 0.5, (4, 5, 6, 7)),
         ("middle", 8, 0.5, (2, 3, 4, 5)),
+        ("middle", 7, 0.3, (2, 3)),  # an uneven rest goes behind the block
         ("uniform", 8, 0.375, (2, 4, 6)),
     ],
 )
@@ -62,7 +72,13 @@ def test_random_set() -> None:
     assert fixed_set("random", 12, 0.5, 1) == fixed_set("random", 12, 0.5, 1) != fixed_set("random", 12, 0.5, 2)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.01, 0.99, 1.0])
-def test_a_ratio_that_skips_nothing_or_everything(ratio: float) -> None:
-    with pytest.raises(SkipbenchError, match="ratio="):
-        fixed_set("uniform", 12, ratio)
+@pytest.mark.parametrize("kind", ["uniform", "first", "middle", "last", "random"])
+@pytest.mark.parametrize("ratio", [-0.5, 0.0, 0.01, 0.99, 1.0, 1.5])
+def test_a_ratio_that_skips_nothing_or_everything(kind: str, ratio: float) -> None:
+    with pytest.raises(SkipbenchError, match=f"ratio={ratio} "):
+        fixed_set(kind, 12, ratio)
+
+
+def test_an_unknown_kind_names_those_that_exist() -> None:
+    with pytest.raises(SkipbenchError, match="known: uniform, first, middle, last, random"):
+        fixed_set("outer", 12, 0.5)

@@ -196,7 +196,20 @@ def make_strategy(
     tol: float,
     start: SkipSet | None = None,
 ) -> Strategy:
-    """The strategy called `name`: bayes, random, greedy or exhaustive. Raises SkipbenchError for another name."""
+    """The strategy called `name`: bayes, random, greedy or exhaustive.
+
+    Raises:
+        SkipbenchError: another name, a ratio outside 0 to 1, a protected sub-layer that the model lacks or that `start`
+            skips.
+    """
+    if ratio is not None and not 0 <= ratio <= 1:
+        raise SkipbenchError(f"search.ratio={ratio}; wanted 0 to 1, or null for any number of sub-layers")
+    SkipSet.of(layers, protect)  # refuses sub-layers that the model lacks
+    both = sorted(set(protect) & (start.skipped if start is not None else frozenset()))
+    if both:
+        raise SkipbenchError(
+            f"search.start skips the sub-layers {both}, which search.protect keeps; change one of them"
+        )
     match name:
         case "bayes":
             return Bayes(layers, seed, ratio, protect, init, rounded, start)
