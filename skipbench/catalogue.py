@@ -31,7 +31,7 @@ def model_facts(name: str) -> dict[str, Any]:
     facts = OmegaConf.to_container(raw)
     assert isinstance(facts, dict)
     if isinstance(facts.get("architecture"), str):
-        facts["architecture"] = OmegaConf.to_container(raw, resolve=True)["architecture"]  # type: ignore[index, call-overload]  # a dict
+        facts["architecture"] = dict(raw.architecture)  # reading the node resolves it
     return {str(k): v for k, v in facts.items()}
 
 

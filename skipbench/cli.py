@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from skipbench.catalogue import choices, paper_side
 from skipbench.cells import cell, console
 from skipbench.commands import command
 from skipbench.compose import compose, sweep
@@ -28,6 +29,7 @@ def main() -> None:
         elif {"--help", "-h"} & set(argv):
             _help()
         elif any(a.startswith("-") for a in argv) or any("experiment=" in a for a in argv):
+            _check_grid(argv)
             sweep(_job)
         else:
             cell(compose(argv))
@@ -40,6 +42,13 @@ def main() -> None:
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; what is finished is kept, the same command goes on")
         sys.exit(130)
+
+
+def _check_grid(argv: list[str]) -> None:
+    """Hydra sweeps axes alone; cases of an experiment, each with settings of its own, would be lost without a word."""
+    for name in (name for a in argv if a.startswith("experiment=") for name in a.partition("=")[2].split(",")):
+        if name in choices("experiment") and paper_side(name).get("cases"):
+            raise SkipbenchError(f"experiment {name} is more than a grid; run it by: python -m skipbench table {name}")
 
 
 def _job(plain: dict[str, Any]) -> None:

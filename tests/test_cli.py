@@ -43,6 +43,11 @@ def test_help_lists_choices_and_commands() -> None:
     assert "_hub" not in text and "_target_" in text
 
 
+def test_a_sweep_does_not_lose_the_cases_of_an_experiment() -> None:
+    done = run("-m", "experiment=swift-table8", "dry_run=true")
+    assert done.returncode == 2 and "python -m skipbench table swift-table8" in done.stderr
+
+
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     script = f"{sys.executable} -m skipbench --help | head -2"
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

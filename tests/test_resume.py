@@ -1,5 +1,6 @@
 """A run that is killed at any moment and started again ends with the records of an unbroken one."""
 
+import functools
 import json
 import os
 import random
@@ -21,7 +22,7 @@ COMMAND = [
 def start(results: Path, *more: str) -> "subprocess.Popen[str]":
     command = [*COMMAND, f"results={results}", *more]
     # A shell's background jobs ignore SIGINT, and so would what they start.
-    listen = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, cwd=ROOT, preexec_fn=listen, **pipes)
 

@@ -23,7 +23,10 @@ from skipbench.scoring.sandbox import Outcome
 
 pytestmark = pytest.mark.usefixtures("isolated")
 SMALL = ["dataset=mini-code", "engine.warmup=0"]
-NOTHING = lambda done, of: None  # noqa: E731
+
+
+def unseen(done: int, of: int) -> None:
+    """A progress that nobody looks at."""
 
 
 def read(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -130,7 +133,7 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(tmp_path: Path, monkeypatch
     texts = {f"T/0#{n}": (RIGHT if n == 5 else WRONG, RIGHT) for n in range(12)}
     texts |= {f"T/1#{n}": (WRONG, RIGHT) for n in range(10)}
     folder = run_folder(tmp_path, texts)
-    scored = score_run(folder, "none", 5.0, NOTHING)
+    scored = score_run(folder, "none", 5.0, unseen)
     assert scored is not None
     score = scored.metrics["score"]
     assert score["vanilla"] == pytest.approx({"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2})
@@ -175,15 +178,15 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             commands.command("score", words)
     store = RunStore(folder, {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER}, {})
     with pytest.raises(SkipbenchError, match="another process"):
-        score_run(folder, "auto", 5.0, NOTHING)
+        score_run(folder, "auto", 5.0, unseen)
     store.close()
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other" / "metrics.json").unlink()
     with pytest.raises(SkipbenchError, match="not finished"):
-        score_run(tmp_path / "other", "auto", 5.0, NOTHING)
+        score_run(tmp_path / "other", "auto", 5.0, unseen)
     (folder / "completions.jsonl").unlink()
     with pytest.raises(SkipbenchError, match="no completions of 1 samples, first a"):
-        score_run(folder, "auto", 5.0, NOTHING)
+        score_run(folder, "auto", 5.0, unseen)
 
     def refuses() -> None:
         raise SkipbenchError("cannot be isolated; sandbox=none runs it anyway")

@@ -9,6 +9,7 @@ from skipbench.report.figures.style import GREEN, GREY, PHASES, method_style, ne
 from skipbench.report.published import Row
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -48,23 +49,23 @@ def _matchness(run: Run) -> list[tuple[int, float]]:
     return found
 
 
-def _reference_lines(axis: "object", published: list[Row], column: str) -> None:
+def _reference_lines(axis: "Axes", published: list[Row], column: str) -> None:
     for row in published:
         if row["column"] == column and row["value"] is not None:
             named = ", ".join(str(row[k]) for k in ("method", "phase", "statistic") if k in row)
             color = method_style(str(row.get("method")))["color"]
-            line = {"linestyle": "--", "linewidth": 1.0, "alpha": 0.7, "label": f"paper: {named} {row['value']:g}"}
-            axis.axhline(row["value"], color=color, **line)  # type: ignore[attr-defined]
+            label = f"paper: {named} {row['value']:g}"
+            axis.axhline(row["value"], color=color, linestyle="--", linewidth=1.0, alpha=0.7, label=label)
 
 
-def _bands(axis: "object", run: Run) -> None:
+def _bands(axis: "Axes", run: Run) -> None:
     tasks = [s.groups.get("task") or s.groups.get("dataset") for s in run["samples"]]
     start = 0.5
     for number, (task, part) in enumerate(groupby(tasks)):
         end = start + len(list(part))
         if task is not None:
-            axis.axvspan(start, end, color=GREY, alpha=0.06 + 0.12 * (number % 2), linewidth=0)  # type: ignore[attr-defined]
-            axis.text(start, 1.0, f" {task}", transform=axis.get_xaxis_transform(), fontsize=7, va="bottom")  # type: ignore[attr-defined]
+            axis.axvspan(start, end, color=GREY, alpha=0.06 + 0.12 * (number % 2), linewidth=0)
+            axis.text(start, 1.0, f" {task}", transform=axis.get_xaxis_transform(), fontsize=7, va="bottom")
         start = end
 
 

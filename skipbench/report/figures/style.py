@@ -77,7 +77,7 @@ def caption(runs: list[Run]) -> str:
     """Model, device, engine and samples of the runs, and that the embedded model replicates nothing."""
 
     def names(key: str) -> str:
-        return ", ".join(sorted({str(run[key]) for run in runs}))  # type: ignore[literal-required]
+        return ", ".join(sorted({str(dict(run)[key]) for run in runs}))
 
     if not runs:
         return "random models in memory: not a replication"
