@@ -1,7 +1,6 @@
 """What there is in `conf`: the choices of a group, the facts of the models, the axes of an experiment. Composes nothing."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -9,8 +8,8 @@ from omegaconf import DictConfig, OmegaConf
 from skipbench.config.model import HubModel
 from skipbench.errors import SkipbenchError
 from skipbench.lm.shape import ALIASES, Shape, square
+from skipbench.runs.provenance import PACKAGE
 
-PACKAGE = Path(__file__).resolve().parent
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
 
 OmegaConf.register_new_resolver("shape", lambda name: shape_of(str(name)), replace=True)

@@ -12,8 +12,9 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from skipbench import config as schemas
-from skipbench.catalogue import CONF, PACKAGE, shape_of
+from skipbench.catalogue import CONF, shape_of
 from skipbench.errors import SkipbenchError
+from skipbench.runs.provenance import PACKAGE
 from skipbench.skipset import planted_set
 
 # Keys of a dataset that its function does not take; `name` it takes where rows come from somebody else.

@@ -11,7 +11,7 @@ import yaml
 
 from skipbench.catalogue import CONF, axes, choices, paper_side
 from skipbench.errors import SkipbenchError
-from skipbench.report.published import KEYS, papers, published
+from skipbench.report.published import KEYS, paper_of, published
 
 SCALES = ("paper", "embedded")
 KEY_OF = {  # an override, and the key under which `published` has it
@@ -51,12 +51,6 @@ class Cell:
 
     def words(self, experiment: str) -> list[str]:
         return [f"experiment={experiment}", *(f"{key}={value}" for key, value in self.overrides.items())]
-
-
-def paper_of(experiment: str) -> tuple[str, str] | None:
-    """Paper and table of `swift-table2`; `None` for an experiment of no paper."""
-    paper, _, table = experiment.rpartition("-")
-    return (paper, table) if paper in papers() else None
 
 
 @functools.cache

@@ -1,8 +1,7 @@
 """The command `table`: runs what is missing of experiments, then writes their tables from the records alone."""
 
 import sys
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from skipbench.catalogue import choices, paper_side
 from skipbench.cells import cell, console, finish, to_score
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.grid import Cell, paper_of, plan
+from skipbench.grid import Cell, plan
+from skipbench.report.published import paper_of
 from skipbench.runs.store import load_run, read_samples, write_atomic
 
 Run = dict[str, Any]
@@ -23,11 +23,17 @@ Asked = list[tuple[str, list[str]]]
 def table(arguments: Sequence[str]) -> None:
     """Runs what is missing of one or more experiments and writes results/tables/NAME.*; `--render-only` only writes.
 
+    A NAME.json that it wrote is rendered again, from that file alone.
+
     Raises:
         SkipbenchError: no such experiment, scale or key.
         SystemExit: 1, when cells failed; the tables are written, and what failed is said.
     """
     names = [a for a in arguments if "=" not in a and not a.startswith("-")]
+    if names and all(name.endswith(".json") for name in names):
+        for name in names:
+            _again(Path(name))
+        return
     known = choices("experiment")
     if not names or (unknown := set(names) - set(known)):
         told = f", not {sorted(unknown)[0]!r}" if names else ""
@@ -190,36 +196,26 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
 
 
 def _write(name: str, runs: list[Run], scale: str, folder: Path) -> None:
-    from skipbench.report.table import csv_table, markdown_table
+    from skipbench.report.written import summary, texts
 
     folder.mkdir(parents=True, exist_ok=True)
-    texts = _paper_texts(name, runs, scale) or {
-        "md": markdown_table(f"Experiment {name}", runs),
-        "csv": csv_table(runs),
-    }
-    for suffix, text in texts.items():
+    kept = summary(name, scale, runs)
+    written = texts(kept)
+    for suffix, text in (written | {"json": kept}).items():
         write_atomic(folder / f"{name}.{suffix}", text)
-    console.print(texts["md"], markup=False, highlight=False, soft_wrap=True)
-    console.print(f"written: {folder / name}.{', .'.join(texts)}", highlight=False, soft_wrap=True)
+    console.print(written["md"], markup=False, highlight=False, soft_wrap=True)
+    console.print(f"written: {folder / name}.{', .'.join(written)}, .json", highlight=False, soft_wrap=True)
 
 
-def _paper_texts(name: str, runs: list[Run], scale: str) -> dict[str, str]:
-    """The paper's table in its four formats; nothing for what is no table of a paper with numbers."""
-    own = paper_of(name)
-    if own is None or not own[1].startswith("table"):
-        return {}
-    try:
-        made, formats = import_module("skipbench.report.papertable"), import_module("skipbench.report.formats")
-    except ModuleNotFoundError:
-        return {}
-    found = made.paper_table(*own, runs, scale)
-    writers: dict[str, Callable[[Any], str]] = {
-        "md": formats.markdown,
-        "tex": formats.latex,
-        "csv": formats.csv,
-        "html": formats.html,
-    }
-    return {suffix: write(found) for suffix, write in writers.items()}
+def _again(path: Path) -> None:
+    """Writes the formats of a kept summary beside it."""
+    from skipbench.report.written import read_texts
+
+    written = read_texts(path)
+    for suffix, text in written.items():
+        write_atomic(path.with_suffix(f".{suffix}"), text)
+    console.print(written["md"], markup=False, highlight=False, soft_wrap=True)
+    console.print(f"written: {path.with_suffix('')}.{', .'.join(written)}", highlight=False, soft_wrap=True)
 
 
 def _named(one: Cell) -> str:

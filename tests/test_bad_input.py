@@ -13,14 +13,13 @@ from safetensors.torch import load_file, save_file
 from skipbench import cells, commands
 from skipbench.bench.cell import Settings, run_cell
 from skipbench.bench.prompts import encode
-from skipbench.catalogue import PACKAGE
 from skipbench.compose import compose
 from skipbench.data.rows import Row
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import family_of
 from skipbench.lm.load import load
-from skipbench.runs.provenance import provenance
+from skipbench.runs.provenance import PACKAGE, provenance
 from skipbench.runs.store import RunStore
 
 TINY = PACKAGE / "models" / "tiny"

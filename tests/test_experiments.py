@@ -190,6 +190,22 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
     assert not begun
 
 
+def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
+    words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
+    tables.table(["self-sd-table13", *words])
+    folder = tmp_path / "tables"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {name.partition(".")[2] for name in before} == {"md", "tex", "csv", "html", "json"}
+    for name in before.keys() - {"self-sd-table13.json"}:
+        (folder / name).unlink()
+    tables.table([str(folder / "self-sd-table13.json")])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / "other.json").write_text("[1]")
+    for name in ("other.json", "missing.json"):
+        with pytest.raises(SkipbenchError, match=name):
+            tables.table([str(folder / name)])
+
+
 def test_a_cell_with_a_search_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "search.iterations=2,3",

@@ -9,10 +9,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from skipbench import commands
-from skipbench.catalogue import PACKAGE
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fetch import fetch
+from skipbench.runs.provenance import PACKAGE
 
 TINY = PACKAGE / "models" / "tiny"
 

@@ -62,6 +62,12 @@ def papers() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
+def paper_of(experiment: str) -> tuple[str, str] | None:
+    """Paper and table of `swift-table2`; `None` for an experiment of no paper."""
+    paper, _, table = experiment.rpartition("-")
+    return (paper, table) if paper in papers() else None
+
+
 def published(paper: str) -> list[Row]:
     """Every printed number of `paper`, one dict each, for `pandas.DataFrame(published(paper))`.
 

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+PACKAGE = Path(__file__).resolve().parent.parent
 PACKAGES = (
     "skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "hydra-core", "omegaconf",
     "bayesian-optimization", "numpy",
@@ -19,7 +20,7 @@ PACKAGES = (
 
 
 def _git(*args: str) -> str | None:
-    root = Path(__file__).resolve().parent.parent.parent
+    root = PACKAGE.parent
     if not (root / ".git").exists():
         return None
     try:
@@ -68,9 +69,19 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def portable(value: Any) -> Any:
+    """Settings without the place of this installation: a file that ships with the package is `package:NAME`."""
+    if isinstance(value, dict):
+        return {k: portable(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [portable(v) for v in value]
+    inside = isinstance(value, str) and value.startswith(f"{PACKAGE}/")
+    return "package:" + value.removeprefix(f"{PACKAGE}/") if inside else value
+
+
 def config_hash(config: dict[str, Any]) -> str:
-    """Ten hexadecimal digits that depend on every setting and on nothing else."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
+    """Ten hexadecimal digits that depend on every setting and on nothing else, the same on every machine."""
+    return hashlib.sha256(json.dumps(portable(config), sort_keys=True).encode()).hexdigest()[:10]
 
 
 def run_name(parts: list[str], digest: str) -> str:

@@ -18,6 +18,7 @@ import yaml
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, cut_unfinished, dump_completion, read_completions
+from skipbench.runs.provenance import portable
 from skipbench.runs.record import Sample, dump, parse
 
 
@@ -166,7 +167,7 @@ class RunStore:
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"pid {os.getpid()} on {socket.gethostname()}".encode())
         path = self.folder / "config.yaml"
-        text = yaml.safe_dump(config, sort_keys=False)
+        text = yaml.safe_dump(portable(config), sort_keys=False)
         if path.exists():
             keys = _differences(path, yaml.safe_load(text))
             if keys:
