@@ -1,0 +1,66 @@
+"""An experiment's table in every format, made from a summary of its records; the summary is kept beside it and can be read back."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+from skipbench.report.formats import csv, html, latex, markdown
+from skipbench.report.papertable import paper_table
+from skipbench.report.published import paper_of
+from skipbench.report.table import csv_table, markdown_table
+
+Run = Mapping[str, Any]
+_ABOUT = ("model", "method", "dataset", "keys", "stands_for", "metrics", "reason")
+# What tables say of a run's origin: no name of a machine, a folder or a person, so that a summary can be published.
+_ORIGIN = ("engine", "device", "dtype", "torch", "commit", "dirty", "date")
+
+
+def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:
+    """What the tables of `experiment` are made of, as JSON: the runs without their samples, one a line."""
+    lines = [
+        {k: run.get(k) for k in _ABOUT} | {"provenance": {k: v for k, v in run["provenance"].items() if k in _ORIGIN}}
+        for run in runs
+    ]
+    told = ",\n".join(json.dumps(line, allow_nan=False) for line in lines)
+    return f'{{"experiment": {json.dumps(experiment)}, "scale": {json.dumps(scale)}, "runs": [\n{told}\n]}}\n'
+
+
+def texts(written: str) -> dict[str, str]:
+    """Suffix to text: the paper's table as `md`, `tex`, `csv` and `html`, a table of no paper as `md` and `csv`.
+
+    Args:
+        written: what `summary` returned.
+
+    Raises:
+        SkipbenchError: it is something else.
+    """
+    try:
+        found = json.loads(written)
+        name, scale, runs = found["experiment"], found["scale"], found["runs"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SkipbenchError(
+            f"no summary of a table ({error!r}); write it with python -m skipbench table NAME"
+        ) from error
+    own = paper_of(name)
+    if own is None or not own[1].startswith("table"):
+        return {"md": markdown_table(f"Experiment {name}", runs), "csv": csv_table(runs)}
+    made = paper_table(*own, runs, scale)
+    return {"md": markdown(made), "tex": latex(made), "csv": csv(made), "html": html(made)}
+
+
+def read_texts(path: Path) -> dict[str, str]:
+    """`texts` of a file.
+
+    Raises:
+        SkipbenchError: it cannot be read, or holds no summary.
+    """
+    try:
+        written = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SkipbenchError(f"{path} cannot be read: {error}") from error
+    try:
+        return texts(written)
+    except SkipbenchError as error:
+        raise SkipbenchError(f"{path}: {error}") from error
