@@ -12,6 +12,7 @@ from skipbench.cells import cell, console, finish, to_score
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.grid import Cell, plan
+from skipbench.report.features import feature_tables, feature_texts
 from skipbench.report.published import paper_of
 from skipbench.runs.store import load_run, read_samples, write_atomic
 
@@ -34,7 +35,8 @@ def table(arguments: Sequence[str]) -> None:
         for name in names:
             _again(Path(name))
         return
-    known = choices("experiment")
+    features = feature_tables()
+    known = sorted([*choices("experiment"), *features])
     if not names or (unknown := set(names) - set(known)):
         told = f", not {sorted(unknown)[0]!r}" if names else ""
         raise SkipbenchError(f"table needs an experiment{told}; known: {', '.join(known)}")
@@ -42,7 +44,9 @@ def table(arguments: Sequence[str]) -> None:
         raise SkipbenchError(f"table has no flag {flags[0]}; there is --render-only")
     own, overrides = _own([a for a in arguments if "=" in a])
     only = "--render-only" in arguments
-    failed = [text for name in names for text in _one(name, overrides, own, only)]
+    for name in filter(features.get, names):
+        _keep(Path(_results(overrides)) / "tables" / name, feature_texts(features[name]))
+    failed = [text for name in names if name not in features for text in _one(name, overrides, own, only)]
     if failed:
         complain = Console(stderr=True)
         for text in failed:
@@ -198,24 +202,24 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
 def _write(name: str, runs: list[Run], scale: str, folder: Path) -> None:
     from skipbench.report.written import summary, texts
 
-    folder.mkdir(parents=True, exist_ok=True)
     kept = summary(name, scale, runs)
-    written = texts(kept)
-    for suffix, text in (written | {"json": kept}).items():
-        write_atomic(folder / f"{name}.{suffix}", text)
-    console.print(written["md"], markup=False, highlight=False, soft_wrap=True)
-    console.print(f"written: {folder / name}.{', .'.join(written)}, .json", highlight=False, soft_wrap=True)
+    _keep(folder / name, texts(kept) | {"json": kept})
 
 
 def _again(path: Path) -> None:
     """Writes the formats of a kept summary beside it."""
     from skipbench.report.written import read_texts
 
-    written = read_texts(path)
-    for suffix, text in written.items():
-        write_atomic(path.with_suffix(f".{suffix}"), text)
-    console.print(written["md"], markup=False, highlight=False, soft_wrap=True)
-    console.print(f"written: {path.with_suffix('')}.{', .'.join(written)}", highlight=False, soft_wrap=True)
+    _keep(path.with_suffix(""), read_texts(path))
+
+
+def _keep(path: Path, texts: dict[str, str]) -> None:
+    """Writes each text to `path` with its suffix and shows the Markdown."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for suffix, text in texts.items():
+        write_atomic(path.with_name(f"{path.name}.{suffix}"), text)
+    console.print(texts["md"], markup=False, highlight=False, soft_wrap=True)
+    console.print(f"written: {path}.{', .'.join(texts)}", highlight=False, soft_wrap=True)
 
 
 def _named(one: Cell) -> str:

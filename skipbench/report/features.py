@@ -56,6 +56,23 @@ def declared() -> dict[str, dict[str, Any]]:
     return found
 
 
+def feature_tables() -> dict[str, str]:
+    """The papers that have one, by the name of the table: `swift-table1`."""
+    known = yaml.safe_load(PRINTED.read_text(encoding="utf-8"))
+    return {f"{paper}-{of['table']}": paper for paper, of in known.items()}
+
+
+def feature_texts(paper: str) -> dict[str, str]:
+    """Suffix to text, as `written.texts`."""
+    made = feature_table(paper)
+    return {
+        "md": features_markdown(made),
+        "tex": features_latex(made),
+        "csv": features_csv(made),
+        "html": features_html(made),
+    }
+
+
 def feature_table(paper: str) -> FeatureTable:
     """The feature table of `paper`, every row by the paper and, where the method is implemented, by its declaration.
 
@@ -73,7 +90,7 @@ def feature_table(paper: str) -> FeatureTable:
         values = [_mark(facts[name]) for name in of["columns"]] if facts else [NOT_HERE] * len(of["columns"])
         rows.append((method, "here", *values))
     return FeatureTable(
-        f"{paper} {of['table']}: features",
+        f"{paper} {of['table'].replace('table', 'Table ')}: features",
         ("method", "", *of["columns"]),
         tuple(rows),
         (
