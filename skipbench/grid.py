@@ -149,7 +149,7 @@ def _embedded(cell: Cell, given: Mapping[str, str], rows: Sequence[Mapping[str, 
     if "model.quantization" in point and "model.quantization" not in given:
         keys["model"] = scale["model"]
         return [replace(cell, keys=keys, run=False, reason="the embedded model is not made for weights in fewer bits")]
-    for axis in [a for a in point if a not in given and a.startswith(tuple(scale["drop"]))]:
+    for axis in [a for a in point if a not in given and a not in scale["keep"] and a.startswith(tuple(scale["drop"]))]:
         del point[axis]
     if "model" not in given:
         point["model"] = keys["model"] = scale["model"]

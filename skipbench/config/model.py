@@ -23,6 +23,17 @@ class Quantization(Enum):
 
 
 @dataclass
+class Calibration:
+    """Texts by which `sparsity` weighs the inputs: rows of the run's dataset that it does not decode, cut at so many tokens.
+
+    Sun et al. take 128 sequences of C4, of the model's context.
+    """
+
+    rows: int = 128
+    tokens: int = 2048
+
+
+@dataclass
 class Architecture:
     """Sizes of a checkpoint as its own config.json has them; loading compares the two."""
 
@@ -51,6 +62,9 @@ class Model:
     sets: dict[str, str | None] = field(default_factory=dict)
     """By method: the skip set that was published for this model, used until a search here finds another."""
     quantization: Quantization = Quantization.none
+    sparsity: str = "none"
+    """`none`; by Wanda `wanda-0.5`, the share that goes, or `wanda-2:4`, 2 of every 4 stay. Draft and target are sparsified."""
+    calibration: Calibration = field(default_factory=Calibration)
     gated: bool = False
     architecture: Architecture | None = None
     settings: dict[str, Any] = field(default_factory=dict)

@@ -20,6 +20,7 @@ _OWN = {
     "ratio": DEFINITIONS["skipped"],
 }
 _ORIGIN = ("engine", "device", "dtype", "torch", "commit", "date")
+_WHERE_SAID = ("sparsity",)  # of the origin what only some runs have
 _COMPARED = ("max_new_tokens", "max_length", "batch")
 
 
@@ -140,7 +141,8 @@ def lossless(runs: Sequence[Run]) -> str:
 def provenance(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Distinct values over the runs with metrics; a dash for what was not recorded."""
     measured = [run for run in runs if run.get("metrics")]
-    return [(name, ", ".join(_values(measured, name)) or MISSING) for name in _ORIGIN] if measured else []
+    said = [name for name in _WHERE_SAID if _values(measured, name)]
+    return [(name, ", ".join(_values(measured, name)) or MISSING) for name in (*_ORIGIN, *said)] if measured else []
 
 
 def _values(runs: Iterable[Run], name: str) -> list[str]:
