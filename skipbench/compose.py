@@ -154,7 +154,7 @@ def rows_of(dataset: dict[str, Any], limit: int | None, seed_offset: int = 0, ke
 
 
 def calibration_of(plain: dict[str, Any]) -> list[Any]:
-    """The rows by which a sparsified model is calibrated, from another seed than those it decodes; none for a dense one."""
+    """The rows by which a sparsified model is calibrated, drawn with a seed of their own; none for a dense one."""
     model = plain["model"]
     if model.get("sparsity", "none") == "none":
         return []

@@ -24,9 +24,10 @@ class Quantization(Enum):
 
 @dataclass
 class Calibration:
-    """Texts by which `sparsity` weighs the inputs: rows of the run's dataset that it does not decode, cut at so many tokens.
+    """Texts by which `sparsity` weighs the inputs: at most so many rows of the run's dataset, each cut behind so many tokens.
 
-    Sun et al. take 128 sequences of C4, of the model's context.
+    They are drawn with another seed than the rows that are decoded: of a generator they are others, of a file some may be the
+    same. Sun et al. take 128 sequences of C4, as long as the model's context.
     """
 
     rows: int = 128

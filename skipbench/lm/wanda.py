@@ -20,6 +20,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.span import Span
 
+AT_ONCE = 1024  # output rows whose scores are sorted together: the order takes eight bytes a weight
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -99,8 +101,10 @@ def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
                 for state in states:
                     _layer(lm, state, index)
             for linear in found:
-                linear.weight.masked_fill_(~kept(scores(linear.weight, squares[linear].sqrt()), pattern), 0)
-            states = [_layer(lm, state, index) for state in states]
+                for rows in torch.split(linear.weight, AT_ONCE):
+                    rows.masked_fill_(~kept(scores(rows, squares[linear].sqrt()), pattern), 0)
+            for i, state in enumerate(states):  # one by one: all states twice would be gigabytes
+                states[i] = _layer(lm, state, index)
 
 
 def linears(layer: Any) -> list[torch.nn.Linear]:
