@@ -128,7 +128,7 @@ def gpu_lines(models: Facts, tokens: int) -> list[str]:
 def size_text(model: Mapping[str, Any]) -> str:
     """Parameters, layers and bytes of a model in a line."""
     shape = Shape(**model["architecture"])
-    kind = "int8" if model["quantization"] == "int8" else model["dtype"]
+    kind = model["dtype"] if model["quantization"] == "none" else model["quantization"]
     return (
         f"{shape.parameters / 1e9:.2f}e9 parameters, {shape.layers} layers, {_gib(needed_bytes(model, 0)[0])} in {kind}"
     )

@@ -20,6 +20,8 @@ class Quantization(Enum):
 
     none = "none"
     int8 = "int8"
+    fp4 = "fp4"
+    nf4 = "nf4"
 
 
 @dataclass
