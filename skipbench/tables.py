@@ -184,7 +184,7 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     if "sparsity" in settings["model"]:
         rows, tokens = (settings["model"]["calibration"][k] for k in ("rows", "tokens"))
         source = f"up to {rows} rows of {settings['dataset']['name']}, {tokens} tokens each at most"
-        origin["sparsity"] = f"{settings['model']['sparsity']} (calibrated on {source})"
+        origin |= {"sparsity": settings["model"]["sparsity"], "calibration": source}
     if state["metrics"] is None:
         reason = reason or "not run yet"
     elif waits_for_score(settings["dataset"]["scorer"], state["metrics"]):

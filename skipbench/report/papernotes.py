@@ -57,6 +57,11 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
         ours = {str(run["keys"][key]) for run in measured if key in run["keys"]}
         if theirs and ours - theirs:
             lines.append(f"{key}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}.")
+    if texts := _values(measured, "calibration"):
+        lines.append(
+            f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences of C4); their zeros are "
+            f"multiplied as any weight, without a sparse kernel."
+        )
     for name in ("commit", "device"):
         if len(several := _values(measured, name)) > 1:
             lines.append(f"The runs are from {len(several)} {name}s: {', '.join(several)}; compare them with care.")
