@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from skipbench.catalogue import known_models
-from skipbench.compose import instantiate, method_of, rows_of
+from skipbench.compose import calibration_of, instantiate, method_of, rows_of
 from skipbench.errors import NotHereError, SkipbenchError
 
 NOT_HASHED = ("results", "dry_run", "search", "profile", "own_search")  # what does not change the records of a cell
@@ -20,7 +20,7 @@ def finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     Raises:
         NotHereError: no set is stored, or the cell's own search is not done.
     """
-    from skipbench.bench.stored import best_of_trace, resolve, search_folder
+    from skipbench.bench.stored import best_of_trace, hashed_model, resolve, search_folder
     from skipbench.runs.provenance import config_hash, run_name
 
     results = Path(plain["results"])
@@ -31,9 +31,8 @@ def finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
             raise NotHereError(f"its search of {plain['search']['iterations']} sets is not done yet")
     elif "skip" in method:
         method["skip"] = resolve(method["skip"], plain["model"], method["name"], results)
-    model = {
-        k: v for k, v in plain["model"].items() if k not in ("settings", "gated")
-    }  # the method has taken what it needs
+    left_out = ("settings", "gated")  # the method has taken what it needs
+    model = {k: v for k, v in hashed_model(plain["model"]).items() if k not in left_out}
     settings = {k: v for k, v in plain.items() if k not in NOT_HASHED} | {"method": method, "model": model}
     parts = [settings[k]["name"] for k in ("model", "method", "dataset")]
     return settings, results / "runs" / run_name(parts, config_hash(settings))
@@ -45,6 +44,7 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
     return {
         **names,
         "dtype": settings["model"]["dtype"],
+        **({"sparsity": settings["model"]["sparsity"]} if "sparsity" in settings["model"] else {}),
         "device": device,
         "threads": str(settings["engine"]["threads"]),
     }
@@ -84,7 +84,7 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
 
         check_memory(settings["model"], settings["dataset"]["max_new_tokens"], rows, known_models())
         console.print(f"{folder}", style="dim", highlight=False, soft_wrap=True)
-        metrics = run(settings, folder, rows, make_method, console)
+        metrics = run(settings, folder, rows, make_method, console, calibration_of(settings))
         write_atomic(folder / "table.md", markdown_cell(metrics, header(settings, load_run(folder)["provenance"])))
     if show:
         console.print(render_cell(metrics, header(settings, load_run(folder)["provenance"])))
@@ -113,7 +113,7 @@ def _searched(plain: dict[str, Any]) -> bool:
     check_memory(plain["model"], options["max_new_tokens"], [], known_models())
     rows = rows_of(plain["dataset"], options["prompts"], seed_offset=1000, key="search.prompts")
     make_stop = functools.partial(instantiate, plain["method"]["stop"])
-    search_skip_set(plain, rows, make_stop, console, store=False)
+    search_skip_set(plain, rows, make_stop, console, store=False, calibration=calibration_of(plain))
     return True
 
 

@@ -142,8 +142,15 @@ def _embedded(cell: Cell, given: Mapping[str, str], rows: Sequence[Mapping[str, 
     point, keys = dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
         keys["model"] = scale["model"]
-        return [replace(cell, keys=keys, run=False, reason="the embedded model is not made for weights in fewer bits")]
-    for axis in [a for a in point if a not in given and a.startswith(tuple(scale["drop"]))]:
+        return [
+            replace(
+                cell,
+                keys=keys,
+                run=False,
+                reason="bitsandbytes is no part of the embedded scale; give model.quantization=nf4 engine=modules to a run",
+            )
+        ]
+    for axis in [a for a in point if a not in given and a not in scale["keep"] and a.startswith(tuple(scale["drop"]))]:
         del point[axis]
     if "model" not in given:
         point["model"] = keys["model"] = scale["model"]

@@ -191,6 +191,10 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
         "torch": origin.get("versions", {}).get("torch"),
         "dtype": settings["model"]["dtype"],
     }
+    if "sparsity" in settings["model"]:
+        rows, tokens = (settings["model"]["calibration"][k] for k in ("rows", "tokens"))
+        source = f"up to {rows} rows of {settings['dataset']['name']}, {tokens} tokens each at most"
+        origin |= {"sparsity": settings["model"]["sparsity"], "calibration": source}
     if state["metrics"] is None:
         reason = reason or "not run yet"
     elif waits_for_score(settings["dataset"]["scorer"], state["metrics"]):

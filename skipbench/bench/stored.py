@@ -19,11 +19,18 @@ def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) 
     write_atomic(path, json.dumps({"skip": skip, "seconds_per_token": value, "settings": settings}, indent=2) + "\n")
 
 
+def hashed_model(model: dict[str, Any]) -> dict[str, Any]:
+    """What of a model's settings names its runs: nothing is said of the calibration of a model that is not sparsified."""
+    dense = model["sparsity"] == "none"
+    return {k: v for k, v in model.items() if not (dense and k in ("sparsity", "calibration"))}
+
+
 def search_folder(config: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """Where the trace of a search lies, and the settings that it depends on; a longer search goes on in the same trace."""
     options = config["search"]
     settings = {k: config[k] for k in ("model", "method", "dataset", "engine", "search")}
     names = [config["model"]["name"], config["method"]["name"], options["strategy"]]
+    settings["model"] = hashed_model(settings["model"])
     settings = settings | {"search": {k: v for k, v in options.items() if k != "iterations"}}
     return Path(config["results"]) / "search" / run_name(names, config_hash(settings)), settings
 
