@@ -192,13 +192,13 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
 
 def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
-    tables.table(["self-sd-table13", *words])
+    tables.table(["self-sd-table12", *words])
     folder = tmp_path / "tables"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert {name.partition(".")[2] for name in before} == {"md", "tex", "csv", "html", "json"}
-    for name in before.keys() - {"self-sd-table13.json"}:
+    for name in before.keys() - {"self-sd-table12.json"}:
         (folder / name).unlink()
-    tables.table([str(folder / "self-sd-table13.json")])
+    tables.table([str(folder / "self-sd-table12.json")])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (folder / "other.json").write_text("[1]")
     for name in ("other.json", "missing.json"):
@@ -231,15 +231,15 @@ def test_a_cell_with_a_search_of_its_own(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
-    tables.table(["self-sd-table13", *words])
+    tables.table(["self-sd-table12", *words])
     assert len(list(tmp_path.glob("runs/*"))) == 1
     runs: list[dict[str, Any]] = []
-    for cell in plan("self-sd-table13", words[1:], "embedded"):
-        plain = tables.composed("self-sd-table13", cell) if cell.run else None
-        runs += tables._entries("self-sd-table13", cell, plain, None)
+    for cell in plan("self-sd-table12", words[1:], "embedded"):
+        plain = tables.composed("self-sd-table12", cell) if cell.run else None
+        runs += tables._entries("self-sd-table12", cell, plain, None)
     assert [run["metrics"] is not None for run in runs] == [True, False, False, False]
-    assert [run["keys"]["sparsity"] for run in runs] == ["dense", "unstructured", "4:8", "2:4"]
-    assert all("not supported" in run["reason"] for run in runs[1:])
+    assert [run["keys"]["dtype"] for run in runs[1:]] == ["fp8", "fp4", "nf4"]
+    assert all("bitsandbytes" in run["reason"] for run in runs[1:])
 
 
 def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_self_sd_takes_what_was_planted_until_a_search_finds_another(tmp_path: P
     plain = compose(["model=planted", "model.shape=12x256", "method=self-sd", f"results={tmp_path}", "model.seed=3"])
     settings, _ = cells.finish(plain)
     assert settings["method"]["skip"] == str(planted_set(12, 0.5, 3))
-    write_stored(stored_path(tmp_path, plain["model"]["name"], "self-sd"), "attn:1", 1.0, {})
+    write_stored(stored_path(tmp_path, plain["model"], "self-sd"), "attn:1", 1.0, {})
     assert resolve("stored", plain["model"], "self-sd", tmp_path) == "attn:1"
 
 

@@ -70,6 +70,6 @@ def search_skip_set(
         best = search(goal, strategy, lm.layers, total, folder / "trace.jsonl", settings, advance)
     assert best.value is not None
     if store:
-        path = stored_path(Path(config["results"]), config["model"]["name"], config["method"]["name"])
+        path = stored_path(Path(config["results"]), config["model"], config["method"]["name"])
         write_stored(path, best.skip, best.value, settings)
     return best

@@ -9,9 +9,11 @@ from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.store import read_lines, write_atomic
 
 
-def stored_path(results: Path, model: str, method: str) -> Path:
-    """The file of the last finished search for a model and a method."""
-    return results / "skip_sets" / f"{model}_{method}.json"
+def stored_path(results: Path, model: dict[str, Any], method: str) -> Path:
+    """The file of the last finished search for a model, with its weights as they are, and a method."""
+    weights = (model[key] for key in ("quantization", "sparsity"))
+    name = "_".join([model["name"], *(word.replace(":", "-") for word in weights if word != "none")])
+    return results / "skip_sets" / f"{name}_{method}.json"
 
 
 def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) -> None:
@@ -52,7 +54,7 @@ def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str
     """
     if skip != "stored":
         return skip
-    searched = stored_path(results, model["name"], method)
+    searched = stored_path(results, model, method)
     if searched.exists():
         return str(json.loads(searched.read_text())["skip"])
     shipped = Path(model["skip_sets"]) if model["skip_sets"] else None
