@@ -3,8 +3,6 @@
 import csv
 import io
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -352,20 +350,6 @@ def test_latex_is_balanced_and_its_rows_are_as_wide_as_its_head(paper: str, tabl
         spans = [sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", line)) for line in lines]
         widths = {len(re.findall(r"(?<!\\)&", line)) + 1 + more for line, more in zip(lines, spans, strict=True)}
         assert spec and widths == {len(spec[1])}
-
-
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX installation")
-def test_latex_compiles(tmp_path: Path) -> None:
-    shown = formats.latex(paper_table("swift", "table2", THREE, "paper"))
-    text = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + shown + "\\end{document}\n"
-    (tmp_path / "a.tex").write_text(text)
-    done = subprocess.run(
-        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "a.tex"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_the_same_runs_give_the_same_bytes() -> None:
