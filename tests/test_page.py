@@ -164,9 +164,10 @@ def test_courses_and_maps() -> None:
     assert found["draft length"]["values"] == [3, 1, 3, 1] and found["draft length"]["starts"] == [0, 2]
     assert found["cosine"]["values"] == [0.6, 0.9, 1.0]
     assert "words" not in found and "skip" not in found
-    sets = skip_sets([first, second], {"skipped": {"attention": 1, "mlp": 1, "ratio": 0.25}})
+    sets = skip_sets([first, second], 4)
     assert sets == {"layers": 4, "of": 2, "sets": [[0, 0, [1], []], [0, 1, [1], [2]]]}
-    assert skip_sets([sample(0, rounds, {})], {}) is None
+    assert skip_sets([sample(0, rounds, {})], 4) is None
+    assert skip_sets([first], None) is None
 
 
 def test_runs_that_cannot_be_read_or_are_not_done(tmp_path: Path) -> None:
