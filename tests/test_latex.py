@@ -10,6 +10,7 @@ from test_papertable import TABLES, metrics, run
 
 from skipbench.grid import experiments, plan
 from skipbench.report import formats
+from skipbench.report.features import feature_table, features_latex
 from skipbench.report.latexlayout import PAGE_HEIGHT, blocks, height, pages
 from skipbench.report.papergrid import Marks, lines
 from skipbench.report.papertable import PaperTable, paper_table
@@ -64,6 +65,8 @@ def test_every_table_compiles_and_fits_the_page(paper: str, tmp_path: Path) -> N
     for table in [table for own, table in TABLES if own == paper]:
         texts[f"{table} measured"] = formats.latex(measured_everywhere(paper, table))
         texts[f"{table} embedded"] = formats.latex(embedded(paper, table))
+    if paper in ("swift", "knapspec"):
+        texts["features"] = features_latex(feature_table(paper))
     assert complaints(compiled(texts, tmp_path)) == []
 
 
