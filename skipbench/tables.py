@@ -182,7 +182,7 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     elif waits_for_score(settings["dataset"]["scorer"], state["metrics"]):
         reason = "; ".join(filter(None, (reason, to_score(folder))))
     names = {k: settings[k]["name"] for k in ("model", "method", "dataset")}
-    return names | {"metrics": state["metrics"], "reason": reason, "provenance": origin}
+    return names | {"id": folder.name, "metrics": state["metrics"], "reason": reason, "provenance": origin}
 
 
 def _write(name: str, runs: list[Run], scale: str, folder: Path) -> None:

@@ -374,3 +374,4 @@ def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
     assert (m.measured, speedup.measured) == (entry["metrics"]["M"], entry["metrics"]["speedup"]["paired"])
     assert all(c.reason for c in each(t) if c.measured is None)
     assert "2 of 2 greedy samples" in formats.markdown(t)
+    assert f'<td data-run="{folder.name}">{m.measured:.2f}</td>' in formats.html(t)

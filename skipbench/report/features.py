@@ -98,8 +98,9 @@ def features_csv(t: FeatureTable) -> str:
 
 def features_latex(t: FeatureTable) -> str:
     r"""The table as a LaTeX `table`, for a document with `\usepackage{booktabs,graphicx}`."""
-    head, *body = [" & ".join(map(escape, row)) + r" \\" for row in (t.head, *t.rows)]
-    notes = "\n\n".join(map(escape, t.notes))
+    short = {LOST: "?", NOT_HERE: "--"}
+    head, *body = [" & ".join(escape(short.get(f, f)) for f in row) + r" \\" for row in (t.head, *t.rows)]
+    notes = "\n\n".join(map(escape, (*t.notes, *(f"{mark}: {text}" for text, mark in short.items()))))
     return (
         f"{HEAD}\n\\begin{{table}}[p]\n\\caption{{{escape(t.heading)}}}\n\\scriptsize\\centering\n"
         f"\\sbox0{{%\n\\begin{{tabular}}{{{'l' * len(t.head)}}}\n\\toprule\n{head}\n\\midrule\n"
