@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check table table2 tables figures report clean
+.PHONY: help demo test test-experiments check table table2 tables figures report clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 # The stamp is the last thing written: an installation that was interrupted is done again.
 $(READY): pyproject.toml constraints.txt
@@ -28,6 +28,9 @@ demo: $(READY) ## the main job on the embedded model, with its table (under 90 s
 
 test: $(READY) ## the tests, without a network
 	$(BIN)/python -m pytest
+
+test-experiments: $(READY) ## every experiment of the papers with two short samples a cell (about 2 minutes on 2 cores)
+	$(BIN)/python -m pytest -m experiments
 
 check: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

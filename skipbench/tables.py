@@ -154,27 +154,23 @@ def _entries(experiment: str, one: Cell, plain: dict[str, Any] | None, reason: s
     run = _entry(settings, folder, reason or one.reason) | about
     groups = paper_side(experiment).get("groups", {})
     missing = {key: group for key, group in groups.items() if key not in one.keys}
-    split = [r for key, group in missing.items() for r in _by_group(run, folder, settings, key, group)]
+    split = [r for key, group in missing.items() for r in _by_group(run, folder, key, group)]
     return split or [run]
 
 
-def _by_group(run: Run, folder: Path, settings: dict[str, Any], key: str, group: str) -> list[Run]:
+def _by_group(run: Run, folder: Path, key: str, group: str) -> list[Run]:
     """The run once for each label of `group`, with the metrics of those samples."""
     from skipbench.metrics.summary import summarise
 
-    architecture = settings["model"]["architecture"]
-    if run["metrics"] is None or architecture is None:
+    layers = run["provenance"].get("layers")
+    if run["metrics"] is None or layers is None:
         return []
     samples = read_samples(folder / "samples.jsonl")
     labels = list(dict.fromkeys(s.groups[group] for s in samples if group in s.groups))
     return [
         run
         | {"keys": run["keys"] | {key: label}}
-        | {
-            "metrics": summarise(
-                [s for s in samples if s.groups.get(group) == label], architecture["layers"], None, None, None
-            )
-        }
+        | {"metrics": summarise([s for s in samples if s.groups.get(group) == label], layers, None, None, None)}
         for label in labels
     ]
 
@@ -200,7 +196,7 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     elif waits_for_score(settings["dataset"]["scorer"], state["metrics"]):
         reason = "; ".join(filter(None, (reason, to_score(folder))))
     names = {k: settings[k]["name"] for k in ("model", "method", "dataset")}
-    return names | {"metrics": state["metrics"], "reason": reason, "provenance": origin}
+    return names | {"id": folder.name, "metrics": state["metrics"], "reason": reason, "provenance": origin}
 
 
 def _write(name: str, runs: list[Run], scale: str, folder: Path) -> None:

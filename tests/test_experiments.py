@@ -248,11 +248,11 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     plain = compose(words)
     cells.cell(plain, show=False)
     settings, folder = cells.finish(plain)
-    settings["model"]["architecture"] = {"layers": 12}
     samples = read_samples(folder / "samples.jsonl")
     group = next(iter(samples[0].groups))
-    run = {"metrics": load_run(folder)["metrics"], "keys": {"method": "uniform"}}
-    split = tables._by_group(run, folder, settings, "subtask", group)
+    run = tables._entry(settings, folder, None) | {"keys": {"method": "uniform"}}
+    assert run["provenance"]["layers"] == 12
+    split = tables._by_group(run, folder, "subtask", group)
     assert {r["keys"]["subtask"] for r in split} == {s.groups[group] for s in samples}
     assert sum(r["metrics"]["samples"] for r in split) == len(samples) == run["metrics"]["samples"]
     assert sum(r["metrics"]["rounds"] for r in split) == run["metrics"]["rounds"]

@@ -57,6 +57,10 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
     skipped = run["metrics"]["skipped"]
     assert 0 < shown.sum() <= 2 * layers and skipped["ratio"] > 0
     assert maps.layers_of(run) == layers
+    with pytest.raises(SkipbenchError, match=r"provenance\.json does not say the model's layers"):
+        maps.layers_of({**run, "layers": None})
+    with pytest.raises(SkipbenchError, match="skips no sub-layer"):
+        maps.layers_of({**run, "samples": []})
 
 
 def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:

@@ -141,7 +141,7 @@ def run(
     origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
     if calibration:
         origin["calibration_sha256"] = rows_hash(list(calibration))
-    origin |= {"device": _device_name(lm), "threads": torch.get_num_threads()}
+    origin |= {"device": _device_name(lm), "threads": torch.get_num_threads(), "layers": lm.layers}
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
     store = RunStore(folder, config, provenance(origin))
     settings = Settings(

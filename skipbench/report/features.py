@@ -15,7 +15,7 @@ import yaml
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.cell import markdown_grid
-from skipbench.report.latex import escape
+from skipbench.report.latex import FITTED, HEAD, escape
 
 METHODS = Path(__file__).parent.parent / "methods"
 PRINTED = Path(__file__).parent / "features.yaml"
@@ -114,14 +114,15 @@ def features_csv(t: FeatureTable) -> str:
 
 
 def features_latex(t: FeatureTable) -> str:
-    r"""The table as a LaTeX `table`, for a document with `\usepackage{booktabs}`."""
-    head, *body = [" & ".join(map(escape, row)) + r" \\" for row in (t.head, *t.rows)]
-    notes = "\n\n".join(map(escape, t.notes))
+    r"""The table as a LaTeX `table`, for a document with `\usepackage{booktabs,graphicx}`."""
+    short = {LOST: "?", NOT_HERE: "--"}
+    head, *body = [" & ".join(escape(short.get(f, f)) for f in row) + r" \\" for row in (t.head, *t.rows)]
+    notes = "\n\n".join(map(escape, (*t.notes, *(f"{mark}: {text}" for text, mark in short.items()))))
     return (
-        f"\\begin{{table}}[p]\n\\caption{{{escape(t.heading)}}}\n\\scriptsize\\centering\n"
-        f"\\begin{{tabular}}{{{'l' * len(t.head)}}}\n\\toprule\n{head}\n\\midrule\n"
+        f"{HEAD}\n\\begin{{table}}[p]\n\\caption{{{escape(t.heading)}}}\n\\scriptsize\\centering\n"
+        f"\\sbox0{{%\n\\begin{{tabular}}{{{'l' * len(t.head)}}}\n\\toprule\n{head}\n\\midrule\n"
         + "\n".join(body)
-        + f"\n\\bottomrule\n\\end{{tabular}}\n\n\\raggedright\\tiny {notes}\n\\end{{table}}\n"
+        + f"\n\\bottomrule\n\\end{{tabular}}}}%\n{FITTED}\n\n\\raggedright {notes}\n\\end{{table}}\n"
     )
 
 

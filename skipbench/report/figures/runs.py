@@ -18,6 +18,8 @@ class Run(TypedDict):
     dataset: str
     engine: str
     device: str
+    layers: int | None
+    """Of the model; None in records that do not say it."""
     settings: dict[str, Any]
     metrics: dict[str, Any]
     samples: list[Sample]
@@ -39,14 +41,15 @@ def read_run(folder: Path) -> Run:
     if not samples:
         raise SkipbenchError(f"{folder} has no sound sample; see its status.json")
     settings = state["config"]
-    device = str((state["provenance"] or {}).get("device", settings["model"]["device"]))
+    origin = state["provenance"] or {}
     return Run(
         folder=str(folder),
         model=settings["model"]["name"],
         method=settings["method"]["name"],
         dataset=settings["dataset"]["name"],
         engine=settings["engine"]["name"],
-        device=device,
+        device=str(origin.get("device", settings["model"]["device"])),
+        layers=origin.get("layers"),
         settings=settings,
         metrics=state["metrics"],
         samples=samples,
@@ -63,15 +66,16 @@ def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
 
 
 def layers_of(run: Run) -> int:
-    """Layers of the run's model: from the share of sub-layers that its metrics say is skipped.
+    """Layers of the run's model.
 
     Raises:
-        SkipbenchError: nothing was skipped, so that the records do not tell.
+        SkipbenchError: the method skips nothing, or the records do not say it.
     """
-    skipped = run["metrics"]["skipped"]
-    if not skipped or not skipped.get("ratio"):
+    if not any(s.skip or s.trace.get("skip") for s in run["samples"]):
         raise SkipbenchError(f"{run['method']} skips no sub-layer, so that it has no skip map; draw another method")
-    return round(float(skipped["attention"] + skipped["mlp"]) / float(skipped["ratio"]) / 2)
+    if run["layers"] is None:
+        raise SkipbenchError(f"{run['folder']}/provenance.json does not say the model's layers; run the cell again")
+    return run["layers"]
 
 
 def speedups(run: Run) -> list[float]:
