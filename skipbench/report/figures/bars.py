@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from skipbench.report.figures.runs import Run, labels
-from skipbench.report.figures.style import GREY, legend, line_styles, new_figure, star
+from skipbench.report.figures.style import GREY, legend, line_styles, new_figure, star, whisker
 from skipbench.report.figures.sweeps import VALUES, setting
 from skipbench.report.published import Row
 
@@ -37,7 +37,7 @@ def grouped(runs: list[Run], published: list[Row], axis: str, columns: list[str]
                 continue
             here.bar(x, value, width * 0.92, color=colors[name], label=name)
             if column == "speedup":
-                here.vlines(x, *run["metrics"]["speedup"]["ci95"], color="black", linewidth=0.8)
+                whisker(here, x, run["metrics"], "black")
         if column == "speedup":
             here.axhline(1.0, color=GREY, linewidth=0.8)
         _published(here, runs, names, where, published, column, axis)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.metrics.formulas import expected_tokens
 from skipbench.report.figures.runs import Run, by_group, decoded_share, speedups
-from skipbench.report.figures.style import BLUE, GREY, legend, method_style, new_figure, star, tints
+from skipbench.report.figures.style import BLUE, GREY, legend, method_style, new_figure, star, tints, whisker
 from skipbench.report.figures.sweeps import setting
 from skipbench.report.published import Row
 
@@ -39,7 +39,7 @@ def draft_length(runs: list[Run], published: list[Row]) -> "Figure":
                 x, y = decoded_share(run), run["metrics"]["speedup"]["paired"]
                 label = f"K = {steps}, measured"
                 here.plot([x], [y], "o", color=color, markeredgecolor="black", markersize=6, label=label, zorder=3)
-                here.vlines(x, *run["metrics"]["speedup"]["ci95"], color=color, linewidth=1)
+                whisker(here, x, run["metrics"], color)
     for row in published:
         if row["column"] == "alpha":
             label = f"paper: below {row['value']:g}, K = {row['max_steps']} is best"
@@ -64,7 +64,7 @@ def latency(runs: list[Run], published: list[Row]) -> "Figure":
         x, y = [s for s, _ in found], [r["metrics"]["speedup"]["paired"] for _, r in found]
         here.plot(x, y, label=method, **method_style(method))
         for seconds, run in found:
-            here.vlines(seconds, *run["metrics"]["speedup"]["ci95"], color=method_style(method)["color"], linewidth=1)
+            whisker(here, seconds, run["metrics"], method_style(method)["color"])
             if run["search"]:
                 at = (seconds, run["metrics"]["speedup"]["paired"])
                 here.annotate(

@@ -88,6 +88,12 @@ def legend(figure: "Figure", columns: int = 1) -> None:
         figure.legend(list(found.values()), list(found), fontsize=7, loc="outside right upper", ncols=columns)
 
 
+def whisker(axis: Any, x: float, metrics: dict[str, Any], color: str) -> None:
+    """The 95 % interval of a speedup; one sample has none."""
+    if metrics["speedup"]["ci95"] is not None:
+        axis.vlines(x, *metrics["speedup"]["ci95"], color=color, linewidth=1)
+
+
 def star(axis: Any, x: float, value: float, text: str, color: str = "black") -> None:
     """A published value where it belongs on both axes, its number beside it."""
     axis.plot([x], [value], linestyle="none", marker="*", markersize=10, color=color, label="paper", zorder=4)

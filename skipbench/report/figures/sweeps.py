@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures.runs import Run, labels
-from skipbench.report.figures.style import legend, line_styles, new_figure, star
+from skipbench.report.figures.style import legend, line_styles, new_figure, star, whisker
 from skipbench.report.published import Row
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def sweep(
             here.plot([x for x, _, _ in known], [y for _, y, _ in known], label=name, **style)
             if column == "speedup":
                 for x, _, r in known:
-                    here.vlines(x, *r["metrics"]["speedup"]["ci95"], color=style["color"], linewidth=1)
+                    whisker(here, x, r["metrics"], style["color"])
             if not known:
                 here.text(0.5, 0.5, "not known on this device", transform=here.transAxes, ha="center", fontsize=8)
         _published(here, runs, published, column, axis, key, mark, places)
