@@ -62,12 +62,13 @@ def set_values(plain: dict[str, Any], overrides: dict[str, str]) -> dict[str, An
     """`plain` with the numbers of `overrides` in the places that it has for them."""
     plain = copy.deepcopy(plain)
     for key, value in overrides.items():
-        node, *path = plain, *key.split(".")
-        for part in path[:-1]:
+        if "." not in key or "@" in key:  # a group: what is composed holds it
+            continue
+        node, (*path, last) = plain, key.split(".")
+        for part in path:
             node = node[part]
-        if "." in key and "@" not in key:
-            assert path[-1] in node, key
-            node[path[-1]] = yaml.safe_load(value)
+        assert last in node, key
+        node[last] = yaml.safe_load(value)
     return plain
 
 

@@ -135,6 +135,8 @@ def threshold(runs: list[Run], published: list[Row]) -> "Figure":
         axes[0, 0].plot(x, mean, color=color, linewidth=1.2, label=f"{name}: threshold")
         low, high = ([m + sign * d for m, d in zip(mean, spread, strict=True)] for sign in (-1, 1))
         axes[0, 0].fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+        if len(runs) > 1:  # the thresholds are what is compared
+            continue
         rates = _running([(r.steps, r.accepted) for s in run["samples"] for r in s.method.rounds])
         here = {"color": color, "linestyle": ":", "linewidth": 1.0}
         axes[0, 0].plot(range(1, len(rates) + 1), rates, label=f"{name}: acceptance rate so far", **here)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.metrics.formulas import expected_tokens
 from skipbench.report.figures.runs import Run, by_group, decoded_share, speedups
-from skipbench.report.figures.style import BLUE, GREY, legend, method_style, new_figure, star, tints, whisker
+from skipbench.report.figures.style import BLUE, GREY, legend, method_style, new_figure, tints, whisker
 from skipbench.report.figures.sweeps import setting
 from skipbench.report.published import Row
 
@@ -37,16 +37,17 @@ def draft_length(runs: list[Run], published: list[Row]) -> "Figure":
         for run in runs:
             if setting(run, "method.stop.max_steps") == steps:
                 x, y = decoded_share(run), run["metrics"]["speedup"]["paired"]
-                label = f"K = {steps}, measured"
-                here.plot([x], [y], "o", color=color, markeredgecolor="black", markersize=6, label=label, zorder=3)
+                here.plot([x], [y], "o", color=color, markeredgecolor="black", markersize=6, zorder=3)
+                here.annotate(f"{steps}", (x, y), xytext=(5, 3), textcoords="offset points", fontsize=7)
                 whisker(here, x, run["metrics"], color)
     for row in published:
         if row["column"] == "alpha":
             label = f"paper: below {row['value']:g}, K = {row['max_steps']} is best"
             here.axvline(row["value"], color="black", linestyle=":", linewidth=1, label=label)
+    here.plot([], [], "o", color="white", markeredgecolor="black", label="measured, with its K")
     here.axhline(1.0, color=GREY, linewidth=0.6)
     here.set(xlabel="acceptance rate of a draft token", ylabel="speedup (x)", xlim=(0, 1.01), ylim=(0, None))
-    here.set_title("model: a draft step costs half a forward of the target", fontsize=8, loc="left")
+    here.set_title("curves: the model, a draft step costs half a forward of the target", fontsize=8, loc="left")
     legend(figure)
     return figure
 
@@ -86,9 +87,10 @@ def _printed_latencies(here: Any, published: list[Row]) -> None:
         color, named = method_style(method)["color"], method + (f", {sets} sets" if sets else "")
         if (method, sets) in gains:
             gain = gains[method, sets]
-            star(here, at, gain, f"{named}: {gain:g} at {at:g} s", color)
+            label = f"paper: {named}, {gain:g}x at {at:g} s"
+            here.plot([at], [gain], linestyle="none", marker="*", markersize=10, color=color, label=label)
         else:
-            here.axvline(at, color=color, linestyle=":", linewidth=1, label=f"paper: {named} {at:g} s")
+            here.axvline(at, color=color, linestyle=":", linewidth=1, label=f"paper: {named}, {at:g} s")
 
 
 def flexible(runs: list[Run], published: list[Row]) -> "Figure":
@@ -159,8 +161,9 @@ def by_task(runs: list[Run], published: list[Row]) -> "Figure":
     here = axes[0, 0]
     for task, color, marker in zip(tasks, _TASKS, "os^Dv<>P", strict=False):
         found = points.get(task, {})
-        x = [models.index(m) for m in found]
-        here.plot(x, list(found.values()), color=color, marker=marker, label=f"{task}, measured", linestyle="-")
+        if found:
+            x = [models.index(m) for m in found]
+            here.plot(x, list(found.values()), color=color, marker=marker, label=f"{task}, measured", linestyle="-")
         if known := printed.get(task):
             x = [models.index(m) for m in known]
             here.plot(
@@ -170,8 +173,8 @@ def by_task(runs: list[Run], published: list[Row]) -> "Figure":
         values = sorted(found[model] for found in printed.values() if model in found)
         if values:
             text = ", ".join(f"{v:g}" for v in values)
-            at = (models.index(model), values[-1])
-            here.annotate(text, at, xytext=(0, 8), textcoords="offset points", fontsize=7, ha="center")
+            at = (models.index(model), values[0])
+            here.annotate(text, at, xytext=(0, -16), textcoords="offset points", fontsize=7, ha="center")
     here.set_xticks(range(len(models)), models, rotation=20)
     here.set_xlim(-0.5, len(models) - 0.5)
     here.margins(y=0.15)

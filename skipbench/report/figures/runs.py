@@ -149,12 +149,14 @@ def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
 
 
 def layers_of(run: Run) -> int:
-    """Layers of the run's model: from the share of sub-layers that its metrics say is skipped.
+    """Layers of the run's model: what its settings know, else from the share of sub-layers that its metrics say is skipped.
 
     Raises:
-        SkipbenchError: nothing was skipped, so that the records do not tell.
+        SkipbenchError: neither tells.
     """
-    skipped = run["metrics"]["skipped"]
+    skipped, known = run["metrics"]["skipped"], run["settings"]["model"].get("architecture")
+    if known:
+        return int(known["layers"])
     if not skipped or not skipped.get("ratio"):
         raise SkipbenchError(f"{run['method']} skips no sub-layer, so that it has no skip map; draw another method")
     return round(float(skipped["attention"] + skipped["mlp"]) / float(skipped["ratio"]) / 2)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEW = 10
-"""Pairs below which a correlation is told apart from chance badly: at 10 its 95 % interval around 0 is -0.6 to 0.6."""
+"""Pairs up to which a correlation is told apart from chance badly: at 10 its 95 % interval around 0 is -0.6 to 0.6."""
 
 
 def _points(here: Any, points: list[tuple[float, float, Run]]) -> None:
@@ -34,7 +34,7 @@ def correlation(runs: list[Run], published: list[Row]) -> "Figure":
         text = f"r needs 3 runs that differ, here are {len(pairs)}"
         if len(pairs) > 2 and len({p[0] for p in pairs}) > 1 and len({p[1] for p in pairs}) > 1:
             r = statistics.correlation([p[0] for p in pairs], [p[1] for p in pairs])
-            few = ", too few to tell" if len(pairs) < FEW else ""
+            few = ", too few to tell" if len(pairs) <= FEW else ""
             text = f"r = {r:.2f}, R² = {r * r:.2f} ({len(pairs)} runs{few})"
         printed = [r["value"] for r in published if r["column"] == "correlation" and r.get("part") == column]
         here.set_title("\n".join([text, *(f"paper: r = {v:g}" for v in printed)]), fontsize=8, loc="left")

@@ -98,6 +98,7 @@ def star(axis: Any, x: float, value: float, text: str, color: str = "black") -> 
     """A published value where it belongs on both axes, its number beside it."""
     axis.plot([x], [value], linestyle="none", marker="*", markersize=10, color=color, label="paper", zorder=4)
     axis.annotate(text, (x, value), xytext=(4, 4), textcoords="offset points", fontsize=7, color=color)
+    axis.margins(y=0.1)  # room for the number of the highest
 
 
 def styled() -> AbstractContextManager[None]:

@@ -35,7 +35,7 @@ VALUES: dict[str, tuple[str, Value]] = {
     "TPT": ("TPT (tokens/s)", lambda r, _: r["metrics"]["tpt"]),
     "share": ("share of layer selection", lambda r, _: _adapt_share(r)),
     "share_saved": (
-        "layer selection saved",
+        "share of layer selection saved",
         lambda r, first: (
             1 - r["metrics"]["seconds"]["adapt"] / first["metrics"]["seconds"]["adapt"]
             if first["metrics"]["seconds"]["adapt"]
@@ -91,7 +91,8 @@ def sweep(
                 for x, _, r in known:
                     whisker(here, x, r["metrics"], style["color"])
             if not known:
-                here.text(0.5, 0.5, "not known on this device", transform=here.transAxes, ha="center", fontsize=8)
+                here.set_title("measured on a GPU only", fontsize=8, loc="left")
+                here.set_xlim(min(places.values()), max(places.values()))
         _published(here, runs, published, column, axis, key, mark, places)
         here.set(xlabel=label or axis, ylabel=VALUES[column][0])
         _ticks(here, places, texts)
