@@ -23,7 +23,8 @@ def course(runs: list[Run], published: list[Row]) -> "Figure":
     The tasks of a stream are shaded bands. Published values are dashed lines.
     """
     matched = {id(run): _matchness(run) for run in runs}
-    columns = ["alpha", *(["matchness"] if any(matched.values()) else []), "speedup"]
+    told = any(matched.values()) or any(row["column"] == "matchness" for row in published)
+    columns = ["alpha", *(["matchness"] if told else []), "speedup"]
     figure, axes = new_figure(len(columns), 1, (6.4, 1.2 + 1.9 * len(columns)))
     names, styles = labels(runs), line_styles([run["method"] for run in runs])
     for axis, column in zip(axes[:, 0], columns, strict=True):
@@ -55,12 +56,14 @@ def _matchness(run: Run) -> list[tuple[int, float]]:
 
 
 def _reference_lines(axis: "Axes", published: list[Row], column: str) -> None:
+    lines: dict[str, int] = {}
     for row in published:
         if row["column"] == column and row["value"] is not None:
+            number = lines[str(row.get("method"))] = lines.get(str(row.get("method")), -1) + 1
             named = ", ".join(str(row[k]) for k in ("method", "phase", "statistic") if k in row)
             color = method_style(str(row.get("method")))["color"]
             label = f"paper: {named} {row['value']:g}"
-            axis.axhline(row["value"], color=color, linestyle="--", linewidth=1.0, alpha=0.7, label=label)
+            axis.axhline(row["value"], color=color, linestyle=("--", ":", "-.")[number % 3], linewidth=1.0, label=label)
     ends = {r["column"]: r for r in published if r["column"] in (f"{column}_low", f"{column}_high")}
     if len(ends) == 2:
         low, high = (ends[f"{column}_{end}"] for end in ("low", "high"))

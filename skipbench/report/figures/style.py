@@ -129,9 +129,10 @@ def caption(runs: list[Run]) -> str:
         return "random models in memory: not a replication"
     counts = sorted({len(run["samples"]) for run in runs})
     samples = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    text = f"model {names('model')}; data {names('dataset')}; device {names('device')}; engine {names('engine')}; samples {samples}"
+    about = f"device {names('device')}; engine {names('engine')}; samples {samples}"
+    text = f"model {names('model')}; data {names('dataset')}\n{about}"
     embedded = caution([run["model"] for run in runs], [run["dataset"] for run in runs])
-    return f"{text}\nembedded model or data: not a replication" if embedded else text
+    return f"{text}; embedded model or data: not a replication" if embedded else text
 
 
 def save(figure: "Figure", runs: list[Run], stem: Path) -> list[Path]:
