@@ -45,7 +45,7 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
     planned_cells = dict.fromkeys(tuple(c.overrides.items()) for c in plan(name, [], scale) if c.run)
     first = {tuple(c.overrides.items()): c for c in reversed(plan(name, [], scale)) if c.run}
     for number, planned in enumerate(first[key] for key in planned_cells):
-        like = (*planned.overrides, *(planned.overrides.get(k) for k in ("model", "method", "dataset", "search.on")))
+        like = (*planned.overrides, planned.overrides["method"])
         if like not in composed:
             composed[like] = tables.composed(name, planned)
         plain = set_values(composed[like], planned.overrides)
@@ -62,6 +62,10 @@ def set_values(plain: dict[str, Any], overrides: dict[str, str]) -> dict[str, An
     """`plain` with the numbers of `overrides` in the places that it has for them."""
     plain = copy.deepcopy(plain)
     for key, value in overrides.items():
+        if key in ("model", "dataset"):
+            plain[key]["name"] = value
+        if key == "search.on":
+            plain["own_search"] = plain["own_search"] | {"name": value}
         if "." not in key or "@" in key:  # a group: what is composed holds it
             continue
         node, (*path, last) = plain, key.split(".")

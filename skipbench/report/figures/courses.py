@@ -143,7 +143,7 @@ def threshold(runs: list[Run], published: list[Row]) -> "Figure":
         rates = _running([(r.steps, r.accepted) for s in run["samples"] for r in s.method.rounds])
         here = {"color": color, "linestyle": ":", "linewidth": 1.0}
         axes[0, 0].plot(range(1, len(rates) + 1), rates, label=f"{name}: acceptance rate so far", **here)
-    axes[0, 0].set(xlabel="round", ylabel="threshold; acceptance rate (1)")
+    axes[0, 0].set(xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate")
     legend(figure)
     return figure
 

@@ -173,8 +173,9 @@ def by_task(runs: list[Run], published: list[Row]) -> "Figure":
         values = sorted(found[model] for found in printed.values() if model in found)
         if values:
             text = ", ".join(f"{v:g}" for v in values)
-            at = (models.index(model), values[0])
-            here.annotate(text, at, xytext=(0, -16), textcoords="offset points", fontsize=7, ha="center")
+            last = model == models[-1]  # lines rise: below them there is room, but not at their end
+            at = (models.index(model), values[-1 if last else 0])
+            here.annotate(text, at, xytext=(0, 8 if last else -16), textcoords="offset points", fontsize=7, ha="center")
     here.set_xticks(range(len(models)), models, rotation=20)
     here.set_xlim(-0.5, len(models) - 0.5)
     here.margins(y=0.15)

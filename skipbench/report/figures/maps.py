@@ -77,8 +77,8 @@ def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
 def against_context(runs: list[Run], published: list[Row]) -> "Figure":
     """Skipped attention and MLP sub-layers against context length, a point a set and a panel a run (KnapSpec Figure 3)."""
     figure, axes = new_figure(1, len(runs), (1.6 + 3.2 * len(runs), 3.4))
+    most = 1
     for here, run, name in zip(axes[0], runs, labels(runs), strict=True):
-        here.sharey(axes[0, 0])
         points = []
         for position, at, skipped in skip_sets(run, layers_of(run)):
             s = run["samples"][position]
@@ -89,8 +89,11 @@ def against_context(runs: list[Run], published: list[Row]) -> "Figure":
             face = color if part == 1 else "none"  # hollow, so that both show where they agree
             size = 12 if part == 1 else 40
             here.scatter(x, y, edgecolors=color, facecolors=face, marker=marker, s=size, label=kind)
-        here.set(xlabel="context length (tokens)", ylabel="skipped sub-layers", ylim=(-0.4, None))
+        here.set(xlabel="context length (tokens)", ylabel="skipped sub-layers")
+        most = max([most, *(max(p[1:]) for p in points)])
         here.set_title(name, fontsize=8, loc="left")
         here.yaxis.get_major_locator().set_params(integer=True)
+    for here in axes[0]:
+        here.set_ylim(-0.05 * most, 1.08 * most)
     legend(figure)
     return figure
