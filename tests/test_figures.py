@@ -72,7 +72,7 @@ def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> 
     assert axis.get_ylabel() == "speedup (x)" and axis.get_xlabel() == "rounds between optimisations"
     assert list(axis.get_lines()[0].get_xdata()) == [2, 8]
     assert axis.get_lines()[0].get_ydata()[0] == runs["clasp2"]["metrics"]["speedup"]["paired"]
-    assert "paper: best 128" in axis.get_legend_handles_labels()[1]
+    assert "paper: falls beyond 128" in axis.get_legend_handles_labels()[1]
 
 
 def test_a_correlation_over_too_few_runs_is_not_printed(runs: dict[str, Run]) -> None:
