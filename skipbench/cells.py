@@ -20,13 +20,13 @@ def finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     Raises:
         NotHereError: no set is stored, or the cell's own search is not done.
     """
-    from skipbench.bench.stored import best_of_trace, hashed_model, resolve, search_folder
+    from skipbench.bench.stored import best_of_trace, hashed_model, resolve
     from skipbench.runs.provenance import config_hash, run_name
 
     results = Path(plain["results"])
     method = dict(plain["method"])
     if plain.get("own_search"):
-        method["skip"] = best_of_trace(search_folder(plain)[0] / "trace.jsonl", plain["search"]["iterations"])
+        method["skip"] = best_of_trace(search_trace(plain), plain["search"]["iterations"])
         if method["skip"] is None:
             raise NotHereError(f"its search of {plain['search']['iterations']} sets is not done yet")
     elif "skip" in method:
@@ -36,6 +36,13 @@ def finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     settings = {k: v for k, v in plain.items() if k not in NOT_HASHED} | {"method": method, "model": model}
     parts = [settings[k]["name"] for k in ("model", "method", "dataset")]
     return settings, results / "runs" / run_name(parts, config_hash(settings))
+
+
+def search_trace(plain: dict[str, Any]) -> Path:
+    """The trace of a cell's own search: on the cell's dataset, or on the one that `own_search` holds."""
+    from skipbench.bench.stored import search_folder
+
+    return search_folder(plain | {"dataset": plain["own_search"]})[0] / "trace.jsonl"
 
 
 def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
@@ -98,14 +105,16 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
 
 def _searched(plain: dict[str, Any]) -> bool:
     """Searches the set of a cell whose set is of its own search; False where a dry run leaves it at that."""
-    from skipbench.bench.stored import best_of_trace, search_folder
+    from skipbench.bench.stored import best_of_trace
 
-    options = plain["search"]
-    folder, _ = search_folder(plain)
-    if best_of_trace(folder / "trace.jsonl", options["iterations"]) is not None:
+    options, trace = plain["search"], search_trace(plain)
+    plain = plain | {"dataset": plain["own_search"]}
+    if best_of_trace(trace, options["iterations"]) is not None:
         return True
     if plain["dry_run"]:
-        console.print(f"{folder}: a search of {options['iterations']} sets, missing", highlight=False, soft_wrap=True)
+        console.print(
+            f"{trace.parent}: a search of {options['iterations']} sets, missing", highlight=False, soft_wrap=True
+        )
         return False
     from skipbench.bench.memory import check_memory
     from skipbench.bench.offline import search_skip_set

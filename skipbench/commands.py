@@ -51,6 +51,8 @@ def _search(arguments: list[str]) -> None:
     plain = compose(arguments)
     if "skip" not in plain["method"]:
         raise SkipbenchError(f"method={plain['method']['name']} has no skip set to search; use method=self-sd")
+    if plain["search"]["on"] is not None:
+        raise SkipbenchError(f"search.on={plain['search']['on']} is for the cells of an experiment; here use dataset=")
     # Development prompts come from another seed of the generator, or from behind a file's first rows.
     rows = rows_of(plain["dataset"], plain["search"]["prompts"], seed_offset=1000, key="search.prompts")
     from skipbench.bench.memory import check_memory

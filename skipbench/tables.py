@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ def table(arguments: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def grid(experiment: str, words: Sequence[str]) -> list[dict[str, Any]]:
-    """The configuration of every cell of `experiment` that can be run, those that are the same once.
+def grid(experiment: str, words: Sequence[str]) -> list[tuple[Cell, dict[str, Any]]]:
+    """Every cell of `experiment` that can be run, those that are the same once, and its configuration.
 
     Args:
         words: overrides, and perhaps `scale=` and `models=`.
@@ -63,8 +64,11 @@ def grid(experiment: str, words: Sequence[str]) -> list[dict[str, Any]]:
     own, overrides = _own(words)
     scale = scale_of(experiment, own.get("scale"), False)
     models = [m for m in own.get("models", "").split(",") if m]
-    cells = [c for c in plan(experiment, overrides, scale, models) if c.run]
-    return list({tuple(c.overrides.items()): composed(experiment, c) for c in cells}.values())
+    unique: dict[tuple[tuple[str, str], ...], Cell] = {}
+    for one in plan(experiment, overrides, scale, models):
+        if one.run:
+            unique.setdefault(tuple(one.overrides.items()), one)
+    return [(one, composed(experiment, one)) for one in unique.values()]
 
 
 def scale_of(experiment: str, given: str | None, only: bool) -> str:
@@ -83,8 +87,16 @@ def scale_of(experiment: str, given: str | None, only: bool) -> str:
 
 
 def composed(experiment: str, planned: Cell) -> dict[str, Any]:
-    """The configuration of a planned cell."""
-    return compose(planned.words(experiment)) | ({"own_search": True} if planned.searches else {})
+    """The configuration of a planned cell; with a search of its own, `own_search` is the dataset that it searches on."""
+    plain = compose(planned.words(experiment))
+    if not planned.searches:
+        return plain
+    on = plain["search"]["on"]
+    if on is None:
+        return plain | {"own_search": plain["dataset"]}
+    # Keys of the cell's dataset, such as its length, are left out, so that all cells share the search on `on`.
+    rest = {k: v for k, v in planned.overrides.items() if not k.startswith("dataset.")} | {"dataset": on}
+    return plain | {"own_search": compose(replace(planned, overrides=rest).words(experiment))["dataset"]}
 
 
 def _own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:

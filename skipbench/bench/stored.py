@@ -33,7 +33,7 @@ def search_folder(config: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     settings = {k: config[k] for k in ("model", "method", "dataset", "engine", "search")}
     names = [config["model"]["name"], config["method"]["name"], options["strategy"]]
     settings["model"] = hashed_model(settings["model"])
-    settings = settings | {"search": {k: v for k, v in options.items() if k != "iterations"}}
+    settings = settings | {"search": {k: v for k, v in options.items() if k not in ("iterations", "on")}}
     return Path(config["results"]) / "search" / run_name(names, config_hash(settings)), settings
 
 
@@ -44,6 +44,12 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
     if len(lines) <= iterations or not trials:
         return None
     return str(min(trials, key=lambda t: t["value"])["skip"])
+
+
+def seconds_of_trace(trace: Path, iterations: int) -> float:
+    """What the first `iterations` sets of a search took, in seconds."""
+    trials = [json.loads(line) for _, line in read_lines(trace, repair=False)][1 : iterations + 1]
+    return sum(float(t["seconds_suggest"]) + float(t["seconds_objective"]) for t in trials)
 
 
 def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str:
