@@ -7,6 +7,7 @@ from skipbench.catalogue import choices, paper_side
 from skipbench.cells import cell, console, finish, search_trace
 from skipbench.errors import SkipbenchError
 from skipbench.grid import Cell
+from skipbench.runs.store import write_atomic
 from skipbench.tables import grid
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def figure(arguments: list[str]) -> None:
-    """Writes results/figures/NAME.png and .svg.
+    """Writes results/figures/NAME.png and .svg, and the records behind them as NAME.json, from which it draws them again.
 
     Raises:
         SkipbenchError: no such figure, or records are missing; it names them and the command that makes them.
@@ -24,6 +25,9 @@ def figure(arguments: list[str]) -> None:
     words = [a for a in arguments if a != "--render-only"]
     if words and words[0].endswith(".jsonl"):
         _of_brute_force(Path(words[0]))
+        return
+    if words and words[0].endswith(".json"):
+        _again(Path(words[0]))
         return
     known = sorted(set(choices("experiment")) & {*FIGURES, *NOT_RUN})
     if words and Path(words[0]).is_dir():
@@ -35,8 +39,8 @@ def figure(arguments: list[str]) -> None:
 
 
 def _of_experiment(name: str, words: list[str], only: bool) -> None:
-    from skipbench.report.figures.registry import NOT_RUN, draw
-    from skipbench.report.figures.style import save
+    from skipbench.report.figures.kept import dump_runs
+    from skipbench.report.figures.registry import NOT_RUN
 
     if name in NOT_RUN:
         raise SkipbenchError(f"{name} is not drawn from runs: {NOT_RUN[name]}")
@@ -58,12 +62,24 @@ def _of_experiment(name: str, words: list[str], only: bool) -> None:
             "; ".join([f"{name} lacks {len(missing)} of {len(cells)} records", *missing]) + f"; {command}"
         )
     if runs:
-        drawn, shown = draw(name, runs)
-        _say(save(drawn, shown, Path(cells[0][1]["results"]) / "figures" / name))
+        path = Path(cells[0][1]["results"]) / "figures" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, dump_runs(name, runs))
+        _again(path)
     elif not cells:
         reasons = paper_side(name).get("cases", [])
         told = "; ".join(str(case["reason"]) for case in reasons if "reason" in case)
         console.print(f"{name} has no cell that can be run: {told}", highlight=False, soft_wrap=True)
+
+
+def _again(path: Path) -> None:
+    """Draws the figure of a file of records beside it."""
+    from skipbench.report.figures.kept import read_runs
+    from skipbench.report.figures.registry import draw
+    from skipbench.report.figures.style import save
+
+    drawn, shown = draw(*read_runs(path))
+    _say(save(drawn, shown, path.with_suffix("")))
 
 
 def run_of(planned: Cell, plain: dict[str, Any]) -> "Run":
