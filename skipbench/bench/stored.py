@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import NotHereError
-from skipbench.runs.provenance import config_hash, run_name
+from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.store import read_lines, write_atomic
 
 
@@ -34,7 +34,7 @@ def search_folder(config: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     names = [config["model"]["name"], config["method"]["name"], options["strategy"]]
     settings["model"] = hashed_model(settings["model"])
     settings = settings | {"search": {k: v for k, v in options.items() if k not in ("iterations", "on")}}
-    return Path(config["results"]) / "search" / run_name(names, config_hash(settings)), settings
+    return Path(config["results"]) / "search" / run_name(names, config_hash(settings)), portable(settings)
 
 
 def best_of_trace(trace: Path, iterations: int) -> str | None:
