@@ -1,16 +1,19 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.families import family_of
 from skipbench.lm.frame import Frames, Tables
 from skipbench.lm.lean import LeanEngine
 from skipbench.lm.modules import ModulesEngine, Sublayer, rotary_tables
 from skipbench.lm.span import Span
+from skipbench.lm.strict import prove
 from skipbench.skipset import SkipSet
 
 
@@ -24,17 +27,21 @@ class Engine(Protocol):
     def head(self, hidden: Tensor) -> Tensor: ...
 
 
-ENGINES: dict[str, type[ModulesEngine] | type[LeanEngine]] = {"modules": ModulesEngine, "lean": LeanEngine}
+ENGINES: dict[str, Callable[..., Engine]] = {"modules": ModulesEngine, "lean": LeanEngine}
 
 
 class LM:
     """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers."""
 
-    def __init__(self, model: Any, engine: str = "lean") -> None:
-        """`model`: a causal language model of Hugging Face, of a known family, in evaluation mode.
+    def __init__(self, model: Any, engine: str = "lean", strict: bool = False, spare_mib: int = 512) -> None:
+        """
+        Args:
+            model: a causal language model of Hugging Face, of a known family, in evaluation mode.
+            strict: verified rows get the bits that decoding them alone would give; proven here, engine `lean` only.
+            spare_mib: memory that second layouts of weights may take in engine `lean`, MiB.
 
         Raises:
-            SkipbenchError: unknown family, rotary type or activation.
+            SkipbenchError: unknown family, rotary type or activation; a machine on which `strict` cannot be kept.
         """
         self.model, self.config = model, model.config
         family = family_of(self.config)
@@ -46,10 +53,19 @@ class LM:
         self.output_device = model.lm_head.weight.device
         head_dim = model.model.layers[0].self_attn.head_dim
         self.cache = KVCache(self.devices, self.config.num_key_value_heads, head_dim, self.dtype)
-        self.engine: Engine = ENGINES[engine](model, family, self.cache)
+        self._weight_bytes = self._count_weights()
+        if strict and engine == "modules":
+            raise SkipbenchError(
+                "engine.strict=true needs engine=lean: Hugging Face's attention takes all rows at once"
+            )
+        more: dict[str, Any] = {} if engine == "modules" else {"spare_mib": spare_mib, "strict": strict}
+        self.engine: Engine = ENGINES[engine](model, family, self.cache, **more)
+        self.strict = strict
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, Tables] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
+        if strict:
+            prove(self)
 
     @property
     def sublayers(self) -> int:
@@ -134,6 +150,9 @@ class LM:
 
     def weight_bytes(self) -> int:
         """Bytes that one decoding step must read: all weights but the embedding table, which it only looks one row up in."""
+        return self._weight_bytes
+
+    def _count_weights(self) -> int:
         tied = self.config.tie_word_embeddings
         total: int = sum(p.numel() * p.element_size() for p in self.model.parameters())
         table = self.model.model.embed_tokens.weight
