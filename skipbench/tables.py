@@ -13,6 +13,7 @@ from skipbench.cells import cell, console, finish, to_score
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.grid import Cell, paper_of, plan
+from skipbench.runs.provenance import engine_text
 from skipbench.runs.store import load_run, read_samples, write_atomic
 
 Run = dict[str, Any]
@@ -176,7 +177,7 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     state = load_run(folder)
     origin = dict(state["provenance"] or {})
     origin |= {
-        "engine": settings["engine"]["name"],
+        "engine": engine_text(settings["engine"]),
         "date": str(origin.get("started", ""))[:10],
         "torch": origin.get("versions", {}).get("torch"),
         "dtype": settings["model"]["dtype"],

@@ -45,10 +45,12 @@ def load_model(model: dict[str, Any], engine: dict[str, Any]) -> tuple[LM, Any]:
     torch.set_num_threads(engine["threads"])
     if model["device"].startswith("cuda") and not torch.cuda.is_available():
         raise SkipbenchError(f"model.device={model['device']}, but no CUDA device is at hand; use model.device=cpu")
+    if engine["spare_mib"] < 0:
+        raise SkipbenchError(f"engine.spare_mib={engine['spare_mib']}; wanted 0 or more")
     if "redundant" in model:
         return load_planted(
             model["architecture"], model["sets"]["self-sd"], model["seed"], model["path"], model["dtype"], engine["name"],
-            model["device"],
+            model["device"], engine["strict"], engine["spare_mib"],
         )  # fmt: skip
     return load(
         model["path"],
@@ -59,6 +61,8 @@ def load_model(model: dict[str, Any], engine: dict[str, Any]) -> tuple[LM, Any]:
         model["allow_pickle"],
         model["quantization"],
         model["architecture"],
+        engine["strict"],
+        engine["spare_mib"],
     )
 
 
@@ -91,6 +95,8 @@ def run(
     check_method(config["model"], make_method)
     _check_rows(folder, rows)
     lm, tokenizer = load_model(config["model"], config["engine"])
+    for note in lm.notes():
+        console.print(note, style="dim", highlight=False, soft_wrap=True)
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, dataset)
     if isinstance(method, UsesLatency) and method.latency is None:
@@ -98,6 +104,7 @@ def run(
         method.latency = stored_latency(lm, config["model"], config["engine"], _device_name(lm), results)
     origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
     origin |= {"device": _device_name(lm), "threads": torch.get_num_threads()}
+    origin |= {"kernels": lm.engine.kernels, "strict": lm.strict, "strict_cost": lm.strict_cost, "notes": lm.notes()}
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
     store = RunStore(folder, config, provenance(origin))
     settings = Settings(

@@ -45,7 +45,7 @@ class LeanEngine:
         self._embedding = model.model.embed_tokens.weight
         tied = model.lm_head.weight.data_ptr() == self._embedding.data_ptr()
         self._head = weights.fuse(model, ["lm_head"], 1, keep=tied)
-        self.kernels, self.faults = weights.kernels, weights.faults
+        self.kernels, self.notes = weights.kernels, weights.notes(self._embedding)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[T] -> [T, D]"""

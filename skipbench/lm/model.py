@@ -22,6 +22,10 @@ class Engine(Protocol):
 
     name: str
     sublayers: list[Sublayer]
+    kernels: dict[str, str]
+    """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
+    notes: list[str]
+    """What this machine lacks, what is used instead, and what it costs."""
 
     def embed(self, tokens: Tensor) -> Tensor: ...
     def head(self, hidden: Tensor) -> Tensor: ...
@@ -30,10 +34,13 @@ class Engine(Protocol):
 ENGINES: dict[str, Callable[..., Engine]] = {"modules": ModulesEngine, "lean": LeanEngine}
 
 
+SPARE_MIB = 512
+
+
 class LM:
     """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers."""
 
-    def __init__(self, model: Any, engine: str = "lean", strict: bool = False, spare_mib: int = 512) -> None:
+    def __init__(self, model: Any, engine: str = "lean", strict: bool = False, spare_mib: int = SPARE_MIB) -> None:
         """
         Args:
             model: a causal language model of Hugging Face, of a known family, in evaluation mode.
@@ -61,16 +68,25 @@ class LM:
         more: dict[str, Any] = {} if engine == "modules" else {"spare_mib": spare_mib, "strict": strict}
         self.engine: Engine = ENGINES[engine](model, family, self.cache, **more)
         self.strict = strict
+        self.strict_cost: float | None = None
+        """Verifying 9 rows strictly, against the same without it."""
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, Tables] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
         if strict:
-            prove(self)
+            self.strict_cost = prove(self)
 
     @property
     def sublayers(self) -> int:
         """S = 2L."""
         return 2 * self.layers
+
+    def notes(self) -> list[str]:
+        """Lines on what this machine lacks and what is used instead, and on the cost of `strict`."""
+        cost = (
+            [] if self.strict_cost is None else [f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify"]
+        )
+        return [*self.engine.notes, *cost]
 
     def allocate(self, capacity: int) -> None:
         """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache held is lost."""

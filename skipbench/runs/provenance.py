@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -38,6 +39,15 @@ def cpu_name() -> str:
     return match[1] if match else platform.processor() or platform.machine()
 
 
+def cpu_flags() -> set[str]:
+    """Instruction sets of the processor as Linux names them; empty where it does not say."""
+    try:
+        match = re.search(r"^flags\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return set(match[1].split()) if match else set()
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -66,6 +76,11 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
         "slurm": {k: v for k, v in os.environ.items() if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)},
         **extra,
     }
+
+
+def engine_text(engine: Mapping[str, Any]) -> str:
+    """Name of an engine's settings in tables: what changes the arithmetic stands behind it."""
+    return f"{engine['name']}, strict" if engine.get("strict") else str(engine["name"])
 
 
 def config_hash(config: dict[str, Any]) -> str:
