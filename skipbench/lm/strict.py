@@ -130,15 +130,14 @@ def _compare(what: str, found: Tensor, alone: Tensor) -> None:
     if torch.equal(found, alone):
         return
     gap = float((found.float() - alone.float()).abs().max())
-    dtype = str(found.dtype).removeprefix("torch.")
-    reason = (
-        "in float32 the fast products of one row and of several add in another order, and tokens are the same without it"
+    where = f"{found.device} in {str(found.dtype).removeprefix('torch.')}"
+    instead = (
+        "the products of float32 add in another order for one row and for several, and its tokens have to be vanilla's without strict: "
+        "use engine.strict=false, or model.dtype=bfloat16"
         if found.dtype == torch.float32
-        else "this machine's kernels add in another order when rows share a call"
+        else "the kernels of this machine add in another order when rows share a call: use engine.strict=false, which classifies every "
+        "divergence by its logit gap"
     )
     raise SkipbenchError(
-        f"engine.strict=true cannot be kept on {found.device} in {dtype}: {what} at once differ from the same rows one by one by up "
-        f"to {gap:.3g} ({reason}). Use engine.strict=false"
-        + ("" if found.dtype == torch.float32 else ", which classifies each divergence by its logit gap")
-        + (", or model.dtype=bfloat16" if found.dtype == torch.float32 else "")
+        f"engine.strict=true cannot be kept on {where}: {what} at once differ from the same rows one by one by up to {gap:.3g}; {instead}"
     )
