@@ -25,9 +25,11 @@ ROWS = (1, 4, 9)
 """Row counts that are raced: a step of decoding, and two sizes of verification."""
 DRAFT_STEPS = 4  # one-row passes in a usual round: eight draft steps with half of the sub-layers
 WORTH = 1.05  # a second layout must make such a round so much faster
-COLD_BYTES = 8 << 20  # weights that a race goes through in turns, so that they do not come from the second-level cache
+COLD_BYTES = (
+    48 << 20
+)  # weights that a race goes through in turns: from a cache, a layout can look twice as fast as it is
 PART_BYTES = 64 << 20  # of a larger weight only so much is raced: its time is bound by memory, and grows with its size
-REPEATS = 9
+REPEATS = 7
 
 Times = dict[str, list[float]]
 """Microseconds of every layout for `ROWS` rows."""
@@ -107,7 +109,7 @@ def race(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Times, str | No
     """Times of every layout for random weights of that shape, and why packing was left out."""
     outputs = max(1, min(outputs, PART_BYTES // (inputs * dtype.itemsize)))
     generator = torch.Generator().manual_seed(0)
-    count = max(1, min(24, COLD_BYTES // (outputs * inputs * dtype.itemsize)))
+    count = max(1, min(64, COLD_BYTES // (outputs * inputs * dtype.itemsize)))
     weights = [(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5).to(dtype) for _ in range(count)]
     fault = packing_fault(weights[0])
     layouts = ["rows", "columns"] if fault else ["rows", "columns", "packed"]
