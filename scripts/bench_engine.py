@@ -1,14 +1,19 @@
 """Ratios of interleaved runs: our vanilla on both engines against Hugging Face `generate`, and the cost of a round.
 
     python scripts/bench_engine.py --model tiny 12x768
+    python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16 --strict 64
 
-Medians of --runs runs in turns, after one of each that is not counted; tokens are checked to be the same. One line of JSON
-a figure follows the table.
+Every turn runs each call once, in random order; a figure is the median over --runs turns of the ratio within a turn, so that a
+machine that slows down in between moves both. The first turn is not counted; tokens are checked to be the same. `--strict N` adds
+what strict mode costs, and on how many of N prompts its outputs are vanilla's bit for bit. One line of JSON a figure, with its bar
+where there is one; lines on what was chosen or is missing go to stderr.
 """
 
 import argparse
 import json
+import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,14 +22,31 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from skipbench.bench.run import load_model
+from skipbench.compose import compose, rows_of
+from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
+from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
 from skipbench.lm.span import Span
+from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
-from skipbench.skipset import fixed_set
+from skipbench.skipset import SkipSet, fixed_set
 
 TINY = Path(__file__).resolve().parent.parent / "skipbench" / "models" / "tiny"
 EQUAL = "tokens equal generate's"
+IDENTICAL = "strict outputs identical to vanilla bit for bit"
+FULL, VERIFY = "vanilla lean / generate", "verify 9 rows / 1 row"
+BARS = {  # (figure, model, dtype), None for any: at least, at most
+    (FULL, "tiny", None): (1.7, None),
+    (FULL, "24x256", None): (1.6, None),
+    (FULL, "12x768", "float32"): (1.12, None),
+    (FULL, "12x768", "bfloat16"): (1.4, None),
+    ("draft half skipped / full pass", None, None): (None, 0.60),
+    (VERIFY, None, "bfloat16"): (None, 1.30),  # with AMX
+    (VERIFY, None, "float32"): (None, 2.1),
+    (IDENTICAL, None, "bfloat16"): (1.0, None),
+}
 SHAPES = {  # layers, hidden, feed-forward, vocabulary, query heads, K/V heads
     "12x768": (12, 768, 2048, 32000, 12, 12),
     "24x256": (24, 256, 688, 2048, 8, 4),
@@ -46,18 +68,31 @@ def checkpoint(name: str, dtype: torch.dtype) -> Any:
     return model.to(dtype)
 
 
+def bar(figure: str, model: str, dtype: str) -> dict[str, float]:
+    """`at_least` or `at_most` of a figure, empty where it has no bar."""
+    for (name, of, kind), (least, most) in BARS.items():
+        if name == figure and of in (None, model) and kind in (None, dtype):
+            return {k: v for k, v in (("at_least", least), ("at_most", most)) if v is not None}
+    return {}
+
+
 def seconds(call: Callable[[], Any]) -> float:
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
 
 
-def interleaved(calls: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
-    """Median seconds of each call, all taking turns."""
+def interleaved(calls: dict[str, Callable[[], Any]], runs: int) -> list[dict[str, float]]:
+    """Seconds of each call in every turn."""
+    turns, names = random.Random(0), list(calls)
     for call in calls.values():
         call()
-    times = [{name: seconds(call) for name, call in calls.items()} for _ in range(runs)]
-    return {name: statistics.median(t[name] for t in times) for name in calls}
+    return [{name: seconds(calls[name]) for name in turns.sample(names, len(names))} for _ in range(runs)]
+
+
+def ratio(times: list[dict[str, float]], above: str, below: str) -> float:
+    """Median over the turns of one call's time over another's."""
+    return statistics.median(t[above] / t[below] for t in times)
 
 
 def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, float]:
@@ -92,15 +127,44 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
     calls: dict[str, Callable[[], Any]] = {"generate": hugging_face, "lean": lambda: vanilla("lean")}
     calls |= {"modules": lambda: vanilla("modules"), "half": passes(1, half)}
     calls |= {f"rows {k}": passes(k) for k in (1, 2, 5, 9)}
+    print(f"{name} kernels: {lean.engine.kernels}", *lean.notes(), sep="\n", file=sys.stderr)
     with torch.inference_mode():
-        s = interleaved(calls, runs)
+        times = interleaved(calls, runs)
     found = {
-        "vanilla lean / generate": s["generate"] / s["lean"],
-        "vanilla modules / generate": s["generate"] / s["modules"],
+        FULL: ratio(times, "generate", "lean"),
+        "vanilla modules / generate": ratio(times, "generate", "modules"),
+        "draft half skipped / full pass": ratio(times, "half", "rows 1"),
     }
-    found["draft half skipped / full pass"] = s["half"] / s["rows 1"]
-    found |= {f"verify {k} rows / 1 row": s[f"rows {k}"] / s["rows 1"] for k in (2, 5, 9)}
+    found |= {f"verify {k} rows / 1 row": ratio(times, f"rows {k}", "rows 1") for k in (2, 5, 9)}
     return found | {EQUAL: float(same), f"distinct tokens of {tokens}": float(len(set(wanted)))}
+
+
+def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
+    """Cost and identity of strict mode in bfloat16: the embedded model, or a planted one of that shape, half or more skipped."""
+    chosen = ["model.dtype=bfloat16", "engine.strict=true"]
+    plain = compose(chosen if name == "tiny" else [*chosen, "model=planted", f"model.shape={name}"])
+    lm, tokenizer = load_model(plain["model"], plain["engine"])
+    print(name, *lm.notes(), sep="\n", file=sys.stderr)
+    skip = fixed_set("uniform", lm.layers, 0.4)
+    if name != "tiny":
+        skip = SkipSet.parse(plain["model"]["sets"]["self-sd"], lm.layers)
+    lm.allocate(640)
+    made = {
+        "chain": FixedSet("chain", skip, Drafter(Fixed(8))),
+        "tree": FixedSet("tree", skip, Drafter(Fixed(5), (4, 3, 2, 1))),
+    }
+    rows = rows_of(compose(["dataset=mini-stories"])["dataset"], prompts)
+    same = 0
+    for row in rows:
+        ids = tokenizer(row.prompt).input_ids[:256]
+        wanted = generate(lm, Vanilla(), ids, tokens).tokens
+        bits = [layer[: lm.cache.length].clone() for layer in lm.cache.rows]
+        same += all(
+            generate(lm, method, ids, tokens).tokens == wanted
+            and all(torch.equal(a[: len(b)], b) for a, b in zip(lm.cache.rows, bits, strict=True))
+            for method in made.values()
+        )
+    return {IDENTICAL: same / len(rows), "strict verify 9 rows / not strict": lm.strict_cost or 0.0}
 
 
 def main() -> None:
@@ -109,19 +173,30 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7, help="5 or more")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--strict", type=int, default=0, metavar="N", help="prompts that strict mode is checked on")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     args = parser.parse_args()
     if args.runs < 5:
         parser.error("a median of fewer than 5 runs says little")
     torch.set_num_threads(args.threads)
-    figures = [
-        (m, k, v) for m in args.model for k, v in measure(m, args.runs, args.tokens, getattr(torch, args.dtype)).items()
-    ]
-    for model, figure, value in figures:
-        print(f"{model:8} {figure:32} {value:6.2f}")
-    for model, figure, value in figures:
-        print(json.dumps({"model": model, "dtype": args.dtype, "figure": figure, "value": round(value, 3)}))
-    if args.dtype == "float32" and any(figure == EQUAL and not value for _, figure, value in figures):
+    if args.strict and args.dtype != "bfloat16":
+        parser.error("--strict needs --dtype bfloat16")
+    different = False
+    for model in args.model:
+        figures = measure(model, args.runs, args.tokens, getattr(torch, args.dtype))
+        if args.strict:
+            figures |= strict(model, args.strict, args.tokens)
+        for figure, value in figures.items():
+            line = {
+                "model": model,
+                "dtype": args.dtype,
+                "threads": args.threads,
+                "figure": figure,
+                "value": round(value, 3),
+            }
+            print(json.dumps(line | bar(figure, model, args.dtype)), flush=True)
+        different |= not figures[EQUAL]
+    if args.dtype == "float32" and different:
         raise SystemExit("tokens differ from generate's: the ratios compare different work")
 
 

@@ -47,9 +47,12 @@ def search_trace(plain: dict[str, Any]) -> Path:
 
 def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
     device = (provenance or {}).get("device", settings["model"]["device"])
-    names = {k: settings[k]["name"] for k in ("model", "method", "dataset", "engine")}
+    from skipbench.runs.provenance import engine_text
+
+    names = {k: settings[k]["name"] for k in ("model", "method", "dataset")}
     return {
         **names,
+        "engine": engine_text(settings["engine"]),
         "dtype": settings["model"]["dtype"],
         **({"sparsity": settings["model"]["sparsity"]} if "sparsity" in settings["model"] else {}),
         "device": device,

@@ -15,6 +15,7 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.grid import Cell, plan
 from skipbench.report.features import feature_tables, feature_texts
 from skipbench.report.published import paper_of
+from skipbench.runs.provenance import engine_text
 from skipbench.runs.store import load_run, read_samples, write_atomic
 
 Run = dict[str, Any]
@@ -194,7 +195,7 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     state = load_run(folder)
     origin = dict(state["provenance"] or {})
     origin |= {
-        "engine": settings["engine"]["name"],
+        "engine": engine_text(settings["engine"]),
         "date": str(origin.get("started", ""))[:10],
         "torch": origin.get("versions", {}).get("torch"),
         "dtype": settings["model"]["dtype"],

@@ -50,11 +50,11 @@ def load_model(model: dict[str, Any], engine: dict[str, Any], calibration: Seque
     """
     pattern = _sparsity(model)
     if pattern is None:
-        return _dense(model, engine["name"], engine["threads"])
-    lm, tokenizer = _dense(model, "modules", engine["threads"])
+        return _dense(model, engine)
+    lm, tokenizer = _dense(model, engine | {"name": "modules", "strict": False})
     tokens = min(model["calibration"]["tokens"], lm.max_positions)
     prune(lm, [tokenizer.encode(row.prompt)[:tokens] for row in calibration], pattern)
-    return LM(lm.model, engine["name"]), tokenizer
+    return LM(lm.model, engine["name"], engine["strict"], engine["spare_mib"]), tokenizer
 
 
 def _sparsity(model: dict[str, Any]) -> Pattern | None:
@@ -72,26 +72,30 @@ def _sparsity(model: dict[str, Any]) -> Pattern | None:
     return pattern
 
 
-def _dense(model: dict[str, Any], engine: str, threads: int) -> tuple[LM, Any]:
-    if threads < 1:
-        raise SkipbenchError(f"engine.threads={threads}; wanted 1 or more")
-    torch.set_num_threads(threads)
+def _dense(model: dict[str, Any], engine: dict[str, Any]) -> tuple[LM, Any]:
+    if engine["threads"] < 1:
+        raise SkipbenchError(f"engine.threads={engine['threads']}; wanted 1 or more")
+    torch.set_num_threads(engine["threads"])
     if model["device"].startswith("cuda") and not torch.cuda.is_available():
         raise SkipbenchError(f"model.device={model['device']}, but no CUDA device is at hand; use model.device=cpu")
+    if engine["spare_mib"] < 0:
+        raise SkipbenchError(f"engine.spare_mib={engine['spare_mib']}; wanted 0 or more")
     if "redundant" in model:
         return load_planted(
-            model["architecture"], model["sets"]["self-sd"], model["seed"], model["path"], model["dtype"], engine,
-            model["device"],
+            model["architecture"], model["sets"]["self-sd"], model["seed"], model["path"], model["dtype"], engine["name"],
+            model["device"], engine["strict"], engine["spare_mib"],
         )  # fmt: skip
     return load(
         model["path"],
         model["revision"],
         model["dtype"],
-        engine,
+        engine["name"],
         model["device"],
         model["allow_pickle"],
         model["quantization"],
         model["architecture"],
+        engine["strict"],
+        engine["spare_mib"],
     )
 
 
@@ -133,6 +137,8 @@ def run(
     check_method(config["model"], make_method)
     _check_rows(folder, rows)
     lm, tokenizer = load_model(config["model"], config["engine"], calibration)
+    for note in lm.notes():
+        console.print(note, style="dim", highlight=False, soft_wrap=True)
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, dataset)
     if isinstance(method, UsesLatency) and method.latency is None:
@@ -142,6 +148,7 @@ def run(
     if calibration:
         origin["calibration_sha256"] = rows_hash(list(calibration))
     origin |= {"device": _device_name(lm), "threads": torch.get_num_threads(), "layers": lm.layers}
+    origin |= {"kernels": lm.engine.kernels, "strict": lm.strict, "strict_cost": lm.strict_cost, "notes": lm.notes()}
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
     store = RunStore(folder, config, provenance(origin))
     settings = Settings(

@@ -56,6 +56,8 @@ class Engine:
     name: EngineName = EngineName.lean
     threads: int = 1
     warmup: int = 2
+    strict: bool = False
+    spare_mib: int = 512
 
 
 @dataclass

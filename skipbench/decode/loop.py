@@ -80,8 +80,8 @@ def generate(
 def _span(lm: LM, draft: Draft) -> Span:
     """The rows of the pending token and the draft behind the committed ones."""
     if draft.parent is None:
-        return Span.chain(lm.cache.length, 1 + len(draft.tokens))
-    return Span.tree(lm.cache.length, (-1, *(parent + 1 for parent in draft.parent)))
+        return Span.chain(lm.cache.length, 1 + len(draft.tokens)).verified()
+    return Span.tree(lm.cache.length, (-1, *(parent + 1 for parent in draft.parent))).verified()
 
 
 def _score(state: State, draft: Draft, taps: list[Tensor] | None) -> Tensor:
@@ -97,11 +97,12 @@ def _score(state: State, draft: Draft, taps: list[Tensor] | None) -> Tensor:
     early: list[list[Tensor]] = [*draft.early]
     if done < len(tokens):
         early.append([])
-        lm.run(lm.embed(tokens[done:]), Span.chain(base + done, len(tokens) - done), last=first, taps=early[-1])
+        behind = Span.chain(base + done, len(tokens) - done).verified()
+        lm.run(lm.embed(tokens[done:]), behind, last=first, taps=early[-1])
     hidden = torch.cat([states[first] for states in early])
     if taps is not None:
         taps += [torch.cat([states[s] for states in early]) for s in range(first)]
-    return lm.head(lm.run(hidden, Span.chain(base, len(tokens)), first=first, taps=taps))
+    return lm.head(lm.run(hidden, Span.chain(base, len(tokens)).verified(), first=first, taps=taps))
 
 
 def _verify(state: State, draft: Draft, logits: Tensor) -> tuple[list[int], int, list[int]]:

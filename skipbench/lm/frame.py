@@ -1,6 +1,7 @@
 """`Frame`: a span prepared for the sub-layers: rotary tables and masks of its rows, made once a pass."""
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ class Frame:
         else:
             self.index = torch.tensor(positions, device=tables.device)
         self.turns: tuple[Tensor, Tensor] | None = None
+        self.steps: list[Any] | None = None
         self._masks: dict[int | None, Tensor | None] = {}
         self._whole: Frame | None = None
 
@@ -60,7 +62,7 @@ class Frame:
         part = copy.copy(self)
         assert isinstance(self.index, Tensor)
         part.rows, part.end, part.index = rows, self.start + rows, self.index[:rows]
-        part.turns, part._masks, part._whole = None, {}, self
+        part.turns, part.steps, part._masks, part._whole = None, None, {}, self
         return part
 
     def mask(self, window: int | None) -> Tensor | None:

@@ -17,10 +17,8 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.families import Family
 from skipbench.lm.frame import Frame
 from skipbench.lm.modules import Sublayer
-
-# Below this many elements a weight is kept as [in, out], which is faster on a CPU; above, as Hugging Face keeps it,
-# [out, in]: then a product is bound by memory and the transposed copy was slower for one row.
-TRANSPOSE_LIMIT = 1 << 20
+from skipbench.lm.strict import laid_out
+from skipbench.lm.weights import Weights
 
 
 class LeanEngine:
@@ -28,20 +26,26 @@ class LeanEngine:
 
     name = "lean"
 
-    def __init__(self, model: Any, family: Family, cache: KVCache) -> None:
+    def __init__(self, model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool) -> None:
+        """`spare_mib`: memory that second layouts of weights may take, MiB; `strict`: verified rows pass attention one by one."""
         if model.config.hidden_act != "silu":
             raise SkipbenchError(
                 f"engine=lean knows hidden_act 'silu' only, the model has {model.config.hidden_act!r}; use engine=modules"
             )
         self.model = model
+        weights = Weights(spare_mib)
         self.sublayers: list[Sublayer] = []
         for index, layer in enumerate(model.model.layers):
             window = family.window(model.config, index)
-            self.sublayers.append(_attention(layer, index, window, family.qk_norm, model.config, cache))
-            self.sublayers.append(_mlp(layer, model.config))
+            self.sublayers.append(
+                _attention(layer, index, window, family.qk_norm, model.config, cache, weights, strict)
+            )
+            self.sublayers.append(_mlp(layer, model.config, weights))
         self._final_norm = _Norm(model.model.norm)
-        self._head = _fuse([model.lm_head])[0]
         self._embedding = model.model.embed_tokens.weight
+        tied = model.lm_head.weight.data_ptr() == self._embedding.data_ptr()
+        self._head = weights.fuse(model, ["lm_head"], 1, keep=tied)
+        self.kernels, self.notes = weights.kernels, weights.notes(self._embedding)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[T] -> [T, D]"""
@@ -49,45 +53,29 @@ class LeanEngine:
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [T, V] after the final norm."""
-        return torch.mm(self._final_norm(hidden), self._head)
+        return self._head(self._final_norm(hidden))
 
 
 class _Norm:
-    """RMS norm; one float32 row on a CPU takes its scale through Python, in 3 calls instead of 6."""
+    """RMS norm; float32 on a CPU takes fewer calls than torch's, and one row its scale through Python."""
 
     def __init__(self, module: Any) -> None:
         self.weight, self.eps = module.weight.data, module.variance_epsilon
         self.shape = tuple(self.weight.shape)
         self.scalar = self.weight.dtype == torch.float32 and self.weight.device.type == "cpu"
         self.zero = torch.zeros(1)
+        self.room = torch.full((1, 1), self.eps)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         if self.scalar and hidden.shape[0] == 1:
             row = hidden.view(-1)
             mean_square = float(torch.dot(row, row)) / self.shape[0]
             return torch.addcmul(self.zero, hidden, self.weight, value=1.0 / math.sqrt(mean_square + self.eps))
+        if self.scalar:
+            norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+            scale = torch.addcmul(self.room, norm, norm, value=1.0 / self.shape[0]).rsqrt_()
+            return torch.mul(hidden, self.weight).mul_(scale)
         return F.rms_norm(hidden, self.shape, self.weight, self.eps)
-
-
-def _fuse(linears: list[Any]) -> tuple[Tensor, Tensor | None]:
-    """One weight [in, out] (and bias [out] or None) for several linear modules, which become views of it."""
-    weight = torch.cat([m.weight.data for m in linears]) if len(linears) > 1 else linears[0].weight.data
-    if weight.numel() <= TRANSPOSE_LIMIT and weight.device.type == "cpu":
-        weight = weight.t().contiguous().t()
-    biases = [m.bias for m in linears]
-    offset = 0
-    for module in linears:
-        rows = module.weight.shape[0]
-        if len(linears) > 1:  # a lone weight may be tied to the embedding, which wants its own layout
-            module.weight.data = weight[offset : offset + rows]
-        offset += rows
-    if all(b is None for b in biases):
-        return weight.t(), None
-    return weight.t(), torch.cat([b.data for b in biases])
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
 
 
 def _turns(frame: Frame) -> tuple[Tensor, Tensor]:
@@ -103,23 +91,45 @@ def _turns(frame: Frame) -> tuple[Tensor, Tensor]:
     return frame.turns
 
 
-def _attention(layer: Any, index: int, window: int | None, qk_norm: bool, config: Any, cache: KVCache) -> Sublayer:
+def _attention(
+    layer: Any,
+    index: int,
+    window: int | None,
+    qk_norm: bool,
+    config: Any,
+    cache: KVCache,
+    weights: Weights,
+    strict: bool,
+) -> Sublayer:
     attn = layer.self_attn
     d, kv = attn.head_dim, config.num_key_value_heads
     heads = config.num_attention_heads
     rotated, half, scale = heads + kv, d // 2, attn.scaling
     norm = _Norm(layer.input_layernorm)
-    (qkv_weight, qkv_bias), (out_weight, out_bias) = (
-        _fuse([attn.q_proj, attn.k_proj, attn.v_proj]),
-        _fuse([attn.o_proj]),
-    )
+    qkv_of = weights.fuse(attn, ["q_proj", "k_proj", "v_proj"], config.num_hidden_layers)
+    out_of = weights.fuse(attn, ["o_proj"], config.num_hidden_layers)
     q_norm, k_norm = (attn.q_norm, attn.k_norm) if qk_norm else (None, None)
     grouped = heads != kv
+
+    def attend(query: Tensor, frame: Frame) -> Tensor:
+        """Queries [T, heads, d] over the cache up to the frame's end -> [T, heads * d]."""
+        t, end, mask = frame.rows, frame.end, frame.mask(window)
+        keys, values = cache.keys[index][:, :, :end], cache.values[index][:, :, :end]
+        if t == 1 and mask is None:
+            # The queries of a group are rows of one product over their shared keys: no copy and no mask is needed.
+            query = query.view(1, kv, heads // kv, d)
+            return F.scaled_dot_product_attention(query, keys, values, scale=scale).view(1, heads * d)
+        query = query.transpose(0, 1)[None]
+        causal = mask is None  # only a square chain from row 0 has no mask
+        out = F.scaled_dot_product_attention(
+            query, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=grouped
+        )
+        return out[0].transpose(0, 1).reshape(t, heads * d)
 
     def run(hidden: Tensor, frame: Frame) -> Tensor:
         t = frame.rows
         cos, sin = _turns(frame)
-        qkv = _product(norm(hidden), qkv_weight, qkv_bias).view(t, heads + 2 * kv, d)
+        qkv = qkv_of(norm(hidden)).view(t, heads + 2 * kv, d)
         turned = qkv[:, :rotated]
         if q_norm is not None and k_norm is not None:
             normed = (F.rms_norm(turned[:, :heads], (d,), q_norm.weight, q_norm.variance_epsilon),
@@ -129,38 +139,24 @@ def _attention(layer: Any, index: int, window: int | None, qk_norm: bool, config
         rows = cache.rows[index][frame.start : frame.end]
         rows[:, :kv] = turned[:, heads:]
         rows[:, kv:] = qkv[:, rotated:]
-        end, mask = frame.end, frame.mask(window)
-        keys, values = cache.keys[index][:, :, :end], cache.values[index][:, :, :end]
-        if t == 1 and mask is None:
-            # The queries of a group are rows of one product over their shared keys: no copy and no mask is needed.
-            query = turned[:, :heads].view(1, kv, heads // kv, d)
-            out = F.scaled_dot_product_attention(query, keys, values, scale=scale).view(1, heads * d)
+        if strict and t > 1 and frame.span.verifies:
+            each = laid_out(frame, cache.rows[index])
+            out = torch.cat([attend(turned[step.row : step.row + 1, :heads], step.alone) for step in each])
         else:
-            query = turned[:, :heads].transpose(0, 1)[None]
-            causal = mask is None  # only a square chain from row 0 has no mask
-            out = F.scaled_dot_product_attention(
-                query, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=grouped
-            )
-            out = out[0].transpose(0, 1).reshape(t, heads * d)
-        return (
-            torch.addmm(hidden, out, out_weight) if out_bias is None else hidden + _product(out, out_weight, out_bias)
-        )
+            out = attend(turned[:, :heads], frame)
+        return out_of.added(hidden, out)
 
     return run
 
 
-def _mlp(layer: Any, config: Any) -> Sublayer:
+def _mlp(layer: Any, config: Any, weights: Weights) -> Sublayer:
     norm = _Norm(layer.post_attention_layernorm)
-    up_weight, up_bias = _fuse([layer.mlp.gate_proj, layer.mlp.up_proj])
-    down_weight, down_bias = _fuse([layer.mlp.down_proj])
+    up_of = weights.fuse(layer.mlp, ["gate_proj", "up_proj"], config.num_hidden_layers)
+    down_of = weights.fuse(layer.mlp, ["down_proj"], config.num_hidden_layers)
 
     def run(hidden: Tensor, frame: Frame) -> Tensor:
-        gate, up = _product(norm(hidden), up_weight, up_bias).chunk(2, -1)
+        gate, up = up_of(norm(hidden)).chunk(2, -1)
         inner = F.silu(gate) * up
-        return (
-            torch.addmm(hidden, inner, down_weight)
-            if down_bias is None
-            else hidden + _product(inner, down_weight, down_bias)
-        )
+        return down_of.added(hidden, inner)
 
     return run

@@ -9,7 +9,7 @@ import torch
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import family_of
-from skipbench.lm.model import LM
+from skipbench.lm.model import LM, SPARE_MIB
 from skipbench.lm.planted import planted_model
 from skipbench.lm.shape import Shape
 from skipbench.skipset import SkipSet
@@ -18,7 +18,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_planted(
-    shape: dict[str, Any], skip: str, seed: int, tokenizer_path: str, dtype: str, engine: str, device: str
+    shape: dict[str, Any],
+    skip: str,
+    seed: int,
+    tokenizer_path: str,
+    dtype: str,
+    engine: str,
+    device: str,
+    strict: bool = False,
+    spare_mib: int = SPARE_MIB,
 ) -> tuple[LM, Any]:
     """A model of `shape` (arguments of `Shape`) made in memory, whose redundant sub-layers are `skip`, and a tokenizer.
 
@@ -34,7 +42,7 @@ def load_planted(
     made = Shape(**shape)
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
     model = planted_model(made, SkipSet.parse(skip, made.layers), seed, DTYPES[dtype], device, len(tokenizer))
-    return LM(model, engine), tokenizer
+    return LM(model, engine, strict, spare_mib), tokenizer
 
 
 def layer_count(path: str, revision: str | None = None) -> int:
@@ -59,6 +67,8 @@ def load(
     allow_pickle: bool = False,
     quantization: str = "none",
     shape: dict[str, Any] | None = None,
+    strict: bool = False,
+    spare_mib: int = SPARE_MIB,
 ) -> tuple[LM, Any]:
     """The model and its tokenizer.
 
@@ -68,6 +78,7 @@ def load(
         quantization: `int8` keeps the layers in one byte a weight (LLM.int8(), on a GPU), `fp4` and `nf4` in four bits, through
             bitsandbytes; the head stays as it is. Engine `modules` only.
         shape: sizes that the checkpoint must have, as arguments of `Shape`.
+        strict, spare_mib: as `LM` takes them.
         allow_pickle: also load `.bin` weights, which can run code. Code of the checkpoint itself is never run.
 
     Raises:
@@ -110,7 +121,7 @@ def load(
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")
     if not spread:
         model = model.to(device_map)
-    return LM(model.eval().requires_grad_(False), engine), tokenizer
+    return LM(model.eval().requires_grad_(False), engine, strict, spare_mib), tokenizer
 
 
 def _fewer_bits(quantization: str, dtype: torch.dtype) -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.families import family_of
 from skipbench.lm.frame import Frames, Tables
 from skipbench.lm.lean import LeanEngine
 from skipbench.lm.modules import ModulesEngine, Sublayer, rotary_tables
 from skipbench.lm.span import Span
+from skipbench.lm.strict import prove
 from skipbench.skipset import SkipSet
 
 
@@ -19,22 +22,33 @@ class Engine(Protocol):
 
     name: str
     sublayers: list[Sublayer]
+    kernels: dict[str, str]
+    """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
+    notes: list[str]
+    """What this machine lacks, what is used instead, and what it costs."""
 
     def embed(self, tokens: Tensor) -> Tensor: ...
     def head(self, hidden: Tensor) -> Tensor: ...
 
 
-ENGINES: dict[str, type[ModulesEngine] | type[LeanEngine]] = {"modules": ModulesEngine, "lean": LeanEngine}
+ENGINES: dict[str, Callable[..., Engine]] = {"modules": ModulesEngine, "lean": LeanEngine}
+
+
+SPARE_MIB = 512
 
 
 class LM:
     """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers."""
 
-    def __init__(self, model: Any, engine: str = "lean") -> None:
-        """`model`: a causal language model of Hugging Face, of a known family, in evaluation mode.
+    def __init__(self, model: Any, engine: str = "lean", strict: bool = False, spare_mib: int = SPARE_MIB) -> None:
+        """
+        Args:
+            model: a causal language model of Hugging Face, of a known family, in evaluation mode.
+            strict: verified rows get the bits that decoding them alone would give; proven here, engine `lean` only.
+            spare_mib: memory that second layouts of weights may take in engine `lean`, MiB.
 
         Raises:
-            SkipbenchError: unknown family, rotary type or activation.
+            SkipbenchError: unknown family, rotary type or activation; a machine on which `strict` cannot be kept.
         """
         self.model, self.config = model, model.config
         family = family_of(self.config)
@@ -46,15 +60,33 @@ class LM:
         self.output_device = model.lm_head.weight.device
         head_dim = model.model.layers[0].self_attn.head_dim
         self.cache = KVCache(self.devices, self.config.num_key_value_heads, head_dim, self.dtype)
-        self.engine: Engine = ENGINES[engine](model, family, self.cache)
+        self._weight_bytes = self._count_weights()
+        if strict and engine == "modules":
+            raise SkipbenchError(
+                "engine.strict=true needs engine=lean: Hugging Face's attention takes all rows at once"
+            )
+        more: dict[str, Any] = {} if engine == "modules" else {"spare_mib": spare_mib, "strict": strict}
+        self.engine: Engine = ENGINES[engine](model, family, self.cache, **more)
+        self.strict = strict
+        self.strict_cost: float | None = None
+        """Verifying 9 rows strictly, against the same without it."""
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, Tables] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
+        if strict:
+            self.strict_cost = prove(self)
 
     @property
     def sublayers(self) -> int:
         """S = 2L."""
         return 2 * self.layers
+
+    def notes(self) -> list[str]:
+        """Lines on what this machine lacks and what is used instead, and on the cost of `strict`."""
+        cost = (
+            [] if self.strict_cost is None else [f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify"]
+        )
+        return [*self.engine.notes, *cost]
 
     def allocate(self, capacity: int) -> None:
         """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache held is lost."""
@@ -134,6 +166,9 @@ class LM:
 
     def weight_bytes(self) -> int:
         """Bytes that one decoding step must read: all weights but the embedding table, which it only looks one row up in."""
+        return self._weight_bytes
+
+    def _count_weights(self) -> int:
         tied = self.config.tie_word_embeddings
         total: int = sum(p.numel() * p.element_size() for p in self.model.parameters())
         table = self.model.model.embed_tokens.weight

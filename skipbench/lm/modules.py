@@ -36,6 +36,8 @@ class ModulesEngine:
 
     def __init__(self, model: Any, family: Family, cache: KVCache) -> None:
         self.model = model
+        self.kernels: dict[str, str] = {}
+        self.notes: list[str] = []
         self._view = _LayerView(cache)
         self.sublayers: list[Sublayer] = []
         for index, layer in enumerate(model.model.layers):

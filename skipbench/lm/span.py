@@ -1,6 +1,6 @@
 """`Span`: which rows one forward pass runs, at which positions, and what each row may see."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ class Span:
     """Position of each row in the text, counted from 0."""
     parent: tuple[int, ...] | None = None
     """Index of each row's parent within the span, -1 for none, parents first; `None` for a chain."""
+    verifies: bool = False
+    """Whether the rows decide what is emitted: then a strict engine runs each as if it were alone."""
 
     @property
     def rows(self) -> int:
@@ -57,6 +59,10 @@ class Span:
         """
         parent = tuple(-1 if row == 0 else branch * rows + row - 1 for branch in range(count) for row in range(rows))
         return cls(start, visible, tuple(range(visible, visible + rows)) * count, parent)
+
+    def verified(self) -> "Span":
+        """The same rows as those of a verification."""
+        return replace(self, verifies=True)
 
     def family(self) -> NDArray[np.bool_]:
         """[T, T], true where a row may see another: itself and its ancestors among the rows of the span."""

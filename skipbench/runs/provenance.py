@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -37,6 +38,15 @@ def cpu_name() -> str:
     except OSError:
         match = None
     return match[1] if match else platform.processor() or platform.machine()
+
+
+def cpu_flags() -> set[str]:
+    """Instruction sets of the processor as Linux names them; empty where it does not say."""
+    try:
+        match = re.search(r"^flags\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return set(match[1].split()) if match else set()
 
 
 def _version(package: str) -> str | None:
@@ -82,6 +92,11 @@ def portable(value: Any) -> Any:
 def installed(path: str) -> Path:
     """Where a path of a record lies in this installation."""
     return PACKAGE / path.removeprefix("package:") if path.startswith("package:") else Path(path)
+
+
+def engine_text(engine: Mapping[str, Any]) -> str:
+    """Name of an engine's settings in tables: what changes the arithmetic stands behind it."""
+    return f"{engine['name']}, strict" if engine.get("strict") else str(engine["name"])
 
 
 def config_hash(config: dict[str, Any]) -> str:

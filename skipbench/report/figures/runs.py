@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from skipbench.errors import SkipbenchError
+from skipbench.runs.provenance import engine_text
 from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
 from skipbench.skipset import SkipSet
@@ -68,7 +69,7 @@ def read_run(
         model=settings["model"]["name"],
         method=settings["method"]["name"],
         dataset=settings["dataset"]["name"],
-        engine=settings["engine"]["name"],
+        engine=engine_text(settings["engine"]),
         device=str(origin.get("device", settings["model"]["device"])),
         layers=origin.get("layers"),
         settings=settings,

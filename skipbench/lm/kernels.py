@@ -1,0 +1,170 @@
+"""Which layout of a weight, and which product, is fastest on this machine: raced once, then kept in a file of the machine's.
+
+A weight [out, in] can be kept as `rows` (as Hugging Face keeps it), as `columns` ([in, out] in memory), both multiplied by
+`torch.mm`, or `packed` by oneDNN, through two private operators of torch that are used only where they agree with `F.linear`.
+No layout wins everywhere: in float32 `columns` was fastest for one row and slow for nine, `packed` the other way round.
+"""
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skipbench.runs.provenance import cpu_name
+from skipbench.runs.store import write_atomic
+
+ROWS = (1, 4, 9)
+"""Row counts that are raced: a step of decoding, and two sizes of verification."""
+DRAFT_STEPS = 4  # one-row passes in a usual round: eight draft steps with half of the sub-layers
+WORTH = 1.05  # a second layout must make such a round so much faster
+COLD_BYTES = (
+    48 << 20
+)  # weights that a race goes through in turns: from a cache, a layout can look twice as fast as it is
+PART_BYTES = 64 << 20  # of a larger weight only so much is raced: its time is bound by memory, and grows with its size
+REPEATS = 7
+
+Times = dict[str, list[float]]
+"""Microseconds of every layout for `ROWS` rows."""
+Product = Callable[[Tensor], Tensor]
+Sum = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Layouts for one row and for several; they are the same where one copy is kept."""
+
+    one: str
+    several: str
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.one, self.several)))
+
+    def __str__(self) -> str:
+        return self.one if self.one == self.several else f"{self.one} for one row, {self.several} for several"
+
+
+def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> Choice:
+    """The fastest layouts for a round of draft steps and verification, of those that memory allows; `rows` always is."""
+
+    def cost(choice: Choice) -> float:
+        several = times[choice.several]
+        return DRAFT_STEPS * times[choice.one][0] + sum(several[1:]) / len(several[1:])
+
+    pairs = [c for c in (Choice(a, b) for a in times for b in times) if c.layouts == ("rows",) or allowed(c.layouts)]
+    single = min((c for c in pairs if c.one == c.several), key=cost)
+    double = min(pairs, key=cost)
+    return double if cost(double) * WORTH < cost(single) else single
+
+
+def lay_out(weight: Tensor, layout: str) -> Tensor:
+    """`weight` [out, in] in a layout; `rows` is the weight itself."""
+    if layout == "columns":
+        return weight.t().contiguous().t()
+    if layout == "packed":
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS[-1])
+        return packed
+    return weight
+
+
+def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
+    """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight in any layout."""
+    if weight.is_mkldnn:
+        plain, binary = torch.ops.mkldnn._linear_pointwise.default, torch.ops.mkldnn._linear_pointwise.binary
+        return (lambda x: plain(x, weight, bias, "none", [], "")), (lambda r, x: binary(x, r, weight, bias, "add"))
+    across = weight.t()
+    if bias is None:
+        return (lambda x: torch.mm(x, across)), (lambda r, x: torch.addmm(r, x, across))
+    return (lambda x: torch.addmm(bias, x, across)), (lambda r, x: r + torch.addmm(bias, x, across))
+
+
+def packing_fault(weight: Tensor) -> str | None:
+    """Why the packed product cannot be used for weights like this one, `None` if it can."""
+    try:
+        product, added = products(lay_out(weight, "packed"), None)
+        generator = torch.Generator().manual_seed(0)
+        for rows in ROWS:
+            x = torch.randn(rows, weight.shape[1], generator=generator).to(weight.dtype)
+            residual = torch.randn(rows, weight.shape[0], generator=generator).to(weight.dtype)
+            wanted = F.linear(x.float(), weight.float())
+            room = 4 * torch.finfo(weight.dtype).eps * (1.0 + float(wanted.abs().max()) + float(residual.abs().max()))
+            for found, right in ((product(x), wanted), (added(residual, x), wanted + residual.float())):
+                if not float((found.float() - right).abs().max()) <= room * weight.shape[1] ** 0.5:
+                    return "it does not agree with torch.nn.functional.linear"
+    except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
+        return " ".join(str(error).split())[:120]
+    return None
+
+
+@torch.inference_mode()
+def race(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Times, str | None]:
+    """Times of every layout for random weights of that shape, and why packing was left out."""
+    outputs = max(1, min(outputs, PART_BYTES // (inputs * dtype.itemsize)))
+    generator = torch.Generator().manual_seed(0)
+    count = max(1, min(64, COLD_BYTES // (outputs * inputs * dtype.itemsize)))
+    weights = [(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5).to(dtype) for _ in range(count)]
+    fault = packing_fault(weights[0])
+    layouts = ["rows", "columns"] if fault else ["rows", "columns", "packed"]
+    calls = {name: [products(lay_out(w, name), None)[0] for w in weights] for name in layouts}
+    times: Times = {name: [] for name in layouts}
+    turns = random.Random(0)
+    for rows in ROWS:
+        x = torch.randn(rows, inputs, generator=generator).to(dtype)
+        best = dict.fromkeys(layouts, float("inf"))
+        for _ in range(REPEATS):
+            for name in turns.sample(layouts, len(layouts)):
+                began = time.perf_counter()
+                for call in calls[name]:
+                    call(x)
+                best[name] = min(best[name], (time.perf_counter() - began) / count * 1e6)
+        for name in layouts:  # the least of several: other programs of the machine only ever add
+            times[name].append(best[name])
+    return times, fault
+
+
+def cache_file() -> Path:
+    """Where the races of this user's machines are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skipbench" / "kernels.json"
+
+
+def raced(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Times, str | None]:
+    """`race`, or what the file holds of an earlier one with this processor, torch, number of threads, dtype and shape."""
+    parts = (cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}")
+    key = "; ".join([*parts, f"{torch.get_num_threads()} threads", str(dtype), f"{inputs}x{outputs}"])
+    known = _read().get(key)
+    if known is not None and _sound(known):
+        return known["times"], known["fault"]
+    times, fault = race(outputs, inputs, dtype)
+    entry = {"times": {k: [round(v, 2) for v in row] for k, row in times.items()}, "fault": fault}
+    try:
+        cache_file().parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(cache_file(), json.dumps(_read() | {key: entry}, indent=1) + "\n")
+    except OSError:  # a home that cannot be written to costs a race at every load, no more
+        pass
+    return times, fault
+
+
+def _read() -> dict[str, Any]:
+    """The file's entries; none where it is missing or broken, and the next race writes it anew."""
+    try:
+        found = json.loads(cache_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _sound(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("times"), dict) or "fault" not in entry:
+        return False
+    rows = entry["times"].values()
+    return {"rows", "columns"} <= set(entry["times"]) <= {"rows", "columns", "packed"} and all(
+        isinstance(r, list) and len(r) == len(ROWS) and all(isinstance(t, float) and t > 0 for t in r) for r in rows
+    )

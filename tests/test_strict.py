@@ -1,0 +1,138 @@
+"""Strict mode: the bits of speculative output are vanilla's in bfloat16, and the probe refuses where they are not."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_method, random_model
+
+from skipbench.bench.run import load_model
+from skipbench.compose import compose
+from skipbench.decode.loop import generate
+from skipbench.decode.method import Method
+from skipbench.errors import SkipbenchError
+from skipbench.lm.families import family_of
+from skipbench.lm.frame import Frame
+from skipbench.lm.lean import LeanEngine
+from skipbench.lm.model import LM
+from skipbench.lm.span import Span
+from skipbench.lm.strict import steps
+from skipbench.methods.vanilla import Vanilla
+
+PROMPTS = ["Once there was a dog and", "Lily and Tom went to the", "The dog had a red ball, and"]
+
+
+def strict_or_skip(*overrides: str) -> tuple[LM, Any]:
+    """The model under strict; skips the test on a machine where bfloat16 products depend on the rows."""
+    plain = compose(["model.dtype=bfloat16", "engine.strict=true", *overrides])
+    try:
+        lm, tokenizer = load_model(plain["model"], plain["engine"])
+    except SkipbenchError as error:
+        if "cannot be kept" not in str(error):
+            raise
+        pytest.skip(str(error))
+    lm.allocate(480)
+    return lm, tokenizer
+
+
+@functools.cache
+def tiny() -> tuple[LM, Any]:
+    return strict_or_skip()
+
+
+def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
+    """Tokens, and every committed key and value of every layer, are those of vanilla. Returns the accepted drafts."""
+    wanted = generate(lm, Vanilla(), prompt, length).tokens
+    committed = len(prompt) + length - 1
+    cache = [rows[:committed].clone() for rows in lm.cache.rows]
+    out = generate(lm, method, prompt, length)
+    assert out.tokens == wanted
+    assert max(r.nodes for r in out.rounds) > 1, "nothing was verified in several rows"
+    for found, alone in zip(lm.cache.rows, cache, strict=True):
+        assert torch.equal(found[:committed], alone)
+    return sum(r.accepted for r in out.rounds)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("uniform", ("method.ratio=0.3",)),
+        ("self-sd", ('method.skip="attn:3,5,7;mlp:4,6,8"',)),
+        ("clasp", ("method.interval=2",)),
+        ("swift", ("method.tree=[10,5,3,1]", "method.window=4", "method.beta=3")),
+        ("prompt-lookup", ("method.ngram=1",)),
+        ("lookahead", ()),
+        ("layerskip", ("method.exit_layer=10",)),
+    ],
+)
+def test_tiny_has_vanillas_bits(name: str, overrides: tuple[str, ...]) -> None:
+    lm, tokenizer = tiny()
+    method = make_method(name, *overrides, layers=lm.layers)
+    assert sum(same_bits(lm, method, tokenizer(prompt).input_ids * 2, 40) for prompt in PROMPTS[:2]) > 0
+
+
+def test_planted_has_vanillas_bits() -> None:
+    lm, tokenizer = strict_or_skip("model=planted", "model.shape=12x768")
+    plain = compose(["model=planted", "model.shape=12x768"])
+    skip = plain["model"]["sets"]["self-sd"]
+    method = make_method("fixed", f'method.skip="{skip}"', layers=lm.layers)
+    assert sum(same_bits(lm, method, tokenizer(prompt).input_ids, 16) for prompt in PROMPTS[:2]) > 0
+    tree = make_method("fixed", f'method.skip="{skip}"', "method.tree=[4,3,2,1]", layers=lm.layers)
+    same_bits(lm, tree, tokenizer(PROMPTS[2]).input_ids, 16)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
+def test_a_row_of_a_tree_sees_what_a_chain_would(family: str) -> None:
+    """In float64, where the order of additions is far below the bound: strict rows against the tree's mask, windows included."""
+    logits, cached = [], []
+    for strict in (False, True):
+        model = random_model(family).to(torch.float64)
+        lm = LM(model, spare_mib=0)
+        if strict:  # behind the probe's back, which float64 would not pass
+            lm.engine = LeanEngine(random_model(family).to(torch.float64), family_of(model.config), lm.cache, 0, True)
+        lm.allocate(64)
+        tokens = list(range(3, 25))
+        with torch.inference_mode():
+            lm.prefill(tokens)
+            tree = Span.tree(len(tokens), (-1, 0, 0, 2, 1, 4, 2, 3)).verified()
+            logits.append(lm.logits([5, 6, 7, 8, 9, 10, 11, 12], tree))
+            cached.append(lm.cache.rows[1][: tree.end].clone())
+    torch.testing.assert_close(logits[1], logits[0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(cached[1], cached[0], rtol=1e-9, atol=1e-9)
+
+
+def test_rows_of_a_chain_need_nothing_laid_out() -> None:
+    lm, _ = tiny()
+    tables = lm._tables[lm.devices[0]]
+    chain = steps(Frame(Span.chain(30, 5), tables))
+    assert [s.source for s in chain] == [None] * 5 and [s.alone.end for s in chain] == [31, 32, 33, 34, 35]
+    leaves = steps(Frame(Span.tree(30, (-1, 0, 0, 0, 3)), tables))
+    laid = [None if s.source is None else (s.at, s.source.tolist()) for s in leaves]
+    assert laid == [None, None, (31, [2]), (31, [3]), (32, [4])]
+
+
+def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: a strict engine whose rows share one call of attention."""
+    tiny()
+
+    monkeypatch.setattr(Span, "verified", lambda self: self)  # the engine then takes the rows for any others
+    plain = compose(["model.dtype=bfloat16", "engine.strict=true"])
+    with pytest.raises(
+        SkipbenchError, match=r"cannot be kept on cpu in bfloat16: .* differ from the same rows one by one"
+    ):
+        load_model(plain["model"], plain["engine"])
+
+
+def test_float32_and_modules_refuse() -> None:
+    plain = compose(["engine.strict=true"])
+    with pytest.raises(SkipbenchError, match=r"cpu in float32.*use engine\.strict=false, or model\.dtype=bfloat16"):
+        load_model(plain["model"], plain["engine"])
+    with pytest.raises(SkipbenchError, match="needs engine=lean"):
+        LM(random_model("llama"), "modules", strict=True)
+
+
+def test_the_model_loads_as_bfloat16() -> None:
+    lm, _ = tiny()
+    assert lm.dtype == torch.bfloat16 and lm.strict and lm.strict_cost is not None and lm.strict_cost > 0
+    assert any(line.startswith("strict: 9 rows") for line in lm.notes())
