@@ -63,5 +63,5 @@ def test_peers_decode_the_same_tokens() -> None:
 
 @pytest.mark.parametrize("name", ["vanilla", "clasp", "knapspec"])
 def test_peaks_are_of_a_text_as_long_as_said(name: str) -> None:
-    found = peak(name, ["model=planted", "model.shape=2x64", "model.dtype=float32"], 40, 12)
+    found = peak(name, ["model=planted", "model.shape=4x64", "model.dtype=float32"], 40, 12)
     assert found["peak"] >= found["before"] > found["cache"] > 0 and 1 <= found["rounds"] <= 11
