@@ -5,8 +5,9 @@
 The prediction is S = M / (d c + v + a): M tokens a round come from d draft steps that cost c each, a verification that costs v and
 an adaptation that costs a, all in passes of one row. d is (M - 1) / alpha where no output is cut. c and v are measured apart from
 the runs and in turns with them: every kind of pass that a method ran (skip set, rows, tree, early exit) by itself, at the mean
-length of the texts, with the reading of its result on the host. a is what the runs' own clock counts. What S leaves out is the host
-work of a round: looking drafts up, committing, bookkeeping. One line of JSON a method follows the table.
+length of the texts, with the reading of its result on the host, against a pass of one row just before it. a is what the runs' own
+clock counts, against their own vanilla. What S leaves out is the host work of a round: looking drafts up, committing, bookkeeping.
+One line of JSON a method follows the table.
 """
 
 import argparse
@@ -40,7 +41,8 @@ from skipbench.metrics.formulas import predicted_speedup
 from skipbench.profile.clock import Clock
 from skipbench.skipset import SkipSet
 
-LEFT_OUT = ("fixed", "vanilla")  # a set by hand, and nothing to predict
+LEFT_OUT = ("fixed", "self-sd-c", "vanilla")  # a set by hand or one that is not stored, and nothing to predict
+VISITS = 2  # of every kind of pass, a prompt and run
 
 
 @dataclass(frozen=True)
@@ -124,23 +126,30 @@ class Bench:
 
     @torch.inference_mode()
     def cost(self, at: int, kind: Pass, example: Any, before: tuple[Pass, Any]) -> float:
-        """Seconds of one pass behind another, as in a round: a draft step comes behind one, a verification behind the last of them."""
+        """Of one pass, its seconds over those of a pass of one row just before, so that a machine that slows down slows both.
+
+        Each comes behind another as in a round: a draft step behind one, a verification behind the last of them.
+        """
         state = State(self.lm, [5] * (at + 1), Sampler(), 10**6, frozenset())
         self.lm.cache.length = at
+        single = run_pass(state, Pass(1), None)
         first, call = run_pass(state, *before), run_pass(state, kind, example)
-        first()
-        began = self.now()
-        call()
-        return self.now() - began
+        seconds = []
+        for warm, timed in ((single, single), (first, call)):
+            warm()
+            began = self.now()
+            timed()
+            seconds.append(self.now() - began)
+        return seconds[1] / seconds[0]
 
     def measure(self, name: str, runs: int) -> dict[str, Any]:
         """What a method did, what its passes cost, and both speedups."""
-        fresh, one = self.method(name), Pass(1)
+        fresh = self.method(name)
         first = Watched(copy.deepcopy(fresh))
         outs = [self.decode(first, p) for p in self.prompts]
         lengths = [len(p) + len(o.tokens) / 2 for p, o in zip(self.prompts, outs, strict=True)]
         at = round(statistics.mean(lengths))
-        kinds = {one: None} | first.example
+        kinds = first.example
         drafts = [kind for kind, _ in first.passes.most_common() if kind.draft]
         costs: dict[Pass, list[float]] = {kind: [] for kind in kinds}
         seconds: list[tuple[float, float, float]] = []
@@ -154,8 +163,9 @@ class Bench:
                 decode = (sum(out.seconds.values()) - out.seconds["prefill"] for out in (base, ours))
                 total = [t + s for t, s in zip(total, (*decode, ours.seconds["adapt"]), strict=True)]
                 for kind, example in kinds.items():
-                    before = kind if kind.draft or kind == one or not drafts else drafts[0]
-                    costs[kind].append(self.cost(at, kind, example, (before, kinds[before])))
+                    before = kind if kind.draft or not drafts else drafts[0]
+                    for _ in range(VISITS):
+                        costs[kind].append(self.cost(at, kind, example, (before, kinds[before])))
             assert watched.passes == first.passes, "a run that is not repeatable cannot be compared"
             seconds.append((total[0], total[1], total[2]))
         return self.figures(
@@ -165,19 +175,17 @@ class Bench:
     def figures(
         self, name: str, outs: list[Any], passes: Counter[Pass], cost: dict[Pass, float], seconds: Any, same: bool
     ) -> dict[str, Any]:
-        one = cost[Pass(1)]
         rounds = [r for out in outs for r in out.rounds]
         emitted = sum(r.emitted for r in rounds)
         steps = sum(n for kind, n in passes.items() if kind.draft)
         drafting = sum(n * cost[kind] for kind, n in passes.items() if kind.draft)
         verifying = sum(n * cost[kind] for kind, n in passes.items() if not kind.draft)
-        adapting = statistics.median(s[2] for s in seconds)
         M, d = emitted / len(rounds), steps / len(rounds)
-        c, v, a = drafting / max(steps, 1) / one, verifying / len(rounds) / one, adapting / len(rounds) / one
+        c, v = drafting / max(steps, 1), verifying / len(rounds)
+        a = statistics.median(adapting / vanilla for vanilla, _, adapting in seconds) * M
         measured = statistics.median(s[0] / s[1] for s in seconds)
         predicted = predicted_speedup(M, d, c, v, a)
-        vanilla = statistics.median(s[0] for s in seconds) / emitted
-        found = {"M": M, "d": d, "c": c, "v": v, "a": a, "vanilla / pass": vanilla / one}
+        found = {"M": M, "d": d, "c": c, "v": v, "a": a}
         found |= {"measured": measured, "predicted": predicted, "ratio": measured / predicted}
         return {"method": name, **{k: round(x, 3) for k, x in found.items()}, "identical": same}
 

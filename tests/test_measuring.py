@@ -38,17 +38,19 @@ def test_a_method_is_predicted(bench: Bench) -> None:
 
 
 def test_predictions_follow_from_costs(bench: Bench) -> None:
-    """Passes of known cost: 4 steps of half a pass and verifications of 2, for 12 tokens in 3 rounds, and no adaptation."""
+    """Passes of known cost: 4 steps of half a pass and verifications of 2, and an adaptation of a quarter of vanilla's time."""
     watched = Watched(bench.method("self-sd"))
     out = bench.decode(watched, bench.prompts[0])
-    step, verified, one = Pass(1, True), Pass(5), Pass(1)
+    step, verified = Pass(1, True), Pass(5)
     rounds = out.rounds
     emitted = sum(r.emitted for r in rounds)
     passes = watched.passes.__class__({step: 4 * len(rounds), verified: len(rounds)})
-    found = bench.figures("x", [out], passes, {step: 0.5, verified: 2.0, one: 1.0}, [(emitted * 1.0, 8.0, 0.0)], True)
-    assert (found["d"], found["c"], found["v"], found["a"]) == (4.0, 0.5, 2.0, 0.0)
-    assert found["predicted"] == pytest.approx(emitted / len(rounds) / 4.0, abs=1e-3)
-    assert found["vanilla / pass"] == 1.0 and found["measured"] == pytest.approx(emitted / 8, abs=1e-3)
+    found = bench.figures("x", [out], passes, {step: 0.5, verified: 2.0}, [(emitted * 1.0, 8.0, emitted * 0.25)], True)
+    M = emitted / len(rounds)
+    assert (found["d"], found["c"], found["v"]) == (4.0, 0.5, 2.0)
+    assert found["a"] == pytest.approx(0.25 * M, abs=1e-3)  # a quarter of vanilla's time, spread over the rounds
+    assert found["predicted"] == pytest.approx(M / (4.0 + 0.25 * M), abs=1e-3)
+    assert found["measured"] == pytest.approx(emitted / 8, abs=1e-3)
 
 
 def test_peers_decode_the_same_tokens() -> None:
