@@ -6,8 +6,8 @@ The prediction is S = M / (d c + v + a): M tokens a round come from d draft step
 an adaptation that costs a, all in passes of one row. d is (M - 1) / alpha where no output is cut. c and v are measured apart from
 the runs and in turns with them: every kind of pass that a method ran (skip set, rows, tree, early exit) by itself, at the mean
 length of the texts, with the reading of its result on the host, against a pass of one row just before it. a is what the runs' own
-clock counts, against their own vanilla. What S leaves out is the host work of a round: looking drafts up, committing, bookkeeping.
-One line of JSON a method follows the table.
+clock counts, against their own vanilla; drafts that are looked up instead of computed are in it too. What S leaves out is the host
+work of a round: choosing thresholds, committing, bookkeeping. One line of JSON a method follows the table.
 """
 
 import argparse
@@ -128,7 +128,8 @@ class Bench:
     def cost(self, at: int, kind: Pass, example: Any, before: tuple[Pass, Any]) -> float:
         """Of one pass, its seconds over those of a pass of one row just before, so that a machine that slows down slows both.
 
-        Each comes behind another as in a round: a draft step behind one, a verification behind the last of them.
+        Each comes behind another as in a round: a draft step behind one, a verification behind the last of them (without drafts: behind the
+        most frequent one).
         """
         state = State(self.lm, [5] * (at + 1), Sampler(), 10**6, frozenset())
         self.lm.cache.length = at
@@ -151,6 +152,7 @@ class Bench:
         at = round(statistics.mean(lengths))
         kinds = first.example
         drafts = [kind for kind, _ in first.passes.most_common() if kind.draft]
+        usual = drafts[0] if drafts else first.passes.most_common(1)[0][0]
         costs: dict[Pass, list[float]] = {kind: [] for kind in kinds}
         seconds: list[tuple[float, float, float]] = []
         same = True
@@ -161,9 +163,10 @@ class Bench:
                 base, ours = self.decode(Vanilla(), prompt), self.decode(watched, prompt)
                 same &= base.tokens == ours.tokens
                 decode = (sum(out.seconds.values()) - out.seconds["prefill"] for out in (base, ours))
-                total = [t + s for t, s in zip(total, (*decode, ours.seconds["adapt"]), strict=True)]
+                beside = ours.seconds["adapt"] + (0.0 if drafts else ours.seconds["draft"])
+                total = [t + s for t, s in zip(total, (*decode, beside), strict=True)]
                 for kind, example in kinds.items():
-                    before = kind if kind.draft or not drafts else drafts[0]
+                    before = kind if kind.draft else usual
                     for _ in range(VISITS):
                         costs[kind].append(self.cost(at, kind, example, (before, kinds[before])))
             assert watched.passes == first.passes, "a run that is not repeatable cannot be compared"

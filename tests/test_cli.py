@@ -99,7 +99,7 @@ def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     )
     text = capsys.readouterr().out
     assert "embedded model: 12 layers" in text
-    assert "full pass" in text and "5000" in text
+    assert "pass us" in text and "5000" in text
 
 
 @pytest.mark.parametrize("engine", ["lean", "modules"])

@@ -9,7 +9,15 @@ import torch
 from conftest import random_lm
 
 from skipbench import cells, commands
-from skipbench.bench.latencies import FORMAT, floor_s, latency_path, part_bytes, points_to_measure, stored_latency
+from skipbench.bench.latencies import (
+    FORMAT,
+    SWEEPS,
+    floor_s,
+    latency_path,
+    part_bytes,
+    points_to_measure,
+    stored_latency,
+)
 from skipbench.bench.run import load_model
 from skipbench.catalogue import CONF, known_hardware
 from skipbench.compose import compose
@@ -124,7 +132,7 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
 
 def test_numbers_that_cannot_be_profiled() -> None:
     lm = random_lm("llama", "lean")
-    assert points_to_measure(lm, [8, 16, 500], [1, 5], 4) == ([8, 16], 4 * 2 * 2)
+    assert points_to_measure(lm, [8, 16, 500], [1, 5], 4) == ([8, 16], SWEEPS * 2 * 2)
     for contexts, rows in (([8], [1]), ([8, 500], [1]), ([8, 16], []), ([8, 16], [0]), ([8, 0], [1])):
         with pytest.raises(SkipbenchError, match="two contexts"):
             points_to_measure(lm, contexts, rows, 4)

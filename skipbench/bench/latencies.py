@@ -17,8 +17,8 @@ from skipbench.profile.roofline import Known, Roofline, roofline, row_bytes
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 from skipbench.runs.store import write_atomic
 
-CONTEXTS = 5  # lengths at which a run measures its own model
-SWEEPS = 4  # in turns over all points
+CONTEXTS, REPEATS = 3, 8  # a run measures its own model at thirds of its cache, with so many calls each
+SWEEPS = 2  # in turns over all points
 REACH = 2  # a model measured up to n tokens is used up to so many times n
 FORMAT = 2
 
@@ -43,7 +43,7 @@ def stored_latency(lm: LM, path: Path) -> LatencyModel:
     if record is not None and needed <= REACH * max(record["contexts"]):
         return LatencyModel(**record["model"])
     contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
-    points = measure(lm, contexts, [1], 20, lambda: None)
+    points = measure(lm, contexts, [1], REPEATS, lambda: None)
     found = fit(points, lm.layers)
     write_record(path, {"contexts": contexts, "model": dataclasses.asdict(found), "points": _plain(points)})
     return found

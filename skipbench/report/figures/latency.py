@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARTS = {"attention": (BLUE, "o"), "mlp": (ORANGE, "s")}
+ABOVE: dict[str, Any] = {"fontsize": 7, "loc": "lower left", "bbox_to_anchor": (0, 1)}  # lines fill the panels
 COLORS = (BLUE, ORANGE, GREEN, RED, PINK, SKY)
 
 
 def latency(record: Mapping[str, Any]) -> "Figure":
     """Two panels from the record of a profile; what memory and arithmetic allow is dashed in both."""
-    figure, axes = new_figure(1, 2, (8.4, 3.8))
+    figure, axes = new_figure(1, 2, (8.4, 4.2))
     _against_context(axes[0, 0], record)
     _against_rows(axes[0, 1], record)
     return figure
@@ -33,7 +34,7 @@ def _against_context(axis: Any, record: Mapping[str, Any]) -> None:
         least = [1e6 * f[part] for _, f in single]
         axis.plot(contexts, least, "--", color=color, linewidth=1, label=f"{name}, roofline")
     axis.set(xlabel="context length (tokens)", ylabel="one sub-layer, one row (us)", ylim=(0, None))
-    axis.legend(fontsize=7)
+    axis.legend(**ABOVE, ncols=2)
 
 
 def _against_rows(axis: Any, record: Mapping[str, Any]) -> None:
@@ -46,4 +47,4 @@ def _against_rows(axis: Any, record: Mapping[str, Any]) -> None:
         axis.plot(rows, [f["whole"] / one for _, f in here], "--", color=color, linewidth=1)
     axis.plot([], [], "--", color=GREY, linewidth=1, label="roofline")
     axis.set(xlabel="rows", ylabel="whole pass / that of one row", ylim=(0, None))
-    axis.legend(fontsize=7)
+    axis.legend(**ABOVE, ncols=2)
