@@ -42,7 +42,7 @@ from skipbench.profile.clock import Clock
 from skipbench.skipset import SkipSet
 
 LEFT_OUT = ("fixed", "self-sd-c", "vanilla")  # a set by hand or one that is not stored, and nothing to predict
-VISITS = 2  # of every kind of pass, a prompt and run
+VISITS = 4  # of every kind of pass, a prompt and run
 
 
 @dataclass(frozen=True)
