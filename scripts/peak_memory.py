@@ -28,12 +28,12 @@ METHODS = ["vanilla", "self-sd", "swift", "clasp", "knapspec"]
 SETTINGS = {  # so that the searches and programmes run within a few tokens, at their full size
     "swift": ["method.window=8", "method.beta=4"],
     "clasp": ["method.interval=2"],
-    "knapspec": ["method.interval=4", "method.history=3"],
+    "knapspec": ["method.interval=2", "method.history=1"],
 }
 
 
 def peak(name: str, overrides: list[str], context: int, tokens: int) -> dict[str, float]:
-    """Bytes of this process after a method has decoded, before it began, and of the cache."""
+    """Bytes of this process after a method has decoded, before it began, and of the cache; rounds, and searches or programmes run."""
     plain = compose([*overrides, f"method={name}", *SETTINGS.get(name, [])])
     lm, _ = load_model(plain["model"], plain["engine"])
     lm.allocate(context + SCRATCH_ROWS)
@@ -46,7 +46,10 @@ def peak(name: str, overrides: list[str], context: int, tokens: int) -> dict[str
     prompt = torch.randint(10, 1000, (context - tokens,), generator=generator).tolist()
     before = _bytes(lm.output_device)
     out = generate(lm, method, prompt, tokens)
-    return {"peak": _bytes(lm.output_device), "before": before, "cache": lm.cache.bytes, "rounds": len(out.rounds)}
+    trace = method.trace()
+    searched = len(trace.get("optimised", trace.get("step", [])))  # programmes of CLaSp and KnapSpec, steps of SWIFT
+    found = {"peak": _bytes(lm.output_device), "before": before, "cache": lm.cache.bytes}
+    return found | {"rounds": len(out.rounds), "searched": searched}
 
 
 def _bytes(device: torch.device) -> int:
@@ -75,7 +78,7 @@ def main() -> None:
         print(json.dumps(peak(args.one, overrides, args.context, args.tokens)))
         return
     base, lines = None, []
-    print(f"{'method':12}{'peak MiB':>10}{'before MiB':>12}{'cache MiB':>11}{'/ vanilla':>11}")
+    print(f"{'method':12}{'peak MiB':>10}{'before MiB':>12}{'cache MiB':>11}{'/ vanilla':>11}{'searched':>10}")
     for name in dict.fromkeys(["vanilla", *args.methods]):
         command = [sys.executable, __file__, *sys.argv[1:], "--one", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -84,7 +87,8 @@ def main() -> None:
         found = json.loads(done.stdout.splitlines()[-1])
         base = base or found["peak"]
         mib = (found[key] / 2**20 for key in ("peak", "before", "cache"))
-        print("{:12}{:10.0f}{:12.0f}{:11.0f}{:11.3f}".format(name, *mib, found["peak"] / base), flush=True)
+        columns = (name, *mib, found["peak"] / base, found["searched"])
+        print("{:12}{:10.0f}{:12.0f}{:11.0f}{:11.3f}{:10}".format(*columns), flush=True)
         ratio = round(found["peak"] / base, 3)
         line = {"figure": "peak memory / vanilla", "shape": args.shape, "dtype": args.dtype, "context": args.context}
         lines.append(line | {"method": name, "ratio": ratio, **found})
