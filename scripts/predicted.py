@@ -154,23 +154,24 @@ class Bench:
         drafts = [kind for kind, _ in first.passes.most_common() if kind.draft]
         usual = drafts[0] if drafts else first.passes.most_common(1)[0][0]
         costs: dict[Pass, list[float]] = {kind: [] for kind in kinds}
-        seconds: list[tuple[float, float, float]] = []
+        seconds: list[list[float]] = []  # of every run: vanilla, the method, its adaptation, drafting and verification
         same = True
         for _ in range(runs):
-            method, total = copy.deepcopy(fresh), [0.0, 0.0, 0.0]
+            method, total = copy.deepcopy(fresh), [0.0] * 5
             watched = Watched(method)
             for prompt in self.prompts:
                 base, ours = self.decode(Vanilla(), prompt), self.decode(watched, prompt)
                 same &= base.tokens == ours.tokens
                 decode = (sum(out.seconds.values()) - out.seconds["prefill"] for out in (base, ours))
                 beside = ours.seconds["adapt"] + (0.0 if drafts else ours.seconds["draft"])
-                total = [t + s for t, s in zip(total, (*decode, beside), strict=True)]
+                phases = (*decode, beside, ours.seconds["draft"], ours.seconds["verify"])
+                total = [t + s for t, s in zip(total, phases, strict=True)]
                 for kind, example in kinds.items():
                     before = kind if kind.draft else usual
                     for _ in range(VISITS):
                         costs[kind].append(self.cost(at, kind, example, (before, kinds[before])))
             assert watched.passes == first.passes, "a run that is not repeatable cannot be compared"
-            seconds.append((total[0], total[1], total[2]))
+            seconds.append(total)
         return self.figures(
             name, outs, first.passes, {k: statistics.median(v) for k, v in costs.items()}, seconds, same
         )
@@ -185,11 +186,13 @@ class Bench:
         verifying = sum(n * cost[kind] for kind, n in passes.items() if not kind.draft)
         M, d = emitted / len(rounds), steps / len(rounds)
         c, v = drafting / max(steps, 1), verifying / len(rounds)
-        a = statistics.median(adapting / vanilla for vanilla, _, adapting in seconds) * M
+        # In the runs, per round, in vanilla's time of a token: a, and to find where a prediction fails, what c d and v came to.
+        a, drafted, verified = (statistics.median(s[phase] / s[0] for s in seconds) * M for phase in (2, 3, 4))
         measured = statistics.median(s[0] / s[1] for s in seconds)
         predicted = predicted_speedup(M, d, c, v, a)
         found = {"M": M, "d": d, "c": c, "v": v, "a": a}
         found |= {"measured": measured, "predicted": predicted, "ratio": measured / predicted}
+        found |= {"c in runs": drafted / d if d else 0.0, "v in runs": verified}
         return {"method": name, **{k: round(x, 3) for k, x in found.items()}, "identical": same}
 
 

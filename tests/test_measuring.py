@@ -45,11 +45,20 @@ def test_predictions_follow_from_costs(bench: Bench) -> None:
     rounds = out.rounds
     emitted = sum(r.emitted for r in rounds)
     passes = watched.passes.__class__({step: 4 * len(rounds), verified: len(rounds)})
-    found = bench.figures("x", [out], passes, {step: 0.5, verified: 2.0}, [(emitted * 1.0, 8.0, emitted * 0.25)], True)
+    found = bench.figures(
+        "x",
+        [out],
+        passes,
+        {step: 0.5, verified: 2.0},
+        [[emitted * 1.0, 8.0, emitted * 0.25, emitted * 0.5, emitted * 0.1]],
+        True,
+    )
     M = emitted / len(rounds)
     assert (found["d"], found["c"], found["v"]) == (4.0, 0.5, 2.0)
     assert found["a"] == pytest.approx(0.25 * M, abs=1e-3)  # a quarter of vanilla's time, spread over the rounds
     assert found["predicted"] == pytest.approx(M / (4.0 + 0.25 * M), abs=1e-3)
+    assert found["c in runs"] == pytest.approx(0.5 * M / 4, abs=1e-3)
+    assert found["v in runs"] == pytest.approx(0.1 * M, abs=1e-3)
     assert found["measured"] == pytest.approx(emitted / 8, abs=1e-3)
 
 
