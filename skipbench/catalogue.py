@@ -4,7 +4,9 @@ import dataclasses
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from skipbench.config.hardware import Hardware
 from skipbench.config.model import HubModel
 from skipbench.errors import SkipbenchError
 from skipbench.lm.shape import ALIASES, Shape, square
@@ -41,6 +43,26 @@ def known_models() -> dict[str, dict[str, Any]]:
         facts = {"dtype": HubModel.dtype.value, "quantization": "none", "gated": False} | model_facts(name)
         if facts.get("architecture"):
             found[name] = facts | {"architecture": dataclasses.asdict(Shape(**facts["architecture"]))}
+    return found
+
+
+def known_hardware() -> dict[str, dict[str, Any]]:
+    """The devices whose rates are known, by name: `devices`, `memory_bytes`, `bandwidth` and `flops` as in `config/hardware.py`.
+
+    Raises:
+        SkipbenchError: a file of `conf/hardware` with other keys, or values of another type.
+    """
+    found = {}
+    for name in choices("hardware"):
+        if name.startswith("slurm-"):  # settings of a cluster, which say nothing of a device
+            continue
+        path = CONF / "hardware" / f"{name}.yaml"
+        try:
+            facts = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(Hardware), OmegaConf.load(path)))
+        except OmegaConfBaseException as error:
+            raise SkipbenchError(f"{path} is not as config/hardware.py says: {error}") from error
+        assert isinstance(facts, dict)
+        found[name] = {str(k): v for k, v in facts.items()}
     return found
 
 

@@ -1,12 +1,15 @@
 """From a composed configuration to its run: one cell."""
 
+import contextlib
 import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from skipbench.catalogue import known_models
+from skipbench.catalogue import known_hardware, known_models
 from skipbench.compose import calibration_of, instantiate, method_of, rows_of
 from skipbench.errors import NotHereError, SkipbenchError
 
@@ -94,7 +97,7 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
 
         check_memory(settings["model"], settings["dataset"]["max_new_tokens"], rows, known_models())
         console.print(f"{folder}", style="dim", highlight=False, soft_wrap=True)
-        metrics = run(settings, folder, rows, make_method, console, calibration_of(settings))
+        metrics = run(settings, folder, rows, make_method, console, known_hardware(), calibration_of(settings))
         write_atomic(folder / "table.md", markdown_cell(metrics, header(settings, load_run(folder)["provenance"])))
     if show:
         console.print(render_cell(metrics, header(settings, load_run(folder)["provenance"])))
@@ -132,3 +135,23 @@ def _searched(plain: dict[str, Any]) -> bool:
 def to_score(folder: Path) -> str:
     """What a run whose code is not executed yet is told by."""
     return f"not scored yet: python -m skipbench score {folder}"
+
+
+@contextlib.contextmanager
+def steps_shown(out: Console, name: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal, else a plain line for about every quarter of the steps; nothing is drawn while a step is timed."""
+    if out.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=out, transient=True, auto_refresh=False) as bar:
+            task = bar.add_task(name, total=total)
+            yield lambda: bar.update(task, advance=1, refresh=True)
+        return
+    done = 0
+
+    def line() -> None:
+        nonlocal done
+        done += 1
+        if done == total or done % max(1, total // 4) == 0:
+            out.print(f"{name}: {done}/{total} steps", highlight=False)
+
+    yield line

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from skipbench.catalogue import CONF, choices, known_models
-from skipbench.cells import console, header
+from skipbench.catalogue import CONF, choices, known_hardware, known_models
+from skipbench.cells import console, header, steps_shown
 from skipbench.compose import calibration_of, compose, instantiate, rows_of
 from skipbench.errors import SkipbenchError
 from skipbench.figure import figure
@@ -66,15 +66,35 @@ def _search(arguments: list[str]) -> None:
 
 
 def _profile(arguments: list[str]) -> None:
-    """Prints sub-layer latencies against context length and rows, and the roofline."""
+    """Measures sub-layer latencies against context length and rows, keeps the model fitted to them, prints and draws it."""
     plain = compose(arguments)
-    from skipbench.bench.latencies import latency_table
+    from skipbench.bench.latencies import latency_path, points_to_measure, profile, write_record
     from skipbench.bench.memory import check_memory
     from skipbench.bench.run import load_model
+    from skipbench.profile.roofline import device_name
+    from skipbench.report.figures.latency import latency
+    from skipbench.report.figures.style import save, styled
+    from skipbench.report.latencies import latency_table, title
 
-    check_memory(plain["model"], max(plain["profile"]["contexts"], default=0), [], known_models())
+    options = plain["profile"]
+    check_memory(plain["model"], max(options["contexts"], default=0), [], known_models())
     lm, _ = load_model(plain["model"], plain["engine"], calibration_of(plain))
-    console.print(latency_table(lm, plain["model"]["name"], **plain["profile"]))
+    contexts, steps = points_to_measure(lm, **options)
+    with steps_shown(console, "profile", steps) as advance:
+        record = profile(lm, contexts, options["rows"], options["repeats"], known_hardware(), advance)
+    device = device_name(lm.output_device)
+    path = latency_path(plain["model"], plain["engine"], device, Path(plain["results"]))
+    write_record(path, record)
+    text = title(record, plain["model"], plain["engine"], device)
+    console.print(latency_table(record, text))
+    left_out = sorted(set(options["contexts"]) - set(contexts))
+    if left_out:
+        console.print(f"left out, beyond the model's {lm.max_positions} positions: {', '.join(map(str, left_out))}")
+    with styled():
+        drawn = latency(record)
+    figures = save(drawn, [], Path(plain["results"]) / "figures" / f"profile-{path.stem}", text)
+    told = f"written: {path}, which method=knapspec and TPT now use; {figures[0]} and {figures[1].suffix}"
+    console.print(told, highlight=False, soft_wrap=True)
 
 
 def _list(arguments: list[str]) -> None:

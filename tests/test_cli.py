@@ -94,10 +94,12 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     commands.command("doctor", [f"results={tmp_path}"])
-    commands.command("profile", ["profile.contexts=[16,5000]", "profile.rows=[1,3]", "profile.repeats=3"])
+    commands.command(
+        "profile", ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=3", f"results={tmp_path}"]
+    )
     text = capsys.readouterr().out
     assert "embedded model: 12 layers" in text
-    assert "full pass" in text and "5000" in text
+    assert "pass us" in text and "5000" in text
 
 
 @pytest.mark.parametrize("engine", ["lean", "modules"])

@@ -10,7 +10,13 @@ import pytest
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.bootstrap import paired_ratio_interval
-from skipbench.metrics.formulas import expected_speedup_measured, expected_speedup_paper, expected_tokens, tpt
+from skipbench.metrics.formulas import (
+    expected_speedup_measured,
+    expected_speedup_paper,
+    expected_tokens,
+    predicted_speedup,
+    tpt,
+)
 from skipbench.metrics.summary import Latency, summarise
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
@@ -53,6 +59,17 @@ def test_expected_tokens_is_the_geometric_sum() -> None:
     assert expected_tokens(1.0, 3) == 4
     assert expected_tokens(1 - 1e-9, 3) == pytest.approx(4, rel=1e-6)
     assert expected_tokens(0.25, 1.5) == pytest.approx((1 - 0.25**2.5) / 0.75)
+
+
+def test_predicted_speedup_counts_the_steps_of_a_round() -> None:
+    # 4 steps of half a pass, a verification of 1.5 and adaptation of 0.5 make 4 passes for 3 tokens
+    assert predicted_speedup(3, 4, 0.5, 1.5, 0.5) == pytest.approx(3 / 4)
+    alpha = 0.8
+    assert predicted_speedup(5, 4 / alpha, 0.5, 1.5) == pytest.approx(expected_speedup_measured(5, alpha, 0.5, 1.5))
+    assert predicted_speedup(1, 2, 0.5, 1.0) == 0.5  # rejected drafts cost, although nothing is accepted
+    for bad in ((0.9, 1, 1, 1), (1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, 0)):
+        with pytest.raises(ValueError, match="need M"):
+            predicted_speedup(*bad)
 
 
 def test_tpt_divides_by_the_time_of_a_round() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from skipbench.bench.cell import Settings, run_cell
-from skipbench.bench.latencies import stored_latency
+from skipbench.bench.latencies import latency_path, stored_latency
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode, eos_ids
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import Method, UsesLatency
@@ -21,7 +21,8 @@ from skipbench.lm.load import layer_count, load, load_planted
 from skipbench.lm.model import LM
 from skipbench.lm.wanda import Pattern, parse_sparsity, prune
 from skipbench.metrics.summary import summarise
-from skipbench.profile.latency import read_bandwidth, roofline_s_per_token, sublayer_latency
+from skipbench.profile.latency import LatencyModel
+from skipbench.profile.roofline import Known, bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.provenance import provenance
 from skipbench.runs.record import Sample
 from skipbench.runs.store import RunStore, load_run
@@ -123,9 +124,10 @@ def run(
     rows: list[Row],
     make_method: MakeMethod,
     console: Console,
+    known: Known,
     calibration: Sequence[Row] = (),
 ) -> dict[str, Any]:
-    """Runs what is missing of a cell and returns its metrics.
+    """Runs what is missing of a cell and returns its metrics; `known` are the devices whose rates are known.
 
     Args:
         calibration: rows for `load_model`.
@@ -141,13 +143,14 @@ def run(
         console.print(note, style="dim", highlight=False, soft_wrap=True)
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, dataset)
+    device = device_name(lm.output_device)
+    latency = stored_latency(lm, latency_path(config["model"], config["engine"], device, folder.parent.parent))
     if isinstance(method, UsesLatency) and method.latency is None:
-        results = folder.parent.parent
-        method.latency = stored_latency(lm, config["model"], config["engine"], _device_name(lm), results)
+        method.latency = latency
     origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
     if calibration:
         origin["calibration_sha256"] = rows_hash(list(calibration))
-    origin |= {"device": _device_name(lm), "threads": torch.get_num_threads(), "layers": lm.layers}
+    origin |= {"device": device, "threads": torch.get_num_threads(), "layers": lm.layers}
     origin |= {"kernels": lm.engine.kernels, "strict": lm.strict, "strict_cost": lm.strict_cost, "notes": lm.notes()}
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
     store = RunStore(folder, config, provenance(origin))
@@ -163,7 +166,7 @@ def run(
     try:
         with _progress(console, len(prompts), len(store.samples())) as advance:
             samples = run_cell(lm, tokenizer, method, prompts, settings, store, advance)
-        metrics = _metrics(lm, samples, prompts)
+        metrics = _metrics(lm, samples, latency, known)
         metrics["score"] = corpus_summary(dataset["scorer"], samples, store.completions())
         store.write_metrics(metrics)
         failed = [s for s in samples if s.lossless == "failed"]
@@ -195,21 +198,14 @@ def _check_rows(folder: Path, rows: list[Row]) -> None:
         )
 
 
-def _metrics(lm: LM, samples: list[Sample], prompts: list[Prompt]) -> dict[str, Any]:
+def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel, known: Known) -> dict[str, Any]:
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
-    latency = sublayer_latency(lm, context)
-    floor_s = roofline_s_per_token(lm, context, read_bandwidth(lm.output_device, lm.weight_bytes()))
+    floor_s = roofline_s_per_token(lm, context, bandwidth(lm.output_device, lm.weight_bytes(), known))
     if lm.output_device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(lm.output_device)
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return summarise(samples, lm.layers, latency, floor_s, peak)
-
-
-def _device_name(lm: LM) -> str:
-    if lm.output_device.type == "cuda":
-        return torch.cuda.get_device_name(lm.output_device)
-    return str(lm.output_device)
+    return summarise(samples, lm.layers, latency.at(context), floor_s, peak)
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ class Search:
 @dataclass
 class Profile:
     contexts: list[int] = field(default_factory=lambda: [64, 256, 512, 1024])
-    rows: list[int] = field(default_factory=lambda: [1, 5, 9])
+    rows: list[int] = field(default_factory=lambda: [1, 2, 5, 9, 17])
     repeats: int = 20
 
 

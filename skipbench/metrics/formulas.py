@@ -7,6 +7,7 @@
 | `gamma` | draft steps a round; a mean, so fractional | steps |
 | `c` | cost of one draft step relative to one forward of the target on one token | 1 |
 | `v` | cost of one verification pass relative to one forward of the target on one token | 1 |
+| `a` | cost of a round's adaptation relative to one forward of the target on one token | 1 |
 """
 
 
@@ -62,3 +63,17 @@ def expected_speedup_measured(M: float, alpha: float, c: float, v: float) -> flo
     if alpha == 0:
         return 0.0
     return M / ((M - 1) * c / alpha + v)
+
+
+def predicted_speedup(M: float, steps: float, c: float, v: float, a: float = 0.0) -> float:
+    """Speedup over vanilla that follows from what a round costs: `M / (steps c + v + a)`, with `steps` draft steps a round.
+
+    Where no output is cut, `steps` is `(M - 1) / alpha`, and without adaptation this is `expected_speedup_measured`; it also
+    holds where everything is rejected.
+
+    Raises:
+        ValueError: `M < 1`, or `steps`, `c` or `a` is negative, or `v` is not positive.
+    """
+    if M < 1 or min(steps, c, a) < 0 or v <= 0:
+        raise ValueError(f"need M >= 1, steps >= 0, c >= 0, a >= 0 and v > 0, got {M=}, {steps=}, {c=}, {a=}, {v=}")
+    return M / (steps * c + v + a)

@@ -1,54 +1,102 @@
-"""Sub-layer latencies and memory bandwidth, measured in the engine under test."""
+"""Sub-layer latencies, measured in the engine under test, and the model of them that methods weigh sub-layers by."""
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from skipbench.lm.model import LM
+from skipbench.lm.planted import planted_model
+from skipbench.lm.shape import Shape
 from skipbench.lm.span import Span
 from skipbench.metrics.summary import Latency
+from skipbench.skipset import SkipSet
 
+UNTIMED = 3  # calls before the timed ones
+NARROW = 64  # width of the model whose arithmetic takes next to nothing
 
-def _seconds(call: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Median of `repeats` timed calls after three that are not timed."""
-    times = []
-    for i in range(repeats + 3):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        began = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if i >= 3:
-            times.append(time.perf_counter() - began)
-    return statistics.median(times)
+Times = Mapping[str, Sequence[float]]
+"""Seconds of every timed call of `attention`, `mlp` (one sub-layer each), `head`, and `whole`, a full pass with the head."""
 
 
 @torch.inference_mode()
-def sublayer_latency(lm: LM, context_tokens: int, rows: int = 1, repeats: int = 20) -> Latency:
-    """Seconds of one attention, one MLP and the head for `rows` rows behind `context_tokens` committed ones.
+def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str, list[float]]:
+    """`Times` for `rows` rows behind `context_tokens` committed ones.
 
     All attentions are timed as one run, and all MLPs, so that weights come from memory as in decoding. What the cache
     holds behind `context_tokens` is overwritten.
     """
     lm.allocate(context_tokens + rows)
-    device = lm.devices[0]
-    frame = lm.frames(Span.chain(context_tokens, rows)).on(device)
-    hidden = lm.embed([0] * rows)
+    device = lm.output_device
+    span = Span.chain(context_tokens, rows)
+    frames = lm.frames(span)
+    tokens = [0] * rows
+    hidden = lm.embed(tokens)
+    inputs = {d: (hidden.to(d), frames.on(d)) for d in set(lm.devices)}
 
     def through(kind: int) -> Callable[[], None]:
+        calls = [(sublayer, *inputs[d]) for sublayer, d in zip(lm.engine.sublayers[kind::2], lm.devices, strict=True)]
+
         def run() -> None:
-            for sublayer in lm.engine.sublayers[kind::2]:
-                sublayer(hidden, frame)
+            for sublayer, state, frame in calls:
+                sublayer(state, frame)
 
         return run
 
-    attention = _seconds(through(0), device, repeats) / lm.layers
-    mlp = _seconds(through(1), device, repeats) / lm.layers
-    return Latency(attention, mlp, _seconds(lambda: lm.head(hidden), device, repeats), lm.layers, context_tokens)
+    last = hidden.to(device)
+    calls: dict[str, Callable[[], object]] = {
+        "attention": through(0),
+        "mlp": through(1),
+        "head": lambda: lm.head(last),
+        "whole": lambda: lm.logits(tokens, span),
+    }
+    found: dict[str, list[float]] = {part: [] for part in calls}
+    for _ in range(UNTIMED):
+        for call in calls.values():
+            call()
+    for _ in range(repeats):  # in turns, so that a busy moment of the machine does not fall on one part alone
+        for part, call in calls.items():
+            found[part].append(_seconds(call, device) / (lm.layers if part in ("attention", "mlp") else 1))
+    return found
+
+
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+@dataclass(frozen=True)
+class Point:
+    """Seconds of the parts of a pass at one context length and number of rows, and of a whole pass.
+
+    They are lower quartiles: what else runs on a machine only adds time, and a median moves when it runs for long.
+    """
+
+    context: int
+    rows: int
+    attention_s: float
+    mlp_s: float
+    head_s: float
+    whole_s: float
+
+    @classmethod
+    def of(cls, context: int, rows: int, times: Times) -> "Point":
+        return cls(context, rows, *(_lower_quartile(times[part]) for part in ("attention", "mlp", "head", "whole")))
+
+    def sum_s(self, layers: int) -> float:
+        """What the parts make of a pass of `layers` layers."""
+        return layers * (self.attention_s + self.mlp_s) + self.head_s
+
+
+def _lower_quartile(values: Sequence[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 4]
 
 
 @dataclass(frozen=True)
@@ -67,39 +115,35 @@ class LatencyModel:
         return Latency(attention_s, self.mlp_s, self.head_s, self.layers, context_tokens)
 
 
-def fit_latency(lm: LM, contexts: Sequence[int], repeats: int = 20) -> LatencyModel:
-    """Least squares over latencies measured at several context lengths (at least two); a falling line becomes a constant."""
-    measured = [sublayer_latency(lm, n, 1, repeats) for n in contexts]
-    attention_s = [m.attention_s for m in measured]
-    slope, base = statistics.linear_regression(contexts, attention_s)
+def fit(points: Sequence[Point], layers: int) -> LatencyModel:
+    """Least squares over points of one row at two contexts or more; where attention falls with the context it becomes constant."""
+    attention_s = [p.attention_s for p in points]
+    slope, base = statistics.linear_regression([p.context for p in points], attention_s)
     if slope < 0 or base <= 0:
         slope, base = 0.0, statistics.median(attention_s)
-    mlp_s, head_s = (statistics.median(values) for values in zip(*((m.mlp_s, m.head_s) for m in measured), strict=True))
-    return LatencyModel(base, slope, mlp_s, head_s, lm.layers)
+    mlp_s, head_s = statistics.median(p.mlp_s for p in points), statistics.median(p.head_s for p in points)
+    return LatencyModel(base, slope, mlp_s, head_s, layers)
 
 
-@torch.inference_mode()
-def read_bandwidth(device: torch.device, size_bytes: int) -> float:
-    """Bytes/s at which a matrix of `size_bytes` (at most 256 MiB) is read by a matrix-vector product, the best of ten.
+def residuals(model: LatencyModel, points: Sequence[Point]) -> dict[str, list[float]]:
+    """Of every point, what was measured over what the model says, less 1: attention, MLP, head, and the whole pass."""
+    found: dict[str, list[float]] = {"attention": [], "mlp": [], "head": [], "whole": []}
+    for point in points:
+        fitted = model.at(point.context)
+        said = (fitted.attention_s, fitted.mlp_s, fitted.head_s, fitted.target_s())
+        measured = (point.attention_s, point.mlp_s, point.head_s, point.whole_s)
+        for part, m, s in zip(found, measured, said, strict=True):
+            found[part].append(m / s - 1)
+    return found
 
-    The size is the model's own, so that a model that fits into a cache is held against the cache's bandwidth.
+
+def overhead(lm: LM, repeats: int) -> Latency:
+    """Seconds that a sub-layer takes beside its arithmetic: Python, dispatch and kernel launches.
+
+    Measured as the time of the same engine's sub-layers in a model of the same family, dtype and device that is only 64 wide.
     """
-    columns = 4096
-    rows = max(1, min(size_bytes, 256 << 20) // (4 * columns))
-    matrix, vector = torch.ones(rows, columns, device=device), torch.ones(columns, device=device)
-    best = float("inf")
-    for _ in range(10):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        began = time.perf_counter()
-        torch.mv(matrix, vector)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - began)
-    return 4 * rows * columns / best
-
-
-def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:
-    """Seconds that reading all weights and the K/V rows of `context_tokens` takes at `bandwidth` bytes/s."""
-    row_bytes = sum(r[0].numel() * r.element_size() for r in lm.cache.rows)
-    return (lm.weight_bytes() + context_tokens * row_bytes) / bandwidth
+    layers = 4
+    shape = Shape(layers, NARROW, 1, 1, NARROW, NARROW, NARROW, NARROW, family=lm.config.model_type)
+    narrow = LM(planted_model(shape, SkipSet.of(layers), 0, lm.dtype, str(lm.devices[0]), NARROW), lm.engine.name)
+    point = Point.of(1, 1, part_times(narrow, 1, 1, repeats))
+    return Latency(point.attention_s, point.mlp_s, point.head_s, lm.layers, 1)

@@ -22,12 +22,13 @@ from skipbench.runs.provenance import portable
 from skipbench.runs.record import Sample, dump, parse
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replaces a file as a whole: a reader sees the old text or the new one."""
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replaces a file as a whole: a reader sees the old content or the new one."""
+    data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)

@@ -1,11 +1,13 @@
 """How every figure looks: one colour a method, captions, and files whose bytes depend on the data only."""
 
+import io
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.report.definitions import caution
 from skipbench.report.figures.runs import Run
+from skipbench.runs.store import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,14 +137,24 @@ def caption(runs: list[Run]) -> str:
     return f"{text}; embedded model or data: not a replication" if embedded else text
 
 
-def save(figure: "Figure", runs: list[Run], stem: Path) -> list[Path]:
-    """Writes `stem`.png and .svg with the caption below; the same figure gives the same bytes."""
+def save(figure: "Figure", runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:
+    """Writes `stem`.png and .svg, each as a whole or not at all, with `text` or the caption of the runs below.
+
+    The same figure gives the same bytes.
+    """
     import matplotlib
 
     stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
+    made = {}
     with matplotlib.rc_context(SETTINGS):
-        figure.supxlabel(caption(runs), fontsize=7, color="#444444", wrap=True)
-        figure.savefig(paths[0], dpi=150, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"Date": None, "Creator": None})
-    return paths
+        figure.supxlabel(caption(runs) if text is None else text, fontsize=7, color="#444444", wrap=True)
+        for kind, options in (
+            ("png", {"dpi": 150, "metadata": {"Software": None}}),
+            ("svg", {"metadata": {"Date": None, "Creator": None}}),
+        ):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, **options)
+            made[stem.with_name(f"{stem.name}.{kind}")] = buffer.getvalue()
+    for path, data in made.items():
+        write_atomic(path, data)
+    return list(made)

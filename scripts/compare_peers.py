@@ -1,0 +1,154 @@
+"""Hugging Face's own decoding against ours, in turns, on one checkpoint and the same prompts.
+
+    python scripts/compare_peers.py --prompts 4 --runs 5
+
+Theirs: `generate`, with `assistant_early_exit` (the first layers draft), and with `prompt_lookup_num_tokens`. Ours: vanilla and some
+methods on the lean engine, with all that a prompt costs: prefill, drafting, verification, adaptation. Greedy tokens are checked to be
+the same in float32, and to differ in no more than reported otherwise. Medians of whole passes over the prompts; one line of JSON an
+arm follows the table.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from skipbench.bench.latencies import latency_path, stored_latency
+from skipbench.bench.prompts import eos_ids
+from skipbench.bench.run import load_model, prepare
+from skipbench.cells import finish
+from skipbench.compose import compose, method_of, rows_of
+from skipbench.decode.loop import generate
+from skipbench.decode.method import Method, UsesLatency
+from skipbench.lm.load import DTYPES
+
+Decode = Callable[[list[int]], list[int]]
+METHODS = ["vanilla", "self-sd", "prompt-lookup", "layerskip", "del"]
+BASE = "generate"
+
+
+def theirs(model: dict[str, Any], tokens: int, exit_layer: int, lookup: int) -> dict[str, Decode]:
+    """Hugging Face's arms on a model of their own."""
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        model["path"], revision=model["revision"], dtype=DTYPES[model["dtype"]], attn_implementation="sdpa"
+    )
+    loaded = loaded.to(model["device"]).eval()
+
+    def arm(**options: Any) -> Decode:
+        def decode(prompt: list[int]) -> list[int]:
+            ids = torch.tensor([prompt], device=loaded.device)
+            out = loaded.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=tokens,
+                do_sample=False,
+                pad_token_id=0,
+                **options,
+            )
+            return list(map(int, out[0, len(prompt) :]))
+
+        return decode
+
+    return {
+        BASE: arm(),
+        f"generate, assistant_early_exit={exit_layer}": arm(assistant_early_exit=exit_layer),
+        f"generate, prompt_lookup_num_tokens={lookup}": arm(prompt_lookup_num_tokens=lookup),
+    }
+
+
+def ours(overrides: list[str], methods: list[str], prompts: int) -> tuple[dict[str, Decode], list[list[int]]]:
+    """Our arms on one engine, and the token ids of the prompts."""
+    plain = compose(overrides)
+    lm, tokenizer = load_model(plain["model"], plain["engine"])
+    ids = [p.ids for p in prepare(lm, tokenizer, rows_of(plain["dataset"], prompts), plain["dataset"])]
+    tokens, eos = plain["dataset"]["max_new_tokens"], eos_ids(lm)
+
+    def arm(name: str) -> Decode:
+        settings, folder = finish(compose([*overrides, f"method={name}"]))
+        method: Method = method_of(settings["method"])(layers=lm.layers)
+        if isinstance(method, UsesLatency) and method.latency is None:
+            path = latency_path(plain["model"], plain["engine"], str(lm.output_device), folder.parent.parent)
+            method.latency = stored_latency(lm, path)
+        return lambda prompt: generate(lm, method, prompt, tokens, eos).tokens
+
+    return {f"skipbench, {name}": arm(name) for name in methods}, ids
+
+
+def compare(
+    arms: dict[str, Decode], prompts: list[list[int]], runs: int, now: Callable[[], float]
+) -> dict[str, tuple[float, int, int]]:
+    """Of every arm: median seconds of a pass over the prompts, tokens of a pass, and prompts whose tokens are those of `generate`."""
+    outputs = {
+        name: [decode(p) for p in prompts] for name, decode in arms.items()
+    }  # not timed: the first pass warms up
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    order, rng = list(arms), random.Random(0)
+    for _ in range(runs):
+        rng.shuffle(order)
+        for name in order:
+            began = now()
+            for prompt in prompts:
+                arms[name](prompt)
+            times[name].append(now() - began)
+    wanted = outputs[BASE]
+    return {
+        name: (
+            statistics.median(times[name]),
+            sum(map(len, outputs[name])),
+            sum(a == b for a, b in zip(outputs[name], wanted, strict=True)),
+        )
+        for name in arms
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny", help="a choice of conf/model, or model.path=... among --more")
+    parser.add_argument("--dataset", default="mini-stories")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--runs", type=int, default=5, help="5 or more")
+    parser.add_argument("--exit", type=int, default=6, help="layers of assistant_early_exit")
+    parser.add_argument("--lookup", type=int, default=10)
+    parser.add_argument(
+        "--cpu-seconds", action="store_true", help="time of the one thread on its core, for a busy machine"
+    )
+    parser.add_argument("--more", nargs="*", default=[], help="further overrides, such as model.dtype=bfloat16")
+    args = parser.parse_args()
+    if args.runs < 5:
+        parser.error("a median of fewer than 5 runs says little")
+    overrides = [f"model={args.model}", f"dataset={args.dataset}", f"dataset.max_new_tokens={args.tokens}", *args.more]
+    mine, prompts = ours(overrides, args.methods, args.prompts)
+    model = compose(overrides)["model"]
+    arms = theirs(model, args.tokens, args.exit, args.lookup) | mine
+    found = compare(arms, prompts, args.runs, time.thread_time if args.cpu_seconds else time.perf_counter)
+    base, vanilla = found[BASE][0], found.get("skipbench, vanilla", found[BASE])[0]
+    print(f"{'arm':42}{'seconds':>9}{'tokens/s':>10}{'generate /':>12}{'vanilla /':>11}{'same tokens':>13}")
+    lines = []
+    for name, (seconds, tokens, same) in found.items():
+        ratios = (base / seconds, vanilla / seconds)
+        print(
+            f"{name:42}{seconds:9.3f}{tokens / seconds:10.1f}{ratios[0]:12.2f}{ratios[1]:11.2f}{f'{same}/{len(prompts)}':>13}"
+        )
+        line = {"figure": "peers", "model": args.model, "dtype": model["dtype"], "dataset": args.dataset, "arm": name}
+        times = {
+            "seconds": round(seconds, 4),
+            "over_generate": round(ratios[0], 3),
+            "over_vanilla": round(ratios[1], 3),
+        }
+        lines.append(line | times | {"same": same, "prompts": len(prompts)})
+    for line in lines:
+        print(json.dumps(line))
+    if model["dtype"] == "float32" and any(line["same"] < len(prompts) for line in lines):
+        raise SystemExit("tokens differ from generate's: the ratios compare different work")
+
+
+if __name__ == "__main__":
+    main()

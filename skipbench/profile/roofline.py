@@ -1,0 +1,116 @@
+"""What the hardware allows: memory bandwidth and arithmetic of a device, from its datasheet or measured, and the time they cost."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from skipbench.lm.model import LM
+
+MOST_BYTES = 256 << 20  # of the matrix that is read to measure bandwidth
+PRODUCT = 1024  # rows and columns of the matrices whose product measures arithmetic
+TRIES = 10
+
+Known = Mapping[str, Mapping[str, Any]]
+"""By name of a device: `devices`, `bandwidth` and `flops` as in `conf/hardware`."""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Rates of one device for one dtype.
+
+    Attributes:
+        name: the file in `conf/hardware`, or the device's own name where there is none for it.
+        bandwidth: bytes/s of its memory.
+        flops: floating-point operations/s of dense matrix products.
+        source: `datasheet`, or `measured` where one of the two was.
+    """
+
+    name: str
+    bandwidth: float
+    flops: float
+    source: str
+
+    def seconds(self, bytes_read: float, operations: float) -> float:
+        """The least time of a pass that reads so much and computes so much."""
+        return max(bytes_read / self.bandwidth, operations / self.flops)
+
+
+def match(device_name: str, known: Known) -> str | None:
+    """The entry of a device by the name that its driver gives, in full; `None` where there is none."""
+    return next((name for name, facts in known.items() if device_name in facts["devices"]), None)
+
+
+def device_name(device: torch.device) -> str:
+    """What the driver calls a GPU; `cpu` for the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def roofline(device: torch.device, dtype: torch.dtype, size_bytes: int, known: Known) -> Roofline:
+    """Rates of `device`: its datasheet's where `known` has them, else measured.
+
+    Args:
+        size_bytes: what one decoding step reads; bandwidth is measured at that size.
+    """
+    called = device_name(device)
+    name = match(called, known)
+    facts: Mapping[str, Any] = known[name] if name is not None else {}
+    flops = facts.get("flops", {}).get(str(dtype).removeprefix("torch."))
+    return Roofline(
+        name or called,
+        bandwidth(device, size_bytes, known),
+        flops or product_flops(device, dtype),
+        "datasheet" if facts.get("bandwidth") and flops else "measured",
+    )
+
+
+def bandwidth(device: torch.device, size_bytes: int, known: Known) -> float:
+    """Bytes/s of a device's memory: its datasheet's where `known` has it, else measured at `size_bytes`."""
+    name = match(device_name(device), known)
+    rate: float | None = None if name is None else known[name].get("bandwidth")
+    return rate or read_bandwidth(device, size_bytes)
+
+
+def _best(call: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the fastest of ten calls: what disturbs a call can only slow it down."""
+    best = float("inf")
+    for _ in range(TRIES):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+@torch.inference_mode()
+def read_bandwidth(device: torch.device, size_bytes: int) -> float:
+    """Bytes/s at which a matrix of `size_bytes` (at most 256 MiB) is read by a matrix-vector product, the best of ten.
+
+    The size is the model's own, so that a model that fits into a cache is held against the cache's bandwidth.
+    """
+    columns = 4096
+    rows = max(1, min(size_bytes, MOST_BYTES) // (4 * columns))
+    matrix, vector = torch.ones(rows, columns, device=device), torch.ones(columns, device=device)
+    return 4 * rows * columns / _best(lambda: torch.mv(matrix, vector), device)
+
+
+@torch.inference_mode()
+def product_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations/s of a product of two square matrices in `dtype`, the best of ten."""
+    matrix = torch.ones(PRODUCT, PRODUCT, device=device, dtype=dtype)
+    return 2 * PRODUCT**3 / _best(lambda: torch.mm(matrix, matrix), device)
+
+
+def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:
+    """Seconds that reading all weights and the K/V rows of `context_tokens` takes at `bandwidth` bytes/s."""
+    return (lm.weight_bytes() + context_tokens * row_bytes(lm)) / bandwidth
+
+
+def row_bytes(lm: LM) -> int:
+    """Bytes of keys and values of one token in all layers."""
+    return sum(r[0].numel() * r.element_size() for r in lm.cache.rows)

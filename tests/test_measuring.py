@@ -1,0 +1,79 @@
+"""The scripts that measure: they compare equal work, count every pass, and time each kind as the loop runs it."""
+
+import time
+
+import pytest
+
+from scripts.compare_peers import BASE, METHODS, compare, ours, theirs
+from scripts.peak_memory import peak
+from scripts.predicted import Bench, Pass, Watched
+from skipbench.compose import compose
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench("tiny", "mini-stories", 1, 24, time.thread_time)
+
+
+@pytest.mark.parametrize("name", ["self-sd", "swift", "knapspec", "del", "layerskip", "lookahead", "prompt-lookup"])
+def test_every_pass_of_a_method_is_counted(bench: Bench, name: str) -> None:
+    watched = Watched(bench.method(name))
+    out = bench.decode(watched, bench.prompts[0])
+    verified = [(kind, n) for kind, n in watched.passes.items() if not kind.draft]
+    drafted = sum(n for kind, n in watched.passes.items() if kind.draft)
+    assert sum(n for _, n in verified) == len(out.rounds)
+    assert drafted == (0 if name in ("lookahead", "prompt-lookup") else sum(r.steps for r in out.rounds))
+    assert any(kind.exit is not None for kind in watched.passes if kind.draft) == (name in ("del", "layerskip"))
+    rows = sum(n * kind.rows for kind, n in verified)
+    assert rows >= sum(r.nodes + 1 for r in out.rounds)
+    for kind, example in watched.example.items():
+        assert bench.cost(40, kind, example, (kind, example)) > 0
+
+
+def test_a_method_is_predicted(bench: Bench) -> None:
+    found = bench.measure("self-sd", 1)
+    assert found["identical"] and found["ratio"] == pytest.approx(found["measured"] / found["predicted"], rel=0.02)
+    cost = found["d"] * found["c"] + found["v"] + found["a"]
+    assert found["predicted"] == pytest.approx(found["M"] / cost, rel=0.02)
+
+
+def test_predictions_follow_from_costs(bench: Bench) -> None:
+    """Passes of known cost: 4 steps of half a pass and verifications of 2, and an adaptation of a quarter of vanilla's time."""
+    watched = Watched(bench.method("self-sd"))
+    out = bench.decode(watched, bench.prompts[0])
+    step, verified = Pass(1, True), Pass(5)
+    rounds = out.rounds
+    emitted = sum(r.emitted for r in rounds)
+    passes = watched.passes.__class__({step: 4 * len(rounds), verified: len(rounds)})
+    found = bench.figures(
+        "x",
+        [out],
+        passes,
+        {step: 0.5, verified: 2.0},
+        [[emitted * 1.0, 8.0, emitted * 0.25, emitted * 0.5, emitted * 0.1]],
+        True,
+    )
+    M = emitted / len(rounds)
+    assert (found["d"], found["c"], found["v"]) == (4.0, 0.5, 2.0)
+    assert found["a"] == pytest.approx(0.25 * M, abs=1e-3)  # a quarter of vanilla's time, spread over the rounds
+    assert found["predicted"] == pytest.approx(M / (4.0 + 0.25 * M), abs=1e-3)
+    assert found["c in runs"] == pytest.approx(0.5 * M / 4, abs=1e-3)
+    assert found["v in runs"] == pytest.approx(0.1 * M, abs=1e-3)
+    assert found["measured"] == pytest.approx(emitted / 8, abs=1e-3)
+
+
+def test_peers_decode_the_same_tokens() -> None:
+    overrides = ["model=tiny", "dataset=mini-stories", "dataset.max_new_tokens=10"]
+    mine, prompts = ours(overrides, METHODS, 1)
+    arms = theirs(compose(overrides)["model"], 10, 6, 4) | mine
+    found = compare(arms, prompts, 1, time.thread_time)
+    assert set(found) == set(arms) and BASE in found and len(found) == 3 + len(METHODS)
+    for name, (seconds, tokens, same) in found.items():
+        assert seconds > 0 and tokens == 10 and same == 1, name
+
+
+@pytest.mark.parametrize("name", ["vanilla", "clasp", "knapspec"])
+def test_peaks_are_of_a_text_as_long_as_said(name: str) -> None:
+    found = peak(name, ["model=planted", "model.shape=4x64", "model.dtype=float32"], 64, 24)
+    assert found["peak"] >= found["before"] > found["cache"] > 0 and 1 <= found["rounds"] <= 23
+    assert (found["searched"] > 0) == (name != "vanilla")  # a programme that did not run would need no memory

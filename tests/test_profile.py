@@ -1,0 +1,206 @@
+"""The profile: rooflines by device, the fitted latency model, what is stored and drawn, and who uses it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import random_lm
+
+from skipbench import cells, commands
+from skipbench.bench.latencies import (
+    FORMAT,
+    SWEEPS,
+    floor_s,
+    latency_path,
+    part_bytes,
+    points_to_measure,
+    stored_latency,
+)
+from skipbench.bench.run import load_model
+from skipbench.catalogue import CONF, known_hardware
+from skipbench.compose import compose
+from skipbench.errors import SkipbenchError
+from skipbench.profile.latency import LatencyModel, Point, fit, overhead, part_times, residuals
+from skipbench.profile.roofline import Roofline, bandwidth, match, roofline
+from skipbench.report.figures.latency import latency
+from skipbench.report.latencies import notes
+
+SMALL = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=4"]
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb-pcie"),
+        ("NVIDIA A800-SXM4-80GB", "a800-80gb"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H200", "h200"),
+        ("cpu", "cpu"),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", None),  # a part of a GPU has a part of its bandwidth
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA RTX 6000 Ada Generation", None),
+        ("NVIDIA GH200 480GB", None),
+        ("", None),
+    ],
+)
+def test_a_device_is_known_by_its_whole_name(called: str, name: str | None) -> None:
+    assert match(called, known_hardware()) == name
+
+
+def test_the_rates_of_the_datasheets_are_plausible() -> None:
+    known = known_hardware()
+    assert len({d for facts in known.values() for d in facts["devices"]}) == sum(
+        len(f["devices"]) for f in known.values()
+    )
+    for name, facts in known.items():
+        if name == "cpu":
+            assert facts["bandwidth"] is None and not facts["flops"]
+            continue
+        assert 3e11 < facts["bandwidth"] < 1e13 and 3e10 < facts["memory_bytes"] < 2e11
+        assert facts["flops"]["float32"] < facts["flops"]["bfloat16"] == facts["flops"]["float16"]
+        assert "datasheet" in (CONF / "hardware" / f"{name}.yaml").read_text()
+
+
+def test_a_file_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "slurm-gpu.yaml").write_text("partition: long\n")
+    monkeypatch.setattr("skipbench.catalogue.CONF", tmp_path)
+    assert known_hardware() == {}
+    (tmp_path / "hardware" / "b200.yaml").write_text("devices: [NVIDIA B200]\nbandwith: 8e12\n")
+    with pytest.raises(SkipbenchError, match=r"b200.yaml.*bandwith"):
+        known_hardware()
+
+
+def test_what_no_datasheet_says_is_measured() -> None:
+    cpu = torch.device("cpu")
+    known: dict[str, Any] = {"here": {"devices": ["cpu"], "bandwidth": 123.0, "flops": {"float32": 456.0}}}
+    assert roofline(cpu, torch.float32, 1 << 20, known) == Roofline("here", 123.0, 456.0, "datasheet")
+    assert bandwidth(cpu, 1 << 20, known) == 123.0
+    half = roofline(cpu, torch.bfloat16, 1 << 20, known)
+    assert half.bandwidth == 123.0 and half.flops > 1e6 and half.source == "measured"
+    found = roofline(cpu, torch.float32, 1 << 20, known_hardware())
+    assert found.name == "cpu" and found.source == "measured" and found.bandwidth > 1e6
+
+
+def test_a_pass_is_bound_by_memory_or_by_arithmetic() -> None:
+    rates = Roofline("x", bandwidth=100.0, flops=1000.0, source="measured")
+    assert rates.seconds(200, 10) == 2.0 and rates.seconds(200, 5000) == 5.0
+    sizes = {"attention": 40, "mlp": 60, "head": 100, "row": 2, "number": 2}
+    one = floor_s(rates, sizes, layers=3, context=9, rows=1)
+    assert one == pytest.approx({"attention": 0.6, "mlp": 0.6, "whole": 4.6})
+    # 20 rows: 2 operations a row for each of the 30 numbers of an MLP
+    assert floor_s(rates, sizes, 3, 9, 20)["mlp"] == pytest.approx(2 * 20 * 30 / 1000)
+
+
+def test_a_line_is_fitted_and_residuals_say_how_far_points_are_off() -> None:
+    exact = [Point(n, 1, 2.0 + 0.5 * n, 3.0, 1.0, 4 * (2.0 + 0.5 * n + 3.0) + 1.0) for n in (10, 20, 40)]
+    model = fit(exact, layers=4)
+    assert model == LatencyModel(pytest.approx(2.0), pytest.approx(0.5), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
+    assert all(abs(r) < 1e-12 for values in residuals(model, exact).values() for r in values)
+    assert exact[0].sum_s(4) == exact[0].whole_s
+    off = [Point(20, 1, 24.0, 6.0, 1.0, 4 * (12.0 + 3.0) + 1.0)]
+    found = residuals(model, off)
+    assert [found[k][0] for k in ("attention", "mlp", "head", "whole")] == pytest.approx([1.0, 1.0, 0.0, 0.0])
+    falling = [Point(n, 1, 100.0 - n, 3.0, 1.0, 0.0) for n in (10, 20, 40)]
+    assert fit(falling, 4) == LatencyModel(80.0, 0.0, 3.0, 1.0, 4)
+
+
+def test_a_point_is_the_lower_quartile() -> None:
+    times = {part: [9.0, 1.0, 2.0, 8.0, 7.0] for part in ("attention", "mlp", "head", "whole")}
+    assert Point.of(7, 3, times) == Point(7, 3, 2.0, 2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3"])
+def test_parts_are_timed_in_every_family(family: str) -> None:
+    lm = random_lm(family, "lean")
+    times = part_times(lm, 12, 3, 2)
+    assert {part: len(found) for part, found in times.items()} == dict.fromkeys(
+        ("attention", "mlp", "head", "whole"), 2
+    )
+    assert min(t for found in times.values() for t in found) > 0
+    assert overhead(lm, 2).target_s() > 0
+    sizes = part_bytes(lm)
+    assert lm.layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
+    assert lm.layers * sizes["row"] * lm.cache.capacity == lm.cache.bytes
+
+
+def test_numbers_that_cannot_be_profiled() -> None:
+    lm = random_lm("llama", "lean")
+    assert points_to_measure(lm, [8, 16, 500], [1, 5], 4) == ([8, 16], SWEEPS * 2 * 2)
+    for contexts, rows in (([8], [1]), ([8, 500], [1]), ([8, 16], []), ([8, 16], [0]), ([8, 0], [1])):
+        with pytest.raises(SkipbenchError, match="two contexts"):
+            points_to_measure(lm, contexts, rows, 4)
+
+
+def test_a_profile_is_kept_drawn_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commands.command("profile", [*SMALL, f"results={tmp_path}"])
+    text = capsys.readouterr().out
+    assert "residual" in text and "5000" in text and "roofline (cpu, measured)" in text
+    (path,) = tmp_path.glob("latency/*.json")
+    record = json.loads(path.read_text())
+    assert record["format"] == FORMAT and record["contexts"] == [16, 32]
+    assert [(p["context"], p["rows"]) for p in record["points"]] == [(16, 1), (16, 3), (32, 1), (32, 3)]
+    assert {p.suffix for p in tmp_path.glob("figures/profile-*")} == {".png", ".svg"}
+    assert not list(tmp_path.rglob(".*"))
+
+    left, right = latency(record).axes
+    measured = left.get_lines()[0]
+    assert list(measured.get_ydata()) == [1e6 * p["attention_s"] for p in record["points"] if p["rows"] == 1]
+    slope = record["model"]["attention_s_per_token"]
+    assert left.get_lines()[1].get_ydata()[1] == pytest.approx(1e6 * (record["model"]["attention_s"] + slope * 32))
+    assert list(right.get_lines()[0].get_xdata()) == [1, 3] and right.get_lines()[0].get_ydata()[0] == 1.0
+    assert len(notes(record)) == 5
+
+    record["model"] |= {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 1.0, "head_s": 0.0}
+    record["contexts"] = [1, 4000]
+    path.write_text(json.dumps(record))
+    small = ["limit=1", "dataset.max_new_tokens=12", "engine.warmup=0", "method=uniform", f"results={tmp_path}"]
+    assert cells.cell(compose(small), show=False)
+    (metrics,) = [json.loads(p.read_text()) for p in tmp_path.glob("runs/*/metrics.json")]
+    assert metrics["tpt"] < 0.6  # tokens/s of a model of 24 sub-layers that take a second each
+    assert json.loads(path.read_text()) == record
+
+
+def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
+    plain = compose([])
+    lm, _ = load_model(plain["model"], plain["engine"])
+    lm.allocate(64)
+    path = latency_path(plain["model"], plain["engine"], "cpu", tmp_path)
+    path.parent.mkdir()
+    model = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0, "layers": 12}
+    for text in ("not json", json.dumps({"model": model, "contexts": [64]})):  # damaged, or of another version
+        path.write_text(text)
+        assert stored_latency(lm, path).mlp_s < 1.0
+    path.write_text(json.dumps({"format": FORMAT, "model": model, "contexts": [1, 32]}))
+    assert stored_latency(lm, path) == LatencyModel(**model)
+    lm.allocate(200)
+    assert stored_latency(lm, path).mlp_s < 1.0
+    assert max(json.loads(path.read_text())["contexts"]) == 199
+
+
+def test_another_engine_or_machine_has_another_model(tmp_path: Path) -> None:
+    plain = compose([])
+    here = latency_path(plain["model"], plain["engine"], "cpu", tmp_path)
+    assert latency_path(plain["model"], plain["engine"] | {"warmup": 9}, "cpu", tmp_path) == here
+    others = [
+        latency_path(plain["model"] | {"dtype": "bfloat16"}, plain["engine"], "cpu", tmp_path),
+        latency_path(plain["model"], plain["engine"] | {"threads": 2}, "cpu", tmp_path),
+        latency_path(plain["model"], plain["engine"], "NVIDIA H200", tmp_path),
+    ]
+    assert len({here, *others}) == 4
+
+
+def test_an_interrupted_profile_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("skipbench.bench.latencies.overhead", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        commands.command("profile", [*SMALL, f"results={tmp_path}"])
+    assert not list(tmp_path.rglob("*"))
