@@ -23,6 +23,7 @@ from skipbench.metrics.summary import summarise
 from skipbench.profile.latency import read_bandwidth, roofline_s_per_token, sublayer_latency
 from skipbench.runs.provenance import provenance
 from skipbench.runs.record import Sample
+from skipbench.runs.stop import Interrupted
 from skipbench.runs.store import RunStore, load_run
 from skipbench.scoring.corpus import corpus_summary
 
@@ -108,8 +109,8 @@ def run(
         scorer=dataset["scorer"],
         warmup=config["engine"]["warmup"],
     )
-    store.status("running")
     try:
+        store.status("running")
         with _progress(console, len(prompts), len(store.samples())) as advance:
             samples = run_cell(lm, tokenizer, method, prompts, settings, store, advance)
         metrics = _metrics(lm, samples, prompts)
@@ -124,15 +125,19 @@ def run(
         store.status("failed" if failed else "done", error)
         return metrics
     except BaseException as error:
-        reason = (
-            "interrupted; the same command goes on"
-            if isinstance(error, KeyboardInterrupt)
-            else f"{type(error).__name__}: {error}"
-        )
-        store.status("failed", reason)
+        store.status(*_end(error))
         raise
     finally:
         store.close()
+
+
+def _end(error: BaseException) -> tuple[str, str]:
+    """State and reason that an exception leaves in the record."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", "interrupted; the same command goes on"
+    if isinstance(error, Interrupted):
+        return "interrupted", str(error)
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 def _check_rows(folder: Path, rows: list[Row]) -> None:
