@@ -99,7 +99,9 @@ def _explain(error: Exception, overrides: list[str]) -> str:
     lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
     text = " ".join(line for line in lines if not line.startswith(("full_key", "object_type", "reference_type", "_")))
     if "Could not override" in str(error) or "not in" in text:
-        for override in sorted(overrides, key=len, reverse=True):  # the most specific key first
+        for override in sorted(
+            overrides, key=lambda o: len(o.partition("=")[0]), reverse=True
+        ):  # the most specific first
             key = override.partition("=")[0].lstrip("+~").partition("@")[0]
             if key and key in str(error):
                 groups = [o for o in overrides if o != override and "." not in o.partition("=")[0]]

@@ -3,17 +3,13 @@ task=$SLURM_ARRAY_TASK_ID
 if [ ! -e "$FAULTS/over" ] && [ -z "${SLURM_RESTART_COUNT:-}" ]; then
   case "$(cat "$FAULTS/fault_$task" 2> /dev/null)" in
     disk) ulimit -f 1 ;;       # no file above 1 KiB: what a full disk does
-    memory) ulimit -d 300000 ;; # enough to import torch, too little for the model
-    slow) # from its first sample on the cell runs a twentieth of the time, until it is released
+    memory) ulimit -d 245000 ;; # enough to import torch, too little for a model
+    halt) # after its first sample the cell stands still, until a signal of Slurm's, which brings SIGCONT with it
       samples=$(cat "$FAULTS/samples_$task") cell=$$
       (
-        until [ -s "$samples" ]; do sleep 0.1; done
-        while [ ! -e "$FAULTS/release_$task" ] && kill -STOP "$cell"; do
-          sleep 0.57
-          kill -CONT "$cell"
-          sleep 0.03
-        done
-        kill -CONT "$cell"
+        until [ -s "$samples" ]; do sleep 0.05; done
+        kill -STOP "$cell"
+        touch "$FAULTS/halted_$task"
       ) > /dev/null 2>&1 &
       ;;
   esac

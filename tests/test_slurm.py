@@ -21,12 +21,14 @@ PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 MISSING = [p for p in PROGRAMS if shutil.which(p) is None]
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.skipif(bool(MISSING), reason=f"no {', '.join(MISSING)}: apt-get install slurmctld slurmd slurm-client munge"),
+    pytest.mark.skipif(
+        bool(MISSING), reason=f"no {', '.join(MISSING)}: apt-get install slurmctld slurmd slurm-client munge"
+    ),
     pytest.mark.skipif(os.getuid() != 0, reason="a cluster of one's own needs root"),
 ]
-LIMIT = 8
+LIMIT = 6
 SWEEP = ["tiny", f"limit={LIMIT}", "dataset.max_new_tokens=24"]
-SLOW = {"timeout": 0, "kill": 1, "cancel": 2, "preempt": 3}
+HALTED = {"timeout": 0, "kill": 1, "cancel": 2, "preempt": 3}
 DISK, MEMORY = 4, 5
 Environment = dict[str, str]
 
@@ -47,7 +49,9 @@ def cluster(tmp_path: Path) -> Iterator[Environment]:
 
 
 def skipbench(env: Environment, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "skipbench", *words], cwd=ROOT, env=env, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "skipbench", *words], cwd=ROOT, env=env, capture_output=True, text=True
+    )
 
 
 def slurm(env: Environment, *words: str) -> str:
@@ -79,7 +83,7 @@ def read_status(folder: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads((folder / "status.json").read_text())
     except FileNotFoundError:
-        return {"state": "missing"}
+        return {"state": "missing", "error": None}
     return found
 
 
@@ -87,17 +91,27 @@ def cells_of(submission: Path) -> list[str]:
     return [json.loads(line)["folder"] for line in (submission / "cells.jsonl").read_text().splitlines()]
 
 
+def minutes_so_far(env: Environment, array: str) -> int:
+    """Whole minutes that the cell which is to meet its time limit has run."""
+    days_and_time = slurm(env, "squeue", "-h", "-r", "-o", "%M", "-j", f"{array}_{HALTED['timeout']}").strip()
+    return int(days_and_time.split(":")[-2]) + 60 * (days_and_time.count(":") == 2)
+
+
 def plant(faults: Path, results: Path, folders: list[str]) -> None:
     faults.mkdir()
-    for task in SLOW.values():
-        (faults / f"fault_{task}").write_text("slow")
+    for task in HALTED.values():
+        (faults / f"fault_{task}").write_text("halt")
         (faults / f"samples_{task}").write_text(str(results / "runs" / folders[task] / "samples.jsonl"))
     (faults / f"fault_{DISK}").write_text("disk")
     (faults / f"fault_{MEMORY}").write_text("memory")
 
 
 def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_path: Path) -> None:
-    env, faults, whole, parts = cluster | {"FAULTS": str(tmp_path / "faults")}, tmp_path / "faults", *folders_in(tmp_path)
+    env, faults, whole, parts = (
+        cluster | {"FAULTS": str(tmp_path / "faults")},
+        tmp_path / "faults",
+        *folders_in(tmp_path),
+    )
     serial = skipbench(env, "table", *SWEEP, f"results={whole}")
     assert serial.returncode == 0, serial.stdout + serial.stderr
     listed = skipbench(env, "submit", *SWEEP, f"results={tmp_path / 'listed'}", "hardware=slurm-local")
@@ -107,35 +121,28 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     assert sorted(names) == sorted(records(whole)) and len(names) == 12
     until(lambda: not slurm(env, "squeue", "-h"), "the queue is empty")
 
-    words = [*SWEEP, f"results={parts}", "hardware=slurm-local", f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]"]
+    words = [
+        *SWEEP,
+        f"results={parts}",
+        "hardware=slurm-local",
+        f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]",
+    ]
     plant(faults, parts, names)
     first = skipbench(env, "submit", *words)
     assert first.returncode == 0, first.stderr
     array = json.loads((parts / "submit" / "tiny-1" / "jobs.jsonl").read_text())["job"]
-    slurm(env, "scontrol", "update", f"jobid={array}_{SLOW['timeout']}", "timelimit=1")
-    folder = {what: parts / "runs" / names[task] for what, task in SLOW.items()}
+    folder = {what: parts / "runs" / names[task] for what, task in HALTED.items()}
 
-    def begun(what: str) -> bool:
-        path = folder[what] / "samples.jsonl"
-        return path.exists() and path.read_bytes().count(b"\n") >= 1
-
-    def release(what: str) -> None:
-        (faults / f"release_{SLOW[what]}").touch()
-
-    until(lambda: all(map(begun, SLOW)), "the first four cells have a sample")
+    until(lambda: all((faults / f"halted_{t}").exists() for t in HALTED.values()), "four cells stand still")
     os.kill(read_status(folder["kill"])["pid"], signal.SIGKILL)
-    release("kill")
-    slurm(env, "scancel", f"{array}_{SLOW['cancel']}")
-    release("cancel")
-    until(lambda: read_status(folder["timeout"])["state"] == "interrupted", "the time limit interrupts its cell")
-    assert "SIGUSR2" in read_status(folder["timeout"])["error"]
-    release("timeout")
-    slurm(env, "scontrol", "update", f"jobid={array}_{SLOW['timeout']}", "timelimit=30")
-    node = slurm(env, "squeue", "-h", "-r", "-o", "%N", "-j", f"{array}_{SLOW['preempt']}").strip()
-    release("preempt")
+    slurm(env, "scancel", f"{array}_{HALTED['cancel']}")
+    slurm(
+        env, "scontrol", "update", f"jobid={array}_{HALTED['timeout']}", f"timelimit={minutes_so_far(env, array) + 2}"
+    )
+    until(lambda: "SIGUSR2" in str(read_status(folder["timeout"])["error"]), "the time limit interrupts its cell")
+    node = slurm(env, "squeue", "-h", "-r", "-o", "%N", "-j", f"{array}_{HALTED['preempt']}").strip()
     slurm(env, "sbatch", "-p", "high", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
-    until(lambda: read_status(folder["preempt"])["state"] == "interrupted", "the other partition's job preempts the cell")
-    assert "SIGTERM" in read_status(folder["preempt"])["error"]
+    until(lambda: "SIGTERM" in str(read_status(folder["preempt"])["error"]), "a job of the other partition preempts it")
     until(lambda: not slurm(env, "squeue", "-h"), "all jobs are over", 300)
 
     told = skipbench(env, "status", *words)
@@ -144,13 +151,13 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     reasons = {line.split()[0]: line for line in told.stdout.splitlines()[1:]}
     assert "is gone" in reasons["stale"] and "SIGTERM" in reasons["interrupted"]
     assert "MemoryError" in told.stdout and "File too large" in told.stdout
-    logs = {task: (parts / "submit" / "tiny-1" / f"{array}_{task}.log").read_text() for task in SLOW.values()}
-    assert "requeued for the 1. time" in logs[SLOW["timeout"]]
+    logs = {task: (parts / "submit" / "tiny-1" / f"{array}_{task}.log").read_text() for task in HALTED.values()}
+    assert "requeued for the 1. time" in logs[HALTED["timeout"]]
 
     (faults / "over").touch()
     again = skipbench(env, "submit", *words)
     assert again.returncode == 0, again.stderr
-    expected = {names[SLOW["kill"]], names[SLOW["cancel"]], names[DISK], names[MEMORY]}
+    expected = {names[HALTED["kill"]], names[HALTED["cancel"]], names[DISK], names[MEMORY]}
     assert set(cells_of(parts / "submit" / "tiny-2")) == expected
     until(lambda: not slurm(env, "squeue", "-h"), "the second submission is over")
     told = skipbench(env, "status", *words)
