@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from skipbench.catalogue import choices
+from skipbench.catalogue import choices, known_models
 from skipbench.cells import cell, console, finish
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
@@ -102,11 +102,21 @@ def run_cell(arguments: Sequence[str]) -> None:
         complain.print(f"{stop}: {told}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(128 + stop.signal)
     except Exception as error:
-        reason = str(error) if isinstance(error, SkipbenchError) else f"{type(error).__name__}: {error}"
+        reason = _reason(error, plain)
         with contextlib.suppress(SkipbenchError):  # before its search is done a cell has no folder
             record_failure(finish(plain)[1], reason)
         complain.print(f"failed: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
+
+
+def _reason(error: Exception, plain: dict[str, Any]) -> str:
+    """Why a cell failed, in a line."""
+    from skipbench.bench.memory import out_of_memory
+
+    if isinstance(error, SkipbenchError):
+        return str(error)
+    told = out_of_memory(error, plain["model"], plain["dataset"]["max_new_tokens"], known_models())
+    return told or f"{type(error).__name__}: {error}"
 
 
 def status(arguments: Sequence[str]) -> None:

@@ -15,6 +15,8 @@ import pytest
 from conftest import ROOT
 from test_resume import lines, records
 
+from skipbench.bench.memory import out_of_memory
+from skipbench.catalogue import known_models
 from skipbench.cells import finish
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
@@ -235,6 +237,16 @@ def test_a_job_requeues_itself_only_so_often(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     monkeypatch.setenv("SKIPBENCH_REQUEUES", "2")
     assert "2 times already" in requeue_self()
+
+
+def test_out_of_memory_says_what_would_be_smaller() -> None:
+    model = {"device": "cpu"} | known_models()["llama2-13b"] | {"name": "llama2-13b", "dtype": "float32"}
+    told = out_of_memory(MemoryError(), model, 512, known_models()) or ""
+    assert "out of memory (MemoryError); model 'llama2-13b' needs" in told
+    assert "model.dtype=bfloat16" in told and "model=" in told.partition("Next smaller")[2]
+    tiny = {"architecture": None, "device": "cpu", "dtype": "float32", "name": "tiny"}
+    assert "hardware.memory" in (out_of_memory(RuntimeError("can't allocate memory: 8 bytes"), tiny, 64, {}) or "")
+    assert out_of_memory(RuntimeError("shapes differ"), model, 512, {}) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])

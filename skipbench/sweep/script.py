@@ -46,13 +46,29 @@ def script(name: str, manifest: Path, part: Part, hardware: Mapping[str, Any], p
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in _options(name, manifest.parent, part, hardware, cwd)),
-        *(["export HF_HUB_OFFLINE=1"] if hardware["offline"] else []),
         f"export SKIPBENCH_REQUEUES={_number(hardware, 'requeues', 0)}",
-        *hardware["setup"],
+        *setup(hardware),
         "# In the place of the shell: Slurm's signals go to what the batch script itself is.",
         f"exec {command}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def setup(hardware: Mapping[str, Any]) -> list[str]:
+    """Lines of shell before the command."""
+    return [*(["export HF_HUB_OFFLINE=1"] if hardware["offline"] else []), *hardware["setup"]]
+
+
+def gres(hardware: Mapping[str, Any]) -> str | None:
+    """The GPUs in Slurm's words, as `gpu:a100:1`; `None` for none."""
+    gpus = _number(hardware, "gpus", 0)
+    return ":".join(["gpu", *filter(None, [hardware["gpu"]]), str(gpus)]) if gpus else None
+
+
+def more(hardware: Mapping[str, Any]) -> dict[str, Any]:
+    """Time, memory and exclusiveness by sbatch's names, for submitit, which would round them to minutes and gigabytes."""
+    found = {"time": hardware["time"], "mem": hardware["memory"], "exclusive": hardware["exclusive"]}
+    return {key: value for key, value in found.items() if value}
 
 
 def _options(name: str, folder: Path, part: Part, hardware: Mapping[str, Any], cwd: Path) -> Iterator[str]:
@@ -68,8 +84,8 @@ def _options(name: str, folder: Path, part: Part, hardware: Mapping[str, Any], c
     yield f"--signal=B:USR2@{_number(hardware, 'signal_s', 1)}"
     yield "--ntasks=1"
     yield f"--cpus-per-task={_number(hardware, 'cpus', 1)}"
-    if gpus := _number(hardware, "gpus", 0):
-        yield _option("gres", ":".join(["gpu", *filter(None, [hardware["gpu"]]), str(gpus)]))
+    if asked := gres(hardware):
+        yield _option("gres", asked)
     for key, option in (("memory", "mem"), *((k, k) for k in ("partition", "account", "qos", "constraint", "time"))):
         if hardware[key] is not None:
             yield _option(option, str(hardware[key]))
