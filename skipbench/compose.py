@@ -15,7 +15,7 @@ from skipbench import config as schemas
 from skipbench.catalogue import CONF, PACKAGE, shape_of
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import planted_set
-from skipbench.sweep.script import gres, more, setup
+from skipbench.sweep.script import gres, minutes, more, setup
 
 # Keys of a dataset that its function does not take; `name` it takes where rows come from somebody else.
 NOT_ROWS = ("scorer", "max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking", "variants")
@@ -41,6 +41,8 @@ def _variant(key: str, default: Any = MISSING, *, _parent_: DictConfig) -> Any:
 OmegaConf.register_new_resolver("variant", _variant, replace=True)
 # What `conf/hydra/launcher/slurm.yaml` makes of `hardware`; without one everything is left to the cluster.
 OmegaConf.register_new_resolver("sbatch_gres", lambda node: gres(node) if node else None, replace=True)
+OmegaConf.register_new_resolver("sbatch_minutes", lambda time: minutes(str(time)) if time else 60, replace=True)
+OmegaConf.register_new_resolver("sbatch_parallel", lambda count: count or 256, replace=True)
 OmegaConf.register_new_resolver("sbatch_more", lambda node: more(node) if node else {}, replace=True)
 OmegaConf.register_new_resolver("sbatch_setup", lambda node: setup(node) if node else None, replace=True)
 schemas.register()

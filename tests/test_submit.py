@@ -25,7 +25,7 @@ from skipbench.runs.stop import Interrupted, listening, unbroken
 from skipbench.runs.store import acquire, record_failure
 from skipbench.submit import status, submit
 from skipbench.sweep import manifest
-from skipbench.sweep.script import Part, parts, script
+from skipbench.sweep.script import Part, minutes, parts, script
 from skipbench.sweep.slurm import requeue_self
 
 
@@ -106,6 +106,28 @@ def test_odd_names_reach_the_program_whole(tmp_path: Path) -> None:
 def test_what_no_script_can_say_is_refused(more: dict[str, Any], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
         text(**more)
+
+
+@pytest.mark.parametrize(
+    ("time", "wanted"),
+    [
+        ("90", 90),
+        ("1:30", 2),
+        ("12:00:00", 720),
+        ("2-0", 2880),
+        ("1-01:30", 1530),
+        ("1-00:00:01", 1441),
+        ("0:10:00", 10),
+    ],
+)
+def test_minutes_of_slurms_times(time: str, wanted: int) -> None:
+    assert minutes(time) == wanted
+
+
+@pytest.mark.parametrize("time", ["", "1h", "1:2:3:4", "-5"])
+def test_what_is_no_time(time: str) -> None:
+    with pytest.raises(SkipbenchError, match=r"hardware\.time"):
+        minutes(time)
 
 
 def test_hardware_changes_no_run() -> None:

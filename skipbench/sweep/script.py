@@ -66,9 +66,25 @@ def gres(hardware: Mapping[str, Any]) -> str | None:
 
 
 def more(hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """Time, memory and exclusiveness by sbatch's names, for submitit, which would round them to minutes and gigabytes."""
-    found = {"time": hardware["time"], "mem": hardware["memory"], "exclusive": hardware["exclusive"]}
+    """Memory and exclusiveness by sbatch's names: submitit's own keys take whole gigabytes, and no exclusive node."""
+    found = {"mem": hardware["memory"], "exclusive": hardware["exclusive"]}
     return {key: value for key, value in found.items() if value}
+
+
+def minutes(time: str) -> int:
+    """Whole minutes, rounded up, of a time as Slurm reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+
+    Raises:
+        SkipbenchError: something else.
+    """
+    if not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", time):
+        raise SkipbenchError(f"hardware.time={time}; wanted minutes, or as in 12:00:00 or 2-12:00:00")
+    days, dash, clock = time.rpartition("-")
+    numbers = [int(n) for n in clock.split(":")]
+    if not dash and len(numbers) < 3:
+        numbers = [0, *numbers]
+    h, m, s = [*numbers, 0, 0][:3]
+    return -(-(int(days or 0) * 86400 + h * 3600 + m * 60 + s) // 60)
 
 
 def _options(name: str, folder: Path, part: Part, hardware: Mapping[str, Any], cwd: Path) -> Iterator[str]:
