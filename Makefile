@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-experiments check table table2 tables figures report clean
+.PHONY: help demo test test-experiments slurm check table table2 tables figures results report clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -32,6 +32,9 @@ test: $(READY) ## the tests, without a network
 test-experiments: $(READY) ## every experiment of the papers with two short samples a cell (about 2 minutes on 2 cores)
 	$(BIN)/python -m pytest -m experiments
 
+slurm: $(READY) ## the tests on a Slurm of their own (root; Debian's slurmctld, slurmd, slurm-client, munge)
+	$(BIN)/python -m pytest -m slurm -n 0 -rs
+
 check: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,17 +47,20 @@ N ?= 2
 PROFILE ?=
 MODELS ?=
 OPTIONS ?=
-TABLE = $(BIN)/python -m skipbench table
-CHOSEN = $(if $(PROFILE),scale=$(PROFILE)) $(if $(MODELS),models=$(MODELS)) $(OPTIONS)
+# LAUNCHER=slurm HARDWARE=slurm-a100 submits the cells that are missing and waits for none; the same without it then writes the table.
+LAUNCHER ?=
+HARDWARE ?= slurm-a100
+TABLE = $(BIN)/python -m skipbench $(if $(filter slurm,$(LAUNCHER)),submit,table)
+CHOSEN = $(if $(PROFILE),scale=$(PROFILE)) $(if $(MODELS),models=$(MODELS)) $(if $(filter slurm,$(LAUNCHER)),hardware=$(HARDWARE)) $(OPTIONS)
 TABLE2 := swift-table2 self-sd-table2 clasp-table1 knapspec-table2
 # Those of features have no experiment: they are made from what the methods declare.
 TABLES = swift-table1 knapspec-table1 $(basename $(notdir $(wildcard conf/experiment/*-table*.yaml)))
 
-table2: $(READY) ## every paper's main table, measured beside published; PAPER=, PROFILE=embedded|paper, MODELS=
+table2: $(READY) ## every paper's main table, measured beside published; PAPER=, PROFILE=embedded|paper, MODELS=, LAUNCHER=slurm
 	$(TABLE) $(if $(PAPER),$(or $(filter $(PAPER)-%,$(TABLE2)),$(PAPER)-table2),$(TABLE2)) $(CHOSEN)
 
 table: $(READY) ## one table, PAPER=swift N=8; without PAPER the embedded model over its datasets
-	$(TABLE) $(if $(PAPER),$(PAPER)-table$(N),tiny) $(if $(PAPER),$(CHOSEN),$(OPTIONS))
+	$(TABLE) $(if $(PAPER),$(PAPER)-table$(N),tiny) $(if $(PAPER)$(LAUNCHER),$(CHOSEN),$(OPTIONS))
 
 tables: $(READY) ## every table of the papers; PAPER=, PROFILE=, MODELS=
 	$(TABLE) $(if $(PAPER),$(filter $(PAPER)-%,$(TABLES)),$(TABLES)) $(CHOSEN)

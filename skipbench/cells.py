@@ -13,7 +13,14 @@ from skipbench.catalogue import known_hardware, known_models
 from skipbench.compose import calibration_of, instantiate, method_of, rows_of
 from skipbench.errors import NotHereError, SkipbenchError
 
-NOT_HASHED = ("results", "dry_run", "search", "profile", "own_search")  # what does not change the records of a cell
+NOT_HASHED = (
+    "results",
+    "dry_run",
+    "search",
+    "profile",
+    "own_search",
+    "hardware",
+)  # what does not change the records of a cell
 console = Console()
 
 

@@ -14,15 +14,21 @@ from skipbench.cells import cell, console
 from skipbench.commands import command
 from skipbench.compose import compose, sweep
 from skipbench.errors import SkipbenchError
+from skipbench.runs.stop import Interrupted, listening
 
 
 def main() -> None:
-    """Entry point. Exit status 0 done, 1 something failed, 2 the command was wrong, 130 interrupted."""
+    """Entry point. Exit status 0 done, 1 something failed, 2 the command was wrong, 130 interrupted, 128 + n signal n."""
     argv = sys.argv[1:]
     if any(a.startswith("model.path=") for a in argv) and not any(a.startswith("model=") for a in argv):
         # A folder of one's own takes nothing else from the embedded model, its name least of all.
         argv = [*argv, "model=path"]
         sys.argv = [sys.argv[0], *argv]
+    with listening():
+        _obey(argv)
+
+
+def _obey(argv: list[str]) -> None:
     try:
         if argv and re.fullmatch(r"[a-z]+", argv[0]):
             command(argv[0], argv[1:])
@@ -42,6 +48,9 @@ def main() -> None:
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; what is finished is kept, the same command goes on")
         sys.exit(130)
+    except Interrupted as interrupted:
+        Console(stderr=True).print(str(interrupted), highlight=False, soft_wrap=True)
+        sys.exit(128 + interrupted.signal)
 
 
 def _check_grid(argv: list[str]) -> None:

@@ -10,6 +10,7 @@ from skipbench.cells import console, header, steps_shown
 from skipbench.compose import calibration_of, compose, instantiate, rows_of
 from skipbench.errors import SkipbenchError
 from skipbench.figure import figure
+from skipbench.submit import run_cell, status, submit
 from skipbench.tables import table
 
 KINDS = {"models": "model", "methods": "method", "datasets": "dataset", "experiments": "experiment"}
@@ -24,6 +25,9 @@ def command(name: str, arguments: list[str]) -> None:
     commands = {
         "table": table,
         "figure": figure,
+        "submit": submit,
+        "status": status,
+        "cell": run_cell,
         "score": _score,
         "search": _search,
         "profile": _profile,

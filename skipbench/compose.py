@@ -16,6 +16,7 @@ from skipbench.catalogue import CONF, shape_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import PACKAGE
 from skipbench.skipset import planted_set
+from skipbench.sweep.script import gres, minutes, more, setup
 
 # Keys of a dataset that its function does not take; `name` it takes where rows come from somebody else.
 NOT_ROWS = ("scorer", "max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking", "variants")
@@ -39,6 +40,12 @@ def _variant(key: str, default: Any = MISSING, *, _parent_: DictConfig) -> Any:
 
 
 OmegaConf.register_new_resolver("variant", _variant, replace=True)
+# What `conf/hydra/launcher/slurm.yaml` makes of `hardware`; without one everything is left to the cluster.
+OmegaConf.register_new_resolver("sbatch_gres", lambda node: gres(node) if node else None, replace=True)
+OmegaConf.register_new_resolver("sbatch_minutes", lambda time: minutes(str(time)) if time else 60, replace=True)
+OmegaConf.register_new_resolver("sbatch_parallel", lambda count: count or 256, replace=True)
+OmegaConf.register_new_resolver("sbatch_more", lambda node: more(node) if node else {}, replace=True)
+OmegaConf.register_new_resolver("sbatch_setup", lambda node: setup(node) if node else None, replace=True)
 schemas.register()
 
 
@@ -100,7 +107,9 @@ def _explain(error: Exception, overrides: list[str]) -> str:
     lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
     text = " ".join(line for line in lines if not line.startswith(("full_key", "object_type", "reference_type", "_")))
     if "Could not override" in str(error) or "not in" in text:
-        for override in sorted(overrides, key=len, reverse=True):  # the most specific key first
+        for override in sorted(
+            overrides, key=lambda o: len(o.partition("=")[0]), reverse=True
+        ):  # the most specific first
             key = override.partition("=")[0].lstrip("+~").partition("@")[0]
             if key and key in str(error):
                 groups = [o for o in overrides if o != override and "." not in o.partition("=")[0]]

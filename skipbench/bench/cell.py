@@ -16,6 +16,7 @@ from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
 from skipbench.runs.completions import Completion
 from skipbench.runs.record import Arm, Divergence, Lossless, Sample, Seconds
+from skipbench.runs.stop import unbroken
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
 
@@ -63,10 +64,11 @@ def run_cell(
         for arm in (Vanilla(), copy.deepcopy(method)):
             _decode(lm, arm, prompts[index].following(answers), index, settings)
     for index in missing:
-        sample, completion = _pair(lm, tokenizer, method, prompts[index].following(answers), index, settings)
+        with unbroken():  # a signal waits: both arms of a prompt are measured and written, or neither is
+            sample, completion = _pair(lm, tokenizer, method, prompts[index].following(answers), index, settings)
+            store.append(sample, completion)
         if sample.id in followed:
             answers[sample.id] = _answer(tokenizer, sample)
-        store.append(sample, completion)
         samples.append(sample)
         progress(sample)
     return sorted(samples, key=lambda s: s.index)

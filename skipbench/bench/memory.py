@@ -76,6 +76,26 @@ def _calibration_bytes(model: Mapping[str, Any]) -> int:
     return int(model["calibration"]["rows"] * tokens * bytes_each)
 
 
+def out_of_memory(error: Exception, model: Mapping[str, Any], max_new_tokens: int, models: Facts) -> str | None:
+    """What a cell that ran out of memory needs at least, and smaller settings; `None` for an error of another kind."""
+    words = ("can't allocate memory", "out of memory")
+    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(w in str(error) for w in words):
+        return None
+    told = f"out of memory ({type(error).__name__}{': ' if str(error) else ''}{str(error).partition(chr(10))[0]})"
+    if model["architecture"] is None:
+        return f"{told}; give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
+    need = sum(needed_bytes(model, max_new_tokens)) + ROOM
+    changes: list[dict[str, str]] = [{"quantization": "int8"}] if model["device"].startswith("cuda") else []
+    changes += [{"dtype": "bfloat16"}] if model["dtype"] == "float32" else []
+    smaller = [(sum(needed_bytes({**model, **c}, max_new_tokens)) + ROOM, c) for c in changes]
+    told_smaller = [f"model.{k}={v} ({_gib(size)})" for size, c in smaller if size < need for k, v in c.items()]
+    told_smaller += [f"model={name}" for name in fitting(models, need - 1, max_new_tokens)[-1:]]
+    return (
+        f"{told}; model {model['name']!r} needs {_gib(need)}, more for long prompts. "
+        f"Next smaller: {', '.join(told_smaller) or 'no model of conf/model'}; or give the job more (hardware.memory=)"
+    )
+
+
 def free_bytes(device: str) -> int | None:
     """Memory that is free on a device, or on all GPUs for `auto`; `None` where a GPU is asked for and there is none."""
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):

@@ -25,6 +25,7 @@ from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import Known, bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.provenance import provenance
 from skipbench.runs.record import Sample
+from skipbench.runs.stop import Interrupted
 from skipbench.runs.store import RunStore, load_run
 from skipbench.scoring.corpus import corpus_summary
 
@@ -162,8 +163,8 @@ def run(
         scorer=dataset["scorer"],
         warmup=config["engine"]["warmup"],
     )
-    store.status("running")
     try:
+        store.status("running")
         with _progress(console, len(prompts), len(store.samples())) as advance:
             samples = run_cell(lm, tokenizer, method, prompts, settings, store, advance)
         metrics = _metrics(lm, samples, latency, known)
@@ -178,15 +179,19 @@ def run(
         store.status("failed" if failed else "done", error)
         return metrics
     except BaseException as error:
-        reason = (
-            "interrupted; the same command goes on"
-            if isinstance(error, KeyboardInterrupt)
-            else f"{type(error).__name__}: {error}"
-        )
-        store.status("failed", reason)
+        store.status(*_end(error))
         raise
     finally:
         store.close()
+
+
+def _end(error: BaseException) -> tuple[str, str]:
+    """State and reason that an exception leaves in the record."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", "interrupted; the same command goes on"
+    if isinstance(error, Interrupted):
+        return "interrupted", str(error)
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 def _check_rows(folder: Path, rows: list[Row]) -> None:

@@ -8,6 +8,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from skipbench.config.dataset import HubDataset, HumanEval, MiniDataset, Stream, TinyStories
+from skipbench.config.hardware import Slurm
 from skipbench.config.method import (
     AdaptiveStop,
     Asd,
@@ -96,6 +97,8 @@ class Config:
     limit: int | None = 20
     results: str = "results"
     dry_run: bool = False
+    hardware: Any = None
+    """What jobs ask a cluster for; no run depends on it."""
     published: Any = None
     """Of an experiment: how its cells are called in the paper; no run depends on it."""
 
@@ -128,6 +131,7 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("dataset", "_humaneval"): HumanEval,
     ("decoding", "_decoding"): Decoding,
     ("engine", "_engine"): Engine,
+    ("hardware", "_slurm"): Slurm,
 }
 
 

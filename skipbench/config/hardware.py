@@ -1,4 +1,4 @@
-"""Schema of the devices in `conf/hardware`: what a roofline is made of."""
+"""Schemas of `conf/hardware`: a device, for rooflines, and what a job asks a cluster for, `hardware=` of the command `submit`."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from omegaconf import MISSING
 
 @dataclass
 class Hardware:
-    """Rates from the maker's datasheet; those that are missing are measured."""
+    """A device: rates from the maker's datasheet; those that are missing are measured."""
 
     devices: list[str] = MISSING
     """Names under which the driver knows it, in full: a part of a GPU (MIG) has another name, and other rates."""
@@ -16,3 +16,35 @@ class Hardware:
     """Bytes/s of its memory."""
     flops: dict[str, float] = field(default_factory=dict)
     """Floating-point operations/s of dense matrix products, by dtype."""
+
+
+@dataclass
+class Slurm:
+    """A cluster; no run's hash depends on it. A key that is null is left to the cluster's own default."""
+
+    name: str = "slurm"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpu: str | None = None
+    """Slurm's name of a GPU type; null takes any."""
+    gpus: int = 0
+    cpus: int = 1
+    memory: str | None = None
+    time: str | None = None
+    exclusive: bool = False
+    parallel: int | None = None
+    """How many cells of an array run at once."""
+    requeues: int = 3
+    """How often a cell starts again after its time limit or a preemption."""
+    signal_s: int = 300
+    """Seconds before the limit at which a cell is told to end; one sample must fit."""
+    offline: bool = True
+    """Only what the hub's cache holds; `data` fills it."""
+    setup: list[str] = field(default_factory=list)
+    """Lines of shell before the command."""
+    options: list[str] = field(default_factory=list)
+    """Further words for sbatch, such as `--nice=10`."""
+    python: str | None = None
+    """The interpreter on the nodes; null takes the one that submits."""

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,6 +125,37 @@ def _differences(path: Path, config: dict[str, Any]) -> list[str]:
     return sorted(str(k) for k in {*before, *config} if before.get(k) != config.get(k))
 
 
+def acquire(folder: Path) -> int:
+    """Makes the folder and takes its lock; returns the open lock, which closing gives back.
+
+    Raises:
+        SkipbenchError: not writable, without locks, or held by another process.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(lock, 200).decode(errors="replace")
+        os.close(lock)
+        raise SkipbenchError(
+            f"{folder} is being written by another process ({holder}); wait for it, or stop it"
+        ) from error
+    except OSError as error:
+        os.close(lock)
+        raise SkipbenchError(
+            f"{folder} cannot be locked ({error}); choose a file system with locks with results=FOLDER"
+        ) from error
+    return lock
+
+
+BEAT_S = 5.0
+"""A sign of life is given after a sample, and not more often than this: it may be a round trip to a file server."""
+
+
 class RunStore:
     """The folder of one run, open for writing.
 
@@ -133,7 +165,8 @@ class RunStore:
 
     def __init__(self, folder: Path, config: dict[str, Any], provenance: dict[str, Any]) -> None:
         self.folder = folder
-        self._lock = self._acquire()
+        self._beaten = 0.0
+        self._lock = acquire(folder)
         try:
             self._settle(config, provenance)
         except OSError as error:
@@ -142,27 +175,6 @@ class RunStore:
         except BaseException:
             self.close()
             raise
-
-    def _acquire(self) -> int:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise _not_writable(self.folder, error) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.read(lock, 200).decode(errors="replace")
-            os.close(lock)
-            raise SkipbenchError(
-                f"{self.folder} is being written by another process ({holder}); wait for it, or stop it"
-            ) from error
-        except OSError as error:
-            os.close(lock)
-            raise SkipbenchError(
-                f"{self.folder} cannot be locked ({error}); choose a file system with locks with results=FOLDER"
-            ) from error
-        return lock
 
     def _settle(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
         os.ftruncate(self._lock, 0)
@@ -196,12 +208,14 @@ class RunStore:
         if completion is not None:
             append_line(self.folder / "completions.jsonl", dump_completion(completion))
         append_line(self.folder / "samples.jsonl", dump(sample))
+        if time.monotonic() - self._beaten > BEAT_S:
+            self._beaten = time.monotonic()
+            with contextlib.suppress(OSError):  # the sample is safe; a later one will tell
+                os.utime(self.folder / "status.json")
 
     def status(self, state: str, error: str | None = None) -> None:
-        """`state`: running, done, or failed."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        value = {"state": state, "error": error, "pid": os.getpid(), "host": socket.gethostname(), "updated": now}
-        self._replace("status.json", json.dumps(value, indent=2, allow_nan=False) + "\n")
+        """`state`: running, done, interrupted, or failed."""
+        self._replace("status.json", _status(state, error))
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
         self._replace("metrics.json", json.dumps(metrics, indent=2, allow_nan=False) + "\n")
@@ -223,6 +237,23 @@ class RunStore:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _status(state: str, error: str | None) -> str:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    value = {"state": state, "error": error, "pid": os.getpid(), "host": socket.gethostname(), "updated": now}
+    value["slurm"] = os.environ.get("SLURM_JOB_ID")
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def record_failure(folder: Path, reason: str) -> None:
+    """Leaves `failed` in the folder of a run that did not get as far as opening it; not while another process has it."""
+    with contextlib.suppress(SkipbenchError, OSError):
+        lock = acquire(folder)
+        try:
+            write_atomic(folder / "status.json", _status("failed", reason))
+        finally:
+            os.close(lock)
 
 
 def load_run(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""Folders of submissions, RESULTS/submit/NAME-N: the cells, one a line, and the jobs that Slurm made of them."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+from skipbench.runs.store import append_line, write_atomic
+
+
+def next_folder(results: Path, name: str, make: bool) -> Path:
+    """The first free folder of `name`; with `make` it is this process's own."""
+    number = 1
+    while True:
+        folder = results / "submit" / f"{name}-{number}"
+        if not folder.exists():
+            try:
+                if make:
+                    folder.mkdir(parents=True)
+                return folder
+            except FileExistsError:  # somebody else was faster
+                pass
+        number += 1
+
+
+def write_cells(folder: Path, cells: Sequence[Mapping[str, Any]]) -> Path:
+    """Writes the manifest; each cell has `name`, `folder` of its run, and `plain`, its whole configuration."""
+    path = folder / "cells.jsonl"
+    write_atomic(path, "".join(json.dumps(cell) + "\n" for cell in cells))
+    return path
+
+
+def read_cell(path: Path, index: int) -> dict[str, Any]:
+    """The configuration of cell `index`.
+
+    Raises:
+        SkipbenchError: no such file or line, or no cell in it.
+    """
+    try:
+        lines = path.read_text().splitlines()
+        plain = json.loads(lines[index])["plain"] if 0 <= index < len(lines) else None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SkipbenchError(f"{path} cannot be read ({type(error).__name__}: {error}); submit again") from error
+    if not isinstance(plain, dict):
+        raise SkipbenchError(f"{path} has {len(lines)} cells and no number {index}; the first is 0")
+    return plain
+
+
+def add_job(folder: Path, job: str, first: int, count: int) -> None:
+    """Notes that an array `job` runs `count` cells from `first` on."""
+    append_line(folder / "jobs.jsonl", json.dumps({"job": job, "first": first, "count": count}))
+
+
+def queued(results: Path, live: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Folders of the runs whose job is not over, each with its state; `live` as of `slurm.jobs`."""
+    for path in sorted((results / "submit").glob("*/jobs.jsonl")):
+        try:
+            cells = [json.loads(line)["folder"] for line in (path.parent / "cells.jsonl").read_text().splitlines()]
+            arrays = [json.loads(line) for line in path.read_text().splitlines()]
+        except (OSError, ValueError, KeyError, TypeError):  # one that cannot be read blocks no other
+            continue
+        for array in arrays:
+            for task in range(array["count"]):
+                if state := live.get(f"{array['job']}_{task}"):
+                    yield cells[array["first"] + task], state

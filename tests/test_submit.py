@@ -1,0 +1,311 @@
+"""Without a cluster: the text of a script, the state of a run, what is submitted, and signals."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from test_resume import lines, records
+
+from skipbench.bench.memory import out_of_memory
+from skipbench.catalogue import known_models
+from skipbench.cells import finish
+from skipbench.compose import compose
+from skipbench.errors import SkipbenchError
+from skipbench.runs.life import life_of
+from skipbench.runs.stop import Interrupted, listening, unbroken
+from skipbench.runs.store import acquire, record_failure
+from skipbench.submit import status, submit
+from skipbench.sweep import manifest
+from skipbench.sweep.script import Part, minutes, parts, script
+from skipbench.sweep.slurm import requeue_self
+
+
+def hardware(name: str = "slurm-a100", **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = compose([f"hardware={name}"])["hardware"]
+    return found | more
+
+
+FIRST = Part(0, 12)
+
+
+def text(part: Part = FIRST, folder: str = "/r/submit/tiny-1", **more: Any) -> str:
+    return script("skipbench-tiny", Path(folder) / "cells.jsonl", part, hardware(**more), "/env/bin/python", Path("/w"))
+
+
+def options(made: str) -> dict[str, str]:
+    """What sbatch reads: one word a line, quotes as in a shell."""
+    words = [shlex.split(line.removeprefix("#SBATCH "))[0] for line in made.splitlines() if line.startswith("#SBATCH ")]
+    return {word.partition("=")[0]: word.partition("=")[2] for word in words}
+
+
+@pytest.mark.parametrize(("cells", "limit"), [(1, 1001), (12, 12), (13, 12), (2500, 1001), (0, 5), (7, 1)])
+def test_parts_cover_every_cell_once_within_the_limit(cells: int, limit: int) -> None:
+    made = parts(cells, limit)
+    assert [i for part in made for i in range(part.first, part.first + part.count)] == list(range(cells))
+    assert all(1 <= part.count <= limit for part in made)
+
+
+def test_a_cluster_without_arrays_is_refused() -> None:
+    with pytest.raises(SkipbenchError, match="MaxArraySize"):
+        parts(3, 0)
+
+
+def test_the_script_asks_for_what_the_hardware_says() -> None:
+    more = {"partition": "gpu", "account": "lab", "constraint": "a100&nvlink", "parallel": 4, "requeues": 2}
+    made = text(Part(1001, 3), **more, setup=["module load cuda"], options=["--nice=10"])
+    asked = options(made)
+    assert asked["--array"] == "0-2%4"
+    assert asked["--gres"] == "gpu:a100:1" and asked["--cpus-per-task"] == "8" and asked["--mem"] == "120G"
+    assert asked["--time"] == "12:00:00" and asked["--signal"] == "B:USR2@300"
+    assert "--exclusive" in asked and "--requeue" in asked and asked["--nice"] == "10"
+    assert (asked["--partition"], asked["--account"], asked["--constraint"]) == ("gpu", "lab", "a100&nvlink")
+    shell = made.splitlines()
+    assert "export HF_HUB_OFFLINE=1" in shell and "export SKIPBENCH_REQUEUES=2" in shell
+    assert shell.index("module load cuda") == len(shell) - 3
+    assert shell[-1].startswith("exec ") and '"$((1001 + SLURM_ARRAY_TASK_ID))"' in shell[-1]
+
+
+def test_what_is_null_is_left_to_the_cluster() -> None:
+    asked = options(text(name="slurm-local", requeues=0, offline=False))
+    assert not {"--partition", "--account", "--mem", "--gres", "--exclusive", "--requeue"} & set(asked)
+    assert "--no-requeue" in asked
+    assert "HF_HUB_OFFLINE" not in text(name="slurm-local", offline=False)
+
+
+def test_odd_names_reach_the_program_whole(tmp_path: Path) -> None:
+    folder = '/r s/50% "x" $HOME'
+    made = text(folder=folder)
+    assert options(made)["--output"] == folder.replace("%", "%%") + "/%A_%a.log"
+    show = tmp_path / "show"
+    show.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    show.chmod(0o755)
+    command = made.splitlines()[-1].replace("/env/bin/python", str(show))
+    ran = subprocess.run(["bash", "-c", command], env={"SLURM_ARRAY_TASK_ID": "5"}, capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["-m", "skipbench", "cell", f"{folder}/cells.jsonl", "5"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"partition": "a\n#SBATCH --uid=0"}, "line break"),
+        ({"cpus": 0}, "hardware.cpus=0"),
+        ({"gpus": -1}, "hardware.gpus=-1"),
+        ({"signal_s": 0}, "hardware.signal_s=0"),
+        ({"parallel": 0}, "hardware.parallel=0"),
+    ],
+)
+def test_what_no_script_can_say_is_refused(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        text(**more)
+
+
+@pytest.mark.parametrize(
+    ("time", "wanted"),
+    [
+        ("90", 90),
+        ("1:30", 2),
+        ("12:00:00", 720),
+        ("2-0", 2880),
+        ("1-01:30", 1530),
+        ("1-00:00:01", 1441),
+        ("0:10:00", 10),
+    ],
+)
+def test_minutes_of_slurms_times(time: str, wanted: int) -> None:
+    assert minutes(time) == wanted
+
+
+@pytest.mark.parametrize("time", ["", "1h", "1:2:3:4", "-5"])
+def test_what_is_no_time(time: str) -> None:
+    with pytest.raises(SkipbenchError, match=r"hardware\.time"):
+        minutes(time)
+
+
+def test_hardware_changes_no_run() -> None:
+    plain = compose(["method=uniform"])
+    asked = compose(["method=uniform", "hardware=slurm-a100", "hardware.time=0:10:00"])
+    assert asked["hardware"]["time"] == "0:10:00"
+    assert finish(plain)[1] == finish(asked)[1]
+
+
+def say(folder: Path, age: float = 0, **value: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "status.json"
+    path.write_text(
+        json.dumps({"state": "running", "error": None, "pid": 1, "host": "elsewhere", "slurm": None} | value)
+    )
+    os.utime(path, (time.time() - age,) * 2)
+    return folder
+
+
+def test_the_state_of_a_run(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    here = {"host": socket.gethostname()}
+
+    def state(jobs: dict[str, str] | None = None, age: float = 0, **value: Any) -> str:
+        return life_of(say(tmp_path / "run", age, **value), jobs, stale_s=600).state
+
+    assert life_of(tmp_path / "none", None).state == "missing"
+    assert [state(state=s) for s in ("done", "failed", "interrupted")] == ["done", "failed", "interrupted"]
+    assert state(**here, pid=os.getpid()) == "running"
+    assert state(**here, pid=gone.pid) == "stale"
+    assert state(age=30) == "running" and state(age=900) == "stale"
+    assert state(slurm="7", jobs={"7": "RUNNING"}) == "running"
+    assert state(slurm="7", jobs={"8": "RUNNING"}) == "stale"
+    assert state(slurm="7", jobs={"7": "PENDING"}) == "queued"
+    assert state(slurm="7", jobs=None) == "running", "Slurm's silence says nothing of a job"
+    for text in ("", "[1]", "{}", '{"state": 5}', "\x00"):
+        (tmp_path / "run" / "status.json").write_text(text)
+        assert life_of(tmp_path / "run", None).state == "failed", repr(text)
+
+
+def test_a_failure_is_recorded_but_never_over_another_process(tmp_path: Path) -> None:
+    record_failure(tmp_path / "run", "no memory")
+    assert life_of(tmp_path / "run", None).reason == "no memory"
+    lock = acquire(tmp_path / "run")
+    record_failure(tmp_path / "run", "the second one")
+    os.close(lock)
+    assert life_of(tmp_path / "run", None).reason == "no memory"
+
+
+WORDS = ["tiny", "dataset=mini-math,mini-code", "method=uniform,random"]
+
+
+def folders(results: Path) -> list[Path]:
+    pairs = [(d, m) for d in ("mini-math", "mini-code") for m in ("uniform", "random")]
+    return [
+        finish(compose(["experiment=tiny", f"dataset={d}", f"method={m}", f"results={results}"]))[1] for d, m in pairs
+    ]
+
+
+def test_status_counts_and_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*WORDS, f"results={tmp_path}"]
+    done, failed, stale, _ = folders(tmp_path)
+    done.parent.mkdir(parents=True)
+    say(done, state="done")
+    say(failed, state="failed", error="out of memory")
+    say(stale, age=90)
+    with pytest.raises(SystemExit) as ended:
+        status([*words, "hardware=slurm-local", "stale=60"])
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    assert "4 cells: 1 done, 1 failed, 0 running, 0 queued, 0 interrupted, 1 stale, 1 missing" in said
+    assert "failed      tiny/random/mini-math: out of memory" in said
+    assert "no sign of life" in said
+    assert f"to run them: python -m skipbench submit tiny {shlex.join(words[1:])} hardware=slurm-local" in said
+    for folder in (failed, stale, folders(tmp_path)[3]):
+        say(folder, state="done")
+    status(words)
+    assert "4 done" in capsys.readouterr().out
+
+
+def test_print_shows_the_scripts_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (first, *_) = folders(tmp_path)
+    first.parent.mkdir(parents=True)
+    say(first, state="done")
+    submit([*WORDS, f"results={tmp_path}", "hardware=slurm-a6000", "scale=paper", "--print"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("#!/bin/bash\n") and options(shown)["--array"] == "0-2"
+    assert not (tmp_path / "submit").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tiny"], "slurm-local"),
+        (["tinny", "hardware=slurm-local"], "tinny"),
+        ([], "needs an experiment"),
+        (["tiny", "hardware=slurm-z9"], "slurm-z9"),
+        (["tiny", "--now"], "--print"),
+        (["tiny", "hardware=slurm-local", "hardware.tme=1"], "tme"),
+    ],
+)
+def test_what_cannot_be_submitted(words: list[str], says: str) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        submit(words)
+
+
+def test_cells_of_a_live_job_are_queued_and_others_are_not(tmp_path: Path) -> None:
+    folder = manifest.next_folder(tmp_path, "tiny", make=True)
+    manifest.write_cells(folder, [{"name": n, "folder": n, "plain": {}} for n in ("a", "b", "c")])
+    manifest.add_job(folder, "7", 0, 2)
+    manifest.add_job(folder, "9", 2, 1)
+    assert dict(manifest.queued(tmp_path, {"7_1": "PENDING", "9_0": "RUNNING", "8": "RUNNING"})) == {
+        "b": "PENDING",
+        "c": "RUNNING",
+    }
+    assert manifest.next_folder(tmp_path, "tiny", make=True).name == "tiny-2"
+    for index in (3, -1):
+        with pytest.raises(SkipbenchError, match="3 cells"):
+            manifest.read_cell(folder / "cells.jsonl", index)
+    with pytest.raises(SkipbenchError, match="cannot be read"):
+        manifest.read_cell(folder / "none.jsonl", 0)
+
+
+def test_a_job_requeues_itself_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert "not in a Slurm job" in requeue_self()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    monkeypatch.setenv("SKIPBENCH_REQUEUES", "2")
+    assert "2 times already" in requeue_self()
+
+
+def test_out_of_memory_says_what_would_be_smaller() -> None:
+    model = {"device": "cpu"} | known_models()["llama2-13b"] | {"name": "llama2-13b", "dtype": "float32"}
+    told = out_of_memory(MemoryError(), model, 512, known_models()) or ""
+    assert "out of memory (MemoryError); model 'llama2-13b' needs" in told
+    assert "model.dtype=bfloat16" in told and "model=" in told.partition("Next smaller")[2]
+    tiny = {"architecture": None, "device": "cpu", "dtype": "float32", "name": "tiny"}
+    assert "hardware.memory" in (out_of_memory(RuntimeError("can't allocate memory: 8 bytes"), tiny, 64, {}) or "")
+    assert out_of_memory(RuntimeError("shapes differ"), model, 512, {}) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_waits_for_what_is_unbroken(number: int) -> None:
+    before, finished = signal.getsignal(number), False
+    with pytest.raises(Interrupted, match=signal.Signals(number).name), listening():
+        with unbroken():
+            os.kill(os.getpid(), number)
+            finished = True
+        pytest.fail("the signal was lost")
+    assert finished and signal.getsignal(number) == before
+    with pytest.raises(Interrupted), listening():
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+
+
+def test_a_run_ended_by_a_signal_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "skipbench", "method=uniform", "dataset=mini-math", "dataset.max_new_tokens=16"]
+    whole, parts_ = tmp_path / "whole", tmp_path / "parts"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    def start(results: Path) -> "subprocess.Popen[str]":
+        more = [f"results={results}", "limit=30"]
+        return subprocess.Popen(
+            [*command, *more], cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    broken = start(parts_)
+    while broken.poll() is None and lines(parts_) < 2:
+        time.sleep(0.002)
+    broken.terminate()
+    said = broken.communicate()[1]
+    assert broken.returncode == 128 + signal.SIGTERM and "same command goes on" in said
+    (folder,) = (parts_ / "runs").iterdir()
+    assert life_of(folder, None).state == "interrupted"
+    assert 2 <= lines(parts_) < 30
+    for results in (parts_, whole):
+        done = start(results)
+        assert done.communicate() and done.returncode == 0
+    assert records(parts_) == records(whole) and len(records(whole)) == 30
