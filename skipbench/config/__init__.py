@@ -33,6 +33,7 @@ class EngineName(Enum):
 
     modules = "modules"
     lean = "lean"
+    graphs = "graphs"
 
 
 class StrategyName(Enum):

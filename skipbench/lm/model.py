@@ -1,15 +1,18 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.families import family_of
+from skipbench.lm.families import Family, family_of
 from skipbench.lm.frame import Frames, Tables
+from skipbench.lm.graphs import COST, GraphsEngine, refusal
 from skipbench.lm.lean import LeanEngine
 from skipbench.lm.modules import ModulesEngine, Sublayer, rotary_tables
+from skipbench.lm.slot import upload
 from skipbench.lm.span import Span
 from skipbench.skipset import SkipSet
 
@@ -20,18 +23,23 @@ class Engine(Protocol):
     name: str
     sublayers: list[Sublayer]
 
-    def embed(self, tokens: Tensor) -> Tensor: ...
-    def head(self, hidden: Tensor) -> Tensor: ...
+    @property
+    def embed(self) -> Callable[[Tensor], Tensor]: ...
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]: ...
 
 
-ENGINES: dict[str, type[ModulesEngine] | type[LeanEngine]] = {"modules": ModulesEngine, "lean": LeanEngine}
+MakeEngine = Callable[[Any, Family, KVCache], Engine]
+ENGINES: dict[str, MakeEngine] = {"modules": ModulesEngine, "lean": LeanEngine, "graphs": GraphsEngine}
 
 
 class LM:
     """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers."""
 
-    def __init__(self, model: Any, engine: str = "lean") -> None:
+    def __init__(self, model: Any, engine: str | MakeEngine = "lean") -> None:
         """`model`: a causal language model of Hugging Face, of a known family, in evaluation mode.
+
+        Where the engine cannot be used, `lean` is, and `note` says so.
 
         Raises:
             SkipbenchError: unknown family, rotary type or activation.
@@ -46,7 +54,10 @@ class LM:
         self.output_device = model.lm_head.weight.device
         head_dim = model.model.layers[0].self_attn.head_dim
         self.cache = KVCache(self.devices, self.config.num_key_value_heads, head_dim, self.dtype)
-        self.engine: Engine = ENGINES[engine](model, family, self.cache)
+        self.note = ""
+        if engine == "graphs" and (why := refusal(model)):
+            engine = self._fall_back(why)
+        self.engine: Engine = (ENGINES[engine] if isinstance(engine, str) else engine)(model, family, self.cache)
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, Tables] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
@@ -58,14 +69,27 @@ class LM:
 
     def allocate(self, capacity: int) -> None:
         """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache held is lost."""
+        before = self.cache.rows
         self.cache.allocate(capacity)
         for device in dict.fromkeys(self.devices):
             if device not in self._tables or self._tables[device].positions < capacity:
                 self._tables[device] = Tables(*rotary_tables(self.model, capacity, self.dtype, device), self.dtype)
 
-    def embed(self, tokens: list[int]) -> Tensor:
-        """Token ids -> hidden states [T, D]."""
-        return self.engine.embed(torch.tensor(tokens, device=self.input_device))
+        if isinstance(self.engine, GraphsEngine) and self.cache.rows is not before:
+            why = self.engine.prove(self._tables)
+            if why:
+                self._fall_back(why)
+                self.engine = self.engine.lean
+
+    def _fall_back(self, why: str) -> str:
+        self.note = f"engine=graphs: {why}; engine=lean is used instead: {COST}"
+        return "lean"
+
+    def embed(self, tokens: list[int] | Tensor) -> Tensor:
+        """Token ids, on the host or already on the device, -> hidden states [T, D]."""
+        if not isinstance(tokens, Tensor):
+            tokens = torch.tensor(tokens)
+        return self.engine.embed(upload(tokens, self.input_device))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Hidden states [T, D] -> logits [T, V] through the final norm."""
@@ -97,9 +121,23 @@ class LM:
         Raises:
             SkipbenchError: the span does not fit into the cache.
         """
+        hidden = self._pass(hidden, span, skip, first, last, taps)
+        return hidden.clone() if isinstance(self.engine, GraphsEngine) else hidden
+
+    def _pass(
+        self,
+        hidden: Tensor,
+        span: Span | Frames,
+        skip: SkipSet | None,
+        first: int,
+        last: int | None,
+        taps: list[Tensor] | None,
+    ) -> Tensor:
+        """`run`, whose result may be a buffer that the next pass overwrites."""
         frames = self.frames(span) if isinstance(span, Span) else span
         self.cache.check(frames.end)
         sublayers = self.engine.sublayers
+        in_place = isinstance(self.engine, GraphsEngine)
         if taps is not None:
             taps.append(hidden)
         frame = frames.on(self.devices[0])
@@ -110,7 +148,7 @@ class LM:
                 frame = frames.on(device)
             hidden = sublayers[s](hidden, frame)
             if taps is not None:
-                taps.append(hidden)
+                taps.append(hidden.clone() if in_place else hidden)
         return hidden
 
     def _choose(self, skip: SkipSet | None, first: int, last: int) -> list[int]:
@@ -127,10 +165,10 @@ class LM:
         return self.head(hidden[-1:])
 
     def logits(
-        self, tokens: list[int], span: Span, skip: SkipSet | None = None, taps: list[Tensor] | None = None
+        self, tokens: list[int] | Tensor, span: Span, skip: SkipSet | None = None, taps: list[Tensor] | None = None
     ) -> Tensor:
         """Logits [T, V] of the rows of `span`, which hold `tokens`."""
-        return self.head(self.run(self.embed(tokens), span, skip, taps=taps))
+        return self.head(self._pass(self.embed(tokens), span, skip, 0, None, taps))
 
     def weight_bytes(self) -> int:
         """Bytes that one decoding step must read: all weights but the embedding table, which it only looks one row up in."""
