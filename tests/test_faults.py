@@ -14,6 +14,7 @@ from skipbench.decode.method import Draft
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.cache import KVCache
 from skipbench.lm.frame import Frame
+from skipbench.lm.slot import Slot
 from skipbench.lm.span import Span
 from skipbench.methods.fixed import FixedSet
 from skipbench.skipset import SkipSet
@@ -41,6 +42,14 @@ def wrong_mask(patch: Patch) -> None:
         return None if mask is None else torch.zeros_like(mask)
 
     patch.setattr(Frame, "_make_mask", open_mask)
+    load = Slot.load
+
+    def open_family(self: Slot, span: Span, rows: int) -> None:
+        load(self, span, rows)
+        self.family.fill_(True)
+        self._shape = "open"
+
+    patch.setattr(Slot, "load", open_family)
 
 
 def row_not_kept(patch: Patch) -> None:

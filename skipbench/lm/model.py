@@ -165,7 +165,11 @@ class LM:
         return self.head(hidden[-1:])
 
     def logits(
-        self, tokens: list[int] | Tensor, span: Span, skip: SkipSet | None = None, taps: list[Tensor] | None = None
+        self,
+        tokens: list[int] | Tensor,
+        span: Span | Frames,
+        skip: SkipSet | None = None,
+        taps: list[Tensor] | None = None,
     ) -> Tensor:
         """Logits [T, V] of the rows of `span`, which hold `tokens`."""
         return self.head(self._pass(self.embed(tokens), span, skip, 0, None, taps))
