@@ -41,10 +41,12 @@ def finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
 
 def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
     device = (provenance or {}).get("device", settings["model"]["device"])
-    names = {k: settings[k]["name"] for k in ("model", "method", "dataset", "engine")}
+    engine = (provenance or {}).get("engine", settings["engine"]["name"])  # the one that was used
+    names = {k: settings[k]["name"] for k in ("model", "method", "dataset")}
     return {
         **names,
         "dtype": settings["model"]["dtype"],
+        "engine": engine,
         "device": device,
         "threads": str(settings["engine"]["threads"]),
     }

@@ -182,7 +182,7 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     state = load_run(folder)
     origin = dict(state["provenance"] or {})
     origin |= {
-        "engine": settings["engine"]["name"],
+        "engine": origin.get("engine") or settings["engine"]["name"],
         "date": str(origin.get("started", ""))[:10],
         "torch": origin.get("versions", {}).get("torch"),
         "dtype": settings["model"]["dtype"],

@@ -4,6 +4,7 @@ What a GPU adds, capturing, is in test_graphs_gpu.py. A frozen length corrupts K
 """
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -12,12 +13,16 @@ import contract
 import pytest
 import torch
 from conftest import make_method, random_lm, random_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from skipbench.compose import compose
 from skipbench.decode import drafting
+from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
+from skipbench.decode.state import State
+from skipbench.decode.stopping import Fixed
 from skipbench.lm import bucket as sizes
 from skipbench.lm.graphs import GraphsEngine
 from skipbench.lm.model import LM
@@ -227,3 +232,49 @@ def test_out_of_memory_while_recording_goes_on_with_lean() -> None:
 
 def test_the_configuration_knows_it() -> None:
     assert compose(["engine=graphs"])["engine"]["name"] == "graphs"
+
+
+def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every figure is printed, and none is judged where there is no GPU."""
+    from scripts import bench_gpu
+
+    words = (
+        "--device cpu --shape 6x64 --dtype float32 --context 40 --tokens 6 --long 12 --minutes 0 --runs 1 --words 200"
+    )
+    bench_gpu.main(words.split())
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["figure"] for line in lines} == set(bench_gpu.BARS)
+    assert all(line["met"] is None and line["engine"] == "graphs" for line in lines)
+    values = {line["figure"]: line["value"] for line in lines}
+    assert values.pop("device allocations in a long decode") is None
+    assert values["graphs tokens equal lean's"] == 1.0 and None not in values.values()
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often the host looks at one number of a tensor before the last step begins."""
+
+    count = before = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        if func is torch.ops.aten.embedding.default:
+            self.before = self.count
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("threshold", "temperature", "reads"), [(0.0, 0.0, 0), (0.0, 0.8, 0), (1e-9, 0.0, 5)])
+@torch.no_grad()
+def test_a_chain_reads_only_what_its_stop_rule_needs(threshold: float, temperature: float, reads: int) -> None:
+    """Six steps: a confidence before each but the first, and the tokens at the end."""
+    # In float32 on a CPU lean's norm, which the head uses, takes a number through Python.
+    lm = LM(random_model("llama").to(torch.bfloat16), partial(GraphsEngine, recorder=Again))
+    lm.allocate(100)
+    drafter = Drafter(Fixed(6, threshold))
+    state = State(lm, PROMPT, Sampler(temperature), 64, frozenset())
+    drafter.begin()
+    lm.prefill(PROMPT[:-1])
+    drafter.propose(state, SkipSet.parse("attn:1;mlp:2", 4), 6)
+    state.sampler.uniform = lambda: 0.5  # type: ignore[method-assign]  # the host's own generator is read too
+    with Reads() as seen:
+        drafter.propose(state, SkipSet.parse("attn:1;mlp:2", 4), 6)
+    assert seen.before == reads

@@ -98,6 +98,9 @@ def run(
         method.latency = stored_latency(lm, config["model"], config["engine"], _device_name(lm), results)
     origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
     origin |= {"device": _device_name(lm), "threads": torch.get_num_threads()}
+    origin |= {"engine": lm.engine.name, "engine_note": lm.note}
+    if lm.note:
+        console.print(lm.note, markup=False, highlight=False, soft_wrap=True)
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
     store = RunStore(folder, config, provenance(origin))
     settings = Settings(

@@ -34,7 +34,8 @@ def parted(query: Tensor, rows: Tensor, slot: Slot, bucket: int, window: int | N
     bias = slot.masks[bucket, window].view(-1, len(keys), size).transpose(0, 1)[:, None]
     bias = bias.expand(-1, folded.shape[1], -1, -1)
     out, log_sum = _with_log_sum(folded, keys.transpose(1, 2), values.transpose(1, 2), bias, scale)
-    return _unfold((out * log_sum.softmax(0)[..., None].to(out.dtype)).sum(0), slot.rows)
+    whole = (out.float() * log_sum.float().softmax(0)[..., None]).sum(0)
+    return _unfold(whole.to(query.dtype), slot.rows)
 
 
 def varlen(query: Tensor, rows: Tensor, slot: Slot, bucket: int, window: int | None, scale: float) -> Tensor:

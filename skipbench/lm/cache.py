@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
+from skipbench.lm.upload import upload
 
 
 class KVCache:
@@ -46,9 +47,10 @@ class KVCache:
         """
         start = self.length
         if rows != list(range(start, start + len(rows))):
+            kept = torch.tensor(rows)
+            index = {device: upload(kept, device) for device in dict.fromkeys(self.devices)}
             for layer in self.rows:
-                index = torch.tensor(rows, device=layer.device)
-                layer[start : start + len(rows)] = layer[index]
+                layer[start : start + len(rows)] = layer[index[layer.device]]
         self.length = start + len(rows)
 
     @property

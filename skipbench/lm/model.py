@@ -12,8 +12,8 @@ from skipbench.lm.frame import Frames, Tables
 from skipbench.lm.graphs import COST, GraphsEngine, refusal
 from skipbench.lm.lean import LeanEngine
 from skipbench.lm.modules import ModulesEngine, Sublayer, rotary_tables
-from skipbench.lm.slot import upload
 from skipbench.lm.span import Span
+from skipbench.lm.upload import upload
 from skipbench.skipset import SkipSet
 
 

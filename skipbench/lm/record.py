@@ -48,8 +48,11 @@ class CudaRecorder:
                 work()  # libraries allocate and choose their kernels at the first call, which no capture may contain
             now.wait_stream(self.stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                work()
+            try:
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                    work()
+            finally:
+                torch.cuda.set_stream(now)  # a capture that fails would leave its own stream behind
         return graph.replay
 
     def seconds(self, replay: Replay) -> float | None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.span import Span
+from skipbench.lm.upload import upload
 
 SHAPES = 512  # kept shapes of trees and branches
 Shape = tuple[Tensor, Tensor]
@@ -116,10 +117,3 @@ class Slot:
                 self.masks[bucket, window].view(self.group, self.rows, bucket).copy_(mask)
 
         return place
-
-
-def upload(values: Tensor, device: torch.device) -> Tensor:
-    """A copy on the device, on its way when this returns: the host does not wait, as it would for pageable memory."""
-    if device.type == "cuda" and values.device.type == "cpu":
-        return values.pin_memory().to(device, non_blocking=True)
-    return values.to(device)

@@ -45,7 +45,7 @@ def read_run(folder: Path) -> Run:
         model=settings["model"]["name"],
         method=settings["method"]["name"],
         dataset=settings["dataset"]["name"],
-        engine=settings["engine"]["name"],
+        engine=str((state["provenance"] or {}).get("engine") or settings["engine"]["name"]),
         device=device,
         settings=settings,
         metrics=state["metrics"],
