@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 LAYERS = 4
 METHODS = sorted(p.stem for p in (ROOT / "conf" / "method").glob("*.yaml"))
-ENGINES = ("modules", "lean", "graphs")
+ENGINES = ("modules", "lean")
+EVERY_ENGINE = (*ENGINES, "graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 
 

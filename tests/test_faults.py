@@ -6,7 +6,7 @@ from typing import Any
 import contract
 import pytest
 import torch
-from conftest import ENGINES, make_method, random_lm
+from conftest import EVERY_ENGINE, make_method, random_lm
 
 from skipbench.decode import loop
 from skipbench.decode.drafting import Drafter
@@ -124,12 +124,12 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 def test_no_fault_no_failure(engine: str) -> None:
     check_all(engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: Callable[[Patch], None], engine: str, monkeypatch: Patch) -> None:
     fault(monkeypatch)

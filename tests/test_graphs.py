@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import contract
@@ -15,6 +16,7 @@ import torch
 from conftest import make_method, random_lm, random_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from skipbench import cells
 from skipbench.compose import compose
 from skipbench.decode import drafting
 from skipbench.decode.drafting import Drafter
@@ -29,6 +31,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.record import Again
 from skipbench.lm.slot import Slot
 from skipbench.lm.span import Span
+from skipbench.runs.store import RunStore
 from skipbench.skipset import SkipSet, fixed_set
 
 PROMPTS = {  # behind which the random models do not fall into repeating one token, which would hide a wrong length
@@ -227,11 +230,24 @@ def test_out_of_memory_while_recording_goes_on_with_lean() -> None:
     lm = LM(random_model("llama"), partial(GraphsEngine, recorder=Full))
     lm.allocate(300)
     assert text(lm, make_method("uniform")) == contract.plain_greedy(lm.model, PROMPT, 100)
-    assert isinstance(lm.engine, GraphsEngine) and "no memory left" in str(lm.engine.failed)
+    assert "no memory left" in lm.note and "run as engine=lean" in lm.note
 
 
-def test_the_configuration_knows_it() -> None:
-    assert compose(["engine=graphs"])["engine"]["name"] == "graphs"
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_run_records_the_engine_that_was_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["engine=graphs", "method=uniform", "limit=1", "engine.warmup=0", "dataset.max_new_tokens=6"]
+    cells.cell(compose([*words, f"results={tmp_path}"]))
+    (folder,) = (tmp_path / "runs").iterdir()
+    origin = json.loads((folder / "provenance.json").read_text())
+    assert origin["engine"] == "lean" and "no CUDA device" in origin["engine_note"]
+    assert origin["engine_note"] in capsys.readouterr().out
+
+
+def test_what_shows_late_joins_the_provenance(tmp_path: Path) -> None:
+    store = RunStore(tmp_path, {"a": 1}, {"engine": "graphs", "engine_note": ""})
+    store.amend(engine_note="no memory")
+    store.close()
+    assert json.loads((tmp_path / "provenance.json").read_text()) == {"engine": "graphs", "engine_note": "no memory"}
 
 
 def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:

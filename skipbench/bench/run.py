@@ -99,8 +99,7 @@ def run(
     origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
     origin |= {"device": _device_name(lm), "threads": torch.get_num_threads()}
     origin |= {"engine": lm.engine.name, "engine_note": lm.note}
-    if lm.note:
-        console.print(lm.note, markup=False, highlight=False, soft_wrap=True)
+    _say(console, lm.note)
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
     store = RunStore(folder, config, provenance(origin))
     settings = Settings(
@@ -115,6 +114,9 @@ def run(
     try:
         with _progress(console, len(prompts), len(store.samples())) as advance:
             samples = run_cell(lm, tokenizer, method, prompts, settings, store, advance)
+        if lm.note != origin["engine_note"]:
+            _say(console, lm.note)  # memory ran out while decoding
+            store.amend(engine_note=lm.note)
         metrics = _metrics(lm, samples, prompts)
         metrics["score"] = corpus_summary(dataset["scorer"], samples, store.completions())
         store.write_metrics(metrics)
@@ -156,6 +158,11 @@ def _metrics(lm: LM, samples: list[Sample], prompts: list[Prompt]) -> dict[str, 
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return summarise(samples, lm.layers, latency, floor_s, peak)
+
+
+def _say(console: Console, note: str) -> None:
+    if note:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 def _device_name(lm: LM) -> str:

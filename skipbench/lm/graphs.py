@@ -137,23 +137,15 @@ class Part:
     def _enter(self, frame: Frame) -> None:
         """The first sub-layer of a pass: position, masks and tables of its rows."""
         self.frame, self.slot = frame, None
-        if frame.start == 0 or frame.rows > LIMIT or self.failed:
+        if frame.start == 0 or frame.rows > LIMIT:
             return
         if self.cache.rows is not self._rows:
             self._forget(frame.tables)
-        rows = padded_rows(frame.rows)
-        size = bucket(frame.end, len(self.cache.rows[0]))
+        rows, size = padded_rows(frame.rows), bucket(frame.end, len(self.cache.rows[0]))
         chain = self._varlen and frame.span.contiguous_chain
-        try:
-            if rows not in self._slots:
-                d, dtype, device = frame.tables.cos.shape[1], self.cache.dtype, self.recorder.device
-                self._slots[rows] = Slot(rows, self.hidden, d, self.group, dtype, device)
-            slot = self._slots[rows]
-            if (rows, size, chain) not in self._recorded:
-                self._recorded[rows, size, chain] = self._record(slot, size, chain)
-        except torch.OutOfMemoryError:
-            self.failed = f"{self.recorder.device} has no memory left for graphs of {rows} rows at {size} cache rows"
+        if (rows, size, chain) not in self._recorded and not self._record(rows, size, chain):
             return
+        slot = self._slots[rows]
         slot.load(frame.span, frame.rows)
         self._replays = self._recorded[rows, size, chain]
         self._replays[PLACE]()
@@ -174,8 +166,21 @@ class Part:
             self._cos = tables.cos[:, None].clone()
             self._sin = torch.cat((-tables.sin[:, :half], tables.sin[:, half:]), -1)[:, None]
 
-    def _record(self, slot: Slot, size: int, chain: bool) -> dict[int, Replay]:
-        """Graphs of every sub-layer of the device for a row count and bucket; MLPs know no bucket.
+    def _record(self, rows: int, size: int, chain: bool) -> bool:
+        """Records every sub-layer of the device for a row count and bucket; whether there was memory for it."""
+        if self.failed:
+            return False
+        d, dtype, device = self._cos.shape[-1], self.cache.dtype, self.recorder.device
+        try:
+            if rows not in self._slots:
+                self._slots[rows] = Slot(rows, self.hidden, d, self.group, dtype, device)
+            self._recorded[rows, size, chain] = self._replays_of(self._slots[rows], size, chain)
+        except torch.OutOfMemoryError:
+            self.failed = f"{device} has no memory left for graphs of {rows} rows over {size} cache rows"
+        return self.failed is None
+
+    def _replays_of(self, slot: Slot, size: int, chain: bool) -> dict[int, Replay]:
+        """By sub-layer, and PLACE; MLPs know no bucket.
 
         Meanwhile the buffers say that the rows stand at the end of the bucket and are written behind the cache: recording
         executes the work, and nothing that is in the cache may change.

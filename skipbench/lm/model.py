@@ -54,7 +54,7 @@ class LM:
         self.output_device = model.lm_head.weight.device
         head_dim = model.model.layers[0].self_attn.head_dim
         self.cache = KVCache(self.devices, self.config.num_key_value_heads, head_dim, self.dtype)
-        self.note = ""
+        self._note = ""
         if engine == "graphs" and (why := refusal(model)):
             engine = self._fall_back(why)
         self.engine: Engine = (ENGINES[engine] if isinstance(engine, str) else engine)(model, family, self.cache)
@@ -81,8 +81,15 @@ class LM:
                 self._fall_back(why)
                 self.engine = self.engine.lean
 
+    @property
+    def note(self) -> str:
+        """What is used instead of the engine that was asked for, and what it costs; empty where nothing is."""
+        if isinstance(self.engine, GraphsEngine) and self.engine.failed:
+            return f"engine=graphs: {self.engine.failed}; passes not yet recorded run as engine=lean: {COST}"
+        return self._note
+
     def _fall_back(self, why: str) -> str:
-        self.note = f"engine=graphs: {why}; engine=lean is used instead: {COST}"
+        self._note = f"engine=graphs: {why}; engine=lean is used instead: {COST}"
         return "lean"
 
     def embed(self, tokens: list[int] | Tensor) -> Tensor:
