@@ -53,7 +53,6 @@ class GraphsEngine:
     """Sub-layers as `hidden [T, D], frame -> hidden [T, D]`; the result is a buffer that the next one overwrites."""
 
     name = "graphs"
-    in_place = True
 
     def __init__(
         self, model: Any, family: Family, cache: KVCache, recorder: MakeRecorder = CudaRecorder, way: str | None = None
