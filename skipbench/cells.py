@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from skipbench.catalogue import known_models
-from skipbench.compose import instantiate, method_of, rows_of
+from skipbench.compose import calibration_of, instantiate, method_of, rows_of
 from skipbench.errors import NotHereError, SkipbenchError
 
 NOT_HASHED = ("results", "dry_run", "search", "profile", "own_search")  # what does not change the records of a cell
@@ -20,23 +20,29 @@ def finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     Raises:
         NotHereError: no set is stored, or the cell's own search is not done.
     """
-    from skipbench.bench.stored import best_of_trace, resolve, search_folder
+    from skipbench.bench.stored import best_of_trace, hashed_model, resolve
     from skipbench.runs.provenance import config_hash, run_name
 
     results = Path(plain["results"])
     method = dict(plain["method"])
     if plain.get("own_search"):
-        method["skip"] = best_of_trace(search_folder(plain)[0] / "trace.jsonl", plain["search"]["iterations"])
+        method["skip"] = best_of_trace(search_trace(plain), plain["search"]["iterations"])
         if method["skip"] is None:
             raise NotHereError(f"its search of {plain['search']['iterations']} sets is not done yet")
     elif "skip" in method:
         method["skip"] = resolve(method["skip"], plain["model"], method["name"], results)
-    model = {
-        k: v for k, v in plain["model"].items() if k not in ("settings", "gated")
-    }  # the method has taken what it needs
+    left_out = ("settings", "gated")  # the method has taken what it needs
+    model = {k: v for k, v in hashed_model(plain["model"]).items() if k not in left_out}
     settings = {k: v for k, v in plain.items() if k not in NOT_HASHED} | {"method": method, "model": model}
     parts = [settings[k]["name"] for k in ("model", "method", "dataset")]
     return settings, results / "runs" / run_name(parts, config_hash(settings))
+
+
+def search_trace(plain: dict[str, Any]) -> Path:
+    """The trace of a cell's own search: on the cell's dataset, or on the one that `own_search` holds."""
+    from skipbench.bench.stored import search_folder
+
+    return search_folder(plain | {"dataset": plain["own_search"]})[0] / "trace.jsonl"
 
 
 def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
@@ -46,6 +52,7 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
     return {
         **names,
         "dtype": settings["model"]["dtype"],
+        **({"sparsity": settings["model"]["sparsity"]} if "sparsity" in settings["model"] else {}),
         "engine": engine,
         "device": device,
         "threads": str(settings["engine"]["threads"]),
@@ -86,7 +93,7 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
 
         check_memory(settings["model"], settings["dataset"]["max_new_tokens"], rows, known_models())
         console.print(f"{folder}", style="dim", highlight=False, soft_wrap=True)
-        metrics = run(settings, folder, rows, make_method, console)
+        metrics = run(settings, folder, rows, make_method, console, calibration_of(settings))
         write_atomic(folder / "table.md", markdown_cell(metrics, header(settings, load_run(folder)["provenance"])))
     if show:
         console.print(render_cell(metrics, header(settings, load_run(folder)["provenance"])))
@@ -100,14 +107,16 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
 
 def _searched(plain: dict[str, Any]) -> bool:
     """Searches the set of a cell whose set is of its own search; False where a dry run leaves it at that."""
-    from skipbench.bench.stored import best_of_trace, search_folder
+    from skipbench.bench.stored import best_of_trace
 
-    options = plain["search"]
-    folder, _ = search_folder(plain)
-    if best_of_trace(folder / "trace.jsonl", options["iterations"]) is not None:
+    options, trace = plain["search"], search_trace(plain)
+    plain = plain | {"dataset": plain["own_search"]}
+    if best_of_trace(trace, options["iterations"]) is not None:
         return True
     if plain["dry_run"]:
-        console.print(f"{folder}: a search of {options['iterations']} sets, missing", highlight=False, soft_wrap=True)
+        console.print(
+            f"{trace.parent}: a search of {options['iterations']} sets, missing", highlight=False, soft_wrap=True
+        )
         return False
     from skipbench.bench.memory import check_memory
     from skipbench.bench.offline import search_skip_set
@@ -115,7 +124,7 @@ def _searched(plain: dict[str, Any]) -> bool:
     check_memory(plain["model"], options["max_new_tokens"], [], known_models())
     rows = rows_of(plain["dataset"], options["prompts"], seed_offset=1000, key="search.prompts")
     make_stop = functools.partial(instantiate, plain["method"]["stop"])
-    search_skip_set(plain, rows, make_stop, console, store=False)
+    search_skip_set(plain, rows, make_stop, console, store=False, calibration=calibration_of(plain))
     return True
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from skipbench.catalogue import CONF, choices, known_models
 from skipbench.cells import console, header
-from skipbench.compose import compose, instantiate, rows_of
+from skipbench.compose import calibration_of, compose, instantiate, rows_of
 from skipbench.errors import SkipbenchError
 from skipbench.figure import figure
 from skipbench.tables import table
@@ -51,6 +51,8 @@ def _search(arguments: list[str]) -> None:
     plain = compose(arguments)
     if "skip" not in plain["method"]:
         raise SkipbenchError(f"method={plain['method']['name']} has no skip set to search; use method=self-sd")
+    if plain["search"]["on"] is not None:
+        raise SkipbenchError(f"search.on={plain['search']['on']} is for the cells of an experiment; here use dataset=")
     # Development prompts come from another seed of the generator, or from behind a file's first rows.
     rows = rows_of(plain["dataset"], plain["search"]["prompts"], seed_offset=1000, key="search.prompts")
     from skipbench.bench.memory import check_memory
@@ -58,7 +60,7 @@ def _search(arguments: list[str]) -> None:
 
     check_memory(plain["model"], plain["search"]["max_new_tokens"], rows, known_models())
     make_stop = functools.partial(instantiate, plain["method"]["stop"])
-    best = search_skip_set(plain, rows, make_stop, console)
+    best = search_skip_set(plain, rows, make_stop, console, calibration=calibration_of(plain))
     detail = ", ".join(f"{k} {v:.3g}" for k, v in best.detail.items())
     console.print(f"best of the search: {best.skip or '(nothing skipped)'}\n{detail}", highlight=False, soft_wrap=True)
 
@@ -71,7 +73,7 @@ def _profile(arguments: list[str]) -> None:
     from skipbench.bench.run import load_model
 
     check_memory(plain["model"], max(plain["profile"]["contexts"], default=0), [], known_models())
-    lm, _ = load_model(plain["model"], plain["engine"])
+    lm, _ = load_model(plain["model"], plain["engine"], calibration_of(plain))
     console.print(latency_table(lm, plain["model"]["name"], **plain["profile"]))
 
 

@@ -154,6 +154,14 @@ def rows_of(dataset: dict[str, Any], limit: int | None, seed_offset: int = 0, ke
     return rows
 
 
+def calibration_of(plain: dict[str, Any]) -> list[Any]:
+    """The rows by which a sparsified model is calibrated, drawn with a seed of their own; none for a dense one."""
+    model = plain["model"]
+    if model.get("sparsity", "none") == "none":
+        return []
+    return rows_of(plain["dataset"], model["calibration"]["rows"], seed_offset=2000, key="model.calibration.rows")
+
+
 def _arguments(dataset: dict[str, Any], seed_offset: int) -> dict[str, Any]:
     left_out = NOT_ROWS if "hub" in dataset else (*NOT_ROWS, "name")
     found = {k: v for k, v in dataset.items() if k not in left_out}

@@ -1,54 +1,102 @@
 """The command `figure`: runs what an experiment lacks, then draws it; or draws one run's folder."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from skipbench.catalogue import choices
-from skipbench.cells import cell, console, finish
+from skipbench.catalogue import choices, paper_side
+from skipbench.cells import cell, console, finish, search_trace
 from skipbench.errors import SkipbenchError
+from skipbench.grid import Cell
+from skipbench.runs.store import write_atomic
 from skipbench.tables import grid
+
+if TYPE_CHECKING:
+    from skipbench.report.figures.runs import Run
 
 
 def figure(arguments: list[str]) -> None:
-    """Writes results/figures/NAME.png and .svg.
+    """Writes results/figures/NAME.png and .svg, and the records behind them as NAME.json, from which it draws them again.
 
     Raises:
         SkipbenchError: no such figure, or records are missing; it names them and the command that makes them.
     """
-    from skipbench.report.figures.registry import FIGURES, draw
-    from skipbench.report.figures.runs import read_run
-    from skipbench.report.figures.style import save
+    from skipbench.report.figures.registry import FIGURES, NOT_RUN
 
     words = [a for a in arguments if a != "--render-only"]
     if words and words[0].endswith(".jsonl"):
         _of_brute_force(Path(words[0]))
         return
-    known = sorted(set(choices("experiment")) & set(FIGURES))
+    if words and words[0].endswith(".json"):
+        _again(Path(words[0]))
+        return
+    known = sorted(set(choices("experiment")) & {*FIGURES, *NOT_RUN})
     if words and Path(words[0]).is_dir():
         _of_run(Path(words[0]))
         return
     if not words or words[0] not in known:
         raise SkipbenchError(f"figure needs the folder of a run, or an experiment; known: {', '.join(known) or 'none'}")
-    name = words[0]
-    cells = grid(name, words[1:])
+    _of_experiment(words[0], words[1:], "--render-only" in arguments)
+
+
+def _of_experiment(name: str, words: list[str], only: bool) -> None:
+    from skipbench.report.figures.kept import dump_runs
+    from skipbench.report.figures.registry import NOT_RUN
+
+    if name in NOT_RUN:
+        raise SkipbenchError(f"{name} is not drawn from runs: {NOT_RUN[name]}")
+    cells = grid(name, words)
     runs, missing = [], []
-    for number, plain in enumerate(cells, 1):
-        named = "/".join(str(plain[k]["name"]) for k in ("model", "method", "dataset"))
+    for number, (planned, plain) in enumerate(cells, 1):
+        named = " ".join(f"{k}={v}" for k, v in planned.overrides.items())
         try:
-            if "--render-only" not in arguments:
+            if not only:
                 console.print(f"cell {number} of {len(cells)}: {named}", highlight=False, soft_wrap=True)
                 cell(plain, show=False)
             if not plain["dry_run"]:
-                runs.append(read_run(finish(plain)[1]))  # a cell that searches its own set has no folder before
+                runs.append(run_of(planned, plain))
         except SkipbenchError as error:
             missing.append(f"{named}: {error}")
     if missing:
-        command = " ".join(["python -m skipbench figure", *words])
+        command = " ".join(["python -m skipbench figure", name, *words])
         raise SkipbenchError(
             "; ".join([f"{name} lacks {len(missing)} of {len(cells)} records", *missing]) + f"; {command}"
         )
     if runs:
-        drawn, shown = draw(name, runs)
-        _say(save(drawn, shown, Path(cells[0]["results"]) / "figures" / name))
+        path = Path(cells[0][1]["results"]) / "figures" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, dump_runs(name, runs))
+        _again(path)
+    elif not cells:
+        reasons = paper_side(name).get("cases", [])
+        told = "; ".join(str(case["reason"]) for case in reasons if "reason" in case)
+        console.print(f"{name} has no cell that can be run: {told}", highlight=False, soft_wrap=True)
+
+
+def _again(path: Path) -> None:
+    """Draws the figure of a file of records beside it."""
+    from skipbench.report.figures.kept import read_runs
+    from skipbench.report.figures.registry import draw
+    from skipbench.report.figures.style import save
+
+    drawn, shown = draw(*read_runs(path))
+    _say(save(drawn, shown, path.with_suffix("")))
+
+
+def run_of(planned: Cell, plain: dict[str, Any]) -> "Run":
+    """The finished run of an experiment's cell, with what the experiment knows of it.
+
+    Raises:
+        SkipbenchError: it is not there, or not finished.
+    """
+    from skipbench.bench.stored import seconds_of_trace
+    from skipbench.report.figures.runs import Search, read_run
+
+    folder, search = finish(plain)[1], None
+    if plain.get("own_search"):
+        sets = plain["search"]["iterations"]
+        seconds = seconds_of_trace(search_trace(plain), sets)
+        search = Search(on=plain["own_search"]["name"], sets=sets, seconds=seconds)
+    return read_run(folder, planned.overrides, planned.keys, search)
 
 
 def _of_run(folder: Path) -> None:
@@ -64,8 +112,8 @@ def _of_run(folder: Path) -> None:
 def _of_brute_force(path: Path) -> None:
     import json
 
+    from skipbench.report.figures.scatter import brute_force
     from skipbench.report.figures.style import save, styled
-    from skipbench.report.figures.sweeps import brute_force
 
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]

@@ -29,6 +29,7 @@ KEY_OF = {  # an override, and the key under which `published` has it
     "method.window": "window",
     "method.tau": "tau_pruning",
     "search.iterations": "search_steps",
+    "search.on": "set_from",
 }
 Keys = dict[str, Any]
 
@@ -47,7 +48,7 @@ class Cell:
     @property
     def searches(self) -> bool:
         """Whether its skip set comes from a search of its own."""
-        return self.run and any(o == "search.iterations" or o == "search" for o in self.overrides)
+        return self.run and any(o in ("search", "search.iterations", "search.on") for o in self.overrides)
 
     def words(self, experiment: str) -> list[str]:
         return [f"experiment={experiment}", *(f"{key}={value}" for key, value in self.overrides.items())]
@@ -142,17 +143,27 @@ def _embedded(cell: Cell, given: Mapping[str, str], rows: Sequence[Mapping[str, 
     point, keys = dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
         keys["model"] = scale["model"]
-        return [replace(cell, keys=keys, run=False, reason="the embedded model is not made for weights in fewer bits")]
-    for axis in [a for a in point if a not in given and a.startswith(tuple(scale["drop"]))]:
+        return [
+            replace(
+                cell,
+                keys=keys,
+                run=False,
+                reason="bitsandbytes is no part of the embedded scale; give model.quantization=nf4 engine=modules to a run",
+            )
+        ]
+    for axis in [a for a in point if a not in given and a not in scale["keep"] and a.startswith(tuple(scale["drop"]))]:
         del point[axis]
     if "model" not in given:
         point["model"] = keys["model"] = scale["model"]
     for axis, factor in scale["times"].items():
         if axis in point and axis not in given:
             point[axis] = str(max(2, round(int(point[axis]) * factor)))
-    settings = {k: str(v) for k, v in scale["overrides"].items() if k not in given}
+    own = {k: v for k, v in scale["methods"].get(point["method"], {}).items() if k not in point}
+    settings = {k: str(v) for k, v in (scale["overrides"] | own).items() if k not in given}
     if not cell.searches:  # no run depends on it
         settings = {k: v for k, v in settings.items() if not k.startswith("search")}
+    if "search.on" in point and "search.on" not in given:
+        point["search.on"] = _main(scale["datasets"].get(point["search.on"], scale["other"]), scale)
     dataset = point.get("dataset", "")
     if "dataset" in given or dataset.startswith("mini-"):
         return [replace(cell, overrides=point | settings, keys=keys)]

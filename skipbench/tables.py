@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from skipbench.cells import cell, console, finish, to_score
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.grid import Cell, plan
+from skipbench.report.features import feature_tables, feature_texts
 from skipbench.report.published import paper_of
 from skipbench.runs.store import load_run, read_samples, write_atomic
 
@@ -34,7 +36,8 @@ def table(arguments: Sequence[str]) -> None:
         for name in names:
             _again(Path(name))
         return
-    known = choices("experiment")
+    features = feature_tables()
+    known = sorted([*choices("experiment"), *features])
     if not names or (unknown := set(names) - set(known)):
         told = f", not {sorted(unknown)[0]!r}" if names else ""
         raise SkipbenchError(f"table needs an experiment{told}; known: {', '.join(known)}")
@@ -42,7 +45,9 @@ def table(arguments: Sequence[str]) -> None:
         raise SkipbenchError(f"table has no flag {flags[0]}; there is --render-only")
     own, overrides = _own([a for a in arguments if "=" in a])
     only = "--render-only" in arguments
-    failed = [text for name in names for text in _one(name, overrides, own, only)]
+    for name in filter(features.get, names):
+        _keep(Path(_results(overrides)) / "tables" / name, feature_texts(features[name]))
+    failed = [text for name in names if name not in features for text in _one(name, overrides, own, only)]
     if failed:
         complain = Console(stderr=True)
         for text in failed:
@@ -50,8 +55,8 @@ def table(arguments: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def grid(experiment: str, words: Sequence[str]) -> list[dict[str, Any]]:
-    """The configuration of every cell of `experiment` that can be run, those that are the same once.
+def grid(experiment: str, words: Sequence[str]) -> list[tuple[Cell, dict[str, Any]]]:
+    """Every cell of `experiment` that can be run, those that are the same once, and its configuration.
 
     Args:
         words: overrides, and perhaps `scale=` and `models=`.
@@ -59,8 +64,11 @@ def grid(experiment: str, words: Sequence[str]) -> list[dict[str, Any]]:
     own, overrides = _own(words)
     scale = scale_of(experiment, own.get("scale"), False)
     models = [m for m in own.get("models", "").split(",") if m]
-    cells = [c for c in plan(experiment, overrides, scale, models) if c.run]
-    return list({tuple(c.overrides.items()): composed(experiment, c) for c in cells}.values())
+    unique: dict[tuple[tuple[str, str], ...], Cell] = {}
+    for one in plan(experiment, overrides, scale, models):
+        if one.run:
+            unique.setdefault(tuple(one.overrides.items()), one)
+    return [(one, composed(experiment, one)) for one in unique.values()]
 
 
 def scale_of(experiment: str, given: str | None, only: bool) -> str:
@@ -79,8 +87,16 @@ def scale_of(experiment: str, given: str | None, only: bool) -> str:
 
 
 def composed(experiment: str, planned: Cell) -> dict[str, Any]:
-    """The configuration of a planned cell."""
-    return compose(planned.words(experiment)) | ({"own_search": True} if planned.searches else {})
+    """The configuration of a planned cell; with a search of its own, `own_search` is the dataset that it searches on."""
+    plain = compose(planned.words(experiment))
+    if not planned.searches:
+        return plain
+    on = plain["search"]["on"]
+    if on is None:
+        return plain | {"own_search": plain["dataset"]}
+    # Keys of the cell's dataset, such as its length, are left out, so that all cells share the search on `on`.
+    rest = {k: v for k, v in planned.overrides.items() if not k.startswith("dataset.")} | {"dataset": on}
+    return plain | {"own_search": compose(replace(planned, overrides=rest).words(experiment))["dataset"]}
 
 
 def _own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -150,27 +166,23 @@ def _entries(experiment: str, one: Cell, plain: dict[str, Any] | None, reason: s
     run = _entry(settings, folder, reason or one.reason) | about
     groups = paper_side(experiment).get("groups", {})
     missing = {key: group for key, group in groups.items() if key not in one.keys}
-    split = [r for key, group in missing.items() for r in _by_group(run, folder, settings, key, group)]
+    split = [r for key, group in missing.items() for r in _by_group(run, folder, key, group)]
     return split or [run]
 
 
-def _by_group(run: Run, folder: Path, settings: dict[str, Any], key: str, group: str) -> list[Run]:
+def _by_group(run: Run, folder: Path, key: str, group: str) -> list[Run]:
     """The run once for each label of `group`, with the metrics of those samples."""
     from skipbench.metrics.summary import summarise
 
-    architecture = settings["model"]["architecture"]
-    if run["metrics"] is None or architecture is None:
+    layers = run["provenance"].get("layers")
+    if run["metrics"] is None or layers is None:
         return []
     samples = read_samples(folder / "samples.jsonl")
     labels = list(dict.fromkeys(s.groups[group] for s in samples if group in s.groups))
     return [
         run
         | {"keys": run["keys"] | {key: label}}
-        | {
-            "metrics": summarise(
-                [s for s in samples if s.groups.get(group) == label], architecture["layers"], None, None, None
-            )
-        }
+        | {"metrics": summarise([s for s in samples if s.groups.get(group) == label], layers, None, None, None)}
         for label in labels
     ]
 
@@ -187,35 +199,39 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
         "torch": origin.get("versions", {}).get("torch"),
         "dtype": settings["model"]["dtype"],
     }
+    if "sparsity" in settings["model"]:
+        rows, tokens = (settings["model"]["calibration"][k] for k in ("rows", "tokens"))
+        source = f"up to {rows} rows of {settings['dataset']['name']}, {tokens} tokens each at most"
+        origin |= {"sparsity": settings["model"]["sparsity"], "calibration": source}
     if state["metrics"] is None:
         reason = reason or "not run yet"
     elif waits_for_score(settings["dataset"]["scorer"], state["metrics"]):
         reason = "; ".join(filter(None, (reason, to_score(folder))))
     names = {k: settings[k]["name"] for k in ("model", "method", "dataset")}
-    return names | {"metrics": state["metrics"], "reason": reason, "provenance": origin}
+    return names | {"id": folder.name, "metrics": state["metrics"], "reason": reason, "provenance": origin}
 
 
 def _write(name: str, runs: list[Run], scale: str, folder: Path) -> None:
     from skipbench.report.written import summary, texts
 
-    folder.mkdir(parents=True, exist_ok=True)
     kept = summary(name, scale, runs)
-    written = texts(kept)
-    for suffix, text in (written | {"json": kept}).items():
-        write_atomic(folder / f"{name}.{suffix}", text)
-    console.print(written["md"], markup=False, highlight=False, soft_wrap=True)
-    console.print(f"written: {folder / name}.{', .'.join(written)}, .json", highlight=False, soft_wrap=True)
+    _keep(folder / name, texts(kept) | {"json": kept})
 
 
 def _again(path: Path) -> None:
     """Writes the formats of a kept summary beside it."""
     from skipbench.report.written import read_texts
 
-    written = read_texts(path)
-    for suffix, text in written.items():
-        write_atomic(path.with_suffix(f".{suffix}"), text)
-    console.print(written["md"], markup=False, highlight=False, soft_wrap=True)
-    console.print(f"written: {path.with_suffix('')}.{', .'.join(written)}", highlight=False, soft_wrap=True)
+    _keep(path.with_suffix(""), read_texts(path))
+
+
+def _keep(path: Path, texts: dict[str, str]) -> None:
+    """Writes each text to `path` with its suffix and shows the Markdown."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for suffix, text in texts.items():
+        write_atomic(path.with_name(f"{path.name}.{suffix}"), text)
+    console.print(texts["md"], markup=False, highlight=False, soft_wrap=True)
+    console.print(f"written: {path}.{', .'.join(texts)}", highlight=False, soft_wrap=True)
 
 
 def _named(one: Cell) -> str:

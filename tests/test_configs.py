@@ -92,7 +92,7 @@ def test_clasp_skips_the_papers_44_of_80_layers() -> None:
     ("overrides", "says"),
     [
         (["model=llama2-7b", "model.architecture.layrs=3"], "layrs"),
-        (["model=llama2-7b", "model.quantization=int7"], "none, int8"),
+        (["model=llama2-7b", "model.quantization=int7"], "none, int8, fp4, nf4"),
         (["model=llama2-8b"], "llama2-7b"),
         (["model=tiny", "model.architecture.layers=3"], "."),
         (["model=planted", "model.redundant=much"], "much"),

@@ -31,7 +31,7 @@ JOINED = {
     **{"self-sd-table5": 2, "self-sd-table6": 7, "self-sd-table8": 5, "self-sd-table9": 5, "self-sd-table10": 5},
     **{"self-sd-table11": 5, "self-sd-table12": 4, "self-sd-table13": 4, "self-sd-table14": 6, "self-sd-table15": 4},
     **{"self-sd-table17": 4, "knapspec-table2": 120},
-    **{"clasp-figure4a": 1, "swift-figure11": 3, "self-sd-figure4": 1, "knapspec-figure4": 1, "knapspec-figure6": 2},
+    **{"clasp-figure4a": 1, "swift-figure2b": 2, "swift-figure11": 3, "self-sd-figure4": 1, "knapspec-figure4": 1, "knapspec-figure6": 2},
 }  # fmt: skip
 
 
@@ -64,8 +64,8 @@ def test_every_listed_table_has_an_experiment() -> None:
     assert wanted == {name for name in EXPERIMENTS if "-table" in name}
     left = {f"{paper}-{row['table']}" for paper in TABLES for row in published(paper)} - set(EXPERIMENTS)
     text = sorted(name for name in left if re.search(r"-(table|figure)", name))
-    # Features; hyperparameters; other groups' models; two halves of one figure that is a transfer of sets.
-    assert text == ["self-sd-table16", "self-sd-table7", "swift-figure2b", "swift-table1"]
+    # Features; hyperparameters; other groups' models.
+    assert text == ["self-sd-table16", "self-sd-table7", "swift-table1"]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -192,13 +192,13 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
 
 def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
-    tables.table(["self-sd-table13", *words])
+    tables.table(["self-sd-table12", *words])
     folder = tmp_path / "tables"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert {name.partition(".")[2] for name in before} == {"md", "tex", "csv", "html", "json"}
-    for name in before.keys() - {"self-sd-table13.json"}:
+    for name in before.keys() - {"self-sd-table12.json"}:
         (folder / name).unlink()
-    tables.table([str(folder / "self-sd-table13.json")])
+    tables.table([str(folder / "self-sd-table12.json")])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (folder / "other.json").write_text("[1]")
     for name in ("other.json", "missing.json"):
@@ -231,15 +231,15 @@ def test_a_cell_with_a_search_of_its_own(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
-    tables.table(["self-sd-table13", *words])
+    tables.table(["self-sd-table12", *words])
     assert len(list(tmp_path.glob("runs/*"))) == 1
     runs: list[dict[str, Any]] = []
-    for cell in plan("self-sd-table13", words[1:], "embedded"):
-        plain = tables.composed("self-sd-table13", cell) if cell.run else None
-        runs += tables._entries("self-sd-table13", cell, plain, None)
+    for cell in plan("self-sd-table12", words[1:], "embedded"):
+        plain = tables.composed("self-sd-table12", cell) if cell.run else None
+        runs += tables._entries("self-sd-table12", cell, plain, None)
     assert [run["metrics"] is not None for run in runs] == [True, False, False, False]
-    assert [run["keys"]["sparsity"] for run in runs] == ["dense", "unstructured", "4:8", "2:4"]
-    assert all("not supported" in run["reason"] for run in runs[1:])
+    assert [run["keys"]["dtype"] for run in runs[1:]] == ["fp8", "fp4", "nf4"]
+    assert all("bitsandbytes" in run["reason"] for run in runs[1:])
 
 
 def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
@@ -248,11 +248,11 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     plain = compose(words)
     cells.cell(plain, show=False)
     settings, folder = cells.finish(plain)
-    settings["model"]["architecture"] = {"layers": 12}
     samples = read_samples(folder / "samples.jsonl")
     group = next(iter(samples[0].groups))
-    run = {"metrics": load_run(folder)["metrics"], "keys": {"method": "uniform"}}
-    split = tables._by_group(run, folder, settings, "subtask", group)
+    run = tables._entry(settings, folder, None) | {"keys": {"method": "uniform"}}
+    assert run["provenance"]["layers"] == 12
+    split = tables._by_group(run, folder, "subtask", group)
     assert {r["keys"]["subtask"] for r in split} == {s.groups[group] for s in samples}
     assert sum(r["metrics"]["samples"] for r in split) == len(samples) == run["metrics"]["samples"]
     assert sum(r["metrics"]["rounds"] for r in split) == run["metrics"]["rounds"]

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from conftest import METHODS, ROOT
@@ -71,3 +72,12 @@ def test_no_torch_is_imported() -> None:
         "formats.html(papertable.paper_table('swift', 'table2', [], 'paper')); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_the_command_writes_them_like_any_table(tmp_path: Path) -> None:
+    names = ["swift-table1", "knapspec-table1"]
+    command = [sys.executable, "-m", "skipbench", "table", *names, f"results={tmp_path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert all(f"{name}.html" in {p.name for p in tmp_path.glob("tables/*")} for name in names)
+    assert (tmp_path / "tables" / "swift-table1.md").read_text() == features_markdown(feature_table("swift"))
+    assert "knapspec Table 1" in done.stdout

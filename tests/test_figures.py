@@ -8,7 +8,7 @@ from skipbench.cells import cell, finish
 from skipbench.commands import command
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures import courses, maps, sweeps
+from skipbench.report.figures import courses, maps, scatter
 from skipbench.report.figures.registry import draw, draw_run
 from skipbench.report.figures.runs import Run, acceptances, read_run
 from skipbench.report.figures.style import METHODS, PHASES, save
@@ -57,6 +57,10 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
     skipped = run["metrics"]["skipped"]
     assert 0 < shown.sum() <= 2 * layers and skipped["ratio"] > 0
     assert maps.layers_of(run) == layers
+    with pytest.raises(SkipbenchError, match=r"provenance\.json does not say the model's layers"):
+        maps.layers_of({**run, "layers": None})
+    with pytest.raises(SkipbenchError, match="skips no sub-layer"):
+        maps.layers_of({**run, "samples": []})
 
 
 def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:
@@ -72,13 +76,13 @@ def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> 
     assert axis.get_ylabel() == "speedup (x)" and axis.get_xlabel() == "rounds between optimisations"
     assert list(axis.get_lines()[0].get_xdata()) == [2, 8]
     assert axis.get_lines()[0].get_ydata()[0] == runs["clasp2"]["metrics"]["speedup"]["paired"]
-    assert "paper: best 128" in axis.get_legend_handles_labels()[1]
+    assert "paper: falls beyond 128" in axis.get_legend_handles_labels()[1]
 
 
 def test_a_correlation_over_too_few_runs_is_not_printed(runs: dict[str, Run]) -> None:
     two, three = ([runs[k] for k in names] for names in (("swift", "clasp2"), tuple(CELLS)))
-    assert "r needs 3 runs" in sweeps.correlation(two, []).axes[0].get_title(loc="left")
-    assert "r = " in sweeps.correlation(three, []).axes[0].get_title(loc="left")
+    assert "r needs 3 runs" in scatter.correlation(two, []).axes[0].get_title(loc="left")
+    assert "r = " in scatter.correlation(three, []).axes[0].get_title(loc="left")
 
 
 def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Path) -> None:
@@ -97,10 +101,10 @@ def draw_caption(run: Run) -> str:
 
 def test_brute_force_lines_are_drawn_or_refused() -> None:
     line = {"programme": "clasp", "cases": 3, "lost": 0.01, "random_lost": 0.2}
-    bars = sweeps.brute_force([line]).axes[0].containers
+    bars = scatter.brute_force([line]).axes[0].containers
     assert [b[0].get_width() for b in bars] == [0.01, 0.2]
     with pytest.raises(SkipbenchError, match=r"scripts/brute_force\.py"):
-        sweeps.brute_force([{"programme": "clasp"}])
+        scatter.brute_force([{"programme": "clasp"}])
 
 
 def test_missing_records_are_named(tmp_path: Path) -> None:

@@ -160,6 +160,26 @@ def test_eight_bits_need_modules_and_a_gpu() -> None:
         load("meta-llama/Llama-3.1-405B", quantization="int8", engine="modules")
 
 
+@pytest.mark.parametrize("kind", ["fp4", "nf4"])
+def test_four_bits_are_lossless_on_a_cpu(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes", reason="the extra quant")
+    pytest.importorskip("accelerate", reason="the extra quant")
+    given = [f"model.quantization={kind}", "engine=modules", "method=self-sd", "dataset=mini-stories", "limit=1"]
+    plain = compose([*given, "dataset.max_new_tokens=12", f"results={tmp_path}"])
+    assert cells.cell(plain)
+    lm, _ = load_model(plain["model"], plain["engine"])
+    assert {layer.mlp.up_proj.weight.dtype for layer in lm.model.model.layers} == {torch.uint8}
+    assert lm.model.lm_head.weight.dtype == torch.float32
+
+
+def test_bytes_of_four_bits() -> None:
+    model = known_models()["llama2-13b"]
+    shape = Shape(**model["architecture"])
+    layers = shape.parameters - 2 * 32000 * 5120 - 5120 - 40 * 2 * 5120  # norms stay as they are
+    eight, four = (shape.weight_bytes("float16", kind) for kind in ("int8", "nf4"))
+    assert eight - four == pytest.approx(layers * (1 - 0.5 - 4 / 64), rel=1e-3)
+
+
 def planted(*overrides: str) -> tuple[LM, Any, str]:
     plain = compose(["model=planted", "model.shape=12x256", "model.dtype=float32", *overrides])
     lm, tokenizer = load_model(plain["model"], plain["engine"])
@@ -218,7 +238,7 @@ def test_self_sd_takes_what_was_planted_until_a_search_finds_another(tmp_path: P
     plain = compose(["model=planted", "model.shape=12x256", "method=self-sd", f"results={tmp_path}", "model.seed=3"])
     settings, _ = cells.finish(plain)
     assert settings["method"]["skip"] == str(planted_set(12, 0.5, 3))
-    write_stored(stored_path(tmp_path, plain["model"]["name"], "self-sd"), "attn:1", 1.0, {})
+    write_stored(stored_path(tmp_path, plain["model"], "self-sd"), "attn:1", 1.0, {})
     assert resolve("stored", plain["model"], "self-sd", tmp_path) == "attn:1"
 
 

@@ -35,7 +35,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cell(compose([f"method={method}", "limit=2", f"results={folder}", "dataset.max_new_tokens=48"]), show=False)
     for name in ("tables", "figures"):
         (folder / name).mkdir()
-    table = "<html><head><style>td{}</style></head><body><table><tr><td>CLaSp 1.30</td></tr></table>{}</body></html>"
+    table = "<html><head><style>td{}</style></head><body><table><tr><td data-run=RUN>CLaSp 1.30</td></tr></table>{}</body></html>"
+    table = table.replace("RUN", f"'{next(folder.glob('runs/*swift*')).name}'")
     evil = "<script>alert(1)</script><img src='http://x.example/a'><a href='http://x.example' onclick='x()'>a link</a>"
     (folder / "tables" / "clasp-table1.html").write_text(table.replace("{}", evil))
     (folder / "figures" / "swift-figure8.svg").write_text(
@@ -164,9 +165,10 @@ def test_courses_and_maps() -> None:
     assert found["draft length"]["values"] == [3, 1, 3, 1] and found["draft length"]["starts"] == [0, 2]
     assert found["cosine"]["values"] == [0.6, 0.9, 1.0]
     assert "words" not in found and "skip" not in found
-    sets = skip_sets([first, second], {"skipped": {"attention": 1, "mlp": 1, "ratio": 0.25}})
+    sets = skip_sets([first, second], 4)
     assert sets == {"layers": 4, "of": 2, "sets": [[0, 0, [1], []], [0, 1, [1], [2]]]}
-    assert skip_sets([sample(0, rounds, {})], {}) is None
+    assert skip_sets([sample(0, rounds, {})], 4) is None
+    assert skip_sets([first], None) is None
 
 
 def test_runs_that_cannot_be_read_or_are_not_done(tmp_path: Path) -> None:
@@ -240,6 +242,16 @@ def test_run_in_a_browser(results: Path, text: str, tmp_path: Path, width: int) 
     for title in ("Time split", "Acceptance by position", "Skip map", "Draft length", "Threshold"):
         assert f"<h3>{title}</h3>" in document
     assert document.count('class="sample"') == 2 and 'class="accepted"' in document
+
+
+@in_browser
+def test_tables_and_runs_are_linked_in_a_browser(results: Path, text: str, tmp_path: Path) -> None:
+    swift, other = (next((results / "runs").glob(f"*{name}*")).name for name in ("swift", "self-sd"))
+    link = f'<a href="#run={swift}" title="{swift}">CLaSp 1.30</a>'
+    assert link in browse(results / "report.html", "#table-clasp-table1", tmp_path)
+    back = 'In tables: <a href="#table-clasp-table1">clasp-table1</a>'
+    assert back in browse(results / "report.html", f"#run={swift}", tmp_path)
+    assert back not in browse(results / "report.html", f"#run={other}", tmp_path)
 
 
 @in_browser

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.provenance import PACKAGE, config_hash, portable, provenance, run_name
+from skipbench.runs.provenance import PACKAGE, config_hash, installed, portable, provenance, run_name
 from skipbench.runs.record import Arm, Divergence, Round, Sample, Seconds, dump, parse
 from skipbench.runs.store import RunStore, append_line, load_run, read_samples, write_atomic
 
@@ -226,6 +226,7 @@ def test_names_and_hashes() -> None:
     assert config_hash({"a": {"b": 1}}) != config_hash({"a": {"b": 2}})
     inside = {"model": {"path": f"{PACKAGE}/models/tiny", "sets": [f"{PACKAGE}/x.json"]}}
     assert portable(inside) == {"model": {"path": "package:models/tiny", "sets": ["package:x.json"]}}
+    assert installed("package:models/tiny") == PACKAGE / "models/tiny" and installed("/models/x") == Path("/models/x")
     assert config_hash(inside) == config_hash(portable(inside)) != config_hash({"model": {"path": "/models/tiny"}})
     assert run_name(["a/b", "x y", ""], "12") == "a-b_x-y_12"
     assert run_name(["../Llama-3.1_8B", 'é"\n;$', "n" * 99], "12") == f"Llama-3.1-8B_{'n' * 40}_12"

@@ -9,7 +9,7 @@ import torch
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.data.rows import Row
 from skipbench.errors import NotHereError
-from skipbench.lm.shape import Shape
+from skipbench.lm.shape import BYTES, Shape
 
 GIB = 2**30
 ROOM = GIB  # beside weights and cache: activations, logits, the CUDA context
@@ -53,15 +53,27 @@ def check_memory(model: dict[str, Any], max_new_tokens: int, rows: Sequence[Row]
         return
     tokens = longest(rows, max_new_tokens, model["architecture"]["context"])
     weights, cache = needed_bytes(model, tokens)
-    if weights + cache + ROOM <= free:
+    pruned = model.get("sparsity", "none") != "none"
+    texts = _calibration_bytes(model) if pruned else 0
+    rest = max(cache, texts)  # the texts go before the run's cache comes
+    if weights + rest + ROOM <= free:
         return
+    kinds = [model["dtype"], *(k for k in (model["quantization"], model.get("sparsity", "none")) if k != "none")]
+    calibration = f" (or {_gib(texts)} for model.calibration before)" if pruned else ""
     raise NotHereError(
-        f"model {model['name']!r} needs {_gib(weights + cache + ROOM)} on {model['device']}: weights {_gib(weights)} "
-        f"({model['dtype']}{', int8' if model['quantization'] == 'int8' else ''}), cache {_gib(cache)} for about {tokens} tokens, "
+        f"model {model['name']!r} needs {_gib(weights + rest + ROOM)} on {model['device']}: weights {_gib(weights)} "
+        f"({', '.join(kinds)}), cache {_gib(cache)} for about {tokens} tokens{calibration}, "
         f"{_gib(ROOM)} for the rest; {_gib(free)} are free. "
         f"Would fit: {', '.join(fitting(models, free, tokens)) or 'none of conf/model'}"
         + (". Several GPUs are used with model.device=auto" if model["device"].startswith("cuda") else "")
     )
+
+
+def _calibration_bytes(model: Mapping[str, Any]) -> int:
+    """Hidden states of all calibration texts, which Wanda takes through the layers together; zeros in weights save nothing."""
+    tokens = min(model["calibration"]["tokens"], model["architecture"]["context"])
+    bytes_each = Shape(**model["architecture"]).hidden * BYTES[model["dtype"]]
+    return int(model["calibration"]["rows"] * tokens * bytes_each)
 
 
 def free_bytes(device: str) -> int | None:
@@ -116,7 +128,7 @@ def gpu_lines(models: Facts, tokens: int) -> list[str]:
 def size_text(model: Mapping[str, Any]) -> str:
     """Parameters, layers and bytes of a model in a line."""
     shape = Shape(**model["architecture"])
-    kind = "int8" if model["quantization"] == "int8" else model["dtype"]
+    kind = model["dtype"] if model["quantization"] == "none" else model["quantization"]
     return (
         f"{shape.parameters / 1e9:.2f}e9 parameters, {shape.layers} layers, {_gib(needed_bytes(model, 0)[0])} in {kind}"
     )

@@ -1,6 +1,6 @@
 """`search`: the offline layer-set search of Self-SD over the engine at hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,18 @@ from skipbench.skipset import SkipSet
 
 
 def search_skip_set(
-    config: dict[str, Any], rows: list[Row], make_stop: Callable[[], StopRule], console: Console, store: bool = True
+    config: dict[str, Any],
+    rows: list[Row],
+    make_stop: Callable[[], StopRule],
+    console: Console,
+    store: bool = True,
+    calibration: Sequence[Row] = (),
 ) -> Trial:
     """Searches the set that decodes the development rows fastest, and stores it under the results folder.
 
     Args:
         rows: development prompts; they must not be those of a run that is reported.
+        calibration: rows for `load_model`.
         store: whether `method.skip=stored` means the best set from now on.
 
     Raises:
@@ -34,7 +40,7 @@ def search_skip_set(
     options = config["search"]
     if not rows:
         raise SkipbenchError("a search needs development prompts; dataset gave none")
-    lm, tokenizer = load_model(config["model"], config["engine"])
+    lm, tokenizer = load_model(config["model"], config["engine"], calibration)
     dataset = config["dataset"] | {"max_new_tokens": options["max_new_tokens"]}
     first = [row for row in rows if row.after is None]  # a later turn has no prompt before there is an answer
     prompts = [p.ids for p in prepare(lm, tokenizer, first, dataset)]
@@ -64,6 +70,6 @@ def search_skip_set(
         best = search(goal, strategy, lm.layers, total, folder / "trace.jsonl", settings, advance)
     assert best.value is not None
     if store:
-        path = stored_path(Path(config["results"]), config["model"]["name"], config["method"]["name"])
+        path = stored_path(Path(config["results"]), config["model"], config["method"]["name"])
         write_stored(path, best.skip, best.value, settings)
     return best

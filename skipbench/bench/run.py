@@ -3,7 +3,7 @@
 import contextlib
 import resource
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from skipbench.decode.method import Method, UsesLatency
 from skipbench.errors import SkipbenchError
 from skipbench.lm.load import layer_count, load, load_planted
 from skipbench.lm.model import LM
+from skipbench.lm.wanda import Pattern, parse_sparsity, prune
 from skipbench.metrics.summary import summarise
 from skipbench.profile.latency import read_bandwidth, roofline_s_per_token, sublayer_latency
 from skipbench.runs.provenance import provenance
@@ -38,23 +39,55 @@ FORM = (
 )  # keys of a dataset for `encode`
 
 
-def load_model(model: dict[str, Any], engine: dict[str, Any]) -> tuple[LM, Any]:
-    """The model and its tokenizer as `model` and `engine` of the configuration say; sets the number of threads."""
-    if engine["threads"] < 1:
-        raise SkipbenchError(f"engine.threads={engine['threads']}; wanted 1 or more")
-    torch.set_num_threads(engine["threads"])
+def load_model(model: dict[str, Any], engine: dict[str, Any], calibration: Sequence[Row] = ()) -> tuple[LM, Any]:
+    """The model and its tokenizer as `model` and `engine` of the configuration say; sets the number of threads.
+
+    Args:
+        calibration: rows by which weights are pruned, where `model.sparsity` says so.
+
+    Raises:
+        SkipbenchError: a value that cannot be used, or a checkpoint that cannot be loaded.
+    """
+    pattern = _sparsity(model)
+    if pattern is None:
+        return _dense(model, engine["name"], engine["threads"])
+    lm, tokenizer = _dense(model, "modules", engine["threads"])
+    tokens = min(model["calibration"]["tokens"], lm.max_positions)
+    prune(lm, [tokenizer.encode(row.prompt)[:tokens] for row in calibration], pattern)
+    return LM(lm.model, engine["name"]), tokenizer
+
+
+def _sparsity(model: dict[str, Any]) -> Pattern | None:
+    """Raises SkipbenchError for a pattern or a calibration that cannot be."""
+    pattern = parse_sparsity(model.get("sparsity", "none"))
+    if pattern is None:
+        return None
+    if model["calibration"]["tokens"] < 1:
+        raise SkipbenchError(f"model.calibration.tokens={model['calibration']['tokens']}; wanted 1 or more")
+    if model["quantization"] != "none":
+        raise SkipbenchError(
+            f"model.sparsity={model['sparsity']} prunes weights in full; with model.quantization={model['quantization']} there are "
+            f"none. Leave one of them out"
+        )
+    return pattern
+
+
+def _dense(model: dict[str, Any], engine: str, threads: int) -> tuple[LM, Any]:
+    if threads < 1:
+        raise SkipbenchError(f"engine.threads={threads}; wanted 1 or more")
+    torch.set_num_threads(threads)
     if model["device"].startswith("cuda") and not torch.cuda.is_available():
         raise SkipbenchError(f"model.device={model['device']}, but no CUDA device is at hand; use model.device=cpu")
     if "redundant" in model:
         return load_planted(
-            model["architecture"], model["sets"]["self-sd"], model["seed"], model["path"], model["dtype"], engine["name"],
+            model["architecture"], model["sets"]["self-sd"], model["seed"], model["path"], model["dtype"], engine,
             model["device"],
         )  # fmt: skip
     return load(
         model["path"],
         model["revision"],
         model["dtype"],
-        engine["name"],
+        engine,
         model["device"],
         model["allow_pickle"],
         model["quantization"],
@@ -68,6 +101,7 @@ def check_method(model: dict[str, Any], make_method: MakeMethod) -> None:
     Raises:
         SkipbenchError: a setting that does not fit the model, or a model whose configuration cannot be read.
     """
+    _sparsity(model)
     known = model["architecture"]
     make_method(layers=known["layers"] if known else layer_count(model["path"], model["revision"]))
 
@@ -80,9 +114,17 @@ def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: dict[str, Any]) ->
 
 
 def run(
-    config: dict[str, Any], folder: Path, rows: list[Row], make_method: MakeMethod, console: Console
+    config: dict[str, Any],
+    folder: Path,
+    rows: list[Row],
+    make_method: MakeMethod,
+    console: Console,
+    calibration: Sequence[Row] = (),
 ) -> dict[str, Any]:
     """Runs what is missing of a cell and returns its metrics.
+
+    Args:
+        calibration: rows for `load_model`.
 
     Raises:
         SkipbenchError: anything that the user can put right; `status.json` then says failed, with the reason.
@@ -90,14 +132,16 @@ def run(
     dataset, decoding = config["dataset"], config["decoding"]
     check_method(config["model"], make_method)
     _check_rows(folder, rows)
-    lm, tokenizer = load_model(config["model"], config["engine"])
+    lm, tokenizer = load_model(config["model"], config["engine"], calibration)
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, dataset)
     if isinstance(method, UsesLatency) and method.latency is None:
         results = folder.parent.parent
         method.latency = stored_latency(lm, config["model"], config["engine"], _device_name(lm), results)
     origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
-    origin |= {"device": _device_name(lm), "threads": torch.get_num_threads()}
+    if calibration:
+        origin["calibration_sha256"] = rows_hash(list(calibration))
+    origin |= {"device": _device_name(lm), "threads": torch.get_num_threads(), "layers": lm.layers}
     origin |= {"engine": lm.engine.name, "engine_note": lm.note}
     _say(console, lm.note)
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched

@@ -9,9 +9,11 @@ from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.store import read_lines, write_atomic
 
 
-def stored_path(results: Path, model: str, method: str) -> Path:
-    """The file of the last finished search for a model and a method."""
-    return results / "skip_sets" / f"{model}_{method}.json"
+def stored_path(results: Path, model: dict[str, Any], method: str) -> Path:
+    """The file of the last finished search for a model, with its weights as they are, and a method."""
+    weights = (model[key] for key in ("quantization", "sparsity"))
+    name = "_".join([model["name"], *(word.replace(":", "-") for word in weights if word != "none")])
+    return results / "skip_sets" / f"{name}_{method}.json"
 
 
 def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) -> None:
@@ -19,12 +21,19 @@ def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) 
     write_atomic(path, json.dumps({"skip": skip, "seconds_per_token": value, "settings": settings}, indent=2) + "\n")
 
 
+def hashed_model(model: dict[str, Any]) -> dict[str, Any]:
+    """What of a model's settings names its runs: nothing is said of the calibration of a model that is not sparsified."""
+    dense = model["sparsity"] == "none"
+    return {k: v for k, v in model.items() if not (dense and k in ("sparsity", "calibration"))}
+
+
 def search_folder(config: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """Where the trace of a search lies, and the settings that it depends on; a longer search goes on in the same trace."""
     options = config["search"]
     settings = {k: config[k] for k in ("model", "method", "dataset", "engine", "search")}
     names = [config["model"]["name"], config["method"]["name"], options["strategy"]]
-    settings = settings | {"search": {k: v for k, v in options.items() if k != "iterations"}}
+    settings["model"] = hashed_model(settings["model"])
+    settings = settings | {"search": {k: v for k, v in options.items() if k not in ("iterations", "on")}}
     return Path(config["results"]) / "search" / run_name(names, config_hash(settings)), settings
 
 
@@ -37,6 +46,12 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
     return str(min(trials, key=lambda t: t["value"])["skip"])
 
 
+def seconds_of_trace(trace: Path, iterations: int) -> float:
+    """What the first `iterations` sets of a search took, in seconds."""
+    trials = [json.loads(line) for _, line in read_lines(trace, repair=False)][1 : iterations + 1]
+    return sum(float(t["seconds_suggest"]) + float(t["seconds_objective"]) for t in trials)
+
+
 def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str:
     """`skip` itself, or for `stored` the set found by a search here, else the one that ships with the model or was published.
 
@@ -45,7 +60,7 @@ def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str
     """
     if skip != "stored":
         return skip
-    searched = stored_path(results, model["name"], method)
+    searched = stored_path(results, model, method)
     if searched.exists():
         return str(json.loads(searched.read_text())["skip"])
     shipped = Path(model["skip_sets"]) if model["skip_sets"] else None

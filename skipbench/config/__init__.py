@@ -63,6 +63,7 @@ class Engine:
 class Search:
     strategy: StrategyName = StrategyName.bayes
     iterations: int = 200
+    on: str | None = None  # of an experiment's cell: the dataset to search on, where that is not the cell's own
     prompts: int = 8
     max_new_tokens: int = 64
     seed: int = 1

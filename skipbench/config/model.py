@@ -20,6 +20,20 @@ class Quantization(Enum):
 
     none = "none"
     int8 = "int8"
+    fp4 = "fp4"
+    nf4 = "nf4"
+
+
+@dataclass
+class Calibration:
+    """Texts by which `sparsity` weighs the inputs: at most so many rows of the run's dataset, each cut behind so many tokens.
+
+    They are drawn with another seed than the rows that are decoded: of a generator they are others, of a file some may be the
+    same. Sun et al. take 128 sequences of C4, as long as the model's context.
+    """
+
+    rows: int = 128
+    tokens: int = 2048
 
 
 @dataclass
@@ -51,6 +65,9 @@ class Model:
     sets: dict[str, str | None] = field(default_factory=dict)
     """By method: the skip set that was published for this model, used until a search here finds another."""
     quantization: Quantization = Quantization.none
+    sparsity: str = "none"
+    """`none`; by Wanda `wanda-0.5`, the share that goes, or `wanda-2:4`, 2 of every 4 stay. Draft and target are sparsified."""
+    calibration: Calibration = field(default_factory=Calibration)
     gated: bool = False
     architecture: Architecture | None = None
     settings: dict[str, Any] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from skipbench.errors import SkipbenchError
 
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
+QUANTIZED = {"int8": 1.0, "fp4": 0.5625, "nf4": 0.5625}  # in 4 bits every 64 weights share a scale in float32
 ALIASES = {"llama3-1b": "llama3.2-1b", "llama3-3b": "llama3.2-3b"}
 HEAD_DIM = 64  # of shapes given as LAYERSxHIDDEN
 
@@ -42,10 +43,10 @@ class Shape:
         return tables + self.hidden + self.layers * self.layer_parameters
 
     def weight_bytes(self, dtype: str, quantization: str = "none") -> int:
-        """Bytes of the weights. In `int8` the layers take one byte a parameter, the embedding and the head keep `dtype`."""
+        """Bytes of the weights. Quantized layers take `QUANTIZED` bytes a parameter, the embedding and the head keep `dtype`."""
         layers = self.layers * self.layer_parameters
         rest = self.parameters - layers
-        return int(layers * (1 if quantization == "int8" else BYTES[dtype]) + rest * BYTES[dtype])
+        return int(layers * QUANTIZED.get(quantization, BYTES[dtype]) + rest * BYTES[dtype])
 
     def cache_bytes(self, dtype: str, rows: int) -> int:
         """Bytes of keys and values of `rows` tokens."""

@@ -15,7 +15,7 @@ import yaml
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.cell import markdown_grid
-from skipbench.report.latex import escape
+from skipbench.report.latex import FITTED, HEAD, escape
 
 METHODS = Path(__file__).parent.parent / "methods"
 PRINTED = Path(__file__).parent / "features.yaml"
@@ -56,6 +56,23 @@ def declared() -> dict[str, dict[str, Any]]:
     return found
 
 
+def feature_tables() -> dict[str, str]:
+    """The papers that have one, by the name of the table: `swift-table1`."""
+    known = yaml.safe_load(PRINTED.read_text(encoding="utf-8"))
+    return {f"{paper}-{of['table']}": paper for paper, of in known.items()}
+
+
+def feature_texts(paper: str) -> dict[str, str]:
+    """Suffix to text, as `written.texts`."""
+    made = feature_table(paper)
+    return {
+        "md": features_markdown(made),
+        "tex": features_latex(made),
+        "csv": features_csv(made),
+        "html": features_html(made),
+    }
+
+
 def feature_table(paper: str) -> FeatureTable:
     """The feature table of `paper`, every row by the paper and, where the method is implemented, by its declaration.
 
@@ -73,7 +90,7 @@ def feature_table(paper: str) -> FeatureTable:
         values = [_mark(facts[name]) for name in of["columns"]] if facts else [NOT_HERE] * len(of["columns"])
         rows.append((method, "here", *values))
     return FeatureTable(
-        f"{paper} {of['table']}: features",
+        f"{paper} {of['table'].replace('table', 'Table ')}: features",
         ("method", "", *of["columns"]),
         tuple(rows),
         (
@@ -97,14 +114,15 @@ def features_csv(t: FeatureTable) -> str:
 
 
 def features_latex(t: FeatureTable) -> str:
-    r"""The table as a LaTeX `table`, for a document with `\usepackage{booktabs}`."""
-    head, *body = [" & ".join(map(escape, row)) + r" \\" for row in (t.head, *t.rows)]
-    notes = "\n\n".join(map(escape, t.notes))
+    r"""The table as a LaTeX `table`, for a document with `\usepackage{booktabs,graphicx}`."""
+    short = {LOST: "?", NOT_HERE: "--"}
+    head, *body = [" & ".join(escape(short.get(f, f)) for f in row) + r" \\" for row in (t.head, *t.rows)]
+    notes = "\n\n".join(map(escape, (*t.notes, *(f"{mark}: {text}" for text, mark in short.items()))))
     return (
-        f"\\begin{{table}}[p]\n\\caption{{{escape(t.heading)}}}\n\\scriptsize\\centering\n"
-        f"\\begin{{tabular}}{{{'l' * len(t.head)}}}\n\\toprule\n{head}\n\\midrule\n"
+        f"{HEAD}\n\\begin{{table}}[p]\n\\caption{{{escape(t.heading)}}}\n\\scriptsize\\centering\n"
+        f"\\sbox0{{%\n\\begin{{tabular}}{{{'l' * len(t.head)}}}\n\\toprule\n{head}\n\\midrule\n"
         + "\n".join(body)
-        + f"\n\\bottomrule\n\\end{{tabular}}\n\n\\raggedright\\tiny {notes}\n\\end{{table}}\n"
+        + f"\n\\bottomrule\n\\end{{tabular}}}}%\n{FITTED}\n\n\\raggedright {notes}\n\\end{{table}}\n"
     )
 
 

@@ -74,8 +74,13 @@ def _line(line: Line) -> str:
     kinds = {OURS: "measured", DIFFERENCE: "difference"}
     classes = " ".join(filter(None, ("first" if line.first else "", kinds.get(line.kind.text, "paper"))))
     labels = "".join(f'<th class="label">{escape(label) if line.first else ""}</th>' for label in line.labels)
-    fields = "".join(f"<td>{_text(text)}</td>" for text in line.fields)
+    fields = "".join(f"<td{_run(text)}>{_text(text)}</td>" for text in line.fields)
     return f'<tr class="{classes}">{labels}<th class="label" scope="row">{_text(line.kind)}</th>{fields}</tr>'
+
+
+def _run(text: Text) -> str:
+    """Names the run for a page that also holds the pages of runs: it makes links of these."""
+    return f' data-run="{escape(text.run)}"' if text.run else ""
 
 
 def _text(text: Text) -> str:

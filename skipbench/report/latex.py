@@ -1,8 +1,10 @@
-r"""A `PaperTable` as LaTeX; needs `\usepackage{booktabs}` and nothing else."""
+r"""A `PaperTable` as LaTeX; needs `\usepackage{booktabs,graphicx}` and nothing else."""
 
 import re
+from collections.abc import Sequence
 from itertools import groupby
 
+from skipbench.report.latexlayout import Block, blocks, height, pages, text_height
 from skipbench.report.papercells import PaperTable, Part
 from skipbench.report.papergrid import Line, Marks, Text, lines
 
@@ -23,10 +25,15 @@ _ESCAPES = {
 }
 
 
+HEAD = r"""% Needs \usepackage{booktabs,graphicx}. The width is that of the text: in two columns, make table* of table.
+% A block that is wider than the text is shrunk; with wider margins it keeps its size."""
+FITTED = r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"
+
+
 def latex(t: PaperTable) -> str:
-    r"""A `table` with a `tabular` a part and small print below, for a document with `\usepackage{booktabs}`."""
+    r"""One `table` a page, with `tabular`s and small print, for a document with `\usepackage{booktabs,graphicx}`."""
     marks = Marks()
-    tabulars = [_tabular(part, marks) for part in t.parts]
+    pieces = [piece for part in t.parts for piece in _tabulars(part, marks)]
     small = [
         *(rf"\textbf{{{escape(line)}}}" for line in t.cautions),
         *(rf"\textsuperscript{{{n}}} {escape(text)}" for n, text in enumerate(marks.texts, 1)),
@@ -36,17 +43,29 @@ def latex(t: PaperTable) -> str:
         *([escape("; ".join(f"{name}: {text}" for name, text in t.provenance))] if t.provenance else []),
         escape(f"{t.source}. scale={t.scale}."),
     ]
+    heights = [*(tall for _, tall in pieces), *map(text_height, small)]
+    floats = []
+    for number, page in enumerate(pages(heights)):
+        grids = [pieces[i][0] for i in page if i < len(pieces)]
+        notes = [small[i - len(pieces)] for i in page if i >= len(pieces)]
+        floats.append(_float(t, number, grids, notes))
+    return "\n".join([HEAD, *floats])
+
+
+def _float(t: PaperTable, number: int, grids: Sequence[str], notes: Sequence[str]) -> str:
+    """One page of a table; all pages have the table's number."""
+    label = rf"\label{{tab:{t.paper}-{t.table}-{t.scale}}}"
+    opening = r"\begin{minipage}{\linewidth}\raggedright\scriptsize\setlength{\parskip}{1pt}\medskip"
     return "\n".join(
         [
             r"\begin{table}[p]",
-            rf"\caption{{{escape(t.heading)}}}",
-            rf"\label{{tab:{t.paper}-{t.table}-{t.scale}}}",
+            *([r"\addtocounter{table}{-1}"] if number else []),
+            rf"\caption{{{escape(t.heading)}{' (continued)' if number else ''}}}",
+            *([] if number else [label]),
             r"\scriptsize\setlength{\tabcolsep}{3pt}\centering",
-            "\n\n\\medskip\n".join(tabulars),
+            "\n\n\\medskip\n".join(grids),
             "",
-            r"\begin{minipage}{\linewidth}\raggedright\tiny\setlength{\parskip}{1pt}\medskip",
-            "\n\n".join(small),
-            r"\end{minipage}",
+            *([opening, "\n\n".join(notes), r"\end{minipage}"] if notes else []),
             r"\end{table}",
             "",
         ]
@@ -58,31 +77,43 @@ def escape(text: str) -> str:
     return "".join(_ESCAPES.get(c, c) for c in re.sub(r"\s+", " ", text))
 
 
-def _tabular(part: Part, marks: Marks) -> str:
-    labels = len(part.keys) + 1
-    head = [*map(escape, part.keys), "", *(escape(column) for _, column in part.columns)]
+def _tabulars(part: Part, marks: Marks) -> list[tuple[str, float]]:
+    """The blocks of a part, each with its height in points."""
+    found = blocks(part.columns, part.keys, lines(part, marks))
+    settings = rf"{escape(part.settings)}\par\smallskip" + "\n" if part.settings else ""
+    above = text_height(part.settings) if part.settings else 0
+    return [
+        ((settings if i == 0 else "") + _tabular(part, block), height(block) + (above if i == 0 else 0))
+        for i, block in enumerate(found)
+    ]
+
+
+def _tabular(part: Part, block: Block) -> str:
+    labels, columns = len(part.keys) + 1, part.columns[block.first : block.last]
+    head = [*map(escape, part.keys), "", *(escape(column) for _, column in columns)]
     body: list[str] = []
-    for line in lines(part, marks):
+    for line in block.lines:
         body += [r"\addlinespace"] if line.first and body else []
-        body.append(_line(line))
+        body.append(_line(line, block))
     return "\n".join(
         [
-            *([rf"{escape(part.settings)}\par\smallskip"] if part.settings else []),
-            rf"\begin{{tabular}}{{{'l' * labels}{'r' * len(part.columns)}}}",
+            r"\sbox0{%",
+            rf"\begin{{tabular}}{{{'l' * labels}{'r' * len(columns)}}}",
             r"\toprule",
-            *_groups(part, labels),
+            *_groups(columns, labels),
             " & ".join(head) + r" \\",
             r"\midrule",
             *body,
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}%",
+            FITTED,
         ]
     )
 
 
-def _groups(part: Part, labels: int) -> list[str]:
+def _groups(columns: Sequence[tuple[str, str]], labels: int) -> list[str]:
     """The line above the columns' names, with a rule under each group of them; nothing where there are no groups."""
-    sizes = [(name, len(list(of))) for name, of in groupby(group for group, _ in part.columns)]
+    sizes = [(name, len(list(of))) for name, of in groupby(group for group, _ in columns)]
     if not any(name for name, _ in sizes):
         return []
     rules, at = [], labels + 1
@@ -93,9 +124,9 @@ def _groups(part: Part, labels: int) -> list[str]:
     return ["& " * labels + named + r" \\", " ".join(rules)]
 
 
-def _line(line: Line) -> str:
+def _line(line: Line, block: Block) -> str:
     labels = [escape(label) if line.first else "" for label in line.labels]
-    return " & ".join([*labels, _text(line.kind), *map(_text, line.fields)]) + r" \\"
+    return " & ".join([*labels, _text(line.kind), *map(_text, line.fields[block.first : block.last])]) + r" \\"
 
 
 def _text(text: Text) -> str:

@@ -23,6 +23,8 @@ class Cell:
     """What the transcription says of the printed number."""
     best_measured: bool = False
     best_published: bool = False
+    run: str | None = None
+    """The folder of the run behind the measured value, or of the one that should have given it."""
 
     @property
     def difference(self) -> float | None:

@@ -10,11 +10,12 @@ OURS, PAPER, DIFFERENCE = "measured", "paper", "difference"
 
 @dataclass(frozen=True)
 class Text:
-    """What stands in one field: a text, perhaps bold, and numbers of marks."""
+    """What stands in one field: a text, perhaps bold, numbers of marks, and the run that it is from."""
 
     text: str
     bold: bool = False
     marks: tuple[int, ...] = ()
+    run: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def _row_lines(row: Row, marks: Marks) -> list[Line]:
     paper = tuple(Text(published_text(cell), cell.best_published, marks.of(cell.note)) for cell in row.cells)
     if printed and len(reasons) == 1 and None not in reasons:
         return [Line(row.labels, Text(PAPER, marks=marks.of(reasons.pop())), paper, True)]
-    ours = tuple(Text(measured_text(c), c.best_measured, marks.of(c.reason)) for c in row.cells)
+    ours = tuple(Text(measured_text(c), c.best_measured, marks.of(c.reason), c.run) for c in row.cells)
     made = [Line(row.labels, Text(OURS), ours, True)]
     if printed:
         made.append(Line(row.labels, Text(PAPER), paper, False))

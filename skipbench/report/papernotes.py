@@ -20,6 +20,7 @@ _OWN = {
     "ratio": DEFINITIONS["skipped"],
 }
 _ORIGIN = ("engine", "device", "dtype", "torch", "commit", "date")
+_WHERE_SAID = ("sparsity",)  # of the origin what only some runs have
 _COMPARED = ("max_new_tokens", "max_length", "batch")
 
 
@@ -56,6 +57,11 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
         ours = {str(run["keys"][key]) for run in measured if key in run["keys"]}
         if theirs and ours - theirs:
             lines.append(f"{key}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}.")
+    if texts := _values(measured, "calibration"):
+        lines.append(
+            f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences of C4); their zeros are "
+            f"multiplied as any weight, without a sparse kernel."
+        )
     for name in ("commit", "device"):
         if len(several := _values(measured, name)) > 1:
             lines.append(f"The runs are from {len(several)} {name}s: {', '.join(several)}; compare them with care.")
@@ -140,7 +146,8 @@ def lossless(runs: Sequence[Run]) -> str:
 def provenance(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Distinct values over the runs with metrics; a dash for what was not recorded."""
     measured = [run for run in runs if run.get("metrics")]
-    return [(name, ", ".join(_values(measured, name)) or MISSING) for name in _ORIGIN] if measured else []
+    said = [name for name in _WHERE_SAID if _values(measured, name)]
+    return [(name, ", ".join(_values(measured, name)) or MISSING) for name in (*_ORIGIN, *said)] if measured else []
 
 
 def _values(runs: Iterable[Run], name: str) -> list[str]:

@@ -1,6 +1,7 @@
 """A paper's table with measured values beside its printed ones, as data; `formats.py` writes it.
 
-A run is the dict of `table.py` with `keys`, what it stands for in the names of `published()`, for example
+A run is the dict of `table.py` with `id`, the name of its folder, with `keys`, what it stands for in the names of
+`published()`, for example
 `{"model": "llama2-13b", "dataset": "cnndm", "method": "swift", "temperature": 0.0}`, and `stands_for`, None or a text such as
 "mini-summary stands for cnndm".
 """
@@ -101,6 +102,7 @@ def _cell(half: Half, identity: Id, group: Any, column: str, scale: str) -> Cell
         digits=_usual_digits(half, column) if row.get("digits") is None else row["digits"],
         reason=reason,
         note=row.get("note"),
+        run=half.runs.get((identity, group), {}).get("id"),
     )
 
 

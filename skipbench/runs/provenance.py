@@ -79,6 +79,11 @@ def portable(value: Any) -> Any:
     return "package:" + value.removeprefix(f"{PACKAGE}/") if inside else value
 
 
+def installed(path: str) -> Path:
+    """Where a path of a record lies in this installation."""
+    return PACKAGE / path.removeprefix("package:") if path.startswith("package:") else Path(path)
+
+
 def config_hash(config: dict[str, Any]) -> str:
     """Ten hexadecimal digits that depend on every setting and on nothing else, the same on every machine."""
     return hashlib.sha256(json.dumps(portable(config), sort_keys=True).encode()).hexdigest()[:10]

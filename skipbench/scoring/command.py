@@ -11,7 +11,7 @@ from rich.progress import Progress, TaskID
 from skipbench.errors import SkipbenchError
 from skipbench.report.cell import markdown_cell, number
 from skipbench.runs.store import load_run, write_atomic
-from skipbench.scoring.execute import Scored, score_run
+from skipbench.scoring.execute import Scored, score_run, waits_for_score
 
 KEYS = {"sandbox": "auto", "timeout": "5", "results": "results"}
 
@@ -28,9 +28,14 @@ def score_runs(arguments: list[str], header: Callable[[dict[str, Any], Any], dic
         timeout_s = float(values["timeout"])
     except ValueError as error:
         raise SkipbenchError(f"timeout={values['timeout']}; wanted seconds") from error
-    folders = [_folder(a, Path(values["results"])) for a in arguments if "=" not in a]
-    if not folders:
-        raise SkipbenchError("score needs a run: its folder, or its name below results/runs")
+    results, names = Path(values["results"]), [a for a in arguments if "=" not in a]
+    folders = _waiting(results) if names == ["all"] else [_folder(name, results) for name in names]
+    if names == ["all"] and not folders:
+        console.print(f"no run in {results} waits for a score", highlight=False, soft_wrap=True)
+    elif not folders:
+        raise SkipbenchError(
+            "score needs a run: its folder, or its name below results/runs; or all that wait for it: all"
+        )
     for folder in folders:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task(folder.name, total=None)
@@ -68,6 +73,13 @@ def _folder(name: str, results: Path) -> Path:
         if (folder / "config.yaml").is_file():
             return folder
     raise SkipbenchError(f"there is no run {name}, neither in that folder nor in {results / 'runs' / name}")
+
+
+def _waiting(results: Path) -> list[Path]:
+    """Finished runs whose generated code was not executed yet."""
+    found = [(folder, load_run(folder)) for folder in sorted((results / "runs").glob("*")) if folder.is_dir()]
+    done = [(folder, state) for folder, state in found if state["config"] and state["metrics"]]
+    return [folder for folder, state in done if waits_for_score(state["config"]["dataset"]["scorer"], state["metrics"])]
 
 
 def _lines(metrics: dict[str, Any] | None, scored: Scored | None) -> list[str]:

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.runs import Run, layers_of, skip_sets
-from skipbench.report.figures.style import BLUE, ORANGE, method_style, new_figure
+from skipbench.report.figures.runs import Run, labels, layers_of, optimised_sets, skip_sets
+from skipbench.report.figures.style import BLUE, ORANGE, legend, line_styles, new_figure
 from skipbench.report.published import Row
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def skip_map(runs: list[Run], published: list[Row]) -> "Figure":
     """Attention and MLP of every layer, dark where skipped (SWIFT 9 to 11, Self-SD 6 to 10; probabilities: KnapSpec 5)."""
     sizes = [layers_of(run) for run in runs]
     figure, axes = new_figure(len(runs), 1, (max(5.0, 0.22 * max(sizes) + 2), 1.0 + 1.1 * len(runs)))
-    for axis, run, layers in zip(axes[:, 0], runs, sizes, strict=True):
+    for axis, run, layers, name in zip(axes[:, 0], runs, sizes, labels(runs), strict=True):
         image = axis.imshow(frequencies(run, layers), cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axis.set_yticks([0, 1], ["attention", "MLP"])
         axis.set_xticks(range(0, layers, 1 if layers <= 24 else 4))
@@ -39,7 +39,7 @@ def skip_map(runs: list[Run], published: list[Row]) -> "Figure":
         axis.grid(which="major", visible=False)
         axis.grid(which="minor", color="white", linewidth=1.5)
         axis.tick_params(which="minor", length=0)
-        axis.set_title(f"{run['method']}, {run['dataset']}", fontsize=8, loc="left")
+        axis.set_title(name, fontsize=8, loc="left")
     axes[-1, 0].set_xlabel("layer")
     figure.colorbar(image, ax=axes[:, 0].tolist(), label="share of rounds")
     return figure
@@ -48,12 +48,7 @@ def skip_map(runs: list[Run], published: list[Row]) -> "Figure":
 def jaccard_by_distance(run: Run, most: int = 10) -> dict[int, list[float]]:
     """Jaccard similarity of sets `distance` optimisations apart within a sample."""
     found: dict[int, list[float]] = {}
-    layers = layers_of(run)
-    by_sample: dict[int, list[frozenset[int]]] = {}
-    for position, _, skipped in skip_sets(run, layers):
-        if skipped.skipped or position in by_sample:  # before the first optimisation nothing is skipped
-            by_sample.setdefault(position, []).append(skipped.skipped)
-    for sets in by_sample.values():
+    for sets in optimised_sets(run, layers_of(run)):
         for i, one in enumerate(sets):
             for distance, other in enumerate(sets[i + 1 : i + 1 + most], 1):
                 union = len(one | other)
@@ -64,36 +59,41 @@ def jaccard_by_distance(run: Run, most: int = 10) -> dict[int, list[float]]:
 def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
     """Mean similarity of skip sets over their distance in optimisations (CLaSp Figure 3a)."""
     figure, axes = new_figure()
-    for run in runs:
+    names, styles = labels(runs), line_styles([run["method"] for run in runs])
+    for run, name, style in zip(runs, names, styles, strict=True):
         if not (found := jaccard_by_distance(run)):
             raise SkipbenchError(
                 f"{run['folder']}: no sample has two skip sets; run longer samples or a shorter interval, "
                 f"such as method.interval=2"
             )
         means = [sum(v) / len(v) for v in found.values()]
-        axes[0, 0].plot(list(found), means, label=run["method"], **method_style(run["method"]))
-    axes[0, 0].set(xlabel="distance (changes of the set)", ylabel="Jaccard similarity", ylim=(0, 1.02))
+        axes[0, 0].plot(list(found), means, label=name, **style)
+    axes[0, 0].set(xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity", ylim=(0, 1.02))
     axes[0, 0].xaxis.get_major_locator().set_params(integer=True)
     axes[0, 0].legend(fontsize=7)
     return figure
 
 
 def against_context(runs: list[Run], published: list[Row]) -> "Figure":
-    """Skipped attention and MLP sub-layers against context length, a point a set (KnapSpec Figure 3)."""
-    figure, axes = new_figure()
-    for number, run in enumerate(runs):
+    """Skipped attention and MLP sub-layers against context length, a point a set and a panel a run (KnapSpec Figure 3)."""
+    figure, axes = new_figure(1, len(runs), (1.6 + 3.2 * len(runs), 3.4))
+    most = 1
+    for here, run, name in zip(axes[0], runs, labels(runs), strict=True):
         points = []
         for position, at, skipped in skip_sets(run, layers_of(run)):
             s = run["samples"][position]
             context = s.prompt_tokens + sum(r.emitted for r in s.method.rounds[:at])
             points.append((context, len(skipped.attention), len(skipped.mlp)))
-        for part, color, marker, name in ((1, BLUE, "o", "attention"), (2, ORANGE, "s", "MLP")):
-            label = name if number == 0 else None
+        for part, color, marker, kind in ((1, BLUE, "o", "attention"), (2, ORANGE, "s", "MLP")):
             x, y = [p[0] for p in points], [p[part] for p in points]
             face = color if part == 1 else "none"  # hollow, so that both show where they agree
             size = 12 if part == 1 else 40
-            axes[0, 0].scatter(x, y, edgecolors=color, facecolors=face, marker=marker, s=size, label=label)
-    axes[0, 0].set(xlabel="context length (tokens)", ylabel="skipped sub-layers", ylim=(0, None))
-    axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
-    axes[0, 0].legend(fontsize=7)
+            here.scatter(x, y, edgecolors=color, facecolors=face, marker=marker, s=size, label=kind)
+        here.set(xlabel="context length (tokens)", ylabel="skipped sub-layers")
+        most = max([most, *(max(p[1:]) for p in points)])
+        here.set_title(name, fontsize=8, loc="left")
+        here.yaxis.get_major_locator().set_params(integer=True)
+    for here in axes[0]:
+        here.set_ylim(-0.05 * most, 1.08 * most)
+    legend(figure)
     return figure

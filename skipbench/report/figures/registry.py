@@ -1,11 +1,12 @@
 """Which experiment is drawn how, and what a single run supports."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures import courses, maps, sweeps
+from skipbench.report.figures import bars, courses, curves, maps, scatter, sweeps
 from skipbench.report.figures.runs import Run
 from skipbench.report.figures.style import styled
 from skipbench.report.published import Row, papers, published
@@ -18,41 +19,62 @@ Kind = Callable[[list[Run], list[Row]], "Figure"]
 
 class Spec(NamedTuple):
     draw: Kind
-    without: tuple[str, ...] = ("vanilla",)
-    """Methods of the grid that have nothing to show in this figure."""
+    axis: tuple[str, ...] = ()
+    """Settings of a run that are axes of the figure; every cell of its experiment has them."""
+    table: str | None = None
+    """The part of the paper's numbers that it shows, where that is not its own name."""
+    left_out: Mapping[str, str] = MappingProxyType({})
+    """Columns of these numbers that are not drawn, and why."""
 
 
-def _sweep(axis: str, columns: list[str], label: str, key: str = "") -> Kind:
-    return partial(sweeps.sweep, axis=axis, columns=columns, label=label, key=key)
+def _sweep(axis: str, columns: list[str], label: str, key: str = "", mark: str = "best") -> Spec:
+    return Spec(partial(sweeps.sweep, axis=axis, columns=columns, label=label, key=key, mark=mark), (axis,))
+
+
+def _bars(axis: str, columns: list[str], by_set: bool = False) -> Spec:
+    return Spec(partial(bars.grouped, axis=axis, columns=columns, by_set=by_set), (axis,))
 
 
 MAP, COURSE = Spec(maps.skip_map), Spec(courses.course)
+SPLIT = {"share": "drawn in swift-figure6b"}
 FIGURES = {
-    "swift-figure2a": MAP,
-    "swift-figure2b": Spec(_sweep("dataset.name", ["alpha", "speedup"], "dataset")),
-    "swift-figure6": COURSE,
-    "swift-figure6b": Spec(courses.breakdown),
+    "swift-figure2a": _bars("dataset.name", ["alpha", "speedup"]),
+    "swift-figure2b": _bars("dataset.name", ["alpha", "speedup"], by_set=True),
+    "swift-figure6": COURSE._replace(left_out=SPLIT),
+    "swift-figure6b": Spec(
+        courses.breakdown, (), "figure6", dict.fromkeys(("matchness", "speedup"), "drawn in swift-figure6")
+    ),
     "swift-figure7": COURSE,
-    "swift-figure8": Spec(_sweep("model.name", ["alpha", "speedup"], "model")),
-    "swift-figure9": MAP,
+    "swift-figure8": Spec(curves.flexible, ("method.steps", "method.beta", "method.ratio")),
+    "swift-figure9": _bars("model.name", ["speedup"]),
     "swift-figure10": MAP,
-    "swift-figure11": MAP,
+    "swift-figure11": Spec(curves.latency),
     "clasp-figure3a": Spec(maps.jaccard),
     "clasp-figure3c": Spec(courses.breakdown),
-    "clasp-figure4a": Spec(_sweep("method.ratio", ["tau", "speedup"], "share of layers skipped", "skipped_layers")),
-    "clasp-figure4b": Spec(_sweep("method.interval", ["tau", "speedup"], "rounds between optimisations")),
-    "clasp-figure4c": Spec(_sweep("method.stop.threshold", ["tau", "speedup"], "stop threshold")),
-    "clasp-figure5": Spec(_sweep("model.name", ["tau", "speedup"], "model")),
-    "self-sd-figure2": Spec(_sweep("method.stop.max_steps", ["alpha", "speedup"], "draft steps K")),
-    "self-sd-figure4": Spec(courses.threshold),
+    "clasp-figure4a": _sweep("method.ratio", ["tau", "speedup"], "share of layers skipped", "skipped_layers"),
+    "clasp-figure4b": _sweep(
+        "method.interval", ["tau", "speedup"], "rounds between optimisations", mark="falls beyond"
+    ),
+    "clasp-figure4c": _sweep("method.stop.threshold", ["tau", "speedup"], "stop threshold"),
+    "clasp-figure5": Spec(curves.by_task, ("model.name",)),
+    "self-sd-figure2": Spec(curves.draft_length, ("method.stop.max_steps",)),
+    "self-sd-figure4": Spec(scatter.skipped),
     "self-sd-figure5": Spec(courses.threshold),
     **{f"self-sd-figure{n}": MAP for n in range(6, 11)},
-    "knapspec-figure2": Spec(sweeps.correlation),
+    "knapspec-figure2": Spec(scatter.correlation),
     "knapspec-figure3": Spec(maps.against_context),
-    "knapspec-figure4": Spec(_sweep("method.tau", ["speedup", "tokens_per_s"], "pruning threshold", "tau_pruning")),
+    "knapspec-figure4": _sweep(
+        "method.tau", ["speedup", "memory_saved", "share_saved"], "pruning threshold", "tau_pruning"
+    ),
     "knapspec-figure5": MAP,
-    "knapspec-figure6": Spec(_sweep("method.interval", ["tokens_per_s", "speedup"], "rounds between optimisations")),
+    "knapspec-figure6": _sweep("method.interval", ["tokens_per_s", "share", "speedup"], "rounds between optimisations"),
 }
+NOT_RUN = {  # experiments whose figure does not come from runs
+    "clasp-figure3b": "brute force over all sets needs models of 12 sub-layers at most. Draw it with "
+    "'python scripts/brute_force.py > brute_force.jsonl' and 'python -m skipbench figure brute_force.jsonl'",
+}
+NOTHING = ("vanilla",)
+"""Methods of a grid that have nothing to show: the others are measured against it."""
 
 
 def draw(name: str, runs: list[Run]) -> tuple["Figure", list[Run]]:
@@ -64,13 +86,19 @@ def draw(name: str, runs: list[Run]) -> tuple["Figure", list[Run]]:
     if name not in FIGURES:
         raise SkipbenchError(f"no figure {name!r}; known: {', '.join(sorted(FIGURES))}")
     spec = FIGURES[name]
-    shown = [run for run in runs if run["method"] not in spec.without]
+    shown = [run for run in runs if run["method"] not in NOTHING]
     if not shown:
         raise SkipbenchError(f"{name}: no run of it can be drawn ({', '.join(r['method'] for r in runs) or 'none'})")
-    paper, _, table = name.rpartition("-")
-    rows = [r for r in published(paper) if r["table"] == table] if paper in papers() else []
     with styled():
-        return spec.draw(shown, rows), shown
+        return spec.draw(shown, printed(name)), shown
+
+
+def printed(name: str) -> list[Row]:
+    """The paper's values that stand in the figure `name`."""
+    paper, _, table = name.rpartition("-")
+    spec = FIGURES[name]
+    rows = published(paper) if paper in papers() else []
+    return [r for r in rows if r["table"] == (spec.table or table) and r["column"] not in spec.left_out]
 
 
 def draw_run(run: Run) -> dict[str, "Figure"]:

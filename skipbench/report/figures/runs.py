@@ -9,8 +9,21 @@ from skipbench.runs.store import load_run, read_samples
 from skipbench.skipset import SkipSet
 
 
+class Search(TypedDict):
+    """The search of its own that a cell's skip set comes from."""
+
+    on: str
+    """The dataset whose development prompts it decoded."""
+    sets: int
+    seconds: float
+
+
 class Run(TypedDict):
-    """One run. `settings` is its config.yaml, `samples` those that did not fail, in order."""
+    """One run. `settings` is its config.yaml, `samples` those that did not fail, in order.
+
+    What an experiment knows and the records do not: `axes`, the overrides of its cell; `keys`, what in the paper it stands
+    for; `search`. They are empty for a run that is drawn by itself.
+    """
 
     folder: str
     model: str
@@ -18,13 +31,23 @@ class Run(TypedDict):
     dataset: str
     engine: str
     device: str
+    layers: int | None
+    """Of the model; None in records that do not say it."""
     settings: dict[str, Any]
     metrics: dict[str, Any]
     samples: list[Sample]
+    axes: dict[str, str]
+    keys: dict[str, Any]
+    search: Search | None
 
 
-def read_run(folder: Path) -> Run:
-    """Reads a finished run.
+def read_run(
+    folder: Path,
+    axes: dict[str, str] | None = None,
+    keys: dict[str, Any] | None = None,
+    search: Search | None = None,
+) -> Run:
+    """Reads a finished run; the rest is what an experiment adds to it.
 
     Raises:
         SkipbenchError: the folder holds no run, one that is not finished, or one without a sound sample.
@@ -39,18 +62,63 @@ def read_run(folder: Path) -> Run:
     if not samples:
         raise SkipbenchError(f"{folder} has no sound sample; see its status.json")
     settings = state["config"]
-    device = str((state["provenance"] or {}).get("device", settings["model"]["device"]))
+    origin = state["provenance"] or {}
     return Run(
         folder=str(folder),
         model=settings["model"]["name"],
         method=settings["method"]["name"],
         dataset=settings["dataset"]["name"],
-        engine=str((state["provenance"] or {}).get("engine") or settings["engine"]["name"]),
-        device=device,
+        engine=str(origin.get("engine") or settings["engine"]["name"]),
+        device=str(origin.get("device", settings["model"]["device"])),
+        layers=origin.get("layers"),
         settings=settings,
         metrics=state["metrics"],
         samples=samples,
+        axes=axes or {},
+        keys=keys or {},
+        search=search,
     )
+
+
+def labels(runs: list[Run], without: tuple[str, ...] = ()) -> list[str]:
+    """A name for each run: its method, and of model, dataset and settings what tells it from the others.
+
+    Args:
+        without: settings such as `method.interval` that stand elsewhere in the figure, on an axis.
+    """
+    names = [{"method": r["method"], "model": r["model"], "dataset": r["dataset"]} for r in runs]
+    told = [{k: v for k, v in _told(run).items() if k not in without} for run in runs]
+    found = []
+    for run, name, own in zip(runs, names, told, strict=True):
+        parts = [run["method"]]
+        parts += [
+            name[k]
+            for k in ("model", "dataset")
+            if k not in without and f"{k}.name" not in without and len({n[k] for n in names}) > 1
+        ]
+        alike = [t for t, n in zip(told, names, strict=True) if n["method"] == run["method"]]
+        parts += [_phrase(k, v) for k, v in own.items() if len({t.get(k) for t in alike}) > 1]
+        found.append(", ".join(parts))
+    return found
+
+
+def _told(run: Run) -> dict[str, str]:
+    """The settings that may tell a run from others: the axes of its experiment, else all of its method's."""
+    if run["axes"]:
+        left_out = ("model", "method", "dataset", "engine", "limit", "search")
+        return {k: v for k, v in run["axes"].items() if k not in left_out and not k.startswith("dataset.")}
+    method = (
+        run["settings"]["method"]
+        | {"stop": None}
+        | {f"stop.{k}": v for k, v in (run["settings"]["method"].get("stop") or {}).items()}
+    )
+    left_out = ("name", "_target_", "skip", "stop", "stop._target_", "latency")
+    return {f"method.{k}": str(v) for k, v in method.items() if k not in left_out and not isinstance(v, dict)}
+
+
+def _phrase(key: str, value: str) -> str:
+    words = {"search.on": "set of {}", "search.iterations": "{} sets tried", "stop@method.stop": "{} stop"}
+    return words.get(key, key.rpartition(".")[2].replace("_", " ") + " {}").format(value)
 
 
 def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
@@ -62,16 +130,38 @@ def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
     return found
 
 
+def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
+    """Of every sample the skipped sub-layers that each optimisation chose, in order, changed or not.
+
+    The trace counts optimisations as `optimised`, the rounds before each, and says a set where it is first drafted with; one
+    that no draft followed is left out. Without that key only changes are known, and the full model before them is not one.
+    """
+    found: list[list[frozenset[int]]] = [[] for _ in run["samples"]]
+    changes: list[list[tuple[int, frozenset[int]]]] = [[] for _ in run["samples"]]
+    for position, at, skipped in skip_sets(run, layers):
+        changes[position].append((at, skipped.skipped))
+    for position, (sample, known) in enumerate(zip(run["samples"], changes, strict=True)):
+        if "optimised" not in sample.trace:
+            found[position] = [s for number, (_, s) in enumerate(known) if s or number]
+            continue
+        for at in sample.trace["optimised"]:
+            used = [s for start, s in known if start <= at]
+            if used and at < len(sample.method.rounds):
+                found[position].append(used[-1])
+    return [sets for sets in found if sets]
+
+
 def layers_of(run: Run) -> int:
-    """Layers of the run's model: from the share of sub-layers that its metrics say is skipped.
+    """Layers of the run's model.
 
     Raises:
-        SkipbenchError: nothing was skipped, so that the records do not tell.
+        SkipbenchError: the method skips nothing, or the records do not say it.
     """
-    skipped = run["metrics"]["skipped"]
-    if not skipped or not skipped.get("ratio"):
+    if not any(s.skip or s.trace.get("skip") for s in run["samples"]):
         raise SkipbenchError(f"{run['method']} skips no sub-layer, so that it has no skip map; draw another method")
-    return round(float(skipped["attention"] + skipped["mlp"]) / float(skipped["ratio"]) / 2)
+    if run["layers"] is None:
+        raise SkipbenchError(f"{run['folder']}/provenance.json does not say the model's layers; run the cell again")
+    return run["layers"]
 
 
 def speedups(run: Run) -> list[float]:
@@ -90,4 +180,24 @@ def acceptances(run: Run) -> list[float]:
     for s in run["samples"]:
         steps = sum(r.steps for r in s.method.rounds)
         found.append(sum(r.accepted for r in s.method.rounds) / steps if steps else float("nan"))
+    return found
+
+
+def decoded_share(run: Run) -> float:
+    """Share of the draft tokens that verification came to, not behind a rejected one, that it accepted; NaN without drafts.
+
+    The acceptance rate of the papers' models, in which every token is accepted with the same probability; `alpha` also
+    counts the steps behind a rejection.
+    """
+    rounds = [r for s in run["samples"] for r in s.method.rounds if r.steps]
+    seen = sum(min(r.accepted + 1, r.steps) for r in rounds)
+    return sum(r.accepted for r in rounds) / seen if seen else float("nan")
+
+
+def by_group(run: Run, group: str) -> dict[str, list[float]]:
+    """Speedups of the samples of each label that `group` has in them, such as the tasks of Spec-Bench."""
+    found: dict[str, list[float]] = {}
+    for sample, speedup in zip(run["samples"], speedups(run), strict=True):
+        if group in sample.groups:
+            found.setdefault(str(sample.groups[group]), []).append(speedup)
     return found

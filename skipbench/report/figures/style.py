@@ -55,6 +55,52 @@ def method_style(method: str) -> dict[str, str]:
     return {"color": color, "marker": marker}
 
 
+def tints(color: str, count: int) -> list[str]:
+    """`count` shades of a method's colour, from dark to light, for lines that differ in a setting only."""
+    rgb = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+
+    def shade(by: float) -> str:  # below 0 towards black, above 0 towards white
+        mixed = [round(c * (1 + by)) if by < 0 else round(c + (255 - c) * by) for c in rgb]
+        return "#" + "".join(f"{c:02x}" for c in mixed)
+
+    return [color] if count == 1 else [shade(-0.5 + 1.1 * i / (count - 1)) for i in range(count)]
+
+
+def line_styles(methods: list[str]) -> list[dict[str, str]]:
+    """A style for each line, by its method; the lines of one method differ in shade and marker."""
+    found, seen = [], dict.fromkeys(methods, 0)
+    for method in methods:
+        many, number = methods.count(method), seen[method]
+        seen[method] += 1
+        own = method_style(method)
+        marker = own["marker"] if many == 1 else "osD^v<>PXd*"[number % 11]
+        found.append({"color": tints(own["color"], many)[number], "marker": marker})
+    return found
+
+
+def legend(figure: "Figure", columns: int = 1) -> None:
+    """One legend for all axes, outside of them, so that it covers no data."""
+    found: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        figure.legend(list(found.values()), list(found), fontsize=7, loc="outside right upper", ncols=columns)
+
+
+def whisker(axis: Any, x: float, metrics: dict[str, Any], color: str) -> None:
+    """The 95 % interval of a speedup; one sample has none."""
+    if metrics["speedup"]["ci95"] is not None:
+        axis.vlines(x, *metrics["speedup"]["ci95"], color=color, linewidth=1)
+
+
+def star(axis: Any, x: float, value: float, text: str, color: str = "black") -> None:
+    """A published value where it belongs on both axes, its number beside it."""
+    axis.plot([x], [value], linestyle="none", marker="*", markersize=10, color=color, label="paper", zorder=4)
+    axis.annotate(text, (x, value), xytext=(4, 4), textcoords="offset points", fontsize=7, color=color)
+    axis.margins(y=0.1)  # room for the number of the highest
+
+
 def styled() -> AbstractContextManager[None]:
     """Matplotlib's settings for the time of drawing."""
     import matplotlib
@@ -83,9 +129,10 @@ def caption(runs: list[Run]) -> str:
         return "random models in memory: not a replication"
     counts = sorted({len(run["samples"]) for run in runs})
     samples = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    text = f"model {names('model')}; data {names('dataset')}; device {names('device')}; engine {names('engine')}; samples {samples}"
+    about = f"device {names('device')}; engine {names('engine')}; samples {samples}"
+    text = f"model {names('model')}; data {names('dataset')}\n{about}"
     embedded = caution([run["model"] for run in runs], [run["dataset"] for run in runs])
-    return f"{text}\nembedded model or data: not a replication" if embedded else text
+    return f"{text}; embedded model or data: not a replication" if embedded else text
 
 
 def save(figure: "Figure", runs: list[Run], stem: Path) -> list[Path]:

@@ -44,7 +44,7 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
             "config": config,
             "provenance": origin,
             "courses": courses(samples),
-            "skip": skip_sets(samples, metrics),
+            "skip": skip_sets(samples, origin.get("layers")),
             "samples": len(samples),
             "texts": [_text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]],
         }

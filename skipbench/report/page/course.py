@@ -1,6 +1,6 @@
 """What the rounds and traces of a run say over time: numbers for the charts of its page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from skipbench.errors import SkipbenchError
@@ -57,7 +57,7 @@ def _number(value: Any) -> float | None:
     return round(value, 5) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def skip_sets(samples: Sequence[Sample], metrics: Mapping[str, Any]) -> dict[str, Any] | None:
+def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] | None:
     """The skip sets in the order of their use: `layers`, and `sets` of `[sample, round, attention, mlp]`; None without any."""
     used: list[tuple[int, int, str]] = []
     for sample in samples:
@@ -65,21 +65,10 @@ def skip_sets(samples: Sequence[Sample], metrics: Mapping[str, Any]) -> dict[str
         for at, text in found:
             if not used or used[-1][2] != text:
                 used.append((sample.index, int(at), str(text)))
-    layers = _layers(metrics, [text for _, _, text in used])
+    if layers is None or not any(text for _, _, text in used):
+        return None
     try:
         parsed = [(i, at, SkipSet.parse(text, layers)) for i, at, text in used[:MOST_SETS]]
     except SkipbenchError:
         return None
-    if not any(s.skipped for _, _, s in parsed):
-        return None
     return {"layers": layers, "of": len(used), "sets": [[i, at, list(s.attention), list(s.mlp)] for i, at, s in parsed]}
-
-
-def _layers(metrics: Mapping[str, Any], texts: Sequence[str]) -> int:
-    """The model's layers, which records hold as a share; at least those that are named."""
-    skipped = metrics.get("skipped") or {}
-    ratio = skipped.get("ratio") or 0
-    told = round((skipped["attention"] + skipped["mlp"]) / (2 * ratio)) if ratio else 0
-    numbers = [int(n) for text in texts for n in text.replace("-", ",").replace(":", ",").replace(";", ",").split(",")
-               if n.isdigit()]  # fmt: skip
-    return max([told, *(n + 1 for n in numbers)])

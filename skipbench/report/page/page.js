@@ -171,6 +171,23 @@ function text(value, depth = 0) {
   }).join("\n");
 }
 
+const inTables = [...document.querySelectorAll("#tables td[data-run]")];
+
+function linkTables() {
+  const known = new Set(rows.map(row => row.dataset.run));
+  for (const field of inTables.filter(f => known.has(f.dataset.run))) {
+    const link = make("a", {href: "#" + new URLSearchParams({run: field.dataset.run}), title: field.dataset.run});
+    link.append(...field.childNodes);
+    field.append(link);
+  }
+}
+
+function tablesWith(id) {
+  const found = new Set(inTables.filter(f => f.dataset.run === id).map(f => f.closest("details").id));
+  const links = [...found].flatMap(name => [" ", make("a", {href: `#${name}`}, name.replace("table-", ""))]);
+  return links.length ? [make("p", {}, "In tables:", ...links)] : [];
+}
+
 function show(id) {
   const place = document.getElementById("run");
   const source = [...document.querySelectorAll("script[data-detail]")].find(s => s.dataset.detail === id);
@@ -182,6 +199,7 @@ function show(id) {
   const row = rows.find(r => r.dataset.run === id);
   place.append(make("dl", {class: "facts"}, ...heads.flatMap((h, i) => row.cells[i].textContent ?
     [make("div", {}, make("dt", {}, h.textContent), make("dd", {}, row.cells[i].textContent))] : [])));
+  place.append(...tablesWith(id));
   const charts = make("div", {class: "charts"});
   const {seconds, accepted_by_position: shares} = run.metrics;
   if (seconds) charts.append(timeSplit(seconds));
@@ -224,4 +242,5 @@ heads.forEach((head, i) => head.firstElementChild.addEventListener("click", () =
 controls.addEventListener("input", remember);
 controls.addEventListener("submit", event => event.preventDefault());
 addEventListener("hashchange", follow);
+linkTables();
 follow();

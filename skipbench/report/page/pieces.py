@@ -1,9 +1,9 @@
 """A completion cut into what the prefill, the draft and the bonus tokens wrote, for colouring it as Self-SD's Figure 1 does."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from skipbench.runs.provenance import installed
 from skipbench.runs.record import Arm
 
 Kinds = list[tuple[str, int]]
@@ -35,7 +35,7 @@ def kinds_of(arm: Arm) -> Kinds:
 
 def tokenizer_of(folder: str | None) -> Any:
     """The tokenizer of a model's folder, without torch; None where there is no `tokenizer.json` that can be read."""
-    path = Path(folder or "") / "tokenizer.json"
+    path = installed(folder or "") / "tokenizer.json"
     if not folder or not path.is_file():
         return None
     from tokenizers import Tokenizer

@@ -1,0 +1,92 @@
+"""Every experiment of the papers, run for real at scale=embedded with two short samples a cell, then its table or figure.
+
+A tier of its own: `make test-experiments`. Each worker has one folder of results, so that cells which experiments share run
+once in it.
+"""
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from skipbench import figure, tables
+from skipbench.grid import experiments, plan
+from skipbench.report.figures.registry import FIGURES
+
+pytestmark = pytest.mark.experiments
+SHORT = ["scale=embedded", "limit=2", "dataset.max_new_tokens=16", "engine.warmup=0"]
+MORE = {  # a set that changes within 16 tokens, where the figure shows nothing else
+    "clasp-figure3a": ["method.interval=2"],
+    "knapspec-figure5": ["method.interval=2"],
+}
+NAMES = experiments()
+TABLES = [name for name in NAMES if name not in FIGURES]  # an experiment without a drawing is a table of its runs
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("every")
+
+
+def words(name: str, results: Path) -> list[str]:
+    return [name, *SHORT, *MORE.get(name, []), f"results={results}"]
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if "-table" in name])
+def test_a_table_has_no_empty_cell_without_a_reason(name: str, results: Path) -> None:
+    tables.table(words(name, results))
+    folder = results / "tables"
+    with (folder / f"{name}.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert all(bool(line["measured"]) != bool(line["reason"]) for line in found)
+    shown = (folder / f"{name}.md").read_text()
+    assert all(line["reason"] in shown for line in found)
+    measured = [row for row in shown.splitlines() if re.search(r"\| measured ", row)]
+    assert not [row for row in measured if re.search(r"— *\|", row)]  # a dash has the number of its reason
+    own = [line["reason"] for line in found if "tiny" in line.values()]
+    assert own and not [reason for reason in own if re.search("not run|not done yet", reason)]
+    planned = [cell for cell in plan(name, SHORT[1:], "embedded") if cell.run]
+    assert ("not a replication" in shown) == bool(planned)
+    assert "belong to no row" not in shown
+    for suffix in ("tex", "html"):
+        assert (folder / f"{name}.{suffix}").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "-table" not in name])
+def test_a_figure_is_drawn_from_all_its_cells(name: str, results: Path) -> None:
+    planned = plan(name, [], "embedded")
+    if name in TABLES:
+        tables.table(words(name, results))
+        assert "not run" not in (results / "tables" / f"{name}.md").read_text()
+        return
+    figure.figure(words(name, results))  # fails where a cell is missing
+    if not any(cell.run for cell in planned):
+        assert all(cell.reason for cell in planned)
+        return
+    for suffix in ("png", "svg"):
+        assert (results / "figures" / f"{name}.{suffix}").stat().st_size > 5000
+
+
+def test_rendering_again_needs_no_torch_and_changes_no_byte(results: Path) -> None:
+    table, drawn = "swift-table8", "clasp-figure3c"
+    tables.table(words(table, results))
+    figure.figure(words(drawn, results))
+    paths = [*(results / "tables").glob(f"{table}.*"), *(results / "figures").glob(f"{drawn}.*")]
+    before = {path: path.read_bytes() for path in paths}
+    assert len(before) == 6
+    for path in paths:
+        path.unlink()
+    program = f"""
+import sys
+sys.modules["torch"] = sys.modules["transformers"] = None
+from skipbench import figure, tables
+tables.table({[*words(table, results), "--render-only"]!r})
+figure.figure({[*words(drawn, results), "--render-only"]!r})
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in paths} == before

@@ -1,0 +1,145 @@
+"""Every figure of the registry, drawn over the cells of its own experiment: its axes are there, its printed values are shown.
+
+The records are those of two real runs; what an experiment sets, and what it stands for, comes from its own grid.
+"""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skipbench import tables
+from skipbench.catalogue import choices
+from skipbench.cells import cell, finish
+from skipbench.compose import compose
+from skipbench.errors import SkipbenchError
+from skipbench.figure import figure
+from skipbench.grid import SCALES, plan
+from skipbench.report.figures.registry import FIGURES, NOT_RUN, NOTHING, Spec, draw, printed
+from skipbench.report.figures.runs import Run, Search, read_run
+from skipbench.report.figures.sweeps import VALUES, setting
+from skipbench.report.published import papers, published
+from skipbench.tables import grid
+
+DRAWN = sorted(FIGURES)
+WITHOUT_CELLS = {"self-sd-figure9"}
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    results = tmp_path_factory.mktemp("records")
+    found = {}
+    for method, more in (("swift", []), ("clasp", ["method.interval=2"])):
+        plain = compose([f"method={method}", *more, "limit=2", f"results={results}"])
+        cell(plain, show=False)
+        found[method] = read_run(finish(plain)[1])
+    return found
+
+
+def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
+    """The grid of `name` with real records in its cells; of cells that differ in values only, one is composed."""
+    runs: list[Run] = []
+    composed: dict[Any, dict[str, Any]] = {}
+    planned_cells = dict.fromkeys(tuple(c.overrides.items()) for c in plan(name, [], scale) if c.run)
+    first = {tuple(c.overrides.items()): c for c in reversed(plan(name, [], scale)) if c.run}
+    for number, planned in enumerate(first[key] for key in planned_cells):
+        like = (*planned.overrides, planned.overrides["method"])
+        if like not in composed:
+            composed[like] = tables.composed(name, planned)
+        plain = set_values(composed[like], planned.overrides)
+        names: dict[str, Any] = {k: plain[k]["name"] for k in ("model", "method", "dataset", "engine")}
+        search = None
+        if planned.searches:
+            search = Search(on=plain["own_search"]["name"], sets=plain["search"]["iterations"], seconds=10.0 + number)
+        own: dict[str, Any] = {"settings": plain, "axes": planned.overrides, "keys": planned.keys, "search": search}
+        runs.append(records["swift" if names["method"] == "swift" else "clasp"] | names | own)  # type: ignore[typeddict-item]
+    return runs
+
+
+def set_values(plain: dict[str, Any], overrides: dict[str, str]) -> dict[str, Any]:
+    """`plain` with the numbers of `overrides` in the places that it has for them."""
+    plain = copy.deepcopy(plain)
+    for key, value in overrides.items():
+        if key in ("model", "dataset"):
+            plain[key]["name"] = value
+        if key == "search.on":
+            plain["own_search"] = plain["own_search"] | {"name": value}
+        if "." not in key or "@" in key:  # a group: what is composed holds it
+            continue
+        node, (*path, last) = plain, key.split(".")
+        for part in path:
+            node = node[part]
+        assert last in node, key
+        node[last] = yaml.safe_load(value)
+    return plain
+
+
+def texts_of(drawn: Any) -> str:
+    """All that is written in a figure."""
+    found = []
+    for axis in drawn.axes:
+        found += [axis.get_title(loc="left"), axis.get_title(), *axis.get_legend_handles_labels()[1]]
+        found += [t.get_text() for t in axis.texts] + [t.get_text() for t in axis.get_yticklabels()]
+    return "\n".join(found)
+
+
+def test_every_figure_with_an_experiment_is_drawn_or_says_why_not() -> None:
+    experiments = {name for name in choices("experiment") if "-figure" in name}
+    assert experiments == set(FIGURES) | set(NOT_RUN) and not set(FIGURES) & set(NOT_RUN)
+    tables = {f"{paper}-{row['table']}" for paper in papers() for row in published(paper)}
+    assert {name for name in tables if "-figure" in name} <= experiments
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", DRAWN)
+def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
+    name: str, scale: str, records: dict[str, Run]
+) -> None:
+    runs = runs_of(name, scale, records)
+    if name in WITHOUT_CELLS:
+        assert runs == []
+        return
+    for axis in FIGURES[name].axis:
+        values = {str(setting(run, axis)) for run in runs if run["method"] not in NOTHING}
+        assert len(values) > 1 or (scale == "embedded" and axis in ("model.name", "dataset.name")), (axis, values)
+    drawn, shown = draw(name, runs)
+    assert len(shown) == len([run for run in runs if run["method"] not in NOTHING])
+    text = texts_of(drawn)
+    for row in printed(name):
+        if row["value"] is not None:
+            value = row["value"]
+            assert any(form in text for form in (f"{value:g}", f"{100 * value:g}%")), row
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_columns_are_known_and_what_is_left_out_is_printed(name: str) -> None:
+    spec: Spec = FIGURES[name]
+    keywords = getattr(spec.draw, "keywords", {})
+    assert set(keywords.get("columns", [])) <= set(VALUES)
+    paper, _, table = name.rpartition("-")
+    columns = {row["column"] for row in published(paper) if row["table"] == (spec.table or table)}
+    assert set(spec.left_out) <= columns and all(spec.left_out.values())
+    told = " ".join(spec.left_out.values())
+    assert all(word in FIGURES for word in told.split() if "-figure" in word)
+
+
+def test_a_figure_that_no_run_gives_names_its_commands() -> None:
+    with pytest.raises(SkipbenchError, match=r"scripts/brute_force\.py > \S+' and 'python -m skipbench figure"):
+        figure(["clasp-figure3b"])
+
+
+def test_a_set_of_another_task_is_searched_once_and_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["scale=embedded", "dataset=mini-math", "search.on=mini-math,mini-code", "search.iterations=3", "limit=1"]
+    words = [*words, "dataset.max_new_tokens=16", f"results={tmp_path}"]
+    figure(["swift-figure2b", *words])
+    searches = {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")}
+    assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.svg").exists()
+    figure(["swift-figure2b", *words, "dataset=mini-code"])
+    assert {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")} == searches
+    cells = grid("swift-figure2b", words)
+    assert [c.overrides["search.on"] for c, _ in cells] == ["mini-math", "mini-code"]
+    assert [plain["own_search"]["name"] for _, plain in cells] == ["mini-math", "mini-code"]

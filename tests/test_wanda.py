@@ -1,0 +1,158 @@
+"""Sparsified weights: scores and masks by hand, what pruning leaves of the embedded model, and a lossless run with it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import random_model
+
+from skipbench import cells
+from skipbench.bench.memory import check_memory
+from skipbench.bench.run import load_model
+from skipbench.compose import calibration_of, compose, rows_of
+from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.lm.model import LM
+from skipbench.lm.span import Span
+from skipbench.lm.wanda import Pattern, kept, linears, parse_sparsity, prune, scores
+
+TEXTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8], []]
+
+
+def test_scores_and_masks_by_hand() -> None:
+    weight = torch.tensor([[4.0, -1.0, 2.0, 3.0], [0.5, 6.0, -7.0, 0.1]])
+    found = scores(weight, torch.tensor([1.0, 5.0, 0.5, 1.0]))
+    assert found.tolist() == [[4.0, 5.0, 1.0, 3.0], [0.5, 30.0, 3.5, pytest.approx(0.1)]]
+    # By rows 1.0 and 3.0 go, 0.1 and 0.5; in groups of two the lower of each, though 4.0 is above all of another row.
+    assert kept(found, Pattern(0.5)).tolist() == [[True, True, False, False], [False, True, True, False]]
+    assert kept(found, Pattern(0.5, 2)).tolist() == [[False, True, False, True], [False, True, True, False]]
+    assert kept(found, Pattern(0.25)).sum(1).tolist() == [3, 3]
+
+
+def test_equal_scores_leave_exactly_as_many() -> None:
+    assert kept(torch.zeros(3, 16), Pattern(0.5, 4)).view(3, 4, 4).sum(-1).unique().tolist() == [2]
+    assert kept(torch.zeros(3, 16), Pattern(0.3)).sum(-1).tolist() == [12, 12, 12]
+
+
+@pytest.mark.parametrize(
+    ("text", "ratio", "group"), [("wanda-0.3", 0.3, None), ("wanda-2:4", 0.5, 4), ("wanda-1:8", 0.875, 8)]
+)
+def test_every_matrix_of_every_layer_is_pruned(text: str, ratio: float, group: int | None) -> None:
+    dense, lm = random_model("llama"), LM(random_model("llama"), "modules")
+    pattern = parse_sparsity(text)
+    assert pattern is not None
+    prune(lm, TEXTS, pattern)
+    for before, after in zip(dense.model.layers, lm.model.model.layers, strict=True):
+        assert len(linears(after)) == 7
+        for old, new in zip(linears(before), linears(after), strict=True):
+            size = group or new.in_features
+            left = (new.weight != 0).view(new.out_features, -1, size).sum(-1).unique().tolist()
+            assert left == [size - (round(size * ratio) if group else int(size * ratio))]
+            assert torch.equal(new.weight[new.weight != 0], old.weight[new.weight != 0])  # what stays is not changed
+    assert torch.equal(lm.model.lm_head.weight, dense.lm_head.weight)
+
+
+def test_a_layer_is_calibrated_behind_the_pruned_ones() -> None:
+    lm, reference = LM(random_model("qwen3"), "modules"), LM(random_model("qwen3"), "modules")
+    prune(lm, TEXTS, Pattern(0.5))
+    # By hand: the inputs of the last layer's queries, through the layers before as they are after pruning.
+    rows = []
+    with torch.inference_mode():
+        for ids in TEXTS[:2]:
+            hidden = lm.run(lm.embed(ids), Span.chain(0, len(ids)), last=2 * (lm.layers - 1))
+            rows.append(lm.model.model.layers[-1].input_layernorm(hidden))
+    norms = torch.cat(rows).square().sum(0).sqrt()
+    dense = reference.model.model.layers[-1].self_attn.q_proj.weight
+    wanted = kept(dense.abs() * norms, Pattern(0.5))
+    assert torch.equal(lm.model.model.layers[-1].self_attn.q_proj.weight != 0, wanted)
+
+
+def tiny(*overrides: str) -> tuple[LM, list[list[int]]]:
+    plain = compose(["dataset=mini-stories", "model.calibration.rows=8", *overrides])
+    lm, tokenizer = load_model(plain["model"], plain["engine"], calibration_of(plain))
+    lm.allocate(400)
+    return lm, [tokenizer.encode(row.prompt) for row in rows_of(plain["dataset"], 4)]
+
+
+def logits(lm: LM, texts: list[list[int]]) -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.cat([lm.logits(ids, Span.chain(0, len(ids))) for ids in texts])
+
+
+def test_wanda_keeps_the_outputs_closer_than_chance() -> None:
+    dense, texts = tiny()
+    wanda, _ = tiny("model.sparsity=wanda-0.5")
+    assert wanda.engine.name == "lean"
+    chance, _ = tiny("engine=modules")
+    generator = torch.Generator().manual_seed(0)
+    for layer in chance.model.model.layers:
+        for linear in linears(layer):
+            drawn = torch.rand(linear.weight.shape, generator=generator)
+            linear.weight.data.masked_fill_(~kept(drawn, Pattern(0.5)), 0)
+    wanted = logits(dense, texts).log_softmax(-1)
+
+    def divergence(lm: LM) -> float:
+        return float((wanted.exp() * (wanted - logits(lm, texts).log_softmax(-1))).sum(-1).mean())
+
+    assert 0 < divergence(wanda) < 0.5 * divergence(chance)
+
+
+def test_engines_agree_on_a_sparsified_model() -> None:
+    lean, texts = tiny("model.sparsity=wanda-2:4")
+    modules, _ = tiny("model.sparsity=wanda-2:4", "engine=modules")
+    torch.testing.assert_close(logits(lean, texts), logits(modules, texts), rtol=1e-4, atol=1e-4)
+
+
+def settings(results: Path, *overrides: str) -> dict[str, Any]:
+    given = ["method=self-sd", "dataset=mini-stories", "limit=2", "dataset.max_new_tokens=24", f"results={results}"]
+    return compose([*given, *overrides])
+
+
+def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
+    names = set()
+    for words in (["wanda-4:8"], ["none"], ["wanda-4:8", "4"], ["none", "4"]):
+        more = [f"model.calibration.rows={words[1]}"] if len(words) > 1 else []
+        names.add(cells.finish(settings(tmp_path, f"model.sparsity={words[0]}", *more))[1])
+    assert len(names) == 3  # a dense model is not calibrated
+    plain = settings(tmp_path, "model.sparsity=wanda-4:8", "model.calibration.rows=8")
+    assert cells.cell(plain)
+    settled, folder = cells.finish(plain)
+    from skipbench.runs.store import load_run
+
+    state = load_run(folder)
+    assert state["metrics"]["lossless"]["identical"] == 2
+    assert len(state["provenance"]["calibration_sha256"]) == 64
+    assert cells.header(settled, state["provenance"])["sparsity"] == "wanda-4:8"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["model.sparsity=wanda-1.5"], "none, wanda-RATIO.*wanda-2:4, wanda-4:8"),
+        (["model.sparsity=wanda-4:4"], "wanda-N:M"),
+        (["model.sparsity=magnitude"], "model.sparsity=magnitude; wanted none"),
+        (["model.sparsity=wanda-0.5", "model.calibration.rows=0"], "model.calibration.rows=0; wanted 1 or more"),
+        (["model.sparsity=wanda-0.5", "model.calibration.tokens=0"], "model.calibration.tokens=0; wanted 1 or more"),
+        (["model.sparsity=wanda-0.5", "model.quantization=int8"], "model.quantization=int8"),
+        (["model.sparsity=wanda-2:5"], "192 inputs; use wanda-RATIO"),
+    ],
+)
+def test_what_cannot_be_is_refused(overrides: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        cells.cell(settings(tmp_path, *overrides))
+
+
+def test_pruning_needs_the_modules_and_texts() -> None:
+    with pytest.raises(SkipbenchError, match="engine=lean"):
+        prune(LM(random_model("llama"), "lean"), TEXTS, Pattern(0.5))
+    with pytest.raises(SkipbenchError, match=r"model\.calibration\.rows"):
+        prune(LM(random_model("llama"), "modules"), [[]], Pattern(0.5))
+
+
+def test_memory_counts_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = compose(["model=llama2-13b", "model.sparsity=wanda-2:4", "model.device=cpu"])["model"]
+    weights = 13_015_864_320 * 2
+    monkeypatch.setattr("skipbench.bench.memory.host_free_bytes", lambda: weights + (3 << 30))
+    with pytest.raises(NotHereError, match=r"float16, wanda-2:4\).*or 2\.5 GiB for model\.calibration"):
+        check_memory(model, 16, [], {})
+    check_memory(model | {"sparsity": "none"}, 16, [], {})
