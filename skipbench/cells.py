@@ -60,9 +60,10 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
     from skipbench.runs.provenance import engine_text
 
     names = {k: settings[k]["name"] for k in ("model", "method", "dataset")}
+    used = (provenance or {}).get("engine") or engine_text(settings["engine"])
     return {
         **names,
-        "engine": engine_text(settings["engine"]),
+        "engine": used,
         "dtype": settings["model"]["dtype"],
         **({"sparsity": settings["model"]["sparsity"]} if "sparsity" in settings["model"] else {}),
         "device": device,

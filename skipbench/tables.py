@@ -195,7 +195,7 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     state = load_run(folder)
     origin = dict(state["provenance"] or {})
     origin |= {
-        "engine": engine_text(settings["engine"]),
+        "engine": origin.get("engine") or engine_text(settings["engine"]),
         "date": str(origin.get("started", ""))[:10],
         "torch": origin.get("versions", {}).get("torch"),
         "dtype": settings["model"]["dtype"],

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch
 from skipbench.compose import compose, method_of
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
+from skipbench.lm.graphs import GraphsEngine
 from skipbench.lm.model import LM
+from skipbench.lm.record import Again
 from skipbench.scoring.sandbox import isolation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +24,7 @@ SHARED = ROOT.parent / "shared"
 LAYERS = 4
 METHODS = sorted(p.stem for p in (ROOT / "conf" / "method").glob("*.yaml"))
 ENGINES = ("modules", "lean")
+EVERY_ENGINE = (*ENGINES, "graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 
 
@@ -43,8 +47,8 @@ def random_model(family: str, vocab: int = 61) -> Any:
 
 @functools.cache
 def random_lm(family: str, engine: str, vocab: int = 61) -> LM:
-    """The random model under an engine, with room for every test."""
-    lm = LM(random_model(family, vocab), engine)
+    """The random model under an engine, with room for every test; `graphs` re-executes what it records."""
+    lm = LM(random_model(family, vocab), partial(GraphsEngine, recorder=Again) if engine == "graphs" else engine)
     lm.allocate(480)  # committed tokens, and the widest tree of any method
     return lm
 

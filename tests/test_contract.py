@@ -1,10 +1,10 @@
-"""The contract of every method in `conf/method`, found by listing the folder, on both engines and every family."""
+"""The contract of every method in `conf/method`, found by listing the folder, on every engine and family."""
 
 import json
 
 import contract
 import pytest
-from conftest import ENGINES, FAMILIES, LAYERS, METHODS, NEEDED, make_method, random_lm
+from conftest import ENGINES, EVERY_ENGINE, FAMILIES, LAYERS, METHODS, NEEDED, make_method, random_lm
 
 from skipbench.compose import compose
 from skipbench.decode.loop import generate
@@ -48,7 +48,7 @@ def method_of(name: str, variant: str) -> Method:
     return make_method(name, *overrides)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("name", "variant"), [c for c in CASES if c[1] in ("default", "tree")])
 def test_greedy_is_the_plain_loop(name: str, variant: str, family: str, engine: str) -> None:
@@ -74,14 +74,14 @@ def test_eos_and_limits(name: str, variant: str, engine: str) -> None:
     contract.check_limits(lm, method_of(name, variant))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_empty_set_is_always_right(family: str, engine: str) -> None:
     contract.check_empty_set(random_lm(family, engine))
     contract.check_empty_set(random_lm(family, engine), (4, 3, 2, 1))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("skip", ["attn:0;mlp:3", "attn:1-3", "mlp:0,2", "attn:0-3;mlp:0-3"])
 def test_draft_logits(skip: str, family: str, engine: str) -> None:
@@ -98,7 +98,7 @@ def test_sampling_of_guesses(tree: bool) -> None:
     contract.check_sampling(random_lm("llama", "modules", vocab=7), contract.Guesser(7, tree), runs=1500)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("tree", [False, True])
 def test_greedy_of_guesses(tree: bool, engine: str) -> None:
     contract.check_greedy(random_lm("qwen3", engine), contract.Guesser(61, tree))

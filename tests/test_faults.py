@@ -6,7 +6,7 @@ from typing import Any
 import contract
 import pytest
 import torch
-from conftest import ENGINES, make_method, random_lm
+from conftest import EVERY_ENGINE, make_method, random_lm
 
 from skipbench.decode import loop
 from skipbench.decode.drafting import Drafter
@@ -14,6 +14,7 @@ from skipbench.decode.method import Draft
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.cache import KVCache
 from skipbench.lm.frame import Frame
+from skipbench.lm.slot import Slot
 from skipbench.lm.span import Span
 from skipbench.methods.fixed import FixedSet
 from skipbench.skipset import SkipSet
@@ -41,6 +42,14 @@ def wrong_mask(patch: Patch) -> None:
         return None if mask is None else torch.zeros_like(mask)
 
     patch.setattr(Frame, "_make_mask", open_mask)
+    load = Slot.load
+
+    def open_family(self: Slot, span: Span, rows: int) -> None:
+        load(self, span, rows)
+        self.family.fill_(True)
+        self._shape = "open"
+
+    patch.setattr(Slot, "load", open_family)
 
 
 def row_not_kept(patch: Patch) -> None:
@@ -115,12 +124,12 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 def test_no_fault_no_failure(engine: str) -> None:
     check_all(engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: Callable[[Patch], None], engine: str, monkeypatch: Patch) -> None:
     fault(monkeypatch)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from conftest import ENGINES, make_method, random_lm, random_model
+from conftest import EVERY_ENGINE, make_method, random_lm, random_model
 from recorded import NEEDS_RECORDS, checkpoint
 
 from scripts.brute_force import one_case, states_of
@@ -37,7 +37,7 @@ class Plain:
         return torch.stack(found)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
 @pytest.mark.parametrize(("size", "recent"), [(2, 1), (1, 1), (1, 5)])
 @torch.inference_mode()

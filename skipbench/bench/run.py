@@ -23,7 +23,7 @@ from skipbench.lm.wanda import Pattern, parse_sparsity, prune
 from skipbench.metrics.summary import summarise
 from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import Known, bandwidth, device_name, roofline_s_per_token
-from skipbench.runs.provenance import provenance
+from skipbench.runs.provenance import engine_text, provenance
 from skipbench.runs.record import Sample
 from skipbench.runs.stop import Interrupted
 from skipbench.runs.store import RunStore, load_run
@@ -140,8 +140,7 @@ def run(
     check_method(config["model"], make_method)
     _check_rows(folder, rows)
     lm, tokenizer = load_model(config["model"], config["engine"], calibration)
-    for note in lm.notes():
-        console.print(note, style="dim", highlight=False, soft_wrap=True)
+    _say(console, lm.notes())
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, dataset)
     device = device_name(lm.output_device)
@@ -152,7 +151,13 @@ def run(
     if calibration:
         origin["calibration_sha256"] = rows_hash(list(calibration))
     origin |= {"device": device, "threads": torch.get_num_threads(), "layers": lm.layers}
-    origin |= {"kernels": lm.engine.kernels, "strict": lm.strict, "strict_cost": lm.strict_cost, "notes": lm.notes()}
+    used = config["engine"] | {"name": lm.engine.name}
+    origin |= {
+        "engine": engine_text(used),
+        "kernels": lm.engine.kernels,
+        "strict_cost": lm.strict_cost,
+        "notes": lm.notes(),
+    }
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
     store = RunStore(folder, config, provenance(origin))
     settings = Settings(
@@ -167,6 +172,9 @@ def run(
         store.status("running")
         with _progress(console, len(prompts), len(store.samples())) as advance:
             samples = run_cell(lm, tokenizer, method, prompts, settings, store, advance)
+        if lm.notes() != origin["notes"]:
+            _say(console, lm.notes()[-1:])  # memory for graphs ran out while decoding
+            store.amend(notes=lm.notes())
         metrics = _metrics(lm, samples, latency, known)
         metrics["score"] = corpus_summary(dataset["scorer"], samples, store.completions())
         store.write_metrics(metrics)
@@ -211,6 +219,11 @@ def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel, known: Known)
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return summarise(samples, lm.layers, latency.at(context), floor_s, peak)
+
+
+def _say(console: Console, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True, style="dim")
 
 
 @contextlib.contextmanager

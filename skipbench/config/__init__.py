@@ -34,6 +34,7 @@ class EngineName(Enum):
 
     modules = "modules"
     lean = "lean"
+    graphs = "graphs"
 
 
 class StrategyName(Enum):

@@ -7,8 +7,10 @@ widths are given.
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from skipbench.decode.later import Later
 from skipbench.decode.method import Draft, Verdict
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
@@ -16,6 +18,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.span import Span
 from skipbench.skipset import SkipSet
 
+AHEAD = {"cuda": 2}
+"""By kind of device, sub-layers of a step that are queued before the confidence of the last token is read: the device works on
+while the host reads, at the price of these sub-layers where the draft ends. Their K/V stand in scratch rows."""
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
 
 
@@ -53,41 +58,82 @@ class Drafter:
         With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the trace, and the draft
         carries the states of the sub-layers before, for verification to go on from.
         """
-        lm, base, parent = state.lm, state.lm.cache.length, -1
         if skip is not self._skip and skip != self._skip:
             self._skip = skip
             self._trace["skip"].append([len(self._trace["steps"]), str(skip)])
+        steps = min(self.stop.max_steps, room)
+        if self.widths:
+            return self._tree(state, skip, steps)
+        return self._chain(state, skip, steps, exit_sublayer)
+
+    def _chain(self, state: State, skip: SkipSet, steps: int, exit_sublayer: int | None) -> Draft:
+        """Tokens stay on the device and go from one step into the next; the host reads confidences, where a threshold wants
+        them, and the tokens at the end."""
+        lm, base, threshold = state.lm, state.lm.cache.length, self.stop.threshold
+        ahead = AHEAD.get(lm.output_device.type, 0) if exit_sublayer is None and threshold > 0 else 0
+        tokens: list[Tensor] = []
+        q: dict[int, Tensor] = {}
+        early: list[list[Tensor]] = []
+        token: list[int] | Tensor = [state.pending]
+        confidence: Later | None = None
+        for step in range(steps):
+            frames, begun, hidden = lm.frames(Span.chain(base + step, 1)), 0, None
+            if ahead and confidence is not None:
+                hidden, begun = lm.run(lm.embed(token), frames, skip, last=ahead), ahead
+            if confidence is not None and confidence.read() < threshold:
+                break
+            if exit_sublayer is not None:
+                early.append([])
+                logits = lm.head(lm.run(lm.embed(token), frames, last=exit_sublayer, taps=early[-1]))
+            elif hidden is not None:
+                logits = lm.head(lm.run(hidden, frames, skip, first=begun))
+            else:
+                logits = lm.logits(token, frames, skip)
+            token, probability = self._next(state, logits, q, step - 1)
+            tokens.append(token)
+            confidence = Later(probability) if threshold > 0 else None
+        found = torch.cat(tokens).tolist() if tokens else []
+        return Draft(found, None, q, len(found), early=early)
+
+    def _next(self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int) -> tuple[Tensor, Tensor]:
+        """The next token of a chain [1] and its untempered probability [1], both still on the device."""
+        p = logits.float().softmax(-1)
+        if state.sampler.greedy:
+            top, first = p.max(-1)
+            return first, top
+        q[parent] = distribution = state.sampler.probs(logits)[0]
+        token = state.sampler.pick(distribution)
+        return token, p[0].index_select(0, token)
+
+    def _tree(self, state: State, skip: SkipSet, steps: int) -> Draft:
+        """The chain of first choices with leaves beside it, whose number the confidence decides."""
+        lm, base, parent = state.lm, state.lm.cache.length, -1
         tokens: list[int] = []
         parents: list[int] = []
         q: dict[int, Tensor] = {}
-        early: list[list[Tensor]] = []
-        steps, token = min(self.stop.max_steps, room), state.pending
+        token = state.pending
         for step in range(steps):
-            span = Span.chain(base + step, 1)
-            if exit_sublayer is None:
-                logits = lm.logits([token], span, skip)
-            else:
-                early.append([])
-                logits = lm.head(lm.run(lm.embed([token]), span, last=exit_sublayer, taps=early[-1]))
-            children, confidence = self._children(state, logits, q, parent)
+            children, confidence = self._children(
+                state, lm.logits([token], Span.chain(base + step, 1), skip), q, parent
+            )
             tokens += children
             parents += [parent] * len(children)
             token, parent = children[0], len(tokens) - len(children)
             if confidence < self.stop.threshold:
                 steps = step + 1
                 break
-        return Draft(tokens, parents if self.widths else None, q, steps, early=early)
+        return Draft(tokens, parents, q, steps)
 
     def _children(self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int) -> tuple[list[int], float]:
         """Children of the last node, first choice first, and the untempered probability of that choice."""
         p = logits.float().softmax(-1)
         if state.sampler.greedy:
             top, first = p.max(-1)
-            children, confidence = [int(first)], float(top)
-            width = min(self._width(confidence), p.shape[-1])
-            if width > 1:
-                children = p[0].topk(width).indices.tolist()
-            return children, confidence
+            others = p[0].topk(min(max(self.widths), p.shape[-1])).indices
+            # In doubles, which hold every index, so that all comes to the host at once.
+            confidence, *best = torch.cat((top.double(), first.double(), others.double())).tolist()
+            children = list(dict.fromkeys(map(int, best)))  # of equal probabilities, topk may put another first
+            return children[: self._width(confidence)], confidence
         q[parent] = distribution = state.sampler.probs(logits)[0]
         children = [state.sampler.draw(distribution)]
         confidence = float(p[0, children[0]])
@@ -100,8 +146,6 @@ class Drafter:
         return children, confidence
 
     def _width(self, confidence: float) -> int:
-        if not self.widths:
-            return 1
         return self.widths[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]
 
     def update(self, verdict: Verdict) -> None:

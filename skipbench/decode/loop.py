@@ -1,6 +1,5 @@
 """THE loop: every method, vanilla included, decodes here."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -107,8 +106,8 @@ def _score(state: State, draft: Draft, taps: list[Tensor] | None) -> Tensor:
 
 def _verify(state: State, draft: Draft, logits: Tensor) -> tuple[list[int], int, list[int]]:
     best, choice = logits.max(-1)
-    if not all(map(math.isfinite, best.tolist())):
+    choices: list[int] = choice.masked_fill(~best.isfinite(), -1).tolist()  # one transfer
+    if min(choices) < 0:
         raise NotFinite(f"logits are not finite behind token {len(state.tokens)} of the sequence")
-    choices: list[int] = choice.tolist()
     verify = verify_greedy(draft, choices) if state.sampler.greedy else verify_sampling(draft, logits, state.sampler)
     return *verify, choices

@@ -42,7 +42,12 @@ class Sampler:
         return float(torch.rand((), generator=self.generator))
 
     def draw(self, p: Tensor) -> int:
-        """One index drawn from the distribution p [V], by inversion."""
+        """One index drawn from the distribution p [V]."""
+        return int(self.pick(p))
+
+    def pick(self, p: Tensor) -> Tensor:
+        """One index [1] drawn from the distribution p [V] by inversion, on its device and without waiting for it."""
         cumulative = p.double().cumsum(-1)
-        index = int(torch.searchsorted(cumulative, self.uniform() * cumulative[-1], right=True))
-        return min(index, int(p.nonzero()[-1]))
+        index = torch.searchsorted(cumulative, self.uniform() * cumulative[-1:], right=True)
+        largest = len(p) - 1 - (p != 0).byte().flip(0).argmax()  # of those that can be drawn
+        return torch.minimum(index, largest)

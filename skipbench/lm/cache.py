@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
+from skipbench.lm.upload import upload
 
 
 class KVCache:
@@ -17,6 +18,8 @@ class KVCache:
         self.devices, self.kv_heads, self.head_dim, self.dtype = devices, kv_heads, head_dim, dtype
         self.capacity = 0
         self.length = 0
+        self.spare = 0
+        """Rows behind the last one, which no span names: an engine that rounds row counts up writes there."""
         self.rows: list[Tensor] = []
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
@@ -26,7 +29,7 @@ class KVCache:
         if capacity <= self.capacity:
             return
         self.capacity, self.length = capacity, 0
-        shape = (capacity, 2 * self.kv_heads, self.head_dim)
+        shape = (capacity + self.spare, 2 * self.kv_heads, self.head_dim)
         # Zeros, not empty: masked rows are multiplied by an exact 0, which NaN in fresh memory would survive.
         self.rows = [torch.zeros(shape, dtype=self.dtype, device=device) for device in self.devices]
         self.keys = [r[:, : self.kv_heads].transpose(0, 1)[None] for r in self.rows]
@@ -44,9 +47,10 @@ class KVCache:
         """
         start = self.length
         if rows != list(range(start, start + len(rows))):
+            kept = torch.tensor(rows)
+            index = {device: upload(kept, device) for device in dict.fromkeys(self.devices)}
             for layer in self.rows:
-                index = torch.tensor(rows, device=layer.device)
-                layer[start : start + len(rows)] = layer[index]
+                layer[start : start + len(rows)] = layer[index[layer.device]]
         self.length = start + len(rows)
 
     @property

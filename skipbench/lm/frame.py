@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.span import Span
+from skipbench.lm.upload import upload
 
 BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of one prepared band
 
@@ -51,7 +52,7 @@ class Frame:
         if isinstance(positions, range):
             self.index: slice | Tensor = slice(positions.start, positions.stop)
         else:
-            self.index = torch.tensor(positions, device=tables.device)
+            self.index = upload(torch.tensor(positions), tables.device)
         self.turns: tuple[Tensor, Tensor] | None = None
         self.steps: list[Any] | None = None
         self._masks: dict[int | None, Tensor | None] = {}
@@ -90,7 +91,7 @@ class Frame:
             columns = torch.arange(span.end)
             columns[span.start :] = rows[:, 0]
             mask.masked_fill_(rows - columns >= window, float("-inf"))
-        return mask.to(self.tables.device)
+        return upload(mask, self.tables.device)
 
 
 class Frames:

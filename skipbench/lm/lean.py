@@ -26,7 +26,7 @@ class LeanEngine:
 
     name = "lean"
 
-    def __init__(self, model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool) -> None:
+    def __init__(self, model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool = False) -> None:
         """`spare_mib`: memory that second layouts of weights may take, MiB; `strict`: verified rows pass attention one by one."""
         if model.config.hidden_act != "silu":
             raise SkipbenchError(

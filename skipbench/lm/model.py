@@ -10,10 +10,12 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.families import family_of
 from skipbench.lm.frame import Frames, Tables
+from skipbench.lm.graphs import COST, GraphsEngine, refusal
 from skipbench.lm.lean import LeanEngine
 from skipbench.lm.modules import ModulesEngine, Sublayer, rotary_tables
 from skipbench.lm.span import Span
 from skipbench.lm.strict import prove
+from skipbench.lm.upload import upload
 from skipbench.skipset import SkipSet
 
 
@@ -27,25 +29,30 @@ class Engine(Protocol):
     notes: list[str]
     """What this machine lacks, what is used instead, and what it costs."""
 
-    def embed(self, tokens: Tensor) -> Tensor: ...
-    def head(self, hidden: Tensor) -> Tensor: ...
+    @property
+    def embed(self) -> Callable[[Tensor], Tensor]: ...
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]: ...
 
 
-ENGINES: dict[str, Callable[..., Engine]] = {"modules": ModulesEngine, "lean": LeanEngine}
-
-
+MakeEngine = Callable[..., Engine]
+ENGINES: dict[str, MakeEngine] = {"modules": ModulesEngine, "lean": LeanEngine, "graphs": GraphsEngine}
 SPARE_MIB = 512
 
 
 class LM:
     """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers."""
 
-    def __init__(self, model: Any, engine: str = "lean", strict: bool = False, spare_mib: int = SPARE_MIB) -> None:
+    def __init__(
+        self, model: Any, engine: str | MakeEngine = "lean", strict: bool = False, spare_mib: int = SPARE_MIB
+    ) -> None:
         """
         Args:
             model: a causal language model of Hugging Face, of a known family, in evaluation mode.
             strict: verified rows get the bits that decoding them alone would give; proven here, engine `lean` only.
-            spare_mib: memory that second layouts of weights may take in engine `lean`, MiB.
+            spare_mib: memory that second layouts of weights may take in every engine but `modules`, MiB.
+
+        Where `graphs` cannot be used, `lean` is, and `note` says so.
 
         Raises:
             SkipbenchError: unknown family, rotary type or activation; a machine on which `strict` cannot be kept.
@@ -61,12 +68,16 @@ class LM:
         head_dim = model.model.layers[0].self_attn.head_dim
         self.cache = KVCache(self.devices, self.config.num_key_value_heads, head_dim, self.dtype)
         self._weight_bytes = self._count_weights()
-        if strict and engine == "modules":
+        if strict and engine != "lean":
             raise SkipbenchError(
-                "engine.strict=true needs engine=lean: Hugging Face's attention takes all rows at once"
+                f"engine.strict=true needs engine=lean, not {engine}: it alone can take rows through attention one by one"
             )
-        more: dict[str, Any] = {} if engine == "modules" else {"spare_mib": spare_mib, "strict": strict}
-        self.engine: Engine = ENGINES[engine](model, family, self.cache, **more)
+        self._note = ""
+        if engine == "graphs" and (why := refusal(model)):
+            engine = self._fall_back(why)
+        more: dict[str, Any] = {} if engine == "modules" else {"spare_mib": spare_mib}
+        make = ENGINES[engine] if isinstance(engine, str) else engine
+        self.engine: Engine = make(model, family, self.cache, **(more | {"strict": True} if strict else more))
         self.strict = strict
         self.strict_cost: float | None = None
         """Verifying 9 rows strictly, against the same without it."""
@@ -86,18 +97,38 @@ class LM:
         cost = (
             [] if self.strict_cost is None else [f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify"]
         )
-        return [*self.engine.notes, *cost]
+        return [*self.engine.notes, *cost, *filter(None, [self.note])]
 
     def allocate(self, capacity: int) -> None:
         """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache held is lost."""
+        before = self.cache.rows
         self.cache.allocate(capacity)
         for device in dict.fromkeys(self.devices):
             if device not in self._tables or self._tables[device].positions < capacity:
                 self._tables[device] = Tables(*rotary_tables(self.model, capacity, self.dtype, device), self.dtype)
 
-    def embed(self, tokens: list[int]) -> Tensor:
-        """Token ids -> hidden states [T, D]."""
-        return self.engine.embed(torch.tensor(tokens, device=self.input_device))
+        if isinstance(self.engine, GraphsEngine) and self.cache.rows is not before:
+            why = self.engine.prove(self._tables)
+            if why:
+                self._fall_back(why)
+                self.engine = self.engine.lean
+
+    @property
+    def note(self) -> str:
+        """What is used instead of the engine that was asked for, and what it costs; empty where nothing is."""
+        if isinstance(self.engine, GraphsEngine) and self.engine.failed:
+            return f"engine=graphs: {self.engine.failed}; passes not yet recorded run as engine=lean: {COST}"
+        return self._note
+
+    def _fall_back(self, why: str) -> str:
+        self._note = f"engine=graphs: {why}; engine=lean is used instead: {COST}"
+        return "lean"
+
+    def embed(self, tokens: list[int] | Tensor) -> Tensor:
+        """Token ids, on the host or already on the device, -> hidden states [T, D]."""
+        if not isinstance(tokens, Tensor):
+            tokens = torch.tensor(tokens)
+        return self.engine.embed(upload(tokens, self.input_device))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Hidden states [T, D] -> logits [T, V] through the final norm."""
@@ -129,9 +160,23 @@ class LM:
         Raises:
             SkipbenchError: the span does not fit into the cache.
         """
+        hidden = self._pass(hidden, span, skip, first, last, taps)
+        return hidden.clone() if isinstance(self.engine, GraphsEngine) else hidden
+
+    def _pass(
+        self,
+        hidden: Tensor,
+        span: Span | Frames,
+        skip: SkipSet | None,
+        first: int,
+        last: int | None,
+        taps: list[Tensor] | None,
+    ) -> Tensor:
+        """`run`, whose result may be a buffer that the next pass overwrites."""
         frames = self.frames(span) if isinstance(span, Span) else span
         self.cache.check(frames.end)
         sublayers = self.engine.sublayers
+        in_place = isinstance(self.engine, GraphsEngine)
         if taps is not None:
             taps.append(hidden)
         frame = frames.on(self.devices[0])
@@ -142,7 +187,7 @@ class LM:
                 frame = frames.on(device)
             hidden = sublayers[s](hidden, frame)
             if taps is not None:
-                taps.append(hidden)
+                taps.append(hidden.clone() if in_place else hidden)
         return hidden
 
     def _choose(self, skip: SkipSet | None, first: int, last: int) -> list[int]:
@@ -159,10 +204,14 @@ class LM:
         return self.head(hidden[-1:])
 
     def logits(
-        self, tokens: list[int], span: Span, skip: SkipSet | None = None, taps: list[Tensor] | None = None
+        self,
+        tokens: list[int] | Tensor,
+        span: Span | Frames,
+        skip: SkipSet | None = None,
+        taps: list[Tensor] | None = None,
     ) -> Tensor:
         """Logits [T, V] of the rows of `span`, which hold `tokens`."""
-        return self.head(self.run(self.embed(tokens), span, skip, taps=taps))
+        return self.head(self._pass(self.embed(tokens), span, skip, 0, None, taps))
 
     def weight_bytes(self) -> int:
         """Bytes that one decoding step must read: all weights but the embedding table, which it only looks one row up in."""

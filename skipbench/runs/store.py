@@ -217,6 +217,11 @@ class RunStore:
         """`state`: running, done, interrupted, or failed."""
         self._replace("status.json", _status(state, error))
 
+    def amend(self, **known: Any) -> None:
+        """Adds to the provenance what showed only while the run went on."""
+        origin = json.loads((self.folder / "provenance.json").read_text())
+        self._replace("provenance.json", json.dumps(origin | known, indent=2) + "\n")
+
     def write_metrics(self, metrics: dict[str, Any]) -> None:
         self._replace("metrics.json", json.dumps(metrics, indent=2, allow_nan=False) + "\n")
 

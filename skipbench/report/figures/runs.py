@@ -69,7 +69,7 @@ def read_run(
         model=settings["model"]["name"],
         method=settings["method"]["name"],
         dataset=settings["dataset"]["name"],
-        engine=engine_text(settings["engine"]),
+        engine=str(origin.get("engine") or engine_text(settings["engine"])),
         device=str(origin.get("device", settings["model"]["device"])),
         layers=origin.get("layers"),
         settings=settings,

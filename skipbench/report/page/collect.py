@@ -49,6 +49,7 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
             "texts": [_text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]],
         }
         cells = names | {
+            "engine": str(origin.get("engine") or names["engine"]),
             **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
             "device": str(origin.get("device") or value_at(config, "model", "device") or MISSING),
             "commit": str(origin.get("commit") or MISSING)[:9] + ("+" if origin.get("dirty") else ""),

@@ -1,0 +1,296 @@
+"""`engine=graphs` over recorders that re-execute on the CPU: what graphs would compute, token by token across bucket borders.
+
+What a GPU adds, capturing, is in test_graphs_gpu.py. A frozen length corrupts K/V without failing anywhere, so it is planted here.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import contract
+import pytest
+import torch
+from conftest import make_method, random_lm, random_model
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from skipbench import cells
+from skipbench.compose import compose
+from skipbench.decode import drafting
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.loop import generate
+from skipbench.decode.method import Method
+from skipbench.decode.sampling import Sampler
+from skipbench.decode.state import State
+from skipbench.decode.stopping import Fixed
+from skipbench.lm import bucket as sizes
+from skipbench.lm.graphs import GraphsEngine
+from skipbench.lm.model import LM
+from skipbench.lm.record import Again
+from skipbench.lm.slot import Slot
+from skipbench.lm.span import Span
+from skipbench.runs.store import RunStore
+from skipbench.skipset import SkipSet, fixed_set
+
+PROMPTS = {  # behind which the random models do not fall into repeating one token, which would hide a wrong length
+    "llama": [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47],
+    "mistral": [45, 7, 35, 21, 52, 59, 34, 13, 51, 38, 35, 37],
+}
+PROMPT = PROMPTS["llama"]
+METHODS = {  # chains, trees, branches, early exit, windows of guesses
+    "vanilla": (),
+    "uniform": ("method.ratio=0.3", "method.stop.threshold=0"),
+    "self-sd": (),
+    "swift": ("method.tree=[10,5,3,1]",),
+    "clasp": ("method.stop.threshold=0",),
+    "knapspec": (),
+    "layerskip": (),
+    "lookahead": (),
+}
+
+
+@pytest.fixture(autouse=True)
+def short_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32, 40, 48 ... rows: a text of the tests passes eight borders."""
+    monkeypatch.setattr(sizes, "FIRST", 32)
+
+
+def graphs(family: str = "llama", way: str | None = None, capacity: int = 300) -> LM:
+    lm = LM(random_model(family), partial(GraphsEngine, recorder=Again, way=way))
+    lm.allocate(capacity)
+    return lm
+
+
+def text(lm: LM, method: Method, length: int = 100) -> list[int]:
+    return generate(lm, method, PROMPTS[lm.config.model_type], length).tokens
+
+
+@pytest.mark.parametrize("way", ["masked", "parted"])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_tokens_are_leans_at_every_length(family: str, way: str) -> None:
+    lm, lean = graphs(family, way), random_lm(family, "lean")
+    wanted = text(lean, make_method("vanilla"))
+    assert len(set(wanted[60:])) > 10
+    for name, overrides in METHODS.items():
+        assert text(lm, make_method(name, *overrides)) == wanted, name
+    assert {size for _, size, _ in recorded(lm)} >= {32, 40, 48, 56, 64, 80, 96, 112}
+
+
+def recorded(lm: LM) -> dict[Any, Any]:
+    assert isinstance(lm.engine, GraphsEngine)
+    (part,) = lm.engine.parts.values()
+    return part._recorded
+
+
+@torch.inference_mode()
+def test_logits_are_leans_for_every_shape_of_span() -> None:
+    lm, lean, text = graphs("mistral", "parted"), random_lm("mistral", "lean"), [*PROMPT] * 3
+    spans = [
+        Span.chain(36, 1), Span.chain(36, 17), Span.chain(40, 3, visible=20), Span.branches(36, 30, 5, 3),
+        Span.tree(36, (-1, 0, 0, 1, 1, 4)), Span.branches(36, 0, 2),
+    ]  # fmt: skip
+    for skip in (None, SkipSet.parse("attn:1,2;mlp:0", 4)):
+        for span in spans:
+            lm.prefill(text)
+            lean.prefill(text)
+            tokens = [7 * i % 61 for i in range(span.rows)]
+            taps: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+            found, wanted = (m.logits(tokens, span, skip, t) for m, t in zip((lm, lean), taps, strict=True))
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+            for got, reference in zip(*taps, strict=True):
+                torch.testing.assert_close(got, reference, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_recording_changes_nothing_in_the_cache_and_a_new_set_records_nothing() -> None:
+    lm = graphs()
+    lm.prefill(PROMPT * 3)
+    before = [rows[:36].clone() for rows in lm.cache.rows]
+    for rows in (1, 9, 20):
+        lm.logits([5] * rows, Span.chain(36, rows))
+    for rows_before, rows_now in zip(before, lm.cache.rows, strict=True):
+        assert torch.equal(rows_before, rows_now[:36])
+    known = set(recorded(lm))
+    for seed in range(5):
+        lm.logits([5], Span.chain(36, 1), fixed_set("random", 4, 0.5, seed))
+    assert set(recorded(lm)) == known
+
+
+def test_a_larger_cache_is_recorded_anew() -> None:
+    lm, method = graphs(capacity=150), make_method("uniform")
+    wanted = text(lm, method)
+    lm.allocate(400)
+    assert text(lm, method) == wanted
+
+
+def frozen_length(load: Callable[..., None], slot: Slot, span: Span, rows: int) -> None:
+    """A graph replays the length that it was recorded with."""
+    if span.start == 0 or getattr(slot, "loads", 0) < 3:
+        load(slot, span, rows)
+    slot.loads = getattr(slot, "loads", 0) + 1  # type: ignore[attr-defined]  # the fault's own count
+
+
+def old_mask(load: Callable[..., None], slot: Slot, span: Span, rows: int) -> None:
+    """Rows are written where they belong, and see no more than the pass before saw."""
+    load(slot, span, rows)
+    slot.bounds[1] -= int(span.visible > 20)
+
+
+def old_shape(load: Callable[..., None], slot: Slot, span: Span, rows: int) -> None:
+    """A tree runs with what the buffers held before it, a chain."""
+    load(slot, span, rows)
+    slot.depth.copy_(slot._chain[0])
+    slot.family.copy_(slot._chain[1])
+
+
+@pytest.mark.parametrize("fault", [frozen_length, old_mask, old_shape])
+def test_a_planted_fault_is_caught(fault: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    lm, wanted = graphs(), contract.plain_greedy(random_model("llama"), PROMPT, 100)
+    methods = [make_method(name, *METHODS[name]) for name in ("vanilla", "swift")]
+    assert [text(lm, method) for method in methods] == [wanted, wanted]
+    monkeypatch.setattr(Slot, "load", partial_method(fault, Slot.load))
+    assert any(text(lm, method) != wanted for method in methods)
+
+
+def partial_method(fault: Callable[..., None], load: Callable[..., None]) -> Callable[..., None]:
+    return lambda self, span, rows: fault(load, self, span, rows)
+
+
+def test_a_bucket_too_short_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from skipbench.lm import graphs as module
+
+    lm, wanted = graphs(), contract.plain_greedy(random_model("llama"), PROMPT, 100)
+    monkeypatch.setattr(module, "bucket", lambda end, total: 64)
+    assert text(lm, make_method("vanilla")) != wanted
+
+
+def test_sizes() -> None:
+    sizes.FIRST = 256  # the fixture puts 32 there for the other tests, and takes back what is set here
+    found = [sizes.bucket(end, 10_000) for end in range(1, 8193)]
+    assert found[:256] == [256] * 256 and found == sorted(found) and len(set(found)) == 21
+    assert all(end <= size <= max(256, end * 1.25 + 1) and size % 8 == 0 for end, size in enumerate(found, 1))
+    assert sizes.bucket(9_990, 9_998) == 9_992
+    assert [sizes.padded_rows(rows) for rows in (1, 16, 17, 65, 128)] == [1, 16, 24, 96, 128]
+
+
+@contextlib.contextmanager
+def queued_ahead(count: int) -> Iterator[None]:
+    before, drafting.AHEAD = drafting.AHEAD, {"cpu": count}
+    try:
+        yield
+    finally:
+        drafting.AHEAD = before
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("engine", ["lean", "graphs"])
+def test_queueing_ahead_changes_nothing(engine: str, temperature: float) -> None:
+    """The first sub-layers of a step that is not taken leave no trace, nor do they draw a random number."""
+    lm, found = random_lm("llama", engine), []
+    for ahead in (0, 2):
+        method = make_method("uniform", "method.stop.threshold=0.2", "method.ratio=0.3")
+        with queued_ahead(ahead):
+            out = generate(lm, method, PROMPT, 60, sampler=Sampler(temperature, seed=3))
+        found.append((out.tokens, out.rounds))
+    assert found[0] == found[1]
+    assert any(r.steps < 8 for r in found[0][1]), "no draft ended early"
+
+
+def test_without_a_gpu_lean_is_used_and_said() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    lm = LM(random_model("llama"), "graphs")
+    assert lm.engine.name == "lean"
+    assert "no CUDA device" in lm.note and "engine=lean is used instead" in lm.note and "launched" in lm.note
+
+
+def test_a_graph_that_computes_something_else_is_refused() -> None:
+    class Wrong(Again):
+        def record(self, work: Callable[[], None]) -> Callable[[], None]:
+            work()
+            return lambda: None
+
+    lm = LM(random_model("llama"), partial(GraphsEngine, recorder=Wrong))
+    lm.allocate(200)
+    assert lm.engine.name == "lean" and "does not give what lean gives" in lm.note
+
+
+def test_out_of_memory_while_recording_goes_on_with_lean() -> None:
+    class Full(Again):
+        left = 60
+
+        def record(self, work: Callable[[], None]) -> Callable[[], None]:
+            self.left -= 1
+            if self.left < 0:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().record(work)
+
+    lm = LM(random_model("llama"), partial(GraphsEngine, recorder=Full))
+    lm.allocate(300)
+    assert text(lm, make_method("uniform")) == contract.plain_greedy(lm.model, PROMPT, 100)
+    assert "no memory left" in lm.note and "run as engine=lean" in lm.note
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_run_records_the_engine_that_was_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["engine=graphs", "method=uniform", "limit=1", "engine.warmup=0", "dataset.max_new_tokens=6"]
+    cells.cell(compose([*words, f"results={tmp_path}"]))
+    (folder,) = (tmp_path / "runs").iterdir()
+    origin = json.loads((folder / "provenance.json").read_text())
+    assert origin["engine"] == "lean" and "no CUDA device" in origin["notes"][-1]
+    assert origin["notes"][-1] in capsys.readouterr().out
+
+
+def test_what_shows_late_joins_the_provenance(tmp_path: Path) -> None:
+    store = RunStore(tmp_path, {"a": 1}, {"engine": "graphs", "notes": []})
+    store.amend(notes=["no memory"])
+    store.close()
+    assert json.loads((tmp_path / "provenance.json").read_text()) == {"engine": "graphs", "notes": ["no memory"]}
+
+
+def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every figure is printed, and none is judged where there is no GPU."""
+    from scripts import bench_gpu
+
+    words = (
+        "--device cpu --shape 6x64 --dtype float32 --context 40 --tokens 6 --long 12 --minutes 0 --runs 1 --words 200"
+    )
+    bench_gpu.main(words.split())
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["figure"] for line in lines} == set(bench_gpu.BARS)
+    assert all(line["met"] is None and line["engine"] == "graphs" for line in lines)
+    values = {line["figure"]: line["value"] for line in lines}
+    assert values.pop("device allocations in a long decode") is None
+    assert values["graphs tokens equal lean's"] == 1.0 and None not in values.values()
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often the host looks at one number of a tensor before the last step begins."""
+
+    count = before = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        if func is torch.ops.aten.embedding.default:
+            self.before = self.count
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("threshold", "temperature", "reads"), [(0.0, 0.0, 0), (0.0, 0.8, 0), (1e-9, 0.0, 5)])
+@torch.no_grad()
+def test_a_chain_reads_only_what_its_stop_rule_needs(threshold: float, temperature: float, reads: int) -> None:
+    """Six steps: a confidence before each but the first, and the tokens at the end."""
+    # In float32 on a CPU lean's norm, which the head uses, takes a number through Python.
+    lm = LM(random_model("llama").to(torch.bfloat16), partial(GraphsEngine, recorder=Again))
+    lm.allocate(100)
+    drafter = Drafter(Fixed(6, threshold))
+    state = State(lm, PROMPT, Sampler(temperature), 64, frozenset())
+    drafter.begin()
+    lm.prefill(PROMPT[:-1])
+    drafter.propose(state, SkipSet.parse("attn:1;mlp:2", 4), 6)
+    state.sampler.uniform = lambda: 0.5  # type: ignore[method-assign]  # the host's own generator is read too
+    with Reads() as seen:
+        drafter.propose(state, SkipSet.parse("attn:1;mlp:2", 4), 6)
+    assert seen.before == reads

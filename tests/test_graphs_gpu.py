@@ -1,0 +1,119 @@
+"""`engine=graphs` on a GPU: what was captured computes what lean computes, at every length, and without waiting in a draft."""
+
+import warnings
+from functools import partial
+from typing import Any
+
+import pytest
+import test_graphs
+import torch
+from conftest import make_method, random_model
+from test_graphs import METHODS, PROMPT, PROMPTS, frozen_length, old_mask, old_shape, partial_method
+from test_graphs import short_buckets as short_buckets  # a fixture
+
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.loop import generate
+from skipbench.decode.sampling import Sampler
+from skipbench.decode.state import State
+from skipbench.decode.stopping import Fixed
+from skipbench.lm.graphs import GraphsEngine
+from skipbench.lm.model import LM
+from skipbench.lm.slot import Slot
+from skipbench.lm.span import Span
+from skipbench.skipset import SkipSet, fixed_set
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is at hand: nothing here has run"),
+    pytest.mark.usefixtures("short_buckets"),
+]
+
+
+def on_gpu(family: str, engine: Any, dtype: torch.dtype = torch.float32, capacity: int = 300) -> LM:
+    lm = LM(random_model(family).to("cuda", dtype), engine)
+    lm.allocate(capacity)
+    assert lm.note == ""
+    return lm
+
+
+@pytest.mark.parametrize("way", [None, "masked", "parted"])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_tokens_are_leans_at_every_length(family: str, way: str | None) -> None:
+    lm, lean = on_gpu(family, partial(GraphsEngine, way=way)), on_gpu(family, "lean")
+    wanted = generate(lean, make_method("vanilla"), PROMPTS[family], 100).tokens
+    for name, overrides in METHODS.items():
+        assert generate(lm, make_method(name, *overrides), PROMPTS[family], 100).tokens == wanted, name
+
+
+@pytest.mark.parametrize("way", [None, "masked", "parted", "varlen"])
+@torch.inference_mode()
+def test_half_precision_logits_are_near_leans(way: str | None) -> None:
+    """What differs between two kernels is a few units of the last place; a wrong length differs by the size of the logits."""
+    lm, lean = on_gpu("llama", partial(GraphsEngine, way=way), torch.bfloat16), on_gpu("llama", "lean", torch.bfloat16)
+    for start in (20, 33, 70, 130):
+        for span in (Span.chain(start, 1), Span.chain(start, 9), Span.tree(start, (-1, 0, 0, 1))):
+            for m in (lm, lean):
+                m.prefill([7 * i % 61 for i in range(start)])
+            found, wanted = (m.logits([5] * span.rows, span).float() for m in (lm, lean))
+            assert float((found - wanted).norm()) <= 0.05 * float(wanted.norm())
+
+
+@pytest.mark.parametrize("fault", [frozen_length, old_mask, old_shape])
+def test_a_planted_fault_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm, lean = on_gpu("llama", "graphs"), on_gpu("llama", "lean")
+    wanted = generate(lean, make_method("vanilla"), PROMPT, 100).tokens
+    monkeypatch.setattr(Slot, "load", partial_method(fault, Slot.load))
+    methods = [make_method(name, *METHODS[name]) for name in ("vanilla", "swift")]
+    assert any(generate(lm, method, PROMPT, 100).tokens != wanted for method in methods)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1e-9])
+@torch.inference_mode()
+def test_a_draft_chain_waits_only_at_its_end(threshold: float) -> None:
+    """Without a threshold the host reads once; with one, an event a step, which torch does not count as a synchronisation."""
+    lm = on_gpu("llama", "graphs")
+    drafter, skip = Drafter(Fixed(6, threshold)), SkipSet.parse("attn:1;mlp:2", 4)
+    state = State(lm, PROMPT, Sampler(), 64, frozenset())
+    drafter.begin()
+    lm.prefill(PROMPT[:-1])
+    drafter.propose(state, skip, 6)  # records
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            drafter.propose(state, skip, 6)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert sum("synchroniz" in str(w.message) for w in found) == 1
+
+
+@torch.inference_mode()
+def test_new_sets_record_nothing_and_long_texts_allocate_nothing() -> None:
+    lm = on_gpu("llama", "graphs")
+    method = make_method("uniform", "method.stop.threshold=0")
+    generate(lm, method, PROMPT, 100)
+    known = set(test_graphs.recorded(lm))
+    for seed in range(5):
+        lm.logits([5], Span.chain(100, 1), fixed_set("random", 4, 0.5, seed))
+    before = torch.cuda.memory_stats()["num_device_alloc"]
+    for _ in range(5):
+        generate(lm, method, PROMPT, 100)
+    assert torch.cuda.memory_stats()["num_device_alloc"] == before
+    assert set(test_graphs.recorded(lm)) == known
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_layers_on_two_devices() -> None:
+    model, lean = random_model("llama"), on_gpu("llama", "lean")
+    for index, layer in enumerate(model.model.layers):
+        layer.to(f"cuda:{index // 2}")
+    model.model.embed_tokens.to("cuda:0")
+    model.model.norm.to("cuda:1")
+    model.lm_head.to("cuda:1")
+    lm = LM(model, "graphs")
+    lm.allocate(300)
+    assert isinstance(lm.engine, GraphsEngine) and len(lm.engine.parts) == 2
+    wanted = generate(lean, make_method("vanilla"), PROMPT, 100).tokens
+    for name, overrides in METHODS.items():
+        assert generate(lm, make_method(name, *overrides), PROMPT, 100).tokens == wanted, name
