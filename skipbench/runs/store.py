@@ -19,7 +19,9 @@ import yaml
 from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, cut_unfinished, dump_completion, read_completions
 from skipbench.runs.provenance import portable
+from skipbench.runs.reading import check_name, read_bytes, read_json, read_yaml
 from skipbench.runs.record import Sample, dump, parse
+from skipbench.runs.shapes import Metrics, Origin, Status, check_config
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -46,7 +48,7 @@ def append_line(path: Path, line: str) -> None:
     """
     data = line.encode() + b"\n"
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise _not_writable(path.parent, error) from error
     before = os.fstat(handle).st_size
@@ -66,14 +68,14 @@ def append_line(path: Path, line: str) -> None:
 
 def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
     """Numbered lines of an append-only file, without a torn last one; `repair` also cuts that off the file."""
-    if not path.exists():
+    data = read_bytes(path)
+    if data is None:
         return
-    data = path.read_bytes()
     end = data.rfind(b"\n") + 1
     if repair and end < len(data):
         os.truncate(path, end)
     # str.splitlines would also break a damaged line at a carriage return or a separator, and number the rest wrongly
-    yield from enumerate((line.decode(errors="replace") for line in data[:end].split(b"\n")[:-1]), 1)
+    yield from enumerate((line.decode(errors="surrogateescape") for line in data[:end].split(b"\n")[:-1]), 1)
 
 
 def _not_writable(folder: Path, error: OSError) -> SkipbenchError:
@@ -110,16 +112,13 @@ def _is_json(line: str) -> bool:
         json.loads(line)
     except json.JSONDecodeError:
         return False
+    except (ValueError, RecursionError):  # JSON, but not of any record
+        return True
     return True
 
 
 def _differences(path: Path, config: dict[str, Any]) -> list[str]:
-    try:
-        before = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SkipbenchError(f"{path} cannot be read ({error}); move the folder away") from error
-    if not isinstance(before, dict):
-        raise SkipbenchError(f"{path} holds no settings; move the folder away")
+    before = read_yaml(path) or {}
     return sorted(str(k) for k in {*before, *config} if before.get(k) != config.get(k))
 
 
@@ -143,9 +142,12 @@ class RunStore:
             raise
 
     def _acquire(self) -> int:
+        check_name(self.folder)
+        if self.folder.is_symlink():
+            raise SkipbenchError(f"{self.folder} is a symbolic link; remove it, or link the whole results folder")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise _not_writable(self.folder, error) from error
         try:
@@ -225,16 +227,18 @@ class RunStore:
 
 
 def load_run(folder: Path) -> dict[str, Any]:
-    """What a folder says of its run, for reports: `config`, `provenance`, `status`, `metrics`, each `None` if missing."""
+    """What a folder says of its run, for reports: `config`, `provenance`, `status`, `metrics`, each `None` if missing.
 
-    def read(name: str) -> Any:
-        path = folder / name
-        return json.loads(path.read_text()) if path.exists() else None
-
-    config = folder / "config.yaml"
+    Raises:
+        SkipbenchError: a file cannot be read, is a link, or holds something else.
+    """
+    check_name(folder)
+    config = read_yaml(folder / "config.yaml")
+    if config is not None:
+        check_config(folder / "config.yaml", config)
     return {
-        "config": yaml.safe_load(config.read_text()) if config.exists() else None,
-        "provenance": read("provenance.json"),
-        "status": read("status.json"),
-        "metrics": read("metrics.json"),
+        "config": config,
+        "provenance": read_json(folder / "provenance.json", Origin),
+        "status": read_json(folder / "status.json", Status),
+        "metrics": read_json(folder / "metrics.json", Metrics),
     }

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from skipbench.runs.provenance import PACKAGE
 from skipbench.runs.record import Arm
 
 Kinds = list[tuple[str, int]]
@@ -35,8 +36,11 @@ def kinds_of(arm: Arm) -> Kinds:
 
 def tokenizer_of(folder: str | None) -> Any:
     """The tokenizer of a model's folder, without torch; None where there is no `tokenizer.json` that can be read."""
-    path = Path(folder or "") / "tokenizer.json"
-    if not folder or not path.is_file():
+    if not folder:
+        return None
+    inside = folder.startswith("package:")  # as records name what ships with the package
+    path = (PACKAGE / folder.removeprefix("package:") if inside else Path(folder)) / "tokenizer.json"
+    if not path.is_file():
         return None
     from tokenizers import Tokenizer
 
