@@ -10,6 +10,7 @@ from skipbench.cells import console, header
 from skipbench.compose import compose, instantiate, rows_of
 from skipbench.errors import SkipbenchError
 from skipbench.figure import figure
+from skipbench.keeping import index, merge
 from skipbench.tables import table
 
 KINDS = {"models": "model", "methods": "method", "datasets": "dataset", "experiments": "experiment"}
@@ -31,6 +32,8 @@ def command(name: str, arguments: list[str]) -> None:
         "doctor": _doctor,
         "data": _data,
         "report": _report,
+        "index": index,
+        "merge": merge,
     }
     if name not in commands:
         raise SkipbenchError(
