@@ -188,7 +188,7 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     origin |= {
         "engine": settings["engine"]["name"],
         "date": str(origin.get("started", ""))[:10],
-        "torch": origin.get("versions", {}).get("torch"),
+        **{name: origin.get("versions", {}).get(name) for name in ("torch", "transformers")},
         "dtype": settings["model"]["dtype"],
     }
     if state["metrics"] is None:

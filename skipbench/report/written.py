@@ -14,7 +14,7 @@ from skipbench.report.table import csv_table, markdown_table
 Run = Mapping[str, Any]
 _ABOUT = ("model", "method", "dataset", "keys", "stands_for", "metrics", "reason")
 # What tables say of a run's origin: no name of a machine, a folder or a person, so that a summary can be published.
-_ORIGIN = ("engine", "device", "dtype", "torch", "commit", "dirty", "date")
+_ORIGIN = ("engine", "device", "cpu", "dtype", "torch", "transformers", "commit", "dirty", "date")
 
 
 def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:

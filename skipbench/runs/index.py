@@ -143,6 +143,7 @@ def table_runs(runs: pd.DataFrame) -> list[dict[str, Any]]:
         metrics = json.loads(row["metrics"]) if isinstance(row["metrics"], str) else None
         origin = json.loads(row["provenance"]) if isinstance(row["provenance"], str) else {}
         more = {"engine": row["engine"], "date": str(origin.get("started", ""))[:10], "torch": row["torch"]}
+        more["transformers"] = origin.get("versions", {}).get("transformers")
         reason = None if metrics else ": ".join(str(row[k]) for k in ("state", "error") if isinstance(row[k], str))
         names = {k: row[k] for k in ("model", "method", "dataset")}
         found.append(names | {"metrics": metrics, "reason": reason, "provenance": origin | more})
