@@ -2,14 +2,16 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec.json import encode
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import printable
 from skipbench.runs.record import Arm, Sample
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.store import each_sample, load_run
 
 FILES = ("config.yaml", "provenance.json", "samples.jsonl", "metrics.json", "status.json")
 SETTINGS = {  # a column of the run, and where its configuration has it
@@ -28,6 +30,9 @@ TEXTS = ("model", "method", "dataset", "engine", "dtype")
 ORIGIN = ("commit", "device", "host", "started")
 COUNTS = ("steps", "nodes", "accepted", "chain", "emitted")
 PHASES = ("prefill", "draft", "verify", "adapt", "other")
+ABOUT = ("index", "id", "prompt_tokens", "lossless", "diverged_at", "logit_gap", "skip", "score", "groups")
+ARM = ("tokens", "rounds", "finish", "looped", *COUNTS, *PHASES)
+COLUMNS = (*ABOUT, *ARM, *(f"vanilla_{name}" for name in ARM))
 
 
 class Rows(NamedTuple):
@@ -58,7 +63,7 @@ def rows_of(folder: Path) -> Rows:
     }  # before the files: they may change now
     try:
         state = load_run(folder)
-        samples = read_samples(folder / "samples.jsonl")
+        columns = columns_of(each_sample(folder / "samples.jsonl"))
     except (SkipbenchError, OSError) as error:
         return Rows(run | {"state": "unreadable", "error": printable(str(error)), "samples": 0}, columns_of([]))
     config, origin, status = (state[name] or {} for name in ("config", "provenance", "status"))
@@ -68,40 +73,31 @@ def rows_of(folder: Path) -> Rows:
     run |= {
         "state": status.get("state", "missing"),
         "error": _plain(status.get("error"), True),
-        "samples": len(samples),
+        "samples": len(columns["index"]),
     }
     whole = {"settings": config, "metrics": state["metrics"], "provenance": origin}
     run |= {name: None if value is None else json.dumps(value, default=str) for name, value in whole.items()}
-    return Rows(run | _numbers(state["metrics"] or {}), columns_of(samples))
+    return Rows(run | _numbers(state["metrics"] or {}), columns)
 
 
-def columns_of(samples: list[Sample]) -> dict[str, list[Any]]:
+def columns_of(samples: Iterable[Sample]) -> dict[str, list[Any]]:
     """Counts and seconds of each sample: the method's under their own names, vanilla's with `vanilla_` before them."""
-    found: dict[str, list[Any]] = {
-        "index": [s.index for s in samples],
-        "id": [s.id for s in samples],
-        "prompt_tokens": [s.prompt_tokens for s in samples],
-        "lossless": [s.lossless for s in samples],
-        "diverged_at": [s.divergence.position if s.divergence else None for s in samples],
-        "logit_gap": [float(s.divergence.logit_gap) if s.divergence else None for s in samples],
-        "skip": [s.skip for s in samples],
-        "score": [json.dumps(s.score) if s.score else None for s in samples],
-        "groups": [json.dumps(s.groups) if s.groups else None for s in samples],
-    }
-    return found | _arm("", [s.method for s in samples]) | _arm("vanilla_", [s.vanilla for s in samples])
+    rows = [(*_about(s), *_arm(s.method), *_arm(s.vanilla)) for s in samples]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(COLUMNS)
+    return {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
 
 
-def _arm(prefix: str, arms: list[Arm]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {
-        "tokens": [len(a.tokens) for a in arms],
-        "rounds": [len(a.rounds) for a in arms],
-        "finish": [a.finish for a in arms],
-        "looped": [a.looped for a in arms],
-    }
-    sums = [[sum(column) for column in zip(*a.rounds, strict=True)] or [0] * len(COUNTS) for a in arms]
-    found |= {name: [of[i] for of in sums] for i, name in enumerate(COUNTS)}
-    found |= {phase: [getattr(a.seconds, phase) for a in arms] for phase in PHASES}
-    return {prefix + name: column for name, column in found.items()}
+def _about(s: Sample) -> tuple[Any, ...]:
+    at, gap = (s.divergence.position, float(s.divergence.logit_gap)) if s.divergence else (None, None)
+    score, groups = (encode(found).decode() if found else None for found in (s.score, s.groups))
+    return s.index, s.id, s.prompt_tokens, s.lossless, at, gap, s.skip, score, groups
+
+
+def _arm(arm: Arm) -> tuple[Any, ...]:
+    sums = map(sum, zip(*arm.rounds, strict=True)) if arm.rounds else (0,) * len(COUNTS)
+    s = arm.seconds
+    times = s.prefill, s.draft, s.verify, s.adapt, s.other
+    return len(arm.tokens), len(arm.rounds), arm.finish, arm.looped, *sums, *times
 
 
 def _at(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:

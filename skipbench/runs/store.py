@@ -68,14 +68,16 @@ def append_line(path: Path, line: str) -> None:
 
 def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
     """Numbered lines of an append-only file, without a torn last one; `repair` also cuts that off the file."""
-    data = read_bytes(path)
-    if data is None:
-        return
+    return ((number, line.decode(errors="surrogateescape")) for number, line in _lines(path, repair))
+
+
+def _lines(path: Path, repair: bool) -> list[tuple[int, bytes]]:
+    data = read_bytes(path) or b""
     end = data.rfind(b"\n") + 1
     if repair and end < len(data):
         os.truncate(path, end)
-    # str.splitlines would also break a damaged line at a carriage return or a separator, and number the rest wrongly
-    yield from enumerate((line.decode(errors="surrogateescape") for line in data[:end].split(b"\n")[:-1]), 1)
+    # bytes.splitlines would also break a damaged line at a carriage return, and number the rest wrongly
+    return list(enumerate(data[:end].split(b"\n")[:-1], 1))
 
 
 def _not_writable(folder: Path, error: OSError) -> SkipbenchError:
@@ -90,27 +92,32 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
     Raises:
         SkipbenchError: another line is unreadable, or an index occurs twice.
     """
-    lines = list(read_lines(path, repair))
-    samples: list[Sample] = []
+    return list(each_sample(path, repair))
+
+
+def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
+    """`read_samples`, one at a time: many are read faster where none is kept."""
+    lines = _lines(path, repair)
+    seen: set[int] = set()
     for number, line in lines:
         try:
-            samples.append(parse(line))
+            sample = parse(line)
         except SkipbenchError as error:
             if number == len(lines) and not _is_json(line):
                 if repair:
                     os.truncate(path, path.read_bytes()[:-1].rfind(b"\n") + 1)
-                break
+                return
             raise SkipbenchError(f"{path}, line {number}: {error}") from error
-    indices = [s.index for s in samples]
-    if len(set(indices)) != len(indices):
-        raise SkipbenchError(f"{path}: samples {sorted({i for i in indices if indices.count(i) > 1})} occur twice")
-    return samples
+        if sample.index in seen:
+            raise SkipbenchError(f"{path}, line {number}: samples [{sample.index}] occur twice")
+        seen.add(sample.index)
+        yield sample
 
 
-def _is_json(line: str) -> bool:
+def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, UnicodeDecodeError):
         return False
     except (ValueError, RecursionError):  # JSON, but not of any record
         return True
