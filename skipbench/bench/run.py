@@ -129,7 +129,8 @@ def run(
             if isinstance(error, KeyboardInterrupt)
             else f"{type(error).__name__}: {error}"
         )
-        store.status("failed", reason)
+        with contextlib.suppress(SkipbenchError):  # what went wrong first is what the user must know
+            store.status("failed", reason)
         raise
     finally:
         store.close()

@@ -19,7 +19,7 @@ import yaml
 from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, cut_unfinished, dump_completion, read_completions
 from skipbench.runs.provenance import portable
-from skipbench.runs.reading import check_name, read_bytes, read_json, read_yaml
+from skipbench.runs.reading import check_name, printable, read_bytes, read_json, read_yaml
 from skipbench.runs.record import Sample, dump, parse
 from skipbench.runs.shapes import Metrics, Origin, Status, check_config
 
@@ -129,6 +129,53 @@ def _differences(path: Path, config: dict[str, Any]) -> list[str]:
     return sorted(str(k) for k in {*before, *config} if before.get(k) != config.get(k))
 
 
+def acquire(folder: Path) -> int:
+    """Makes the folder and takes its lock; returns the open lock, which closing gives back.
+
+    Raises:
+        SkipbenchError: not writable, a symbolic link, without locks, or held by another process.
+    """
+    check_name(folder)
+    if folder.is_symlink():
+        raise SkipbenchError(f"{folder} is a symbolic link; remove it, or link the whole results folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(lock, 200).decode(errors="replace")
+        os.close(lock)
+        raise SkipbenchError(
+            f"{folder} is being written by another process ({printable(holder)}); wait for it, or stop it"
+        ) from error
+    except OSError as error:
+        os.close(lock)
+        raise SkipbenchError(
+            f"{folder} cannot be locked ({error}); choose a file system with locks with results=FOLDER"
+        ) from error
+    return lock
+
+
+def _sign(lock: int) -> None:
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder for this process alone; raises what `acquire` raises."""
+    lock = acquire(folder)
+    try:
+        with contextlib.suppress(OSError):  # a full disk has no room for a name
+            _sign(lock)
+        yield
+    finally:
+        os.close(lock)
+
+
 class RunStore:
     """The folder of one run, open for writing.
 
@@ -138,7 +185,7 @@ class RunStore:
 
     def __init__(self, folder: Path, config: dict[str, Any], provenance: dict[str, Any]) -> None:
         self.folder = folder
-        self._lock = self._acquire()
+        self._lock = acquire(folder)
         try:
             self._settle(config, provenance)
         except OSError as error:
@@ -148,33 +195,8 @@ class RunStore:
             self.close()
             raise
 
-    def _acquire(self) -> int:
-        check_name(self.folder)
-        if self.folder.is_symlink():
-            raise SkipbenchError(f"{self.folder} is a symbolic link; remove it, or link the whole results folder")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise _not_writable(self.folder, error) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.read(lock, 200).decode(errors="replace")
-            os.close(lock)
-            raise SkipbenchError(
-                f"{self.folder} is being written by another process ({holder}); wait for it, or stop it"
-            ) from error
-        except OSError as error:
-            os.close(lock)
-            raise SkipbenchError(
-                f"{self.folder} cannot be locked ({error}); choose a file system with locks with results=FOLDER"
-            ) from error
-        return lock
-
     def _settle(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"pid {os.getpid()} on {socket.gethostname()}".encode())
+        _sign(self._lock)
         path = self.folder / "config.yaml"
         text = yaml.safe_dump(portable(config), sort_keys=False)
         if path.exists():
@@ -222,6 +244,8 @@ class RunStore:
         try:
             write_atomic(self.folder / name, text)
         except OSError as error:
+            if name == "status.json" and _overwrite(self.folder / name, text):
+                return
             raise SkipbenchError(
                 f"cannot write {self.folder / name}: {error}; free some space and run the same command again"
             ) from error
@@ -231,6 +255,21 @@ class RunStore:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _overwrite(path: Path, text: str) -> bool:
+    """Writes over a small file where a full disk has no room for a new one: its block is there. Returns whether that went well."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        data = text.encode().ljust(os.fstat(handle).st_size)  # at once: no reader sees two texts
+        return os.pwrite(handle, data, 0) == len(data)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
 
 
 def load_run(folder: Path) -> dict[str, Any]:
