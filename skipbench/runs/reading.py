@@ -36,7 +36,8 @@ def read_bytes(path: Path) -> bytes | None:
     Raises:
         SkipbenchError: the file or its folder is a symbolic link, it is no regular file, or it cannot be read.
     """
-    check_name(path)
+    for part in (path.parent, path):
+        check_name(part)
     if path.parent.is_symlink():
         raise SkipbenchError(f"{path.parent} is a symbolic link, and records are not read through links; {_COPY}")
     try:
@@ -94,7 +95,12 @@ def strict_json(data: bytes | str) -> Any:
         RecursionError: nested too deeply.
     """
     text = data.decode() if isinstance(data, bytes) else data
-    return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number, parse_int=_integer, parse_float=_finite)
+    found = json.loads(
+        text, object_pairs_hook=_once, parse_constant=_no_number, parse_int=_integer, parse_float=_finite
+    )
+    if "\\u" in text:
+        json.dumps(found, ensure_ascii=False).encode()  # half of a pair of code units is no text, and cannot be written
+    return found
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -134,6 +140,7 @@ def read_yaml(path: Path) -> dict[str, Any] | None:
     try:
         _check_events(data)
         found = yaml.load(data, Loader=_LOADER)  # one of the two safe loaders
+        json.dumps(found, ensure_ascii=False, default=str).encode()  # as in `strict_json`
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SkipbenchError(f"{path} cannot be read ({printable(str(error))}); move the folder away") from error
     if not isinstance(found, dict):

@@ -8,7 +8,7 @@ import msgspec
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import printable
 
-Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*$")]
 """Without control characters: it is printed."""
 Number = float | None
 

@@ -39,7 +39,9 @@ def read_run(folder: Path) -> Run:
     if not samples:
         raise SkipbenchError(f"{folder} has no sound sample; see its status.json")
     settings = state["config"]
-    device = str((state["provenance"] or {}).get("device", settings["model"]["device"]))
+    if missing := [group for group in ("model", "method", "dataset", "engine") if group not in settings]:
+        raise SkipbenchError(f"{folder / 'config.yaml'} has no {', '.join(missing)}; move the folder away")
+    device = str((state["provenance"] or {}).get("device") or settings["model"].get("device"))
     return Run(
         folder=str(folder),
         model=settings["model"]["name"],
