@@ -96,6 +96,8 @@ def campaign(run: Path, results: Path, cells: int, processes: int) -> tuple[Coun
     jobs.append(context.Process(target=render, args=(results, ends[-1][1])))
     for job in jobs:
         job.start()
+    for _, far in ends:
+        far.close()  # so that the death of a process is noticed
     began = time.perf_counter()
     for end, _ in ends[:-1]:
         end.send("go")

@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import printable, run_folders
-from skipbench.runs.rows import COUNTS, PHASES, Rows, rows_of, stamp
+from skipbench.runs.rows import ALWAYS, COUNTS, ORIGIN, PHASES, SETTINGS, TEXTS, Rows, rows_of, stamp
 
 VERSION = b"1"
+_WHOLE = ("torch", "state", "error", "settings", "metrics", "provenance")
 GROUP = 50_000
 """Samples that are held in memory before they are written."""
 _TEXT, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
@@ -87,7 +88,7 @@ def build(
         parts = [pd.DataFrame(lines)] if lines else []
         if before is not None and kept:
             parts.insert(0, before[before.run.isin(kept)])
-        runs = pd.concat(parts, ignore_index=True).sort_values("run", ignore_index=True)
+        runs = _typed(pd.concat(parts, ignore_index=True).sort_values("run", ignore_index=True))
         _write(results / "index", runs, name)
         return _built(runs, len(todo))
 
@@ -186,6 +187,13 @@ def _before(results: Path) -> pd.DataFrame | None:
     frame: pd.DataFrame = table.to_pandas()
     frame.attrs["samples"] = Path(about[b"samples"].decode()).name
     return frame if (results / "index" / frame.attrs["samples"]).is_file() else None
+
+
+def _typed(runs: pd.DataFrame) -> pd.DataFrame:
+    """A column without a value has the type that it would have with one."""
+    numbers = [*(name for name in SETTINGS if name not in TEXTS), *ALWAYS]
+    wanted = {name: "float64" for name in numbers} | dict.fromkeys((*TEXTS, *ORIGIN, *_WHOLE), "str")
+    return runs.astype({name: kind for name, kind in wanted.items() if name in runs})
 
 
 def _stamps(runs: pd.DataFrame) -> dict[str, str]:

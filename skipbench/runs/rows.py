@@ -28,6 +28,8 @@ SETTINGS = {  # a column of the run, and where its configuration has it
 }
 TEXTS = ("model", "method", "dataset", "engine", "dtype")
 ORIGIN = ("commit", "device", "host", "started")
+ALWAYS = ("M", "alpha", "tau", "tpt", "tokens_per_s", "tokens_per_s_vanilla", "speedup.paired")
+"""Numbers that have a column even where no run is done yet."""
 COUNTS = ("steps", "nodes", "accepted", "chain", "emitted")
 PHASES = ("prefill", "draft", "verify", "adapt", "other")
 ABOUT = ("index", "id", "prompt_tokens", "lossless", "diverged_at", "logit_gap", "skip", "score", "groups")
@@ -77,7 +79,7 @@ def rows_of(folder: Path) -> Rows:
     }
     whole = {"settings": config, "metrics": state["metrics"], "provenance": origin}
     run |= {name: None if value is None else json.dumps(value, default=str) for name, value in whole.items()}
-    return Rows(run | _numbers(state["metrics"] or {}), columns)
+    return Rows(run | dict.fromkeys(ALWAYS) | _numbers(state["metrics"] or {}), columns)
 
 
 def columns_of(samples: Iterable[Sample]) -> dict[str, list[Any]]:
