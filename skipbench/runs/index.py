@@ -193,6 +193,7 @@ def _typed(runs: pd.DataFrame) -> pd.DataFrame:
     """A column without a value has the type that it would have with one."""
     numbers = [*(name for name in SETTINGS if name not in TEXTS), *ALWAYS]
     wanted = {name: "float64" for name in numbers} | dict.fromkeys((*TEXTS, *ORIGIN, *_WHOLE), "str")
+    wanted["dirty"] = "boolean"
     return runs.astype({name: kind for name, kind in wanted.items() if name in runs})
 
 
