@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -19,6 +19,7 @@ from skipbench.profile.latency import (
     sublayer_latency,
 )
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
+from skipbench.runs.reading import read_json
 from skipbench.runs.store import write_atomic
 
 CONTEXTS = 5  # lengths at which a latency model is measured
@@ -58,6 +59,12 @@ def latency_table(lm: LM, name: str, contexts: Sequence[int], rows: Sequence[int
     return Group(table, *notes)
 
 
+class _Kept(TypedDict):
+    """The file of a latency model, as far as it is read."""
+
+    model: LatencyModel
+
+
 def stored_latency(lm: LM, model: dict[str, Any], engine: dict[str, Any], device: str, results: Path) -> LatencyModel:
     """The latency model of this machine, model, dtype and engine: read from the results folder, else measured and kept there.
 
@@ -69,8 +76,9 @@ def stored_latency(lm: LM, model: dict[str, Any], engine: dict[str, Any], device
     key = {k: model[k] for k in ("path", "revision", "dtype")} | {k: engine[k] for k in ("name", "threads")}
     name = run_name([model["name"], engine["name"]], config_hash(key | {"machine": machine}))
     path = results / "latency" / f"{name}.json"
-    if path.exists():
-        return LatencyModel(**json.loads(path.read_text())["model"])
+    found = read_json(path, _Kept)
+    if found is not None:
+        return LatencyModel(**found["model"])
     longest = lm.cache.capacity - 1
     contexts = sorted({max(1, longest * i // CONTEXTS) for i in range(CONTEXTS + 1)})
     fitted = fit_latency(lm, contexts)
