@@ -10,6 +10,7 @@ from skipbench.cells import console, header, steps_shown
 from skipbench.compose import calibration_of, compose, instantiate, rows_of
 from skipbench.errors import SkipbenchError
 from skipbench.figure import figure
+from skipbench.keeping import index, merge
 from skipbench.submit import run_cell, status, submit
 from skipbench.tables import table
 
@@ -35,6 +36,8 @@ def command(name: str, arguments: list[str]) -> None:
         "doctor": _doctor,
         "data": _data,
         "report": _report,
+        "index": index,
+        "merge": merge,
     }
     if name not in commands:
         raise SkipbenchError(

@@ -197,7 +197,7 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     origin |= {
         "engine": origin.get("engine") or engine_text(settings["engine"]),
         "date": str(origin.get("started", ""))[:10],
-        "torch": origin.get("versions", {}).get("torch"),
+        **{name: origin.get("versions", {}).get(name) for name in ("torch", "transformers")},
         "dtype": settings["model"]["dtype"],
     }
     if "sparsity" in settings["model"]:

@@ -44,11 +44,11 @@ def test_other_formats_and_fields_are_refused() -> None:
     raw = json.loads(dump(sample(0)))
     with pytest.raises(SkipbenchError, match=r"format 0.*reads format 1"):
         parse(json.dumps(raw | {"format": 0}))
-    with pytest.raises(SkipbenchError, match="wrong fields"):
+    with pytest.raises(SkipbenchError, match=r"unknown fields \['colour'\]"):
         parse(json.dumps(raw | {"colour": "red"}))
-    with pytest.raises(SkipbenchError, match="wrong fields"):
+    with pytest.raises(SkipbenchError, match=r"got `str` - at `\$\.vanilla`"):
         parse(json.dumps(raw | {"vanilla": "text"}))
-    with pytest.raises(SkipbenchError, match="out of range"):
+    with pytest.raises(SkipbenchError, match=r">= 0.*seconds\.draft"):
         parse(json.dumps(raw | {"vanilla": raw["vanilla"] | {"seconds": raw["vanilla"]["seconds"] | {"draft": -1}}}))
 
 

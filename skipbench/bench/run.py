@@ -187,7 +187,8 @@ def run(
         store.status("failed" if failed else "done", error)
         return metrics
     except BaseException as error:
-        store.status(*_end(error))
+        with contextlib.suppress(SkipbenchError):  # what went wrong first is what the user must know
+            store.status(*_end(error))
         raise
     finally:
         store.close()

@@ -2,11 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from skipbench.errors import NotHereError
+from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.runs.provenance import config_hash, portable, run_name
+from skipbench.runs.reading import printable, read_json, strict_json
 from skipbench.runs.store import read_lines, write_atomic
+
+
+class Stored(TypedDict):
+    """A stored set's file, as far as it is read."""
+
+    skip: str
 
 
 def stored_path(results: Path, model: dict[str, Any], method: str) -> Path:
@@ -39,11 +46,16 @@ def search_folder(config: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
 
 def best_of_trace(trace: Path, iterations: int) -> str | None:
     """The best of the first `iterations` sets of a search; `None` where it has not tried so many yet."""
-    lines = [json.loads(line) for _, line in read_lines(trace, repair=False)] if trace.exists() else []
-    trials = [t for t in lines[1 : iterations + 1] if t["value"] is not None]
-    if len(lines) <= iterations or not trials:
+    if not trace.exists():
         return None
-    return str(min(trials, key=lambda t: t["value"])["skip"])
+    try:
+        lines = [strict_json(line) for _, line in read_lines(trace, repair=False)]
+        trials = [t for t in lines[1 : iterations + 1] if t["value"] is not None]
+        if len(lines) <= iterations or not trials:
+            return None
+        return str(min(trials, key=lambda t: float(t["value"]))["skip"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SkipbenchError(f"{trace} cannot be read ({printable(repr(error))}); move it away") from error
 
 
 def seconds_of_trace(trace: Path, iterations: int) -> float:
@@ -61,8 +73,9 @@ def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str
     if skip != "stored":
         return skip
     searched = stored_path(results, model, method)
-    if searched.exists():
-        return str(json.loads(searched.read_text())["skip"])
+    found = read_json(searched, Stored)
+    if found is not None:
+        return str(found["skip"])
     shipped = Path(model["skip_sets"]) if model["skip_sets"] else None
     if shipped is not None and shipped.exists():
         sets = json.loads(shipped.read_text())

@@ -7,6 +7,7 @@ from typing import Any
 from skipbench.report.cell import MISSING, value_at
 from skipbench.report.definitions import DEFINITIONS, EMBEDDED_MODEL
 from skipbench.report.measured import SCORES
+from skipbench.report.origins import origin_of, origins, told
 from skipbench.report.paperjoin import Half
 
 Run = Mapping[str, Any]
@@ -62,11 +63,19 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
             f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences of C4); their zeros are "
             f"multiplied as any weight, without a sparse kernel."
         )
-    for name in ("commit", "device"):
-        if len(several := _values(measured, name)) > 1:
-            lines.append(f"The runs are from {len(several)} {name}s: {', '.join(several)}; compare them with care.")
+    lines += _origins(measured)
     if any(value_at(run, "provenance", "dirty") for run in measured):
         lines.append("Some runs were made with uncommitted changes to the code.")
+    return lines
+
+
+def _origins(measured: Sequence[Run]) -> list[str]:
+    """A line for each commit, device and version that the runs are from, with the rows that are its own."""
+    marks = origins(measured)
+    lines = [f"The runs are from {len(marks)} origins: compare them with care."] if marks else []
+    for origin, mark in marks.items():
+        own = dict.fromkeys(_named(run) for run in measured if origin_of(run) == origin)
+        lines.append(f"origin {mark}: {told(origin)}: {' | '.join(own)}.")
     return lines
 
 

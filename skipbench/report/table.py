@@ -10,9 +10,24 @@ from typing import Any
 
 from skipbench.report.cell import MISSING, exceptions, main_cells, markdown_grid, missing_reasons, value_at
 from skipbench.report.definitions import caution, definitions_for
+from skipbench.report.origins import origin_of, origins, told
 
 Run = Mapping[str, Any]
-COLUMNS = ("dataset", "model", "method", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless", "note")
+COLUMNS = (
+    "dataset",
+    "model",
+    "method",
+    "M",
+    "alpha",
+    "tau",
+    "TPT",
+    "E(Spd)",
+    "speedup",
+    "tok/s",
+    "lossless",
+    "origin",
+    "note",
+)
 NOTED = ("samples", "alpha", "E(Spd)", "speedup", "lossless")
 PROVENANCE = ("engine", "device", "commit", "date", "torch")
 
@@ -20,9 +35,11 @@ PROVENANCE = ("engine", "device", "commit", "date", "torch")
 def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     """One row a run, `COLUMNS` to text: grouped by dataset, then model, then method, each in order of appearance.
 
-    The best speedup of each dataset and model is bold; the note of a run without metrics is its reason.
+    The best speedup of each dataset and model is bold; the note of a run without metrics is its reason. Where runs
+    come from several commits, devices or versions, `origin` tells them apart.
     """
     best: dict[tuple[str, str], float] = {}
+    marks = origins(_grouped(runs))
     for run in runs:
         if (speedup := _speedup(run)) is not None:
             best[_block(run)] = max(speedup, best.get(_block(run), speedup))
@@ -33,19 +50,21 @@ def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
         if _speedup(run) is not None and _speedup(run) == best[_block(run)]:
             cells["speedup"] = f"**{cells['speedup']}**"
         names = {name: str(run.get(name) or MISSING) for name in ("dataset", "model", "method")}
-        rows.append({**names, **cells, "note": _note(run)})
+        mark = marks.get(origin_of(run), "") if metrics else ""
+        rows.append({**names, **cells, "origin": mark, "note": _note(run)})
     return rows
 
 
 def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
     """The table with its notes, definitions and provenance; columns without any content are left out."""
     rows = table_rows(runs)
-    columns = [c for c in COLUMNS if c != "note" or any(row["note"] for row in rows)]
+    columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
     warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
     parts = [
         f"## {title}",
         markdown_grid([columns, *([row[c] for c in columns] for row in rows)]) if rows else "No runs.",
         *([f"**{warning}**"] if warning else []),
+        "\n".join(f"- origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()),
         "\n".join(f"- {note}" for note in notes),
         "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(columns)),
         "; ".join(f"{name}: {', '.join(values)}" for name, values in _provenance(runs).items()),

@@ -3,18 +3,40 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.formats import csv, html, latex, markdown
 from skipbench.report.papertable import paper_table
 from skipbench.report.published import paper_of
 from skipbench.report.table import csv_table, markdown_table
+from skipbench.runs.reading import printable, strict_json
+from skipbench.runs.shapes import Metrics
 
 Run = Mapping[str, Any]
 _ABOUT = ("model", "method", "dataset", "keys", "stands_for", "metrics", "reason")
 # What tables say of a run's origin: no name of a machine, a folder or a person, so that a summary can be published.
-_ORIGIN = ("engine", "device", "dtype", "torch", "commit", "dirty", "date")
+_ORIGIN = ("engine", "device", "cpu", "dtype", "torch", "transformers", "commit", "dirty", "date")
+
+
+class _Shown(TypedDict):
+    """A run in a summary, as far as tables rely on it."""
+
+    model: str | None
+    method: str | None
+    dataset: str | None
+    keys: dict[str, Any]
+    metrics: Metrics | None
+    reason: str | None
+    provenance: dict[str, Any]
+
+
+class _Summary(TypedDict):
+    experiment: str
+    scale: str
+    runs: list[_Shown]
 
 
 def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:
@@ -37,12 +59,13 @@ def texts(written: str) -> dict[str, str]:
         SkipbenchError: it is something else.
     """
     try:
-        found = json.loads(written)
-        name, scale, runs = found["experiment"], found["scale"], found["runs"]
-    except (ValueError, KeyError, TypeError) as error:
+        found = strict_json(written)
+        msgspec.convert(found, _Summary)
+    except (ValueError, RecursionError) as error:
         raise SkipbenchError(
-            f"no summary of a table ({error!r}); write it with python -m skipbench table NAME"
+            f"no summary of a table ({printable(str(error))}); write it with python -m skipbench table NAME"
         ) from error
+    name, scale, runs = found["experiment"], found["scale"], found["runs"]
     own = paper_of(name)
     if own is None or not own[1].startswith("table"):
         return {"md": markdown_table(f"Experiment {name}", runs), "csv": csv_table(runs)}

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from skipbench.errors import SkipbenchError
+from skipbench.runs.reading import printable, read_bytes, strict_json
+from skipbench.runs.record import Count
 
 
 @dataclass(frozen=True)
 class Completion:
     """What vanilla and the method wrote behind one prompt, and what their texts are compared with."""
 
-    index: int
+    index: Count
     id: str
     prompt: str
     reference: dict[str, Any]
@@ -23,25 +27,30 @@ class Completion:
     method: str
 
 
+_DECODER = msgspec.json.Decoder(Completion)
+_FIELDS = {f.name for f in dataclasses.fields(Completion)}
+
+
 def dump_completion(completion: Completion) -> str:
     """One line of JSON, without a line break."""
     return json.dumps(dataclasses.asdict(completion), separators=(",", ":"), allow_nan=False)
 
 
-def parse_completion(line: str) -> Completion:
+def parse_completion(line: str | bytes) -> Completion:
     """Reads one line. Raises SkipbenchError for anything else than a completion."""
     try:
-        found = Completion(**json.loads(line))
-    except (json.JSONDecodeError, TypeError) as error:
-        raise SkipbenchError(f"not a completion: {line[:80]!r} ({error})") from error
-    if not (isinstance(found.index, int) and isinstance(found.vanilla, str) and isinstance(found.method, str)):
-        raise SkipbenchError(f"not a completion: {line[:80]!r}")
-    return found
+        data = line.encode() if isinstance(line, str) else line
+        raw = strict_json(data)
+        if not isinstance(raw, dict) or raw.keys() - _FIELDS:
+            raise ValueError("other fields")
+        return _DECODER.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise SkipbenchError(f"not a completion: {line[:80]!r} ({printable(str(error))})") from error
 
 
 def _lines(path: Path) -> list[bytes]:
     """Whole lines: what stands behind the last line break was being written when the process died."""
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return (read_bytes(path) or b"").split(b"\n")[:-1]
 
 
 def read_completions(path: Path) -> list[Completion]:
@@ -53,7 +62,7 @@ def read_completions(path: Path) -> list[Completion]:
     found: dict[int, Completion] = {}
     for number, line in enumerate(_lines(path), 1):
         try:
-            completion = parse_completion(line.decode(errors="replace"))
+            completion = parse_completion(line)
         except SkipbenchError as error:
             raise SkipbenchError(f"{path}, line {number}: {error}") from error
         if completion.index in found:
@@ -76,6 +85,6 @@ def cut_unfinished(path: Path, finished: Collection[int]) -> None:
 
 def _is_of(line: bytes, finished: Collection[int]) -> bool:
     try:
-        return parse_completion(line.decode(errors="replace")).index in finished
+        return parse_completion(line).index in finished
     except SkipbenchError:
         return False

@@ -5,28 +5,32 @@ Only counts, tokens and seconds are stored; every ratio is derived in `skipbench
 
 import dataclasses
 import json
-import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
 
 from skipbench.errors import SkipbenchError
+from skipbench.runs.reading import LARGEST, printable, strict_json
 
 FORMAT = 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST - 1)]
+Time = Annotated[float, msgspec.Meta(ge=0)]
 Lossless = Literal["identical", "tie", "diverged", "sampled", "failed"]
 
 
 class Round(NamedTuple):
     """One draft-verify cycle."""
 
-    steps: int
+    steps: Count
     """Draft steps: forward passes of the drafting model (a lookup that needs none counts one a guessed token)."""
-    nodes: int
+    nodes: Count
     """Proposed tokens; more than `steps` for a tree."""
-    accepted: int
+    accepted: Count
     """Proposed tokens that verification accepted, before any cut at EOS or at the token limit."""
-    chain: int
+    chain: Count
     """Those of them that lie on the chain of first choices."""
-    emitted: int
+    emitted: Count
     """Tokens credited to the output by this round, bonus included, after the cut."""
 
 
@@ -34,11 +38,11 @@ class Round(NamedTuple):
 class Seconds:
     """Wall-clock of one arm on one sample, by phase; `other` is the rest of the decode time."""
 
-    prefill: float
-    draft: float
-    verify: float
-    adapt: float
-    other: float
+    prefill: Time
+    draft: Time
+    verify: Time
+    adapt: Time
+    other: Time
 
     @property
     def decode(self) -> float:
@@ -53,7 +57,7 @@ class Seconds:
 class Arm:
     """What vanilla, or the method, did on one prompt."""
 
-    tokens: list[int]
+    tokens: list[Count]
     """Emitted ids: cut at the first EOS (counted) or at the token limit; the first comes from the prefill."""
     rounds: list[Round]
     seconds: Seconds
@@ -67,7 +71,7 @@ class Arm:
 class Divergence:
     """Where the method's tokens leave vanilla's, and how close the target's two best tokens were there."""
 
-    position: int
+    position: Count
     vanilla_token: int
     method_token: int
     logit_gap: float
@@ -78,10 +82,10 @@ class Divergence:
 class Sample:
     """One prompt, decoded by vanilla and by the method in turns."""
 
-    index: int
+    index: Count
     id: str
     prompt_hash: str
-    prompt_tokens: int
+    prompt_tokens: Count
     order: list[str]
     vanilla: Arm
     method: Arm
@@ -100,33 +104,48 @@ class Sample:
     format: int = FORMAT
 
 
+_DECODER = msgspec.json.Decoder(Sample)
+_FIELDS = {f.name for f in dataclasses.fields(Sample)}
+_ARM_FIELDS = {f.name for f in dataclasses.fields(Arm)}
+_SECONDS = {f.name for f in dataclasses.fields(Seconds)}
+
+
 def dump(sample: Sample) -> str:
-    """One line of JSON, without a line break."""
-    return json.dumps(dataclasses.asdict(sample), separators=(",", ":"), allow_nan=False)
+    """One line of JSON, without a line break; raises ValueError for a number that is not finite."""
+    # The encoder writes NaN as null: json refuses it. Afterwards `parse` knows the line by its encoding.
+    text = json.dumps(dataclasses.asdict(sample), allow_nan=False)
+    return msgspec.json.encode(msgspec.json.decode(text)).decode()
 
 
-def parse(line: str) -> Sample:
-    """Reads one line. Raises SkipbenchError for a record of another format version or with other fields."""
+def parse(line: str | bytes) -> Sample:
+    """Reads one line. Raises SkipbenchError for a record of another format version, or with other fields or types."""
     try:
-        raw = json.loads(line)
-        found = raw["format"]
-    except (json.JSONDecodeError, TypeError, KeyError) as error:
-        raise SkipbenchError(f"not a sample record: {line[:80]!r} ({error!r})") from error
-    if found != FORMAT:
+        data = line.encode() if isinstance(line, str) else line
+        try:
+            found = _DECODER.decode(data)
+        except (msgspec.MsgspecError, ValueError):
+            _check(data)  # may know better what is wrong
+            raise
+        # A line that is what would be written of it holds no name twice and none that is unknown. Any other is looked through.
+        if found.format != FORMAT or msgspec.json.encode(found) != data:
+            _check(data)
+    except (ValueError, RecursionError) as error:
+        raise SkipbenchError(f"not a sample record: {data[:80]!r} ({printable(str(error))})") from error
+    return found
+
+
+def _check(data: bytes) -> None:
+    """Raises SkipbenchError for another format or other fields, ValueError for what is not strict JSON."""
+    raw = strict_json(data)
+    if not isinstance(raw, dict) or "format" not in raw:
+        raise ValueError("it names no format")
+    if raw["format"] != FORMAT:
         raise SkipbenchError(
-            f"record of format {found!r}, but this version reads format {FORMAT}; "
+            f"record of format {raw['format']!r}, but this version reads format {FORMAT}; "
             f"rerun into another results folder, or read it with the version named in its provenance.json"
         )
-    try:
-        raw["vanilla"], raw["method"] = _arm(raw["vanilla"]), _arm(raw["method"])
-        raw["divergence"] = Divergence(**raw["divergence"]) if raw["divergence"] else None
-        return Sample(**raw)
-    except (AttributeError, TypeError, KeyError, ValueError) as error:
-        raise SkipbenchError(f"sample record with wrong fields: {error}") from error
-
-
-def _arm(raw: dict[str, Any]) -> Arm:
-    seconds = Seconds(**raw.pop("seconds"))
-    if not all(math.isfinite(v) and v >= 0 for v in dataclasses.astuple(seconds)):
-        raise ValueError(f"seconds out of range: {seconds}")
-    return Arm(seconds=seconds, rounds=[Round(*r) for r in raw.pop("rounds")], **raw)
+    arms = [arm for arm in (raw.get("vanilla"), raw.get("method")) if isinstance(arm, dict)]
+    times = [arm["seconds"] for arm in arms if isinstance(arm.get("seconds"), dict)]
+    known = [(raw, _FIELDS), *((arm, _ARM_FIELDS) for arm in arms), *((of, _SECONDS) for of in times)]
+    if unknown := sorted({name for found, names in known for name in found.keys() - names}):
+        raise ValueError(f"unknown fields {unknown}")

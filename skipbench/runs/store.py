@@ -20,7 +20,9 @@ import yaml
 from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, cut_unfinished, dump_completion, read_completions
 from skipbench.runs.provenance import portable
+from skipbench.runs.reading import check_name, printable, read_bytes, read_json, read_yaml
 from skipbench.runs.record import Sample, dump, parse
+from skipbench.runs.shapes import Metrics, Origin, Status, check_config
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -48,7 +50,7 @@ def append_line(path: Path, line: str) -> None:
     """
     data = line.encode() + b"\n"
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise _not_writable(path.parent, error) from error
     before = os.fstat(handle).st_size
@@ -68,14 +70,16 @@ def append_line(path: Path, line: str) -> None:
 
 def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
     """Numbered lines of an append-only file, without a torn last one; `repair` also cuts that off the file."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
+    return ((number, line.decode(errors="surrogateescape")) for number, line in _lines(path, repair))
+
+
+def _lines(path: Path, repair: bool) -> list[tuple[int, bytes]]:
+    data = read_bytes(path) or b""
     end = data.rfind(b"\n") + 1
     if repair and end < len(data):
         os.truncate(path, end)
-    # str.splitlines would also break a damaged line at a carriage return or a separator, and number the rest wrongly
-    yield from enumerate((line.decode(errors="replace") for line in data[:end].split(b"\n")[:-1]), 1)
+    # bytes.splitlines would also break a damaged line at a carriage return, and number the rest wrongly
+    return list(enumerate(data[:end].split(b"\n")[:-1], 1))
 
 
 def _not_writable(folder: Path, error: OSError) -> SkipbenchError:
@@ -90,38 +94,40 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
     Raises:
         SkipbenchError: another line is unreadable, or an index occurs twice.
     """
-    lines = list(read_lines(path, repair))
-    samples: list[Sample] = []
+    return list(each_sample(path, repair))
+
+
+def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
+    """`read_samples`, one at a time: many are read faster where none is kept."""
+    lines = _lines(path, repair)
+    seen: set[int] = set()
     for number, line in lines:
         try:
-            samples.append(parse(line))
+            sample = parse(line)
         except SkipbenchError as error:
             if number == len(lines) and not _is_json(line):
                 if repair:
                     os.truncate(path, path.read_bytes()[:-1].rfind(b"\n") + 1)
-                break
+                return
             raise SkipbenchError(f"{path}, line {number}: {error}") from error
-    indices = [s.index for s in samples]
-    if len(set(indices)) != len(indices):
-        raise SkipbenchError(f"{path}: samples {sorted({i for i in indices if indices.count(i) > 1})} occur twice")
-    return samples
+        if sample.index in seen:
+            raise SkipbenchError(f"{path}, line {number}: samples [{sample.index}] occur twice")
+        seen.add(sample.index)
+        yield sample
 
 
-def _is_json(line: str) -> bool:
+def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, UnicodeDecodeError):
         return False
+    except (ValueError, RecursionError):  # JSON, but not of any record
+        return True
     return True
 
 
 def _differences(path: Path, config: dict[str, Any]) -> list[str]:
-    try:
-        before = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SkipbenchError(f"{path} cannot be read ({error}); move the folder away") from error
-    if not isinstance(before, dict):
-        raise SkipbenchError(f"{path} holds no settings; move the folder away")
+    before = read_yaml(path) or {}
     return sorted(str(k) for k in {*before, *config} if before.get(k) != config.get(k))
 
 
@@ -129,11 +135,14 @@ def acquire(folder: Path) -> int:
     """Makes the folder and takes its lock; returns the open lock, which closing gives back.
 
     Raises:
-        SkipbenchError: not writable, without locks, or held by another process.
+        SkipbenchError: not writable, a symbolic link, without locks, or held by another process.
     """
+    check_name(folder)
+    if folder.is_symlink():
+        raise SkipbenchError(f"{folder} is a symbolic link; remove it, or link the whole results folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise _not_writable(folder, error) from error
     try:
@@ -142,7 +151,7 @@ def acquire(folder: Path) -> int:
         holder = os.read(lock, 200).decode(errors="replace")
         os.close(lock)
         raise SkipbenchError(
-            f"{folder} is being written by another process ({holder}); wait for it, or stop it"
+            f"{folder} is being written by another process ({printable(holder)}); wait for it, or stop it"
         ) from error
     except OSError as error:
         os.close(lock)
@@ -154,6 +163,23 @@ def acquire(folder: Path) -> int:
 
 BEAT_S = 5.0
 """A sign of life is given after a sample, and not more often than this: it may be a round trip to a file server."""
+
+
+def _sign(lock: int) -> None:
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder for this process alone; raises what `acquire` raises."""
+    lock = acquire(folder)
+    try:
+        with contextlib.suppress(OSError):  # a full disk has no room for a name
+            _sign(lock)
+        yield
+    finally:
+        os.close(lock)
 
 
 class RunStore:
@@ -177,8 +203,7 @@ class RunStore:
             raise
 
     def _settle(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"pid {os.getpid()} on {socket.gethostname()}".encode())
+        _sign(self._lock)
         path = self.folder / "config.yaml"
         text = yaml.safe_dump(portable(config), sort_keys=False)
         if path.exists():
@@ -233,6 +258,8 @@ class RunStore:
         try:
             write_atomic(self.folder / name, text)
         except OSError as error:
+            if name == "status.json" and _overwrite(self.folder / name, text):
+                return
             raise SkipbenchError(
                 f"cannot write {self.folder / name}: {error}; free some space and run the same command again"
             ) from error
@@ -261,17 +288,34 @@ def record_failure(folder: Path, reason: str) -> None:
             os.close(lock)
 
 
+def _overwrite(path: Path, text: str) -> bool:
+    """Writes over a small file where a full disk has no room for a new one: its block is there. Returns whether that went well."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        data = text.encode().ljust(os.fstat(handle).st_size)  # at once: no reader sees two texts
+        return os.pwrite(handle, data, 0) == len(data)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
 def load_run(folder: Path) -> dict[str, Any]:
-    """What a folder says of its run, for reports: `config`, `provenance`, `status`, `metrics`, each `None` if missing."""
+    """What a folder says of its run, for reports: `config`, `provenance`, `status`, `metrics`, each `None` if missing.
 
-    def read(name: str) -> Any:
-        path = folder / name
-        return json.loads(path.read_text()) if path.exists() else None
-
-    config = folder / "config.yaml"
+    Raises:
+        SkipbenchError: a file cannot be read, is a link, or holds something else.
+    """
+    check_name(folder)
+    config = read_yaml(folder / "config.yaml")
+    if config is not None:
+        check_config(folder / "config.yaml", config)
     return {
-        "config": yaml.safe_load(config.read_text()) if config.exists() else None,
-        "provenance": read("provenance.json"),
-        "status": read("status.json"),
-        "metrics": read("metrics.json"),
+        "config": config,
+        "provenance": read_json(folder / "provenance.json", Origin),
+        "status": read_json(folder / "status.json", Status),
+        "metrics": read_json(folder / "metrics.json", Metrics),
     }

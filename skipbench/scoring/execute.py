@@ -49,7 +49,7 @@ def score_run(
     config, metrics = state["config"], state["metrics"]
     if config is None:
         raise SkipbenchError(f"{folder} holds no run; give the folder of one, or its name below results/runs")
-    scorer = config["dataset"]["scorer"]
+    scorer = config.get("dataset", {}).get("scorer")
     if scorer not in EXECUTED:
         return None
     if metrics is None:

@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from skipbench.errors import SkipbenchError
-from skipbench.runs.store import append_line, read_lines
+from skipbench.runs.reading import printable, strict_json
+from skipbench.runs.store import append_line, held, read_lines
 from skipbench.search.strategies import Bayes, Strategy
 from skipbench.skipset import SkipSet
 
@@ -54,8 +57,21 @@ def search(
 
     Raises:
         SkipbenchError: the trace belongs to other settings or to another course of the strategy, is damaged before its
-            last line or not writable, or no trial had a value.
+            last line, not writable or written by another process, or no trial had a value.
     """
+    with held(trace.parent):
+        return _search(objective, strategy, layers, iterations, trace, settings, progress)
+
+
+def _search(
+    objective: Objective,
+    strategy: Strategy,
+    layers: int,
+    iterations: int,
+    trace: Path,
+    settings: dict[str, Any],
+    progress: Callable[[Trial, Trial], None] | None,
+) -> Trial:
     done = _open(trace, settings, layers, iterations)
     worst: float | None = None
     best: Trial | None = None
@@ -119,18 +135,12 @@ def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> lis
     settings = json.loads(json.dumps(settings))  # as a trace gives them back: a tuple becomes a list
     lines = list(read_lines(trace, repair=True))
     if not lines:
-        try:
-            trace.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SkipbenchError(
-                f"{trace.parent} is not writable ({error}); choose another with results=FOLDER"
-            ) from error
         append_line(trace, json.dumps({"settings": settings}))
         return []
     try:
-        before = json.loads(lines[0][1])["settings"]
+        before = strict_json(lines[0][1])["settings"]
         keys = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SkipbenchError(f"{trace}, line 1: not the settings of a search ({error!r})") from error
     if keys:
         raise SkipbenchError(
@@ -141,12 +151,12 @@ def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> lis
 
 def _trial(trace: Path, number: int, line: str, layers: int) -> Trial:
     try:
-        trial = Trial(**json.loads(line))
+        trial: Trial = msgspec.convert(strict_json(line), Trial)
         SkipSet.parse(trial.skip, layers)
         if trial.value is not None and not math.isfinite(trial.value):
             raise ValueError(f"value {trial.value}")
         if trial.iteration != number - 2:
             raise ValueError(f"iteration {trial.iteration} where {number - 2} belongs")
-    except (SkipbenchError, ValueError, TypeError, AttributeError) as error:
-        raise SkipbenchError(f"{trace}, line {number}: not a trial ({error})") from error
+    except (SkipbenchError, ValueError, RecursionError) as error:
+        raise SkipbenchError(f"{trace}, line {number}: not a trial ({printable(str(error))})") from error
     return trial

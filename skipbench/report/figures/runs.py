@@ -63,6 +63,8 @@ def read_run(
     if not samples:
         raise SkipbenchError(f"{folder} has no sound sample; see its status.json")
     settings = state["config"]
+    if missing := [group for group in ("model", "method", "dataset", "engine") if group not in settings]:
+        raise SkipbenchError(f"{folder / 'config.yaml'} has no {', '.join(missing)}; move the folder away")
     origin = state["provenance"] or {}
     return Run(
         folder=str(folder),

@@ -12,6 +12,7 @@ from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reaso
 from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import pieces_of, tokenizer_of
 from skipbench.runs.completions import read_completions
+from skipbench.runs.reading import printable, run_folders
 from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
 
@@ -25,8 +26,7 @@ Found = dict[str, Any]
 def all_runs(results: Path) -> list[Found]:
     """Every folder under `results/runs`, by name: `id`, `cells` (column to text), `sort` (column to number) and `detail`."""
     tokenizers = functools.cache(tokenizer_of)
-    folders = sorted(p for p in (results / "runs").glob("*") if p.is_dir())
-    return [one_run(folder, tokenizers) for folder in folders]
+    return [one_run(folder, tokenizers) for folder in run_folders(results)]
 
 
 def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
@@ -58,10 +58,10 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
         }
     except (SkipbenchError, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
         return {
-            "id": folder.name,
+            "id": printable(folder.name),
             "cells": dict.fromkeys(COLUMNS, MISSING) | {"note": f"cannot be read: {error}"},
             "sort": {},
-            "detail": {"unreadable": f"{folder.name}: {error}"},
+            "detail": {"unreadable": printable(f"{folder.name}: {error}")},
         }
     return {"id": folder.name, "cells": cells, "sort": _sort_values(metrics), "detail": detail}
 

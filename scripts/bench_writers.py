@@ -1,0 +1,149 @@
+"""Many processes on one results folder: `python scripts/bench_writers.py RUN [CELLS PROCESSES]`.
+
+RUN is the folder of a real run; a cell writes its records under other settings and decodes nothing, so that what is timed is the
+store alone. Cells are taken by each process in the same order: the second on a cell leaves it with a message, and goes on. One more
+process renders a table all the while. Printed is the store's time a cell, by one process and by many, against the seconds that the
+real run decoded.
+"""
+
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+from skipbench.report.table import markdown_table
+from skipbench.runs.index import build, read_runs, table_runs
+from skipbench.runs.provenance import config_hash, run_name
+from skipbench.runs.reading import read_json, read_yaml, run_folders
+from skipbench.runs.record import Sample
+from skipbench.runs.store import RunStore, load_run, read_samples
+
+Told = dict[str, Any]
+
+
+def write_cells(run: Path, results: Path, cells: int, share: int, pipe: Any) -> None:
+    """Takes every cell that nobody has; tells how many, how many another process had, and the seconds in the store."""
+    samples, metrics = read_samples(run / "samples.jsonl"), read_json(run / "metrics.json", dict)
+    config, origin = read_yaml(run / "config.yaml") or {}, read_json(run / "provenance.json", dict)
+    told: Counter[str] = Counter()
+    spent, processor = 0.0, 0.0
+    pipe.recv()  # all begin at once
+    # The first cells are fought for by all; from there on each begins elsewhere, as tasks of an array do.
+    order = [*range(min(20, cells)), *(range(share, cells)), *range(share)]
+    for seed in order:
+        settings = config | {"seed": seed}
+        folder = results / "runs" / run_name(["tiny", "cell"], config_hash(settings))
+        began, busy = time.perf_counter(), time.process_time()
+        try:
+            if (load_run(folder)["status"] or {}).get("state") == "done":
+                told["done already"] += 1
+                continue
+            write(folder, settings, origin, samples, metrics)
+        except SkipbenchError as error:
+            if "another process" not in str(error):
+                raise
+            told["held by another"] += 1
+            continue
+        told["written"] += 1
+        spent, processor = spent + time.perf_counter() - began, processor + time.process_time() - busy
+    pipe.send((dict(told), spent, processor))
+
+
+def write(folder: Path, settings: Told, origin: Told, samples: list[Sample], metrics: Told) -> None:
+    """All that a run asks of its folder."""
+    store = RunStore(folder, settings, origin)
+    try:
+        there = {s.index for s in store.samples()}
+        if (load_run(folder)["status"] or {}).get("state") == "done":
+            return
+        store.status("running")
+        for sample in samples:
+            if sample.index not in there:
+                store.append(sample)
+        store.write_metrics(metrics)
+        store.status("done")
+    finally:
+        store.close()
+
+
+def render(results: Path, pipe: Any) -> None:
+    """Tables while others write; every row is a whole one or has no numbers."""
+    tables = 0
+    while not pipe.poll():
+        if run_folders(results):
+            assert not build(results).unreadable
+            runs = read_runs(results)
+            text = markdown_table("writers", table_runs(runs))
+            assert text.count("not run") + text.count("| tiny") >= len(runs)
+            assert runs[runs.state == "done"].M.notna().all()
+            tables += 1
+    pipe.send(tables)
+
+
+def campaign(run: Path, results: Path, cells: int, processes: int) -> tuple[Counter[str], float, float, float, int]:
+    """What the writers tell, summed; seconds in the store by the clock and of processor; seconds in all; tables rendered."""
+    context = multiprocessing.get_context("spawn")
+    ends = [context.Pipe() for _ in range(processes + 1)]
+    jobs = [
+        context.Process(target=write_cells, args=(run, results, cells, i * cells // processes, ends[i][1]))
+        for i in range(processes)
+    ]
+    jobs.append(context.Process(target=render, args=(results, ends[-1][1])))
+    for job in jobs:
+        job.start()
+    for _, far in ends:
+        far.close()  # so that the death of a process is noticed
+    began = time.perf_counter()
+    for end, _ in ends[:-1]:
+        end.send("go")
+    told, spent, processor = Counter[str](), 0.0, 0.0
+    for end, _ in ends[:-1]:
+        counts, seconds, busy = end.recv()
+        told, spent, processor = told + Counter(counts), spent + seconds, processor + busy
+    took = time.perf_counter() - began
+    ends[-1][0].send("stop")
+    tables = ends[-1][0].recv()
+    for job in jobs:
+        job.join()
+    return told, spent, processor, took, tables
+
+
+def check(run: Path, results: Path, cells: int) -> None:
+    """Nothing lost, nothing twice, every cell done."""
+    wanted = read_samples(run / "samples.jsonl")
+    folders = run_folders(results)
+    assert len(folders) == cells, f"{len(folders)} of {cells} cells"
+    for folder in folders:
+        assert load_run(folder)["status"]["state"] == "done", folder
+        assert read_samples(folder / "samples.jsonl") == wanted, folder
+    made = build(results)
+    assert (made.runs, made.samples, made.unreadable) == (cells, cells * len(wanted), [])
+
+
+def main() -> None:
+    run, (cells, processes) = Path(sys.argv[1]), map(int, sys.argv[2:4] or (500, 8))
+    decoded = sum(s.vanilla.seconds.total + s.method.seconds.total for s in read_samples(run / "samples.jsonl"))
+    each = {}
+    for writers in (1, processes):
+        with tempfile.TemporaryDirectory() as folder:
+            told, spent, processor, took, tables = campaign(run, Path(folder), cells, writers)
+            check(run, Path(folder), cells)
+        each[writers] = spent / cells, processor / cells
+        print(
+            f"{writers} processes: {cells} cells in {took:.1f} s, {json.dumps(told)}, {tables} tables meanwhile; in the store "
+            f"{1000 * spent / cells:.1f} ms a cell by the clock, {1000 * processor / cells:.1f} ms of processor"
+        )
+    more = [many - one for one, many in zip(each[1], each[processes], strict=True)]
+    print(
+        f"a real cell decodes for {decoded:.2f} s: {processes} processes cost {100 * more[0] / decoded:.2f} % of it more by the "
+        f"clock, {100 * more[1] / decoded:.2f} % more of the processor"
+    )
+
+
+if __name__ == "__main__":
+    main()

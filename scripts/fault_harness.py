@@ -1,0 +1,283 @@
+"""Short runs of the embedded model, disturbed again and again: `python scripts/fault_harness.py [FAULTS] [SEED]`.
+
+After every fault the records must be readable, hold what they held, and nothing twice; a run that is done must equal an undisturbed
+one in every token and count. Runs are real ones, in processes forked from this one so that torch is loaded once.
+
+Faults: SIGKILL and SIGTERM at a random moment; a full disk (a small tmpfs where mounting is allowed, else a limit on the size of
+files, which gives the same error of the same calls); read-only results; a clock set back in the run's process; a last line that is
+torn, garbage or zeros, as a machine that lost its power may leave it.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # no threads: this process forks
+SAMPLES = 12
+WORDS = [
+    "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "dataset=mini-math", "stop@method.stop=adaptive",
+    f"limit={SAMPLES}", "dataset.max_new_tokens=16", "engine.warmup=0",
+]  # fmt: skip
+ROOM = "64m"
+
+
+class Disk:
+    """The folder of results: on a small file system of its own where that is allowed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", folder], capture_output=True)
+        self.mounted = made.returncode == 0
+
+    def options(self, text: str) -> bool:
+        """Whether the file system could be given other options."""
+        if not self.mounted:
+            return False
+        return subprocess.run(["mount", "-o", f"remount,{text}", self.folder], capture_output=True).returncode == 0
+
+    def used(self) -> int:
+        found = os.statvfs(self.folder)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+    def close(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", "-l", self.folder], check=True)
+
+
+def start(results: Path, prepare: Callable[[], None]) -> int:
+    """A run in a process of its own, as the command line starts it; returns its process id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 99
+    try:
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for handle in (0, 1, 2):
+            os.dup2(quiet, handle)
+        prepare()
+        from skipbench.cli import main
+
+        sys.argv = ["skipbench", *WORDS, f"results={results}"]
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        os._exit(code)
+
+
+def wait(child: int, seconds: float | None = None) -> int | None:
+    """Its exit status (negative: the signal that ended it), None while it runs on after `seconds`."""
+    end = None if seconds is None else time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(child, 0 if end is None else os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if end is not None and time.monotonic() > end:
+            return None
+        time.sleep(0.002)
+
+
+def until(child: int, results: Path, more: int) -> None:
+    """Waits until the run has written so many samples more, or is about to end."""
+
+    def lines() -> int:
+        return sum(p.read_bytes().count(b"\n") for p in results.glob("runs/*/samples.jsonl"))
+
+    goal = min(lines() + more, SAMPLES - 1)
+    while lines() < goal and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        time.sleep(0.002)
+
+
+def records(results: Path) -> dict[int, Any]:
+    """Every sample without its seconds. Raises what a reader raises."""
+    from skipbench.runs.store import read_samples
+
+    found = {}
+    for path in results.glob("runs/*/samples.jsonl"):
+        for sample in read_samples(path):
+            raw = json.loads(json.dumps(sample, default=lambda s: s.__dict__))
+            for arm in ("vanilla", "method"):
+                del raw[arm]["seconds"]
+            found[sample.index] = raw
+    return found
+
+
+def check(results: Path, before: dict[int, Any], whole: dict[int, Any]) -> tuple[dict[int, Any], str | None]:
+    """The records and the state; asserts that nothing is lost, changed, or told by a table that is not so."""
+    from skipbench.report.table import markdown_table
+    from skipbench.runs.completions import read_completions
+    from skipbench.runs.index import build, read_runs, table_runs
+    from skipbench.runs.reading import run_folders
+    from skipbench.runs.store import load_run
+
+    now = records(results)
+    assert before.keys() <= now.keys(), f"lost: {sorted(before.keys() - now.keys())}"
+    assert all(now[i] == whole[i] for i in now), "a record is not that of an undisturbed run"
+    state = None
+    for folder in run_folders(results):
+        loaded = load_run(folder)
+        state = (loaded["status"] or {}).get("state")
+        assert now.keys() <= {c.index for c in read_completions(folder / "completions.jsonl")}, "a text is lost"
+        assert state != "done" or now.keys() == whole.keys(), "done, but samples are missing"
+        if os.access(results, os.W_OK) and loaded["config"]:
+            build(results)
+            text = markdown_table("harness", table_runs(read_runs(results)))
+            shown = f"{SAMPLES}/{SAMPLES}" in text
+            assert shown == (loaded["metrics"] is not None), "the table is not of the records"
+            assert not shown or now.keys() == whole.keys(), "a table of a part"
+    return now, state
+
+
+def hurt_tail(results: Path, rng: random.Random, whole: Path) -> str:
+    """Damages the end of `samples.jsonl` as a crash may."""
+    paths = list(results.glob("runs/*/samples.jsonl"))
+    if not paths:
+        return "tail: nothing there"
+    (real,) = whole.glob("runs/*/samples.jsonl")
+    line = real.read_bytes().split(b"\n")[rng.randrange(SAMPLES)]
+    kinds = {
+        "torn": line[: rng.randrange(1, len(line))],
+        "garbage": rng.randbytes(rng.randrange(1, 300)).replace(b"\n", b" "),
+        "garbage line": b"\x1b[2J{not json " + rng.randbytes(40).hex().encode() + b"\n",
+        "zeros": bytes(rng.randrange(1, 5000)),
+    }
+    kind = rng.choice(list(kinds))
+    with open(paths[0], "ab") as file:
+        file.write(kinds[kind])
+    return f"tail: {kind}"
+
+
+def set_back(rng: random.Random) -> None:
+    """In the run's process the time of day is years ago, and goes further back whenever it is asked for."""
+    now = [1e9]
+
+    def earlier() -> float:
+        now[0] -= 3600
+        return now[0]
+
+    class Back(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "datetime":
+            return datetime.fromtimestamp(earlier(), tz or UTC)
+
+    from skipbench.runs import provenance, store
+
+    time.time = earlier
+    store.datetime = provenance.datetime = Back  # type: ignore[attr-defined]
+
+
+def limit(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: float) -> str:
+    """One run with one fault; returns what it was."""
+    kind = rng.choice(["SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "full", "limit", "read-only", "clock", "tail"])
+    nothing: Callable[[], None] = lambda: None  # noqa: E731
+    if kind in ("SIGKILL", "SIGTERM", "clock"):
+        child = start(results, (lambda: set_back(rng)) if kind == "clock" else nothing)
+        if rng.random() < 0.7:  # among the samples, rather than while the model is loaded
+            until(child, results, rng.randrange(1, SAMPLES))
+        if wait(child, rng.random() * usual_s * 0.1) is None:
+            os.kill(child, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
+            wait(child)
+    elif kind == "full" and disk.mounted:
+        # statvfs of tmpfs tells whole pages, and so does its size
+        disk.options(f"size={disk.used() + 4096 * rng.randrange(0, 16)}")
+        code = wait(start(results, nothing))
+        state = next((json.loads(p.read_text())["state"] for p in results.glob("runs/*/status.json")), None)
+        disk.options(f"size={ROOM}")
+        assert code == 0 or state != "running", "a full disk left the state running"
+    elif kind in ("full", "limit"):
+        size = rng.randrange(200, 30_000)
+        wait(start(results, lambda: limit(size)))
+        kind = "limit"
+    elif kind == "read-only":
+        if not disk.options("ro"):
+            results.chmod(0o555)
+        wait(start(results, nothing))
+        if not disk.options(f"rw,size={ROOM}"):
+            results.chmod(0o755)
+    else:
+        return hurt_tail(results, rng, whole)
+    return kind
+
+
+def load_once() -> None:
+    """Everything that a run imports, and the model's files."""
+    import torch
+
+    import skipbench.bench.run
+    import skipbench.cli
+    import skipbench.runs.index  # noqa: F401
+    from skipbench.catalogue import known_models
+    from skipbench.compose import compose
+    from skipbench.lm.load import load
+
+    torch.set_num_threads(1)
+    load(compose(WORDS)["model"]["path"])
+    known_models()
+
+
+def main() -> None:
+    faults, seed = (int(a) for a in [*sys.argv[1:], "200", "0"][:2]) if len(sys.argv) < 3 else map(int, sys.argv[1:3])
+    rng = random.Random(seed)
+    load_once()
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole"
+        began = time.monotonic()
+        assert wait(start(whole, lambda: None)) == 0, "the undisturbed run failed"
+        usual_s = time.monotonic() - began
+        wanted = records(whole)
+        assert sorted(wanted) == list(range(SAMPLES))
+        disk = Disk(Path(folder) / "disk")
+        try:
+            count, ends = campaign(disk, rng, whole, wanted, usual_s, faults)
+        finally:
+            disk.close()
+    told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
+    print(
+        f"{faults} faults in {ends} runs of {SAMPLES} samples ({told}); {'tmpfs' if disk.mounted else 'no mount allowed'}: nothing "
+        f"lost, nothing twice, every record readable, {time.monotonic() - began:.0f} s"
+    )
+
+
+def campaign(
+    disk: Disk, rng: random.Random, whole: Path, wanted: dict[int, Any], usual_s: float, faults: int
+) -> tuple[Counter[str], int]:
+    """Runs, one after another, each struck until it is done or six times; then finished without a fault and compared."""
+    count: Counter[str] = Counter()
+    ends = 0
+    while sum(count.values()) < faults:
+        ends += 1
+        results = disk.folder / str(ends)
+        results.mkdir()
+        held: dict[int, Any] = {}
+        for _ in range(6):
+            if sum(count.values()) >= faults:
+                break
+            count[strike(disk, results, rng, whole, usual_s)] += 1
+            held, state = check(results, held, wanted)
+            if state == "done":
+                break
+        assert wait(start(results, lambda: None)) == 0, "the same command did not finish the run"
+        held, state = check(results, held, wanted)
+        assert state == "done" and held == wanted, (state, sorted(held))
+    return count, ends
+
+
+if __name__ == "__main__":
+    main()

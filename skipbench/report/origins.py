@@ -1,0 +1,38 @@
+"""Where the runs of one table come from: runs of different commits, devices or versions are told apart, row by row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from skipbench.report.cell import MISSING, value_at
+
+Run = Mapping[str, Any]
+TOLD_BY = ("commit", "dirty", "device", "torch", "transformers")
+"""What makes two runs of the same settings different runs."""
+
+
+def origin_of(run: Run) -> tuple[str, ...]:
+    """The run's values of `TOLD_BY`; a dash for what was not recorded."""
+    found = {name: value_at(run, "provenance", name) for name in TOLD_BY}
+    if found["device"] == "cpu":  # which is no device's name
+        found["device"] = value_at(run, "provenance", "cpu") or "cpu"
+    return tuple(MISSING if value is None else str(value) for value in found.values())
+
+
+def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
+    """A mark for each origin of the runs that have metrics, in the order of appearance; empty where there is only one."""
+    distinct = list(dict.fromkeys(origin_of(run) for run in runs if run.get("metrics")))
+    return {origin: _mark(i) for i, origin in enumerate(distinct)} if len(distinct) > 1 else {}
+
+
+def told(origin: tuple[str, ...]) -> str:
+    """An origin in words."""
+    commit, dirty, *others = origin
+    changed = " with uncommitted changes" if dirty == "True" else ""
+    named = [f"{name} {value}" for name, value in zip(TOLD_BY[2:], others, strict=True) if value != MISSING]
+    return ", ".join([f"commit {commit[:9]}{changed}", *named])
+
+
+def _mark(number: int) -> str:
+    """a, b, ..., z, aa, ab, ..."""
+    letter = chr(ord("a") + number % 26)
+    return letter if number < 26 else _mark(number // 26 - 1) + letter

@@ -1,0 +1,259 @@
+"""Results folders of several machines become one. Nothing is overwritten, and nothing of two origins becomes one run.
+
+A run is known by its folder's name, the hash of its settings, and by its origin: commit, device and versions. Runs of one name
+and origin are united sample by sample; of another origin, both are kept, the later one as `NAME.<hash of its origin>`.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+from skipbench.runs.completions import Completion, dump_completion, read_completions
+from skipbench.runs.provenance import config_hash
+from skipbench.runs.reading import printable, read_bytes, run_folders, strict_json
+from skipbench.runs.record import Sample, dump
+from skipbench.runs.store import RunStore, load_run, read_samples, write_atomic
+
+COPIED = ("config.yaml", "provenance.json", "scores.jsonl", "metrics.json", "table.md")
+OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")
+"""What is made of all samples together, and no longer true where some were added."""
+ORIGIN = ("commit", "dirty", "device", "versions", "model_commit", "rows_sha256", "prompts_sha256")
+_UNFINISHED = "merged before it was finished; the same command goes on"
+
+
+@dataclass
+class Merged:
+    """What became of a source: how often what was done, what is worth telling, and what the source alone still has."""
+
+    did: Counter[str] = field(default_factory=Counter)
+    said: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def counts(self) -> str:
+        return ", ".join(f"{number} {what}" for what, number in self.did.items()) or "nothing merged"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run as it was read: what is written is this, though its process may go on meanwhile."""
+
+    folder: Path
+    state: dict[str, Any]
+    files: dict[str, bytes]
+    samples: dict[int, Sample]
+    texts: dict[int, Completion]
+
+    @property
+    def done(self) -> bool:
+        return (self.state["status"] or {}).get("state") == "done"
+
+    def holds(self, other: "_Run") -> bool:
+        return self.samples.keys() >= other.samples.keys() and self.texts.keys() >= other.texts.keys()
+
+
+def merge_into(source: Path, target: Path) -> Merged:
+    """Brings the runs, searches and stored sets of `source` into `target`; a second time, that does nothing.
+
+    Tables, figures and the index are made again from the records, and latencies belong to their machine: they stay.
+
+    Raises:
+        SkipbenchError: the two are one folder, `target` is not writable, or another process merges into it. What of `source`
+            is refused is in `left`.
+    """
+    if source.resolve() == target.resolve():
+        raise SkipbenchError(f"{source} is the target itself")
+    done = Merged()
+    with _held(target):
+        for folder in run_folders(source):
+            with _refused(done):
+                _merge_run(_read(folder), target / "runs", done)
+        for kind, pattern in (("search", "*/trace.jsonl"), ("skip_sets", "*.json")):
+            with _refused(done):
+                if (source / kind).is_symlink():
+                    raise SkipbenchError(f"{source / kind} is a symbolic link; copy what it points to in its place")
+            for path in [] if (source / kind).is_symlink() else sorted((source / kind).glob(pattern)):
+                with _refused(done):
+                    _merge_file(path, target / path.relative_to(source), done)
+    return done
+
+
+@contextlib.contextmanager
+def _refused(done: Merged) -> Iterator[None]:
+    try:
+        yield
+    except SkipbenchError as error:
+        done.left.append(printable(str(error)))
+
+
+@contextlib.contextmanager
+def _held(target: Path) -> Iterator[None]:
+    """One merge at a time; what one that was killed has left half copied is removed."""
+    runs = target / "runs"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        lock = os.open(target / ".merge.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise SkipbenchError(f"{target} is not writable ({error})") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in runs.glob(".merge-*"):
+            shutil.rmtree(left)
+        yield
+    except BlockingIOError as error:
+        raise SkipbenchError(f"another process merges into {target}; wait for it") from error
+    except OSError as error:
+        raise SkipbenchError(
+            f"cannot write into {target}: {error}; free some space and run the same command again"
+        ) from error
+    finally:
+        os.close(lock)
+
+
+def origin_hash(provenance: dict[str, Any] | None) -> str:
+    """Six digits that depend on what tells two origins apart, and not on the machine's name or the time."""
+    origin = {name: (provenance or {}).get(name) for name in ORIGIN}
+    if origin["device"] == "cpu":
+        origin["device"] = (provenance or {}).get("cpu")
+    return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:6]
+
+
+def _name(folder: Path) -> tuple[str, str]:
+    """The run's name without a mark of its origin, and the hash in it."""
+    parts, _, last = folder.name.rpartition("_")
+    digest = last.partition(".")[0]
+    return f"{parts}_{digest}", digest
+
+
+def _read(folder: Path) -> _Run:
+    state = load_run(folder)
+    if state["config"] is None:
+        raise SkipbenchError(f"{folder} holds no run")
+    if config_hash(state["config"]) != _name(folder)[1]:
+        raise SkipbenchError(f"{folder}: its name is not that of its settings; run it again with this version")
+    samples = {s.index: s for s in read_samples(folder / "samples.jsonl")}
+    # A text without a sample was being written when its process died.
+    texts = {c.index: c for c in read_completions(folder / "completions.jsonl") if c.index in samples}
+    files = {name: found for name in COPIED if (found := read_bytes(folder / name)) is not None}
+    return _Run(folder, state, files, samples, texts)
+
+
+def _merge_run(run: _Run, runs: Path, done: Merged) -> None:
+    name, own = _name(run.folder)[0], origin_hash(run.state["provenance"])
+    for slot in (runs / name, runs / f"{name}.{own}"):
+        if not slot.exists():
+            _copy(run, slot)
+            done.did["new" if slot.name == name else "kept beside another origin"] += 1
+            if slot.name != name:
+                done.said.append(f"{name} is there of another commit, device or version; kept beside it as {slot.name}")
+            return
+        there = _read(slot)
+        if origin_hash(there.state["provenance"]) == own:
+            _unite(there, run, done)
+            return
+    raise SkipbenchError(f"{slot} is of another origin than its name says; move it away")
+
+
+def _copy(run: _Run, folder: Path) -> None:
+    """Under another name first, so that nobody meets half a run."""
+    half = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".merge-"))
+    for name, data in run.files.items():
+        (half / name).write_bytes(data)
+    (half / "samples.jsonl").write_text("".join(f"{dump(s)}\n" for s in run.samples.values()))
+    if run.texts:
+        (half / "completions.jsonl").write_text("".join(f"{dump_completion(t)}\n" for t in run.texts.values()))
+    (half / "status.json").write_text(json.dumps(_status(run), indent=2) + "\n")
+    half.chmod(0o755)
+    os.rename(half, folder)
+
+
+def _status(run: _Run) -> dict[str, Any]:
+    """The run's own, but what was running there does not run here."""
+    status: dict[str, Any] = dict(run.state["status"] or {"state": "running"})
+    return status | {"state": "failed", "error": _UNFINISHED} if status["state"] == "running" else status
+
+
+def _unite(there: _Run, run: _Run, done: Merged) -> None:
+    """The samples that only `run` has are added; those of both must be the same but for their seconds."""
+    both = there.samples.keys() & run.samples.keys()
+    if unlike := sorted(i for i in both if _told(there.samples[i]) != _told(run.samples[i])):
+        raise SkipbenchError(
+            f"{run.folder} and {there.folder} are of one origin, but samples {unlike[:10]} have other tokens or counts; both are as "
+            f"they were: find out which is right, and move the other away"
+        )
+    if there.holds(run) and (there.done or not run.done):
+        done.did["there already"] += 1
+        return
+    new = sorted(run.samples.keys() - there.samples.keys())
+    store = RunStore(there.folder, there.state["config"], {})
+    try:
+        if run.holds(there):
+            _take_over(store, run)
+        else:
+            _add(store, run, new)
+    finally:
+        store.close()
+    done.did["united"] += 1
+    done.said.append(f"{there.folder.name}: {len(new)} samples more, {len(there.samples) + len(new)} in all")
+
+
+def _take_over(store: RunStore, run: _Run) -> None:
+    """All of `run`, its seconds too: its metrics are then those of its samples. Killed before the end, a second merge goes on."""
+    store.status("failed", "a merge was stopped; merge again")
+    write_atomic(store.folder / "samples.jsonl", "".join(f"{dump(s)}\n" for s in run.samples.values()))
+    write_atomic(store.folder / "completions.jsonl", "".join(f"{dump_completion(t)}\n" for t in run.texts.values()))
+    for name in OF_THE_WHOLE:
+        if name in run.files:
+            write_atomic(store.folder / name, run.files[name].decode())
+        else:
+            (store.folder / name).unlink(missing_ok=True)
+    write_atomic(store.folder / "status.json", json.dumps(_status(run), indent=2) + "\n")
+
+
+def _add(store: RunStore, run: _Run, new: list[int]) -> None:
+    """Each sample as a run itself writes it, so that a kill loses none; the same command then makes the metrics of the whole."""
+    store.status("failed", _UNFINISHED)
+    for name in OF_THE_WHOLE:
+        (store.folder / name).unlink(missing_ok=True)
+    for index in new:
+        store.append(run.samples[index], run.texts.get(index))
+
+
+def _told(sample: Sample) -> dict[str, Any]:
+    """A sample without its seconds; the logit gap is a number of the device too."""
+    raw = dataclasses.asdict(sample)
+    for arm in ("vanilla", "method"):
+        del raw[arm]["seconds"]
+    (raw["divergence"] or {}).pop("logit_gap", None)
+    return raw
+
+
+def _merge_file(path: Path, target: Path, done: Merged) -> None:
+    """A search's trace, of which the longer of two is taken where one goes on with the other; or a stored set."""
+    data = read_bytes(path) or b""
+    if path.suffix == ".jsonl":
+        data = data[: data.rfind(b"\n") + 1]
+    try:
+        for line in data.splitlines() if path.suffix == ".jsonl" else [data]:
+            strict_json(line)
+    except (ValueError, RecursionError) as error:
+        raise SkipbenchError(f"{path} cannot be read: {error}") from error
+    before = read_bytes(target)
+    if before is not None and (before.startswith(data) or not data):
+        done.did["files there already"] += 1
+        return
+    if before is not None and not (path.suffix == ".jsonl" and data.startswith(before)):
+        raise SkipbenchError(f"{path} and {target} are different; both are as they were")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, data.decode())
+    done.did["files"] += 1

@@ -1,0 +1,159 @@
+"""Files that anybody may have written, read as plain data: nothing is executed, no link is followed, and an error names the file."""
+
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+import yaml
+
+from skipbench.errors import SkipbenchError
+
+T = TypeVar("T")
+DEEPEST = 50
+"""Levels of nesting; no record has so many, and libyaml's own recursion ends the process without an exception."""
+LARGEST = 2**63
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def printable(text: str) -> str:
+    """`text` with everything escaped that could steer a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def check_name(path: Path) -> None:
+    """Raises SkipbenchError for a file name with control characters or with bytes that are no text."""
+    if not path.name.isprintable():
+        raise SkipbenchError(f"{printable(str(path))}: its name has characters that no run is named with; rename it")
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """The contents of a regular file; None if there is none.
+
+    Raises:
+        SkipbenchError: the file or its folder is a symbolic link, it is no regular file, or it cannot be read.
+    """
+    for part in (path.parent, path):
+        check_name(part)
+    if path.parent.is_symlink():
+        raise SkipbenchError(f"{path.parent} is a symbolic link, and records are not read through links; {_COPY}")
+    try:
+        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        link = f" (a symbolic link; {_COPY})" if path.is_symlink() else ""
+        raise SkipbenchError(f"{path} cannot be read: {error.strerror}{link}") from error
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise SkipbenchError(f"{path} is no regular file; move it away")
+        return file.read()
+
+
+_COPY = "copy what it points to in its place"
+
+
+def run_folders(results: Path) -> list[Path]:
+    """The folders under `results/runs`, by name; one that is a link, or has an odd name, is refused by whoever reads it.
+
+    Raises:
+        SkipbenchError: `runs` is a symbolic link. `results` itself may be one.
+    """
+    runs = results / "runs"
+    if runs.is_symlink():
+        raise SkipbenchError(f"{runs} is a symbolic link; {_COPY}, or link the whole results folder")
+    found = sorted(runs.iterdir()) if runs.is_dir() else []
+    return [path for path in found if path.is_dir() and not path.name.startswith(".")]
+
+
+def read_json(path: Path, kind: type[Any]) -> Any:
+    """The value in a JSON file, if it fits the type `kind`; None if there is no file.
+
+    Raises:
+        SkipbenchError: what `read_bytes` and `strict_json` raise, with the file.
+    """
+    data = read_bytes(path)
+    if data is None:
+        return None
+    try:
+        value = strict_json(data)
+        msgspec.convert(value, kind)
+    except (ValueError, RecursionError) as error:
+        raise SkipbenchError(f"{path} cannot be read: {printable(str(error))}; move it away") from error
+    return value
+
+
+def strict_json(data: bytes | str) -> Any:
+    """JSON in which no name occurs twice and every number is finite and of 64 bits.
+
+    Raises:
+        ValueError: anything else.
+        RecursionError: nested too deeply.
+    """
+    text = data.decode() if isinstance(data, bytes) else data
+    found = json.loads(
+        text, object_pairs_hook=_once, parse_constant=_no_number, parse_int=_integer, parse_float=_finite
+    )
+    if "\\u" in text:
+        json.dumps(found, ensure_ascii=False).encode()  # half of a pair of code units is no text, and cannot be written
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{sorted({n for n in names if names.count(n) > 1})} occur twice")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20 or not -LARGEST <= int(text) < LARGEST:
+        raise ValueError(f"a number of {len(text)} digits is out of range")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is out of range")
+    return value
+
+
+def read_yaml(path: Path) -> dict[str, Any] | None:
+    """The mapping in a YAML file of plain values; None if there is no file.
+
+    Raises:
+        SkipbenchError: it is something else, holds a tag that would make an object, an alias, or nests too deeply.
+    """
+    data = read_bytes(path)
+    if data is None:
+        return None
+    try:
+        _check_events(data)
+        found = yaml.load(data, Loader=_LOADER)  # one of the two safe loaders
+        json.dumps(found, ensure_ascii=False, default=str).encode()  # as in `strict_json`
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SkipbenchError(f"{path} cannot be read ({printable(str(error))}); move the folder away") from error
+    if not isinstance(found, dict):
+        raise SkipbenchError(f"{path} holds no settings; move the folder away")
+    return found
+
+
+def _check_events(data: bytes) -> None:
+    depth = 0
+    for event in yaml.parse(data, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"alias {event.anchor!r}; no run writes one")  # a few of them multiply to any size
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"nested more than {DEEPEST} levels deep")

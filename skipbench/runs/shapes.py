@@ -1,0 +1,100 @@
+"""What the small files of a run may hold, so that a report can read them without asking; other names are let through."""
+
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+
+from skipbench.errors import SkipbenchError
+from skipbench.runs.reading import printable
+
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*$")]
+"""Without control characters: it is printed."""
+Number = float | None
+
+
+class Named(TypedDict):
+    name: Text
+
+
+class Model(Named, total=False):
+    dtype: Text
+    device: Text
+
+
+class Dataset(Named, total=False):
+    scorer: Text
+
+
+class Config(TypedDict, total=False):
+    """The groups of `config.yaml` that reports name a run by."""
+
+    model: Model
+    method: Named
+    dataset: Dataset
+    engine: Named
+
+
+class Origin(TypedDict, total=False):
+    """`provenance.json`."""
+
+    commit: Text | None
+    dirty: bool | None
+    started: Text
+    host: Text
+    device: Text
+    versions: dict[Text, Text]
+
+
+class Status(TypedDict):
+    """`status.json`: `state` is there always."""
+
+    state: Text
+
+
+class _Expected(TypedDict, total=False):
+    paper: Number
+    measured_cost: Number
+
+
+class _Speedup(TypedDict, total=False):
+    micro: Number
+    macro: Number
+    s_per_token: Number
+    paired: Number
+    ci95: tuple[float, float] | None
+    end_to_end: Number
+
+
+class Metrics(TypedDict, total=False):
+    """`metrics.json`, by the names of `metrics.summary`."""
+
+    samples: int
+    M: Number
+    alpha: Number
+    alpha_macro: Number
+    alpha_chain: Number
+    tau: Number
+    tau_draft: Number
+    accepted_by_position: list[float]
+    tpt: Number
+    tokens_per_s: Number
+    tokens_per_s_vanilla: Number
+    expected_speedup: _Expected
+    speedup: _Speedup
+    seconds: dict[str, Number]
+    lossless: dict[str, int]
+    looped: int
+    skipped: dict[str, Number] | None
+    score: dict[str, Any] | None
+    score_equal: bool | None
+    peak_memory_bytes: Number
+    roofline_fraction_vanilla: Number
+
+
+def check_config(path: Path, config: dict[str, Any]) -> None:
+    """Raises SkipbenchError, with the file, for settings that cannot be those of a run."""
+    try:
+        msgspec.convert(config, Config)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise SkipbenchError(f"{path} cannot be read: {printable(str(error))}; move the folder away") from error

@@ -1,0 +1,341 @@
+"""Records that somebody else wrote: whatever is in them, a reader gives them back or refuses with the file's name."""
+
+import dataclasses
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_runs import sample
+
+from skipbench import figure, keeping, tables
+from skipbench.errors import SkipbenchError
+from skipbench.report.figures.runs import read_run
+from skipbench.report.page.collect import all_runs, one_run
+from skipbench.runs.completions import Completion, dump_completion, read_completions
+from skipbench.runs.index import build, read_runs
+from skipbench.runs.merge import merge_into
+from skipbench.runs.provenance import config_hash
+from skipbench.runs.record import dump
+from skipbench.runs.rows import rows_of
+from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.scoring.execute import score_run
+
+CONFIG: dict[str, Any] = {
+    "model": {"name": "tiny", "dtype": "float32", "device": "cpu"},
+    "method": {"name": "fixed"},
+    "dataset": {"name": "mini-code", "scorer": "none"},
+    "engine": {"name": "lean", "threads": 1},
+    "seed": 0,
+}
+METRICS = {
+    "samples": 2, "M": 1.5, "alpha": 0.5, "speedup": {"paired": 1.2, "ci95": [1.1, 1.3]}, "seconds": {"draft": 0.1},
+    "lossless": {"identical": 2, "ties": 0, "diverged": 0, "sampled": 0, "failed": 0}, "score": {},
+}  # fmt: skip
+JSON_FILES = ("provenance.json", "status.json", "metrics.json")
+FILES = ("config.yaml", *JSON_FILES, "samples.jsonl", "completions.jsonl")
+
+
+def make_run(results: Path, seed: int = 0, provenance: dict[str, Any] | None = None, samples: int = 2) -> Path:
+    config = CONFIG | {"seed": seed}
+    folder = results / "runs" / f"tiny_fixed_mini-code_{config_hash(config)}"
+    store = RunStore(folder, config, provenance or {"commit": "0123abc", "device": "cpu", "versions": {"torch": "2"}})
+    for index in range(samples):
+        store.append(
+            dataclasses.replace(sample(index), skip="attn:1"), Completion(index, f"s{index}", "p", {}, "a", "b")
+        )
+    store.write_metrics(METRICS)
+    store.status("done")
+    store.close()
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "results")
+
+
+def readers(folder: Path) -> dict[str, Callable[[], Any]]:
+    """Everything that reads a run's folder; `score` has nothing to execute here."""
+    results, target = folder.parent.parent, folder.parent.parent.parent / "target"
+
+    def merged() -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        if left := merge_into(results, target).left:
+            raise SkipbenchError("; ".join(left))
+
+    def indexed() -> None:
+        if bad := build(results, fresh=True).unreadable:
+            raise SkipbenchError("; ".join(bad))
+
+    def shown() -> None:
+        (found,) = all_runs(results)
+        if "unreadable" in found["detail"]:
+            raise SkipbenchError(found["detail"]["unreadable"])
+
+    return {
+        "load_run": lambda: load_run(folder),
+        "samples": lambda: read_samples(folder / "samples.jsonl"),
+        "completions": lambda: read_completions(folder / "completions.jsonl"),
+        "figure": lambda: read_run(folder),
+        "page": shown,
+        "score": lambda: score_run(folder, "none", 1.0, lambda done, of: None),
+        "merge": merged,
+        "index": indexed,
+        "store": lambda: RunStore(folder, CONFIG, {}).close(),
+    }
+
+
+def refused_by(folder: Path) -> dict[str, str]:
+    """Reader to text; anything but a SkipbenchError goes through and fails the test."""
+    found = {}
+    for name, read in readers(folder).items():
+        try:
+            read()
+        except SkipbenchError as error:
+            found[name] = str(error)
+    return found
+
+
+def test_a_sound_run_is_read_by_all(folder: Path) -> None:
+    assert refused_by(folder) == {}
+
+
+BAD_JSON = {
+    "no JSON": b"{",
+    "a list": b"[]",
+    "not a number": b'{"M": NaN, "state": "done", "dirty": Infinity}',
+    "out of range": b'{"M": 1e400, "state": "done", "dirty": 1e400}',
+    "5000 digits": b'{"state": "done", "x": ' + b"9" * 5000 + b"}",
+    "65 bits": b'{"state": "done", "x": 18446744073709551616}',
+    "twice": b'{"state": "done", "state": "failed"}',
+    "twice below": b'{"state": "done", "x": {"a": 1, "a": 2}}',
+    "deep": b'{"state": "done", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "no UTF-8": b'{"state": "d\xff"}',
+    "wrong types": b'{"state": 7, "M": "high", "commit": ["a"]}',
+    "control characters": b'{"state": "\\u001b[2J", "M": [], "host": "\\u001b[2J"}',
+}
+
+
+@pytest.mark.parametrize("bad", BAD_JSON)
+@pytest.mark.parametrize("name", JSON_FILES)
+def test_bad_json_is_refused_with_the_file(name: str, bad: str, folder: Path) -> None:
+    (folder / name).write_bytes(BAD_JSON[bad])
+    told = refused_by(folder)
+    assert {"load_run", "figure", "page", "merge", "index", "score"} <= told.keys()
+    assert all(name in text and "\x1b" not in text for text in told.values()), told
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "a: !!python/object/apply:os.system ['touch executed']",
+        "a: !!python/name:os.system",
+        "model: !!python/object/new:os.system [touch executed]",
+        "a: [unclosed",
+        "- 1",
+        "a: &x [1]\nb: *x",
+        "a: " + "9" * 5000,
+        "a: " + "[" * 100_000,
+        "model: {name: [tiny]}",
+        'model: {name: "\\e[2J", dtype: float32, device: cpu}',
+        "model: tiny",
+        "\xff",
+    ],
+)
+def test_bad_settings_are_refused_and_not_executed(
+    bad: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (folder / "config.yaml").write_bytes(bad.encode("latin-1"))
+    told = refused_by(folder)
+    assert {"load_run", "figure", "page", "merge", "index", "score"} <= told.keys()
+    assert all("config.yaml" in text and "\x1b" not in text for name, text in told.items() if name != "store"), told
+    assert not list(tmp_path.glob("**/executed"))
+
+
+def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    shutil.copytree(folder, outside)
+    for name in FILES:
+        (folder / name).unlink()
+        (folder / name).symlink_to(outside / name)
+        told = refused_by(folder)
+        assert any(name in text for text in told.values()), name
+        wanted = {"samples.jsonl": "samples", "completions.jsonl": "completions"}.get(name, "load_run")
+        assert "symbolic link" in told[wanted]
+        (folder / name).unlink()
+        shutil.copy(outside / name, folder / name)
+    assert refused_by(folder) == {}
+    shutil.rmtree(folder)
+    folder.symlink_to(outside)
+    told = refused_by(folder)
+    assert told.keys() == readers(folder).keys() and all("symbolic link" in text for text in told.values()), told
+    folder.unlink()
+    (tmp_path / "others").mkdir()
+    folder.parent.rmdir()
+    folder.parent.symlink_to(tmp_path / "others")
+    for read in (lambda: build(tmp_path / "results"), lambda: all_runs(tmp_path / "results")):
+        with pytest.raises(SkipbenchError, match="symbolic link"):
+            read()
+
+
+def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine\n")
+    for name in ("samples.jsonl", "completions.jsonl", ".lock", "status.json", "metrics.json"):
+        (folder / name).unlink()
+        (folder / name).symlink_to(victim)
+        try:
+            store = RunStore(folder, CONFIG, {})
+            try:
+                store.append(sample(9), Completion(9, "s9", "p", {}, "a", "b"))
+                store.status("done")
+                store.write_metrics(METRICS)
+            finally:
+                store.close()
+        except SkipbenchError:
+            pass
+        assert victim.read_text() == "mine\n", name
+        (folder / name).unlink(missing_ok=True)
+
+
+def test_a_pipe_is_no_record_and_nobody_waits_for_it(folder: Path) -> None:
+    (folder / "metrics.json").unlink()
+    os.mkfifo(folder / "metrics.json")
+    with pytest.raises(SkipbenchError, match=r"metrics\.json is no regular file"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "a\x07", b"\xff\xfe".decode(errors="surrogateescape")])
+def test_names_with_control_characters_are_refused(name: str, folder: Path) -> None:
+    odd = folder.with_name(name)
+    folder.rename(odd)
+    told = refused_by(odd)
+    assert told.keys() == readers(odd).keys()
+    assert all(text.isprintable() for text in told.values()), told
+    (row,) = read_runs(odd.parent.parent).to_dict("records")
+    assert row["state"] == "unreadable" and row["run"].isprintable()
+
+
+VALUES: list[Any] = [
+    None, True, -1, 0, 1e308, -0.5, 2**63, 2**70, "", "x" * 5000, "\x1b[2J\n", "\ud800", [], [[]], {}, {"a": {}}, [1, "a"], float("nan"),
+    float("inf"), -(10**400),
+]  # fmt: skip
+
+
+def mutated(value: Any, rng: random.Random) -> Any:
+    """`value` with one thing in it replaced, taken away, renamed or put in twice."""
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = rng.choice(list(value))
+        rest = {k: v for k, v in value.items() if k != key}
+        kind = rng.randrange(6)
+        if kind == 0:
+            return rest
+        return rest | {key + "x": value[key]} if kind == 1 else value | {key: mutated(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.7:
+        at = rng.randrange(len(value))
+        return [*value[:at], mutated(value[at], rng), *value[at + rng.randrange(2) :]]
+    return rng.choice(VALUES)
+
+
+def damaged(text: bytes, rng: random.Random) -> bytes:
+    """`text` with some bytes changed, cut out or doubled."""
+    at, size = rng.randrange(len(text)), rng.randrange(1, 30)
+    with_it = [rng.randbytes(size), b"", text[at : at + size] * 2, b"1e999", b"\xff", b'"', b"[" * 3000]
+    return text[:at] + rng.choice(with_it) + text[at + rng.randrange(size) :]
+
+
+def fuzzed(name: str, data: bytes, rng: random.Random) -> bytes:
+    if rng.random() < 0.4:
+        return damaged(data, rng)
+    lines = data.split(b"\n")
+    at = rng.randrange(max(1, len(lines) - 1)) if name.endswith(".jsonl") else 0
+    raw = yaml.safe_load(data) if name == "config.yaml" else json.loads(lines[at] if name.endswith("l") else data)
+    try:
+        new = json.dumps(mutated(raw, rng)).encode()
+    except ValueError:  # a number of more digits than Python writes
+        new = b'{"index": ' + b"1" * 5000 + b"}"
+    return b"\n".join([*lines[:at], new, *lines[at + 1 :]]) if name.endswith(".jsonl") else new
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Path) -> None:
+    """Nothing but SkipbenchError leaves a reader; what is refused is refused by the index too; what is read has its types."""
+    rng = random.Random(f"fuzz/{name}")
+    whole, refused = (folder / name).read_bytes(), 0
+    for _ in range(60):
+        (folder / name).write_bytes(data := fuzzed(name, whole, rng))
+        told = refused_by(folder)
+        assert all("\x1b" not in text for text in told.values()), (data, told)
+        refused += bool(told)
+        if name == "samples.jsonl":
+            assert ("samples" in told) == ("index" in told) == ("merge" in told), (data, told)
+            assert all("samples.jsonl, line" in told[k] for k in ("samples", "index") if k in told), (data, told)
+            if "samples" not in told:
+                found = read_samples(folder / name)
+                assert all(type(t) is int for s in found for t in s.vanilla.tokens), data
+        elif name == "completions.jsonl":
+            assert "completions.jsonl, line" in told.get("completions", "completions.jsonl, line"), told
+        elif "load_run" in told:
+            assert name in told["load_run"] and name in told["index"], (data, told)
+        (folder / name).write_bytes(whole)
+    assert refused > 20, "the fuzzer hit nothing"
+    assert refused_by(folder) == {}
+
+
+def test_a_record_with_a_name_twice_is_refused(tmp_path: Path) -> None:
+    line = dump(sample(0))
+    for twice in (
+        line.replace('"index":0', '"index":0,"index":0'),
+        line.replace('"index":0', '"index":5, "index":0'),
+        line.replace('"threshold":', '"threshold":1.5,"threshold":'),
+        line.replace('"prefill":', '"prefill":1,"prefill":'),
+    ):
+        assert twice != line
+        (tmp_path / "samples.jsonl").write_text(f"{twice}\n{dump(sample(1))}\n")
+        with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 1: .*twice"):
+            read_samples(tmp_path / "samples.jsonl")
+
+
+def test_commands_refuse_too(folder: Path, tmp_path: Path) -> None:
+    (folder / "metrics.json").write_text('{"M": "high"}')
+    results = folder.parent.parent
+    for call in (
+        lambda: keeping.index([f"results={results}"]),
+        lambda: keeping.merge([str(results), f"results={tmp_path / 'other'}"]),
+        lambda: figure.figure([str(folder)]),
+    ):
+        with pytest.raises(SkipbenchError, match=r"metrics\.json"):
+            call()
+    bad = tmp_path / "swift-table2.json"
+    for text in ("{", "[]", '{"experiment": "swift-table2", "scale": "paper", "runs": "x"}', '{"experiment": [1]}'):
+        bad.write_text(text)
+        with pytest.raises(SkipbenchError, match=r"swift-table2\.json"):
+            tables.table([str(bad)])
+
+
+def test_the_page_shows_a_bad_run_as_a_row(folder: Path) -> None:
+    (folder / "status.json").write_text("{")
+    found = one_run(folder)
+    assert "status.json cannot be read" in found["cells"]["note"]
+    assert rows_of(folder).run["state"] == "unreadable"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_written_outside(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert not (tmp_path / "executed").exists()
+
+
+def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
+    odd = Completion(
+        0, "é\u2028", "\x1b\x00", {"a": [1]}, "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"), ""
+    )
+    (tmp_path / "completions.jsonl").write_text(dump_completion(odd) + "\n")
+    assert read_completions(tmp_path / "completions.jsonl") == [odd]
