@@ -8,13 +8,14 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.profile.latency import LatencyModel, Point, fit, overhead, part_times, residuals
 from skipbench.profile.roofline import Known, Roofline, roofline, row_bytes
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
+from skipbench.runs.reading import read_json
 from skipbench.runs.store import write_atomic
 
 CONTEXTS, REPEATS = 3, 8  # a run measures its own model at thirds of its cache, with so many calls each
@@ -49,18 +50,36 @@ def stored_latency(lm: LM, path: Path) -> LatencyModel:
     return found
 
 
+class _Kept(TypedDict):
+    """The file of a latency model, as far as it is read."""
+
+    format: int
+    contexts: list[int]
+    model: LatencyModel
+
+
 def read_record(path: Path) -> dict[str, Any] | None:
-    """What is kept in `path`; `None` where there is nothing of this format."""
+    """What is kept in `path`; `None` where there is nothing of this format.
+
+    Raises:
+        SkipbenchError: the file is a link, or cannot be read.
+    """
     try:
-        record = json.loads(path.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return record if isinstance(record, dict) and record.get("format") == FORMAT else None
+        record = read_json(path, _Kept)
+    except SkipbenchError:
+        if path.is_symlink():
+            raise
+        return None  # another format, or damaged: it is measured again
+    return dict(record) if record is not None and record["format"] == FORMAT else None
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps({"format": FORMAT, **record}, indent=2) + "\n")
+    """Raises SkipbenchError where the results folder cannot be written to."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps({"format": FORMAT, **record}, indent=2) + "\n")
+    except OSError as error:
+        raise SkipbenchError(f"cannot write {path} ({error}); choose another folder with results=FOLDER") from error
 
 
 def measure(lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int, advance: Advance) -> list[Point]:

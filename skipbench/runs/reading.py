@@ -43,7 +43,7 @@ def read_bytes(path: Path) -> bytes | None:
     try:
         # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         link = f" (a symbolic link; {_COPY})" if path.is_symlink() else ""

@@ -72,7 +72,7 @@ def read_run(
         method=settings["method"]["name"],
         dataset=settings["dataset"]["name"],
         engine=str(origin.get("engine") or engine_text(settings["engine"])),
-        device=str(origin.get("device", settings["model"]["device"])),
+        device=str(origin.get("device") or settings["model"].get("device")),
         layers=origin.get("layers"),
         settings=settings,
         metrics=state["metrics"],
