@@ -61,7 +61,7 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
 
     Of the environment only Slurm's job identifiers are kept.
     """
-    changed = _git("status", "--porcelain", "--untracked-files=no")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")  # results are no code
     return {
         "commit": _git("rev-parse", "HEAD"),
         "dirty": None if changed is None else bool(changed),
