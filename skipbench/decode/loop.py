@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from skipbench.decode.method import Draft, Method, Verdict
-from skipbench.decode.sampling import Sampler
+from skipbench.decode.sampling import Sampler, best_tokens
 from skipbench.decode.state import Finish, State
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
@@ -105,7 +105,8 @@ def _score(state: State, draft: Draft, taps: list[Tensor] | None) -> Tensor:
 
 
 def _verify(state: State, draft: Draft, logits: Tensor) -> tuple[list[int], int, list[int]]:
-    best, choice = logits.max(-1)
+    choice = best_tokens(logits)
+    best = logits.gather(-1, choice[:, None])[:, 0]
     choices: list[int] = choice.masked_fill(~best.isfinite(), -1).tolist()  # one transfer
     if min(choices) < 0:
         raise NotFinite(f"logits are not finite behind token {len(state.tokens)} of the sequence")

@@ -6,6 +6,14 @@ from torch import Tensor
 from skipbench.errors import SkipbenchError
 
 
+def best_tokens(logits: Tensor) -> Tensor:
+    """Index [T] of the largest of every row of [T, V], of equal ones the first, and of a NaN where there is one.
+
+    On a CPU by numpy, whose search is vectorised: torch's takes ten times as long, a tenth of a verification of 9 rows.
+    """
+    return torch.from_numpy(logits.float().numpy().argmax(-1)) if logits.device.type == "cpu" else logits.argmax(-1)
+
+
 class Sampler:
     """Temperature, top-k and top-p in this order, as Hugging Face applies them; temperature 0 is greedy.
 

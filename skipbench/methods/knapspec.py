@@ -34,6 +34,7 @@ from torch import Tensor
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.knapsack import knapsack
 from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.sampling import best_tokens
 from skipbench.decode.scratch import branch_runner
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
@@ -191,7 +192,6 @@ class KnapSpec:
 
 def acceptance(lm: LM, target: Tensor, states: Tensor) -> list[float]:
     """Share of the r tokens that each candidate predicts as the target does (Eq. 9), from last states [r, D] and [n, r, D]."""
-    wanted = lm.head(target).argmax(-1)
-    found = lm.head(states.flatten(0, 1)).argmax(-1).view(states.shape[:2])
-    shares: list[float] = (found == wanted).double().mean(-1).tolist()
+    best = best_tokens(lm.head(torch.cat((target, states.flatten(0, 1))))).view(-1, len(target))
+    shares: list[float] = (best[1:] == best[0]).double().mean(-1).tolist()
     return shares

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.sampling import best_tokens
 from skipbench.decode.state import State
 from skipbench.errors import SkipbenchError
 from skipbench.lm.span import Span
@@ -80,7 +81,7 @@ class Lookahead:
         self._history: list[int] = []
         if self.pool_from_prompt:
             self._enter_text(state.tokens)
-        choices: list[int] = lm.logits(first, Span.chain(at, size)).argmax(-1).tolist()
+        choices: list[int] = best_tokens(lm.logits(first, Span.chain(at, size))).tolist()
         self._levels = [first[1:], choices]  # level 0 begins behind the pending token
 
     def propose(self, state: State, room: int) -> Draft:

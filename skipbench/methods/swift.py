@@ -35,6 +35,7 @@ import numpy as np
 
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.sampling import best_tokens
 from skipbench.decode.scratch import replay
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
@@ -183,7 +184,7 @@ class SWIFT:
         """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts, in one pass over scratch rows."""
         at = len(state.tokens) - 1 - self.window if self.recent else state.prompt_length
         wanted = state.tokens[at + 1 : at + self.window + 1]
-        found = state.lm.head(replay(state, at, self.window, skip)).argmax(-1).tolist()
+        found = best_tokens(state.lm.head(replay(state, at, self.window, skip))).tolist()
         return [a == b for a, b in zip(found, wanted, strict=True)].count(True) / self.window
 
     def _adjust(self) -> None:
