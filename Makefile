@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-experiments slurm check table table2 tables figures results report clean
+.PHONY: help demo test test-experiments slurm check table table2 tables figures results bench report clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -77,6 +77,15 @@ results: $(READY) ## the committed results of the embedded model, made again fro
 	$(BIN)/python -m skipbench score all results=results/embedded
 	$(TABLE) $(TABLES) $(EMBEDDED) --render-only
 	@$(FIGURE) $(EMBEDDED) || failed=1; done; exit $$failed
+
+bench: $(READY) ## the engine's and the methods' ratios, one JSON line a figure (about 15 minutes; on a GPU scripts/bench_gpu.py)
+	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768
+	$(BIN)/python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16 --strict 64
+	$(BIN)/python scripts/bench_methods.py --model tiny
+	$(BIN)/python scripts/bench_methods.py --model 12x768 --dtype bfloat16
+	$(BIN)/python scripts/predicted.py
+	$(BIN)/python scripts/peak_memory.py
+	$(BIN)/python scripts/compare_peers.py
 
 report: $(READY) ## one HTML page of everything in results: results/report.html
 	$(BIN)/python -m skipbench report
