@@ -136,3 +136,15 @@ def test_the_model_loads_as_bfloat16() -> None:
     lm, _ = tiny()
     assert lm.dtype == torch.bfloat16 and lm.strict and lm.strict_cost is not None and lm.strict_cost > 0
     assert any(line.startswith("strict: 9 rows") for line in lm.notes())
+
+
+def test_a_tree_without_a_draft_is_a_row_alone() -> None:
+    """At the end of an output there may be no room for a draft: the one row must pass attention as vanilla's does."""
+    lm, tokenizer = tiny()
+    ids = tokenizer(" ".join(PROMPTS)).input_ids
+    with torch.inference_mode():
+        lm.prefill(ids[:-1])
+        alone = lm.logits(ids[-1:], Span.chain(len(ids) - 1, 1))
+        assert torch.equal(lm.logits(ids[-1:], Span.tree(len(ids) - 1, (-1,)).verified()), alone)
+    assert Span.tree(5, (-1,)).contiguous_chain and not Span.tree(5, (-1, 0)).contiguous_chain
+    assert not Span.branches(9, 5, 1).contiguous_chain

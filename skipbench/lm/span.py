@@ -35,7 +35,7 @@ class Span:
     @property
     def contiguous_chain(self) -> bool:
         """Whether row `i` sees exactly the cache rows `0 .. start + i`."""
-        return self.parent is None and self.start == self.visible
+        return (self.parent is None or self.rows == 1) and self.start == self.visible
 
     @classmethod
     def chain(cls, start: int, rows: int, visible: int | None = None) -> "Span":
