@@ -78,7 +78,8 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
         SkipbenchError: a value that cannot be used, or samples that failed.
     """
     from skipbench.report.cell import markdown_cell, render_cell
-    from skipbench.runs.store import load_run, write_atomic
+    from skipbench.runs.files import write_atomic
+    from skipbench.runs.store import load_run
     from skipbench.scoring.execute import waits_for_score
 
     if plain.get("own_search") and not _searched(plain):

@@ -7,7 +7,7 @@ from skipbench.catalogue import choices, paper_side
 from skipbench.cells import cell, console, finish, search_trace
 from skipbench.errors import SkipbenchError
 from skipbench.grid import Cell
-from skipbench.runs.store import write_atomic
+from skipbench.runs.files import write_atomic
 from skipbench.tables import grid
 
 if TYPE_CHECKING:

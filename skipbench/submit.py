@@ -16,9 +16,10 @@ from skipbench.catalogue import choices, known_models
 from skipbench.cells import cell, console, finish, search_trace
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.runs.files import write_atomic
 from skipbench.runs.life import STALE_S, STATES, Life, life_of
 from skipbench.runs.stop import Interrupted
-from skipbench.runs.store import record_failure, write_atomic
+from skipbench.runs.store import record_failure
 from skipbench.sweep import manifest, slurm
 from skipbench.sweep.script import parts, script
 from skipbench.tables import grid

@@ -15,8 +15,9 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.grid import Cell, plan
 from skipbench.report.features import feature_tables, feature_texts
 from skipbench.report.published import paper_of
+from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import engine_text
-from skipbench.runs.store import load_run, read_samples, write_atomic
+from skipbench.runs.store import load_run, read_samples
 
 Run = dict[str, Any]
 Asked = list[tuple[str, list[str]]]

@@ -18,9 +18,10 @@ from test_runs import sample
 from skipbench import keeping
 from skipbench.errors import SkipbenchError
 from skipbench.report.table import markdown_table
+from skipbench.runs.files import append_line
 from skipbench.runs.index import build, read_runs, read_sample_rows, setting, table_runs
 from skipbench.runs.merge import merge_into
-from skipbench.runs.store import RunStore, append_line, load_run, read_samples
+from skipbench.runs.store import RunStore, load_run, read_samples
 from skipbench.search.run import search
 
 ORIGIN: dict[str, Any] = {"commit": "0123abc", "device": "NVIDIA H200", "versions": {"torch": "2"}}
@@ -163,7 +164,7 @@ def test_searches_and_sets_are_merged_or_named(tmp_path: Path) -> None:
 
 def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from skipbench.runs.store import held\n"
+        "import sys; from pathlib import Path; from skipbench.runs.files import held\n"
         "with held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from skipbench.errors import SkipbenchError
+from skipbench.runs.files import append_line, write_atomic
 from skipbench.runs.provenance import PACKAGE, config_hash, installed, portable, provenance, run_name
 from skipbench.runs.record import Arm, Divergence, Round, Sample, Seconds, dump, parse
-from skipbench.runs.store import RunStore, append_line, load_run, read_samples, write_atomic
+from skipbench.runs.store import RunStore, load_run, read_samples
 
 
 def sample(index: int) -> Sample:
@@ -192,7 +193,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     run.close()
     size = (tmp_path / "samples.jsonl").stat().st_size
     program = (
-        "import resource, signal, sys; from pathlib import Path; from skipbench.runs.store import append_line; "
+        "import resource, signal, sys; from pathlib import Path; from skipbench.runs.files import append_line; "
         "from skipbench.errors import SkipbenchError; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 100}, {size + 100}))\n"
         "try: append_line(Path(sys.argv[1]), 'x' * 500)\n"

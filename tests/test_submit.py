@@ -20,9 +20,10 @@ from skipbench.catalogue import known_models
 from skipbench.cells import finish
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.runs.files import acquire
 from skipbench.runs.life import life_of
 from skipbench.runs.stop import Interrupted, listening, unbroken
-from skipbench.runs.store import acquire, record_failure
+from skipbench.runs.store import record_failure
 from skipbench.submit import status, submit
 from skipbench.sweep import manifest
 from skipbench.sweep.script import Part, minutes, parts, script

@@ -14,9 +14,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.profile.latency import LatencyModel, Point, fit, overhead, part_times, residuals
 from skipbench.profile.roofline import Known, Roofline, roofline, row_bytes
+from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 from skipbench.runs.reading import read_json
-from skipbench.runs.store import write_atomic
 
 CONTEXTS, REPEATS = 3, 8  # a run measures its own model at thirds of its cache, with so many calls each
 SWEEPS = 2  # in turns over all points

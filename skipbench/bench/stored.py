@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.runs.files import read_lines, write_atomic
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
-from skipbench.runs.store import read_lines, write_atomic
 
 
 class Stored(TypedDict):

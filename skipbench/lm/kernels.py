@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
-from skipbench.runs.store import write_atomic
 
 ROWS = (1, 4, 9)
 """Row counts that are raced: a step of decoding, and two sizes of verification."""

@@ -20,10 +20,11 @@ from typing import Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, dump_completion, read_completions
+from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.reading import printable, read_bytes, run_folders, strict_json
 from skipbench.runs.record import Sample, dump
-from skipbench.runs.store import RunStore, load_run, read_samples, write_atomic
+from skipbench.runs.store import RunStore, load_run, read_samples
 
 COPIED = ("config.yaml", "provenance.json", "scores.jsonl", "metrics.json", "table.md")
 OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")

@@ -10,7 +10,8 @@ from rich.progress import Progress, TaskID
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.cell import markdown_cell, number
-from skipbench.runs.store import load_run, write_atomic
+from skipbench.runs.files import write_atomic
+from skipbench.runs.store import load_run
 from skipbench.scoring.execute import Scored, score_run, waits_for_score
 
 KEYS = {"sandbox": "auto", "timeout": "5", "results": "results"}

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from skipbench.errors import SkipbenchError
+from skipbench.runs.files import append_line, held, read_lines
 from skipbench.runs.reading import printable, strict_json
-from skipbench.runs.store import append_line, held, read_lines
 from skipbench.search.strategies import Bayes, Strategy
 from skipbench.skipset import SkipSet
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.store import append_line, write_atomic
+from skipbench.runs.files import append_line, write_atomic
 
 
 def next_folder(results: Path, name: str, make: bool) -> Path:

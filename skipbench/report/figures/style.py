@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.report.definitions import caution
 from skipbench.report.figures.runs import Run
-from skipbench.runs.store import write_atomic
+from skipbench.runs.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS, caution
 from skipbench.report.page.collect import COLUMNS, MEASURED, MOST_TEXTS, NAMES, all_runs, as_script
-from skipbench.runs.store import write_atomic
+from skipbench.runs.files import write_atomic
 
 
 def write_page(results: Path) -> tuple[Path, dict[str, int]]:
