@@ -112,12 +112,15 @@ def run_cell(arguments: Sequence[str]) -> None:
 
 def _reason(error: Exception, plain: dict[str, Any]) -> str:
     """Why a cell failed, in a line."""
-    from skipbench.bench.memory import out_of_memory
-
     if isinstance(error, SkipbenchError):
         return str(error)
-    told = out_of_memory(error, plain["model"], plain["dataset"]["max_new_tokens"], known_models())
-    return told or f"{type(error).__name__}: {error}"
+    plainly = f"{type(error).__name__}: {error}"
+    try:
+        from skipbench.bench.memory import out_of_memory
+
+        return out_of_memory(error, plain["model"], plain["dataset"]["max_new_tokens"], known_models()) or plainly
+    except (MemoryError, ImportError, OSError):  # too little even to say what would be enough
+        return f"{plainly}; give the job more (hardware.memory=)"
 
 
 def status(arguments: Sequence[str]) -> None:

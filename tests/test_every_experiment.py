@@ -77,7 +77,7 @@ def test_rendering_again_needs_no_torch_and_changes_no_byte(results: Path) -> No
     figure.figure(words(drawn, results))
     paths = [*(results / "tables").glob(f"{table}.*"), *(results / "figures").glob(f"{drawn}.*")]
     before = {path: path.read_bytes() for path in paths}
-    assert len(before) == 6
+    assert len(before) == 8  # md, tex, csv, html, json; png, svg, json
     for path in paths:
         path.unlink()
     program = f"""
