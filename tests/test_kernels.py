@@ -13,7 +13,7 @@ from skipbench.lm import kernels, weights
 from skipbench.lm.kernels import Choice, cache_file, choose, lay_out, packing_fault, products, race, raced
 from skipbench.lm.model import LM
 from skipbench.lm.span import Span
-from skipbench.lm.weights import Weights
+from skipbench.lm.weights import MIB, Weights
 
 FAST_ONE = {"rows": [5.0, 9.0, 9.0], "columns": [2.0, 20.0, 20.0], "packed": [3.0, 4.0, 4.0]}
 
@@ -163,7 +163,7 @@ def test_second_copies_stay_within_the_limit(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(weights, "raced", lambda *args: (FAST_ONE, None))
 
     def second(spare_mib: int, keep: bool) -> Choice:
-        made = Weights(spare_mib)
+        made = Weights(spare_mib, 2 * MIB)
         return made._choose(torch.zeros(512, 512), 2, keep)
 
     assert second(2, keep=False) == Choice("columns", "packed")  # two weights of 1 MiB
@@ -181,9 +181,21 @@ def test_missing_instructions_are_named(monkeypatch: pytest.MonkeyPatch) -> None
         ({"avx2"}, "float32 arithmetic"),
     ):
         monkeypatch.setattr(weights, "cpu_flags", lambda flags=flags: flags)
-        lines = Weights(0).notes(like)
+        lines = Weights(0, MIB).notes(like)
         assert (lines == []) if says is None else (says in lines[0])
-        assert Weights(0).notes(like.float()) == []
+        assert Weights(0, MIB).notes(like.float()) == []
+
+
+def test_a_race_goes_through_as_much_as_a_pass_of_the_model_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid: list[str] = []
+    monkeypatch.setattr(kernels, "lay_out", lambda w, layout: (laid.append(layout), lay_out(w, layout))[1])
+    for amount, count in ((12 << 10, 3), (1 << 10, 1), (10**9, kernels.MOST_WEIGHTS)):
+        laid.clear()
+        race(32, 32, torch.float32, amount)
+        assert laid.count("rows") == laid.count("columns") == count
+    raced(32, 32, torch.float32, 4 << 20)
+    raced(32, 32, torch.float32, 8 << 20)
+    assert len(json.loads(cache_file().read_text())) == 2
 
 
 def test_a_part_of_a_large_weight_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:

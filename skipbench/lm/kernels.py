@@ -25,9 +25,10 @@ ROWS = (1, 4, 9)
 """Row counts that are raced: a step of decoding, and two sizes of verification."""
 DRAFT_STEPS = 4  # one-row passes in a usual round: eight draft steps with half of the sub-layers
 WORTH = 1.05  # a second layout must make such a round so much faster
-COLD_BYTES = (
-    48 << 20
-)  # weights that a race goes through in turns: from a cache, a layout can look twice as fast as it is
+COLD_BYTES = 48 << 20
+"""Most weights that a race goes through in turns. A layout that wins from a cache can lose from memory, and the other way round,
+so a smaller model's weights are raced in the amount that it has of them."""
+MOST_WEIGHTS = 256
 PART_BYTES = 64 << 20  # of a larger weight only so much is raced: its time is bound by memory, and grows with its size
 REPEATS = 7
 
@@ -105,11 +106,15 @@ def packing_fault(weight: Tensor) -> str | None:
 
 
 @torch.inference_mode()
-def race(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Times, str | None]:
-    """Times of every layout for random weights of that shape, and why packing was left out."""
+def race(outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = COLD_BYTES) -> tuple[Times, str | None]:
+    """Times of every layout for random weights of that shape, and why packing was left out.
+
+    Args:
+        pass_bytes: weights that one pass of the model reads.
+    """
     outputs = max(1, min(outputs, PART_BYTES // (inputs * dtype.itemsize)))
     generator = torch.Generator().manual_seed(0)
-    count = max(1, min(64, COLD_BYTES // (outputs * inputs * dtype.itemsize)))
+    count = max(1, min(MOST_WEIGHTS, min(COLD_BYTES, pass_bytes) // (outputs * inputs * dtype.itemsize)))
     weights = [(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5).to(dtype) for _ in range(count)]
     fault = packing_fault(weights[0])
     layouts = ["rows", "columns"] if fault else ["rows", "columns", "packed"]
@@ -121,9 +126,10 @@ def race(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Times, str | No
         best = dict.fromkeys(layouts, float("inf"))
         for _ in range(REPEATS):
             for name in turns.sample(layouts, len(layouts)):
-                began = time.perf_counter()
-                for call in calls[name]:
-                    call(x)
+                for _ in range(2):  # the first time brings back what the other layouts have displaced from the caches
+                    began = time.perf_counter()
+                    for call in calls[name]:
+                        call(x)
                 best[name] = min(best[name], (time.perf_counter() - began) / count * 1e6)
         for name in layouts:  # the least of several: other programs of the machine only ever add
             times[name].append(best[name])
@@ -135,14 +141,22 @@ def cache_file() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skipbench" / "kernels.json"
 
 
-def raced(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Times, str | None]:
-    """`race`, or what the file holds of an earlier one with this processor, torch, number of threads, dtype and shape."""
+def raced(outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = COLD_BYTES) -> tuple[Times, str | None]:
+    """`race`, or what the file holds of an earlier one with this processor, torch, number of threads, dtype, shape and amount."""
     parts = (cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}")
-    key = "; ".join([*parts, f"{torch.get_num_threads()} threads", str(dtype), f"{inputs}x{outputs}"])
+    key = "; ".join(
+        [
+            *parts,
+            f"{torch.get_num_threads()} threads",
+            str(dtype),
+            f"{inputs}x{outputs}",
+            f"{min(COLD_BYTES, pass_bytes) >> 20} MiB",
+        ]
+    )
     known = _read().get(key)
     if known is not None and _sound(known):
         return known["times"], known["fault"]
-    times, fault = race(outputs, inputs, dtype)
+    times, fault = race(outputs, inputs, dtype, pass_bytes)
     entry = {"times": {k: [round(v, 2) for v in row] for k, row in times.items()}, "fault": fault}
     try:
         cache_file().parent.mkdir(parents=True, exist_ok=True)

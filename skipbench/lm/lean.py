@@ -18,7 +18,7 @@ from skipbench.lm.families import Family
 from skipbench.lm.frame import Frame
 from skipbench.lm.modules import Sublayer
 from skipbench.lm.strict import laid_out
-from skipbench.lm.weights import Weights
+from skipbench.lm.weights import Weights, pass_bytes
 
 
 class LeanEngine:
@@ -33,7 +33,7 @@ class LeanEngine:
                 f"engine=lean knows hidden_act 'silu' only, the model has {model.config.hidden_act!r}; use engine=modules"
             )
         self.model = model
-        weights = Weights(spare_mib)
+        weights = Weights(spare_mib, pass_bytes(model))
         self.sublayers: list[Sublayer] = []
         for index, layer in enumerate(model.model.layers):
             window = family.window(model.config, index)

@@ -16,6 +16,7 @@ from skipbench.lm.modules import ModulesEngine, Sublayer, rotary_tables
 from skipbench.lm.span import Span
 from skipbench.lm.strict import prove
 from skipbench.lm.upload import upload
+from skipbench.lm.weights import pass_bytes
 from skipbench.skipset import SkipSet
 
 
@@ -67,7 +68,7 @@ class LM:
         self.output_device = model.lm_head.weight.device
         head_dim = model.model.layers[0].self_attn.head_dim
         self.cache = KVCache(self.devices, self.config.num_key_value_heads, head_dim, self.dtype)
-        self._weight_bytes = self._count_weights()
+        self._weight_bytes = pass_bytes(model)
         if strict and engine != "lean":
             raise SkipbenchError(
                 f"engine.strict=true needs engine=lean, not {engine}: it alone can take rows through attention one by one"
@@ -216,9 +217,3 @@ class LM:
     def weight_bytes(self) -> int:
         """Bytes that one decoding step must read: all weights but the embedding table, which it only looks one row up in."""
         return self._weight_bytes
-
-    def _count_weights(self) -> int:
-        tied = self.config.tie_word_embeddings
-        total: int = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        table = self.model.model.embed_tokens.weight
-        return total if tied else total - int(table.numel() * table.element_size())

@@ -12,6 +12,13 @@ from skipbench.runs.provenance import cpu_flags
 MIB = 1 << 20
 
 
+def pass_bytes(model: Any) -> int:
+    """Bytes of weights that a pass of one row reads: all but an embedding table, which it only looks one row up in."""
+    total: int = sum(p.numel() * p.element_size() for p in model.parameters())
+    table = model.model.embed_tokens.weight
+    return total if model.config.tie_word_embeddings else total - int(table.numel() * table.element_size())
+
+
 class Weight:
     """`x [T, in] -> x W^T + b [T, out]`, and the same added to a residual."""
 
@@ -31,8 +38,9 @@ class Weight:
 class Weights:
     """Makes the fused weights of one model, within a limit on the memory that second layouts take."""
 
-    def __init__(self, spare_mib: int) -> None:
-        self._spare = spare_mib * MIB
+    def __init__(self, spare_mib: int, pass_bytes: int) -> None:
+        """`pass_bytes`: weights that one pass of the model reads."""
+        self._spare, self._pass_bytes = spare_mib * MIB, pass_bytes
         self._chosen: dict[tuple[int, int], Choice] = {}
         self.kernels: dict[str, str] = {}
         """Layouts by shape, `INxOUT`."""
@@ -76,7 +84,7 @@ class Weights:
         if weight.device.type != "cpu":
             return Choice("rows", "rows")
         if (outputs, inputs) not in self._chosen:
-            times, fault = raced(outputs, inputs, weight.dtype)
+            times, fault = raced(outputs, inputs, weight.dtype, self._pass_bytes)
             each = weight.numel() * weight.element_size() * count
 
             def extra(layouts: tuple[str, ...]) -> int:
