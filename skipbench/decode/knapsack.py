@@ -36,24 +36,21 @@ def knapsack(
     """
     count, unit = len(weights), torch.nn.functional.normalize(x.float(), dim=-1)
 
-    def cosine(states: Tensor, i: int) -> Tensor:
-        """[n], mean over the tokens of the cosine to the target's states behind sub-layer i; minus infinity where pruned."""
-        states = states.float()
-        mean: Tensor = ((states * unit[i]).sum(-1) / states.norm(dim=-1)).mean(-1)
-        return mean.masked_fill_(mean < tau, -torch.inf)
-
-    g, best = (
-        x[:1],
-        unit.new_ones(1),
-    )  # g[0, 0] = X^(0), and no other branch; sigma of each branch, minus infinity if dead
+    # g[0, 0] = X^(0), and no other branch; sigma of each branch, minus infinity if dead; lengths of the states [J, r]
+    g, best, length = x[:1], unit.new_ones(1), x[:1].float().norm(dim=-1)
+    lengths = x.float().norm(dim=-1)  # of what skips nothing
     executed = torch.zeros(count, budget + 1, dtype=torch.bool, device=x.device)
     for i, w in enumerate(weights, 1):
-        reach, h = len(g) - 1, x[i : i + 1]  # heaviest branch that is alive; what skips nothing is the target itself
-        if reach:
-            h = torch.cat((h, run_sublayer(i - 1, g[1:])))  # h_e of Eq. 7
+        reach = len(g) - 1  # heaviest branch that is alive
+        h = [x[i : i + 1], run_sublayer(i - 1, g[1:])] if reach else [x[i : i + 1]]
+        both = torch.cat([*h, g])  # h_e, and h_s of Eq. 7
         top = max(reach, min(reach + w, budget)) if free[i - 1] else reach
-        both = torch.cat((h, g))  # h_e, and h_s of Eq. 7
-        sigma = cosine(both, i).masked_fill_((best == -torch.inf).repeat(2), -torch.inf)
+        wide = both.float()
+        length = torch.cat((lengths[i : i + 1], wide[1 : reach + 1].norm(dim=-1), length))
+        sigma = ((wide * unit[i]).sum(-1) / length).mean(
+            -1
+        )  # mean over the tokens of the cosine to the target's states
+        sigma.masked_fill_((sigma < tau) | (best == -torch.inf).repeat(2), -torch.inf)
         run, skip = unit.new_full((2, top + 1), -torch.inf)
         run[: reach + 1] = sigma[: reach + 1]
         if free[i - 1] and top >= w:
@@ -63,11 +60,10 @@ def knapsack(
         alive = (best > -torch.inf).nonzero()[:, 0]
         if not len(alive):
             return [], [], [], g[:0]
-        j = torch.arange(int(alive[-1]) + 1, device=x.device)
-        g, best = (
-            both[torch.where(keep[: len(j)], j.clamp(max=reach), reach + 1 + (j - w).clamp(0, reach))],
-            best[: len(j)],
-        )
+        best = best[: int(alive[-1]) + 1]
+        j = torch.arange(len(best), device=x.device)
+        chosen = torch.where(keep[: len(best)], j.clamp(max=reach), reach + 1 + (j - w).clamp(0, reach))
+        g, length = both.index_select(0, chosen), length.index_select(0, chosen)
     rows = backtrack(executed, weights, alive).tolist()
     sets = [frozenset(s for s in range(count) if row[s]) for row in rows]
     return alive.tolist(), sets, best[alive].tolist(), g[alive]

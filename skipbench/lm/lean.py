@@ -57,25 +57,29 @@ class LeanEngine:
 
 
 class _Norm:
-    """RMS norm; float32 on a CPU takes fewer calls than torch's, and one row its scale through Python."""
+    """RMS norm; on a CPU in fewer or cheaper calls than torch's, and one row of float32 gets its scale through Python."""
 
     def __init__(self, module: Any) -> None:
         self.weight, self.eps = module.weight.data, module.variance_epsilon
         self.shape = tuple(self.weight.shape)
-        self.scalar = self.weight.dtype == torch.float32 and self.weight.device.type == "cpu"
+        self.on_cpu, self.scalar = self.weight.device.type == "cpu", self.weight.dtype == torch.float32
+        self.wide = self.weight.float()
         self.zero = torch.zeros(1)
         self.room = torch.full((1, 1), self.eps)
 
     def __call__(self, hidden: Tensor) -> Tensor:
+        if not self.on_cpu:
+            return F.rms_norm(hidden, self.shape, self.weight, self.eps)
         if self.scalar and hidden.shape[0] == 1:
             row = hidden.view(-1)
             mean_square = float(torch.dot(row, row)) / self.shape[0]
             return torch.addcmul(self.zero, hidden, self.weight, value=1.0 / math.sqrt(mean_square + self.eps))
+        wide = hidden.float()  # float32 is not copied
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.addcmul(self.room, norm, norm, value=1.0 / self.shape[0]).rsqrt_()
         if self.scalar:
-            norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
-            scale = torch.addcmul(self.room, norm, norm, value=1.0 / self.shape[0]).rsqrt_()
             return torch.mul(hidden, self.weight).mul_(scale)
-        return F.rms_norm(hidden, self.shape, self.weight, self.eps)
+        return wide.mul_(scale).mul_(self.wide).to(hidden.dtype)
 
 
 def _turns(frame: Frame) -> tuple[Tensor, Tensor]:
