@@ -43,6 +43,7 @@ class Frame:
     Attributes:
         cos, sin: [T, d] rotary tables of the rows.
         start, end: cache rows written, and the first row behind them.
+        whole: the frame that this one is the first rows of.
     """
 
     def __init__(self, span: Span, tables: Tables) -> None:
@@ -56,14 +57,14 @@ class Frame:
         self.turns: tuple[Tensor, Tensor] | None = None
         self.steps: list[Any] | None = None
         self._masks: dict[int | None, Tensor | None] = {}
-        self._whole: Frame | None = None
+        self.whole: Frame | None = None
 
     def first(self, rows: int) -> "Frame":
         """The same without its last rows; its masks are views of the whole one's."""
         part = copy.copy(self)
         assert isinstance(self.index, Tensor)
         part.rows, part.end, part.index = rows, self.start + rows, self.index[:rows]
-        part.turns, part.steps, part._masks, part._whole = None, None, {}, self
+        part.turns, part.steps, part._masks, part.whole = None, None, {}, self
         return part
 
     def mask(self, window: int | None) -> Tensor | None:
@@ -76,8 +77,8 @@ class Frame:
 
     def _make_mask(self, window: int | None) -> Tensor | None:
         span = self.span
-        if self._whole is not None:
-            mask = self._whole.mask(window)
+        if self.whole is not None:
+            mask = self.whole.mask(window)
             return None if mask is None else mask[: self.rows, : self.end]
         if window is None and span.contiguous_chain:
             if span.rows == 1 or span.start == 0:

@@ -84,14 +84,21 @@ class _Norm:
 
 def _turns(frame: Frame) -> tuple[Tensor, Tensor]:
     """Cosine and sine [T, 1, d] of a frame's rows, made once a pass; the sine carries the sign of `rotate_half`."""
-    if frame.turns is None:
-        tables = frame.tables
+    if frame.turns is None and frame.whole is not None:
+        cos, sin = _turns(frame.whole)
+        frame.turns = cos[: frame.rows], sin[: frame.rows]
+    elif frame.turns is None:
+        tables, index = frame.tables, frame.index
         if tables.turns is None:
             half = tables.sin.shape[1] // 2
             sin = torch.cat((-tables.sin[:, :half], tables.sin[:, half:]), -1)
             tables.turns = tables.cos[:, None], sin[:, None]
         cos, sin = tables.turns
-        frame.turns = cos[frame.index], sin[frame.index]
+        frame.turns = (
+            (cos[index], sin[index])
+            if isinstance(index, slice)
+            else (cos.index_select(0, index), sin.index_select(0, index))
+        )
     return frame.turns
 
 
