@@ -4,8 +4,8 @@
 
 The prediction is S = M / (d c + v + a): M tokens a round come from d draft steps that cost c each, a verification that costs v and
 an adaptation that costs a, all in passes of one row. d is (M - 1) / alpha where no output is cut. c and v are measured apart from
-the runs and in turns with them: every kind of pass that a method ran (skip set, rows, tree, early exit) by itself, at the mean
-length of the texts, with the reading of its result on the host, against a pass of one row just before it. a is what the runs' own
+the runs and in turns with them: every kind of round that a method had (steps, skip set, rows, tree, early exit) is drafted and
+verified by itself at the mean length of the texts, a few in a row, against as steady a row of passes of one row just before. a is what the runs' own
 clock counts, against their own vanilla; drafts that are looked up instead of computed are in it too. What S leaves out is the host
 work of a round: choosing thresholds, committing, bookkeeping. One line of JSON a method follows the table.
 """
@@ -42,29 +42,38 @@ from skipbench.profile.clock import Clock
 from skipbench.skipset import SkipSet
 
 LEFT_OUT = ("fixed", "self-sd-c", "vanilla")  # a set by hand or one that is not stored, and nothing to predict
-VISITS = 4  # of every kind of pass, a prompt and run
+SINGLES, ROUNDS = 16, 2  # timed in a visit of every kind of round, a prompt and run
 
 
 @dataclass(frozen=True)
-class Pass:
-    """A kind of pass: a draft step of `rows` 1, or a verification, of which `early` rows have run up to sub-layer `exit` before."""
+class Kind:
+    """What the passes of a round depend on: its draft steps, and a verification of `rows`, `early` of which ran to `exit` before."""
 
+    steps: int
+    skipped: tuple[int, int]
     rows: int
-    draft: bool = False
-    skipped: tuple[int, int] = (0, 0)
-    exit: int | None = None
-    early: int = 0
-    taps: bool = False
-    tree: bool = False
+    exit: int | None
+    early: int
+    taps: bool
+    tree: bool
+
+
+@dataclass(frozen=True)
+class Example:
+    """One round of a kind, enough to do it again."""
+
+    skip: SkipSet | None
+    widths: tuple[int, ...]
+    parent: list[int] | None
 
 
 class Watched:
-    """A method whose passes are written down."""
+    """A method whose rounds are written down."""
 
     def __init__(self, method: Method) -> None:
         self.method, self.needs_states = method, method.needs_states
-        self.passes: Counter[Pass] = Counter()
-        self.example: dict[Pass, Any] = {}
+        self.rounds: Counter[Kind] = Counter()
+        self.example: dict[Kind, Example] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.method, name)
@@ -72,32 +81,35 @@ class Watched:
     def propose(self, state: State, room: int) -> Draft:
         draft = self.method.propose(state, room)
         exit_at = len(draft.early[0]) - 1 if draft.early else None
-        if hasattr(self.method, "drafter") and draft.steps:
-            skip: SkipSet | None = getattr(self.method, "skip", None)
-            skipped = (len(skip.attention), len(skip.mlp)) if skip is not None and exit_at is None else (0, 0)
-            step = Pass(1, True, skipped, exit_at)
-            self.passes[step] += draft.steps
-            self.example.setdefault(step, skip)
-        verified = Pass(
-            1 + len(draft.tokens), False, (0, 0), exit_at, len(draft.early), self.needs_states, draft.parent is not None
+        drafter = getattr(self.method, "drafter", None)
+        skip: SkipSet | None = getattr(self.method, "skip", None) if exit_at is None else None
+        kind = Kind(
+            draft.steps if drafter is not None else 0,
+            (len(skip.attention), len(skip.mlp)) if skip is not None else (0, 0),
+            1 + len(draft.tokens),
+            exit_at,
+            len(draft.early),
+            self.needs_states,
+            draft.parent is not None,
         )
-        self.passes[verified] += 1
-        self.example.setdefault(verified, draft.parent)
+        self.rounds[kind] += 1
+        self.example.setdefault(kind, Example(skip, drafter.widths if drafter else (), draft.parent))
         return draft
 
 
-def run_pass(state: State, kind: Pass, example: Any) -> Callable[[], object]:
-    """One pass of a kind behind the tokens of `state`, ready to be called: the drafter's and the loop's own code."""
-    lm = state.lm
-    if kind.draft:
-        drafter = Drafter(Fixed(1))
-        drafter.begin()
-        return lambda: drafter.propose(state, example or SkipSet.of(lm.layers), 1, kind.exit)
+def round_of(state: State, kind: Kind, example: Example) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Drafting and verifying as in a round of that kind, behind the tokens of `state`: the drafter's and the loop's own code."""
+    lm, drafter = state.lm, Drafter(Fixed(max(1, kind.steps)), example.widths)
+    drafter.begin()
     early: list[list[Any]] = []
     if kind.exit is not None:
         early = [[lm.embed([5])] * (kind.exit + 1)] * kind.early
-    draft = Draft([5] * (kind.rows - 1), example, early=early)
-    return lambda: _verify(state, draft, _score(state, draft, [] if kind.taps else None))
+    draft = Draft([5] * (kind.rows - 1), example.parent, early=early)
+    skip = example.skip or SkipSet.of(lm.layers)
+    return (
+        lambda: drafter.propose(state, skip, kind.steps, kind.exit) if kind.steps else None,
+        lambda: _verify(state, draft, _score(state, draft, [] if kind.taps else None)),
+    )
 
 
 class Bench:
@@ -125,35 +137,39 @@ class Bench:
         return generate(self.lm, method, prompt, self.tokens, self.eos, clock=Clock(self.lm.output_device, self.now))
 
     @torch.inference_mode()
-    def cost(self, at: int, kind: Pass, example: Any, before: tuple[Pass, Any]) -> float:
-        """Of one pass, its seconds over those of a pass of one row just before, so that a machine that slows down slows both.
+    def cost(self, at: int, kind: Kind, example: Example) -> tuple[float, float]:
+        """Seconds of drafting and of verifying, over those of a pass of one row just before, so that a machine that slows down slows both.
 
-        Each comes behind another as in a round: a draft step behind one, a verification behind the last of them (without drafts: behind the
-        most frequent one).
+        Each in the company that it has in a run, since that changes what caches hold and how fast a core may go: passes of one row
+        behind others, and rounds behind rounds; the first of each is not counted.
         """
         state = State(self.lm, [5] * (at + 1), Sampler(), 10**6, frozenset())
         self.lm.cache.length = at
-        single = run_pass(state, Pass(1), None)
-        first, call = run_pass(state, *before), run_pass(state, kind, example)
-        seconds = []
-        for warm, timed in ((single, single), (first, call)):
-            warm()
+        single = round_of(state, Kind(0, (0, 0), 1, None, 0, False, False), Example(None, (), None))[1]
+        drafting, verifying = round_of(state, kind, example)
+        for turn in range(2 * SINGLES):
+            if turn == SINGLES:
+                began = self.now()
+            single()
+        one = (self.now() - began) / SINGLES
+        drafted = verified = 0.0
+        for turn in range(1 + ROUNDS):
             began = self.now()
-            timed()
-            seconds.append(self.now() - began)
-        return seconds[1] / seconds[0]
+            drafting()
+            between = self.now()
+            verifying()
+            if turn:
+                drafted, verified = drafted + between - began, verified + self.now() - between
+        return drafted / ROUNDS / one, verified / ROUNDS / one
 
     def measure(self, name: str, runs: int) -> dict[str, Any]:
         """What a method did, what its passes cost, and both speedups."""
         fresh = self.method(name)
         first = Watched(copy.deepcopy(fresh))
         outs = [self.decode(first, p) for p in self.prompts]
-        lengths = [len(p) + len(o.tokens) / 2 for p, o in zip(self.prompts, outs, strict=True)]
-        at = round(statistics.mean(lengths))
-        kinds = first.example
-        drafts = [kind for kind, _ in first.passes.most_common() if kind.draft]
-        usual = drafts[0] if drafts else first.passes.most_common(1)[0][0]
-        costs: dict[Pass, list[float]] = {kind: [] for kind in kinds}
+        at = round(statistics.mean(len(p) + len(o.tokens) / 2 for p, o in zip(self.prompts, outs, strict=True)))
+        drafts = hasattr(fresh, "drafter")
+        costs: dict[Kind, list[tuple[float, float]]] = {kind: [] for kind in first.example}
         seconds: list[list[float]] = []  # of every run: vanilla, the method, its adaptation, drafting and verification
         same = True
         for _ in range(runs):
@@ -166,26 +182,27 @@ class Bench:
                 beside = ours.seconds["adapt"] + (0.0 if drafts else ours.seconds["draft"])
                 phases = (*decode, beside, ours.seconds["draft"], ours.seconds["verify"])
                 total = [t + s for t, s in zip(total, phases, strict=True)]
-                for kind, example in kinds.items():
-                    before = kind if kind.draft else usual
-                    for _ in range(VISITS):
-                        costs[kind].append(self.cost(at, kind, example, (before, kinds[before])))
-            assert watched.passes == first.passes, "a run that is not repeatable cannot be compared"
+                for kind, example in first.example.items():
+                    costs[kind].append(self.cost(at, kind, example))
+            assert watched.rounds == first.rounds, "a run that is not repeatable cannot be compared"
             seconds.append(total)
-        return self.figures(
-            name, outs, first.passes, {k: statistics.median(v) for k, v in costs.items()}, seconds, same
-        )
+        middle = {k: (statistics.median(d for d, _ in v), statistics.median(v for _, v in v)) for k, v in costs.items()}
+        return self.figures(name, outs, first.rounds, middle, seconds, same)
 
     def figures(
-        self, name: str, outs: list[Any], passes: Counter[Pass], cost: dict[Pass, float], seconds: Any, same: bool
+        self,
+        name: str,
+        outs: list[Any],
+        done: Counter[Kind],
+        cost: dict[Kind, tuple[float, float]],
+        seconds: Any,
+        same: bool,
     ) -> dict[str, Any]:
         rounds = [r for out in outs for r in out.rounds]
-        emitted = sum(r.emitted for r in rounds)
-        steps = sum(n for kind, n in passes.items() if kind.draft)
-        drafting = sum(n * cost[kind] for kind, n in passes.items() if kind.draft)
-        verifying = sum(n * cost[kind] for kind, n in passes.items() if not kind.draft)
-        M, d = emitted / len(rounds), steps / len(rounds)
-        c, v = drafting / max(steps, 1), verifying / len(rounds)
+        steps = sum(n * kind.steps for kind, n in done.items())
+        drafting, verifying = (sum(n * cost[kind][which] for kind, n in done.items()) for which in (0, 1))
+        M, d = sum(r.emitted for r in rounds) / len(rounds), steps / len(rounds)
+        c, v = drafting / steps if steps else 0.0, verifying / len(rounds)
         # In the runs, per round, in vanilla's time of a token: a, and to find where a prediction fails, what c d and v came to.
         a, drafted, verified = (statistics.median(s[phase] / s[0] for s in seconds) * M for phase in (2, 3, 4))
         measured = statistics.median(s[0] / s[1] for s in seconds)
