@@ -54,7 +54,7 @@ def known_hardware() -> dict[str, dict[str, Any]]:
     """
     found = {}
     for name in choices("hardware"):
-        if name.startswith("slurm-"):  # settings of a cluster, which say nothing of a device
+        if name == "local" or name.startswith("slurm-"):  # where cells are run, which says nothing of a device
             continue
         path = CONF / "hardware" / f"{name}.yaml"
         try:

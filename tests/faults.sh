@@ -5,10 +5,10 @@ if [ ! -e "$FAULTS/over" ] && [ -z "${SLURM_RESTART_COUNT:-}" ]; then
     disk) ulimit -f 1 ;;       # no file above 1 KiB: what a full disk does
     memory) ulimit -d 270000 ;; # enough to import torch, too little for a model
     halt) # after its first sample the cell stands still, until a signal of Slurm's, which brings SIGCONT with it
-      samples=$(cat "$FAULTS/samples_$task") cell=$$
+      folder=$(cat "$FAULTS/folder_$task")
       (
-        until [ -s "$samples" ]; do sleep 0.05; done
-        kill -STOP "$cell"
+        until [ -s "$folder/samples.jsonl" ]; do sleep 0.05; done
+        kill -STOP "$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$folder/status.json")"
         touch "$FAULTS/halted_$task"
       ) > /dev/null 2>&1 &
       ;;

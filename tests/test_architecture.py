@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "skipbench"
 ROOMS = [
     "errors", "skipset", "runs", "sweep", "metrics", "report", "data", "scoring", "search",
     "lm", "profile", "decode", "methods", "bench",
-    "config", "catalogue", "compose", "grid", "cells", "tables", "submit", "figure", "keeping", "commands", "cli", "__main__",
+    "config", "catalogue", "compose", "grid", "cells", "tables", "survey", "submit", "figure", "keeping", "commands", "cli", "__main__",
 ]  # fmt: skip
 WITHOUT_TORCH = [*ROOMS[: ROOMS.index("lm")], "config", "catalogue", "compose", "grid"]
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.stat().st_size)

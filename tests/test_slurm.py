@@ -101,7 +101,7 @@ def plant(faults: Path, results: Path, folders: list[str]) -> None:
     faults.mkdir()
     for task in HALTED.values():
         (faults / f"fault_{task}").write_text("halt")
-        (faults / f"samples_{task}").write_text(str(results / "runs" / folders[task] / "samples.jsonl"))
+        (faults / f"folder_{task}").write_text(str(results / "runs" / folders[task]))
     (faults / f"fault_{DISK}").write_text("disk")
     (faults / f"fault_{MEMORY}").write_text("memory")
 
@@ -147,11 +147,11 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
 
     told = skipbench(env, "status", *words)
     assert told.returncode == 1
-    assert "12 cells: 8 done, 2 failed, 0 running, 0 queued, 1 interrupted, 1 stale, 0 missing" in told.stdout
+    assert "12 cells: 8 done, 3 failed, 0 running, 0 queued, 1 interrupted, 0 stale, 0 missing" in told.stdout
     reasons = {line.split()[0]: line for line in told.stdout.splitlines()[1:]}
-    assert "is gone" in reasons["stale"] and "SIGTERM" in reasons["interrupted"]
+    assert "SIGTERM" in reasons["interrupted"] and "killed by SIGKILL" in told.stdout
     # Where memory ends, an import or a tensor fails: the words differ, a reason stands there.
-    assert "File too large" in told.stdout and told.stdout.count("\nfailed  ") == 2
+    assert "File too large" in told.stdout and told.stdout.count("\nfailed  ") == 3
     logs = {task: (parts / "submit" / "tiny-1" / f"{array}_{task}.log").read_text() for task in HALTED.values()}
     assert "requeued for the 1. time" in logs[HALTED["timeout"]]
 

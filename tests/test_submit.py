@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from test_resume import lines, records
 
 from skipbench.bench.memory import out_of_memory
 from skipbench.catalogue import known_models
-from skipbench.cells import finish
+from skipbench.cells import finish, search_trace
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import acquire
@@ -25,6 +26,7 @@ from skipbench.runs.life import life_of
 from skipbench.runs.stop import Interrupted, listening, unbroken
 from skipbench.runs.store import record_failure
 from skipbench.submit import status, submit
+from skipbench.survey import key_of, survey, waves
 from skipbench.sweep import manifest
 from skipbench.sweep.script import Part, minutes, parts, script
 from skipbench.sweep.slurm import requeue_self
@@ -310,3 +312,18 @@ def test_a_run_ended_by_a_signal_goes_on(tmp_path: Path) -> None:
         done = start(results)
         assert done.communicate() and done.returncode == 0
     assert records(parts_) == records(whole) and len(records(whole)) == 30
+
+
+def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: Path) -> None:
+    cells = survey("swift-figure2b", ["scale=embedded", f"results={tmp_path}"])
+    assert len({key_of(found) for found in cells}) == len(cells) == 9
+    first, second = waves(cells)
+    searches = [search_trace(found.plain) for found in first]
+    assert len(set(searches)) == len(searches) == 3
+    assert {search_trace(found.plain) for found in second} == set(searches) and len(second) == 6
+    assert waves(first) == [first] and waves([]) == []
+    more = [
+        replace(f, plain=f.plain | {"search": f.plain["search"] | {"iterations": 10 + n}}) for n, f in enumerate(cells)
+    ]
+    most = {search_trace(f.plain): f for f in more}  # the last of each, which wants most
+    assert waves(more)[0] == list(most.values())

@@ -8,7 +8,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from skipbench.config.dataset import HubDataset, HumanEval, MiniDataset, Stream, TinyStories
-from skipbench.config.hardware import Slurm
+from skipbench.config.hardware import Local, Slurm
 from skipbench.config.method import (
     AdaptiveStop,
     Asd,
@@ -133,6 +133,7 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("decoding", "_decoding"): Decoding,
     ("engine", "_engine"): Engine,
     ("hardware", "_slurm"): Slurm,
+    ("hardware", "_local"): Local,
 }
 
 

@@ -1,4 +1,4 @@
-"""Schemas of `conf/hardware`: a device, for rooflines, and what a job asks a cluster for, `hardware=` of the command `submit`."""
+"""Schemas of `conf/hardware`: a device, for rooflines; and where `submit` runs cells: a cluster, or this machine."""
 
 from dataclasses import dataclass, field
 
@@ -48,3 +48,12 @@ class Slurm:
     """Further words for sbatch, such as `--nice=10`."""
     python: str | None = None
     """The interpreter on the nodes; null takes the one that submits."""
+
+
+@dataclass
+class Local:
+    """This machine, as a queue of cells."""
+
+    name: str = "local"
+    workers: int | None = None
+    """Cells at once; null: one a GPU, or one where there is none. Without GPUs several disturb each other's timings."""

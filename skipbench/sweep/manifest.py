@@ -8,6 +8,8 @@ from typing import Any
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, write_atomic
 
+CELLS = "cells.jsonl"
+
 
 def next_folder(results: Path, name: str, make: bool) -> Path:
     """The first free folder of `name`; with `make` it is this process's own."""
@@ -26,7 +28,7 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
 
 def write_cells(folder: Path, cells: Sequence[Mapping[str, Any]]) -> Path:
     """Writes the manifest; each cell has `name`, `folder` of its run, and `plain`, its whole configuration."""
-    path = folder / "cells.jsonl"
+    path = folder / CELLS
     write_atomic(path, "".join(json.dumps(cell) + "\n" for cell in cells))
     return path
 
@@ -56,7 +58,7 @@ def queued(results: Path, live: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Folders of the runs whose job is not over, each with its state; `live` as of `slurm.jobs`."""
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         try:
-            cells = [json.loads(line)["folder"] for line in (path.parent / "cells.jsonl").read_text().splitlines()]
+            cells = [json.loads(line)["folder"] for line in (path.parent / CELLS).read_text().splitlines()]
             arrays = [json.loads(line) for line in path.read_text().splitlines()]
         except (OSError, ValueError, KeyError, TypeError):  # one that cannot be read blocks no other
             continue

@@ -18,15 +18,15 @@ class Part:
     count: int
 
 
-def parts(cells: int, limit: int) -> list[Part]:
-    """Splits `cells` cells into arrays of at most `limit` tasks, Slurm's `MaxArraySize`.
+def parts(cells: int, limit: int, start: int = 0) -> list[Part]:
+    """Splits `cells` cells, from number `start` on, into arrays of at most `limit` tasks, Slurm's `MaxArraySize`.
 
     Raises:
         SkipbenchError: the cluster allows no arrays.
     """
     if limit < 1:
         raise SkipbenchError(f"this cluster allows arrays of {limit} tasks (MaxArraySize); ask for at least 1")
-    return [Part(first, min(limit, cells - first)) for first in range(0, cells, limit)]
+    return [Part(start + first, min(limit, cells - first)) for first in range(0, cells, limit)]
 
 
 def script(name: str, manifest: Path, part: Part, hardware: Mapping[str, Any], python: str, cwd: Path) -> str:

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from skipbench.errors import SkipbenchError
@@ -44,14 +45,15 @@ def jobs() -> dict[str, str] | None:
     return found
 
 
-def sbatch(script: Path) -> str:
-    """Submits a script and returns the id of its job.
+def sbatch(script: Path, after: Sequence[str] = ()) -> str:
+    """Submits a script and returns the id of its job, which waits for the jobs `after` to be over.
 
     Raises:
         SkipbenchError: there is no sbatch, or it refuses; with its words.
     """
+    words = ["sbatch", "--parsable", *([f"--dependency=afterany:{':'.join(after)}"] if after else [])]
     try:
-        done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run([*words, str(script)], capture_output=True, text=True, timeout=TIMEOUT_S)
     except FileNotFoundError as error:
         raise SkipbenchError("no sbatch here; submit from a login node, or see the script with --print") from error
     except subprocess.TimeoutExpired as error:

@@ -1,0 +1,145 @@
+"""What a command on experiments is about: their cells, each with its state, and the machines that are to run them."""
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skipbench.catalogue import choices
+from skipbench.cells import NOT_HASHED, finish, search_trace
+from skipbench.compose import compose
+from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.runs.life import STALE_S, STATES, Life, life_of
+from skipbench.runs.provenance import config_hash
+from skipbench.sweep import manifest, slurm
+from skipbench.tables import grid
+
+TO_RUN = ("missing", "failed", "interrupted", "stale")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A cell of an experiment and its state; `folder` is `None` while its search is not done."""
+
+    name: str
+    plain: dict[str, Any]
+    folder: Path | None
+    life: Life
+    runnable: bool = True
+
+
+def survey(experiment: str, words: Sequence[str], hardware: Mapping[str, Any] | None = None) -> list[Found]:
+    """Every cell of an experiment that can be run, those that become one run once, with its state.
+
+    Args:
+        words: overrides, and perhaps `scale=`, `models=`, `stale=SECONDS`.
+        hardware: what `hardware_of` makes of the words.
+    """
+    own = [w for w in _scaled(words, hardware) if not w.startswith(("hardware", "stale="))]
+    stale_s = next((_seconds(w) for w in words if w.startswith("stale=")), STALE_S)
+    live = slurm.jobs()
+    waiting: dict[str, str] | None = None
+    cells: dict[str, Found] = {}
+    for _, plain in grid(experiment, own):
+        name = "/".join(str(plain[k]["name"]) for k in ("model", "method", "dataset"))
+        try:
+            folder: Path | None = finish(plain)[1]
+            life, runnable = life_of(folder, live, stale_s) if folder else Life("missing"), True
+        except NotHereError as error:
+            folder, runnable = None, bool(plain.get("own_search"))
+            life = Life("missing", str(error))
+        found = Found(name, plain, folder, life, runnable)
+        if waiting is None:
+            waiting = dict(manifest.queued(Path(plain["results"]), live or {}))
+        state = waiting.get(key_of(found))
+        if life.state in TO_RUN and state is not None:
+            found = Found(name, plain, folder, Life("queued", f"its job is {state}"))
+        cells.setdefault(key_of(found), found)
+    return list(cells.values())
+
+
+def key_of(found: Found) -> str:
+    """What tells a cell from others: its run's folder; before its search is done, the search's and its settings."""
+    if found.folder is not None:
+        return found.folder.name
+    settings = {k: v for k, v in found.plain.items() if k in ("search", "own_search") or k not in NOT_HASHED}
+    return f"search of {search_trace(found.plain).parent.name}, {config_hash(settings)}"
+
+
+def waves(cells: Sequence[Found]) -> list[list[Found]]:
+    """The cells in an order in which no two of a wave share a search that is still to be done; one wave, or two.
+
+    Of those that share one, the cell that wants most of it comes first; the others then find it done.
+    """
+    first: dict[str, Found] = {}
+    for found in cells:
+        key = key_of(found) if found.folder is not None else search_trace(found.plain).parent.name
+        if key not in first or _iterations(found) > _iterations(first[key]):
+            first[key] = found
+    early = {id(found) for found in first.values()}
+    split = [f for f in cells if id(f) in early], [f for f in cells if id(f) not in early]
+    return [wave for wave in split if wave]
+
+
+def _iterations(found: Found) -> int:
+    return int(found.plain["search"]["iterations"])
+
+
+def read_words(arguments: Sequence[str], command: str, flag: str = "") -> tuple[list[str], list[str], bool]:
+    """Experiments, the other words, and whether the flag is given."""
+    names = [a for a in arguments if "=" not in a and not a.startswith("-")]
+    known = choices("experiment")
+    if not names or (unknown := set(names) - set(known)):
+        told = f", not {sorted(unknown)[0]!r}" if names else ""
+        raise SkipbenchError(f"{command} needs an experiment{told}; known: {', '.join(known)}")
+    if flags := [a for a in arguments if a.startswith("-") and a != flag]:
+        raise SkipbenchError(f"{command} has no flag {flags[0]}" + (f"; there is {flag}" if flag else ""))
+    return names, [a for a in arguments if "=" in a], bool(flag) and flag in arguments
+
+
+def hardware_of(words: Sequence[str]) -> dict[str, Any] | None:
+    """The settings of `hardware=`, `None` where it is not among the words.
+
+    Raises:
+        SkipbenchError: no such choice or key, or a device.
+    """
+    own = [w for w in words if w.partition("=")[0].partition(".")[0] == "hardware"]
+    if not any(w.startswith("hardware=") for w in own):
+        return None
+    found: dict[str, Any] = compose(own)["hardware"]
+    if not {"partition", "workers"} & set(found):
+        raise SkipbenchError(f"{own[0]} is a device; wanted one of: {', '.join(places())}, or a file of your own")
+    return found
+
+
+def places() -> list[str]:
+    """Choices of `hardware` on which cells can be run."""
+    return [name for name in choices("hardware") if name == "local" or name.startswith("slurm-")]
+
+
+def _scaled(words: Sequence[str], hardware: Mapping[str, Any] | None) -> list[str]:
+    """With the scale of the nodes, unless one is given: that this machine has no GPU says nothing of theirs."""
+    if any(w.startswith("scale=") for w in words) or hardware is None or "gpus" not in hardware:
+        return list(words)
+    return [*words, "scale=paper" if hardware["gpus"] else "scale=embedded"]
+
+
+def counts(cells: Sequence[Found]) -> str:
+    """How many cells are in which state, in a line."""
+    count = Counter(f.life.state for f in cells)
+    return f"{len(cells)} cells: " + ", ".join(f"{count[state]} {state}" for state in STATES)
+
+
+def command_line(command: str, name: str, words: Sequence[str]) -> str:
+    """What to type for a command on an experiment with the same words."""
+    kept = [w for w in words if command != "table" or not w.startswith(("hardware", "stale="))]
+    return shlex.join(["python", "-m", "skipbench", command, name, *kept])
+
+
+def _seconds(word: str) -> float:
+    try:
+        return float(word.partition("=")[2])
+    except ValueError:
+        raise SkipbenchError(f"{word}; wanted a number of seconds") from None

@@ -1,0 +1,159 @@
+"""The queue of cells on one machine, and the process that watches over a cell."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from skipbench.compose import compose
+from skipbench.errors import SkipbenchError
+from skipbench.sweep import local
+from skipbench.sweep.local import gpus, run_cells, slots
+from skipbench.sweep.watch import WATCHED, watch
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_a_gpu_has_one_cell_at_a_time(tmp_path: Path) -> None:
+    note = "import os,time; g=os.environ['CUDA_VISIBLE_DEVICES']; print(g, time.time()); time.sleep(.2); print(time.time())"
+    ended: list[tuple[int, int]] = []
+    places = slots(None, ["2", "5"])
+    commands = {n: python(note) for n in range(5)} | {5: python("raise SystemExit(3)")}
+    run_cells(commands, tmp_path, places, lambda number, code: ended.append((number, code)))
+    assert sorted(ended) == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 3)]
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for number in range(5):
+        gpu, began, over = (tmp_path / f"{number}.log").read_text().split()
+        spans.setdefault(gpu, []).append((float(began), float(over)))
+    assert set(spans) == {"2", "5"}
+    for times in spans.values():
+        assert all(a[1] <= b[0] for a, b in zip(sorted(times), sorted(times)[1:], strict=False)), "two shared a GPU"
+
+
+def test_workers_and_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert slots(None, []) == [{}] and slots(3, []) == [{}, {}, {}]
+    assert slots(1, ["0", "1"]) == [{"CUDA_VISIBLE_DEVICES": "0"}]
+    for workers, found in ((0, []), (3, ["0", "1"]), (-1, ["0"])):
+        with pytest.raises(SkipbenchError, match=rf"hardware\.workers={workers}; wanted 1"):
+            slots(workers, found)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-abc")
+    assert gpus() == ["3", "GPU-abc"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpus() == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tool = tmp_path / "nvidia-smi"  # the driver's own tool is what a machine without one lacks
+    tool.write_text(
+        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-1)'\necho '  MIG 1g.10gb'\necho 'GPU 1: NVIDIA A100 (UUID: GPU-2)'\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus() == ["0", "1"]
+    tool.unlink()
+    assert gpus() == []
+
+
+def test_what_breaks_the_queue_off_ends_its_cells_and_starts_no_other(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    code = f"import time; open({str(started)!r}, 'a').write('x'); time.sleep(60)"
+
+    def ended(number: int, status: int) -> None:
+        while not started.exists() or len(started.read_text()) < 2:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_cells({0: python("pass")} | {n: python(code) for n in range(1, 5)}, tmp_path, slots(2, []), ended)
+    assert time.monotonic() - began < 50 and len(started.read_text()) == 2
+    with pytest.raises(SkipbenchError, match="cannot start a cell"):
+        run_cells({0: ["/no/such/program"]}, tmp_path, [{}], ended)
+    assert threading.active_count() < 20
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(7)", 7),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.abort()", -6),
+    ],
+)
+def test_watching_tells_how_a_child_ended(code: str, wanted: int) -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)]
+    assert watch(python(code), os.environ) == wanted
+    assert before == [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_signals_are_handed_on_even_to_one_that_stands_still(number: int, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    code = (
+        f"import os, signal, sys, time; signal.signal({int(number)}, lambda *_: sys.exit(5)); "
+        f"open({str(ready)!r}, 'w').close(); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(60)"
+    )
+
+    def send() -> None:
+        while not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert watch(python(code), os.environ) == 5
+    sender.join()
+
+
+def run(*words: str, **more: str) -> "subprocess.Popen[str]":
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | more
+    command = [sys.executable, "-m", "skipbench", *words]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+WORDS = ["tiny", "dataset=mini-math", "limit=2", "dataset.max_new_tokens=8"]
+
+
+def test_submit_runs_cells_here_and_status_agrees(tmp_path: Path) -> None:
+    words = [*WORDS, "method=uniform,random", f"results={tmp_path}", "hardware=local", "hardware.workers=2"]
+    shown = run("submit", *words, "--print", CUDA_VISIBLE_DEVICES="")
+    assert shown.communicate()[0].splitlines() == ["tiny/uniform/mini-math", "tiny/random/mini-math"]
+    assert not (tmp_path / "submit").exists()
+    first = run("submit", *words, CUDA_VISIBLE_DEVICES="")
+    said, complaint = first.communicate()
+    assert first.returncode == 0, said + complaint
+    assert "2 cells, 2 at a time" in said and "2/2 tiny/" in said
+    done = run("status", *words)
+    assert "2 cells: 2 done" in done.communicate()[0] and done.returncode == 0
+    again = run("submit", *words)
+    assert "2 done" in again.communicate()[0] and not (tmp_path / "submit" / "tiny-2").exists()
+
+
+def test_a_cell_that_the_kernel_kills_is_a_failure_with_its_reason(tmp_path: Path) -> None:
+    plain = compose(["dataset=mini-math", "method=uniform", "limit=50", f"results={tmp_path / 'results'}"])
+    (tmp_path / "cells.jsonl").write_text(json.dumps({"plain": plain}) + "\n")
+    cell = run("cell", str(tmp_path / "cells.jsonl"), "0")
+    while not (found := list(tmp_path.glob("results/runs/*/samples.jsonl"))) or not found[0].read_text():
+        assert cell.poll() is None, cell.communicate()
+        time.sleep(0.01)
+    status = found[0].parent / "status.json"
+    pid = json.loads(status.read_text())["pid"]
+    assert pid != cell.pid, "nobody watches"
+    os.kill(pid, signal.SIGKILL)
+    said = cell.communicate()[1]
+    assert cell.returncode == 128 + signal.SIGKILL
+    told = json.loads(status.read_text())
+    assert told["state"] == "failed" and told["error"] in said
+    assert told["error"].startswith("killed by SIGKILL; where nobody sent it, it was the kernel, for memory")
+    assert "hardware.memory=" in told["error"]
+    assert WATCHED not in os.environ and local.__doc__
