@@ -3,6 +3,7 @@
 Its cluster is that of `scripts/slurm_local.sh`, which needs root and Debian's packages slurmctld, slurmd and munge.
 """
 
+import importlib.util
 import json
 import os
 import shutil
@@ -91,59 +92,69 @@ def cells_of(submission: Path) -> list[str]:
     return [json.loads(line)["folder"] for line in (submission / "cells.jsonl").read_text().splitlines()]
 
 
+def idle(env: Environment, said: str, seconds: float = 300) -> None:
+    until(lambda: not slurm(env, "squeue", "-h"), said, seconds)
+
+
 def minutes_so_far(env: Environment, array: str) -> int:
     """Whole minutes that the cell which is to meet its time limit has run."""
     days_and_time = slurm(env, "squeue", "-h", "-r", "-o", "%M", "-j", f"{array}_{HALTED['timeout']}").strip()
     return int(days_and_time.split(":")[-2]) + 60 * (days_and_time.count(":") == 2)
 
 
-def plant(faults: Path, results: Path, folders: list[str]) -> None:
+def plant(env: Environment, results: Path, faults: Path) -> Environment:
+    """Writes down which tasks meet which fault; `disturb` goes on where cells are to stand still first."""
     faults.mkdir()
     for task in HALTED.values():
         (faults / f"fault_{task}").write_text("halt")
-        (faults / f"folder_{task}").write_text(str(results / "runs" / folders[task]))
     (faults / f"fault_{DISK}").write_text("disk")
     (faults / f"fault_{MEMORY}").write_text("memory")
+    return env | {"FAULTS": str(faults), "RESULTS": str(results)}
+
+
+def disturb(env: Environment, array: str) -> dict[str, Path]:
+    """Once they stand still, kills one cell, cancels one, shortens one's time, and has one preempted; their folders."""
+    halted = {what: Path(env["FAULTS"]) / f"halted_{task}" for what, task in HALTED.items()}
+    until(lambda: all(path.exists() for path in halted.values()), "four cells stand still")
+    folder = {what: Path(path.read_text().strip()) for what, path in halted.items()}
+    os.kill(read_status(folder["kill"])["pid"], signal.SIGKILL)
+    slurm(env, "scancel", f"{array}_{HALTED['cancel']}")
+    limit = f"timelimit={minutes_so_far(env, array) + 2}"
+    slurm(env, "scontrol", "update", f"jobid={array}_{HALTED['timeout']}", limit)
+    return folder
+
+
+def preempt(env: Environment, array: str) -> None:
+    node = slurm(env, "squeue", "-h", "-r", "-o", "%N", "-j", f"{array}_{HALTED['preempt']}").strip()
+    slurm(env, "sbatch", "-p", "high", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
+
+
+def undisturbed(env: Environment, results: Path) -> dict[str, list[dict[str, Any]]]:
+    """The records of a serial run of the sweep, which every other must equal."""
+    serial = skipbench(env, "table", *SWEEP, f"results={results}")
+    assert serial.returncode == 0, serial.stdout + serial.stderr
+    found = records(results)
+    assert len(found) == 12 and all(len(samples) == LIMIT for samples in found.values())
+    return found
 
 
 def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_path: Path) -> None:
-    env, faults, whole, parts = (
-        cluster | {"FAULTS": str(tmp_path / "faults")},
-        tmp_path / "faults",
-        *folders_in(tmp_path),
-    )
-    serial = skipbench(env, "table", *SWEEP, f"results={whole}")
-    assert serial.returncode == 0, serial.stdout + serial.stderr
-    listed = skipbench(env, "submit", *SWEEP, f"results={tmp_path / 'listed'}", "hardware=slurm-local")
-    assert listed.returncode == 0, listed.stderr
-    slurm(env, "scancel", "--user=root")
-    names = cells_of(tmp_path / "listed" / "submit" / "tiny-1")
-    assert sorted(names) == sorted(records(whole)) and len(names) == 12
-    until(lambda: not slurm(env, "squeue", "-h"), "the queue is empty")
-
-    words = [
-        *SWEEP,
-        f"results={parts}",
-        "hardware=slurm-local",
-        f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]",
-    ]
-    plant(faults, parts, names)
+    parts = tmp_path / "parts"
+    whole = undisturbed(cluster, tmp_path / "whole")
+    env = plant(cluster, parts, tmp_path / "faults")
+    setup = f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]"
+    words = [*SWEEP, f"results={parts}", "hardware=slurm-local", setup]
     first = skipbench(env, "submit", *words)
     assert first.returncode == 0, first.stderr
+    names = cells_of(parts / "submit" / "tiny-1")
+    assert sorted(names) == sorted(whole)
     array = json.loads((parts / "submit" / "tiny-1" / "jobs.jsonl").read_text())["job"]
-    folder = {what: parts / "runs" / names[task] for what, task in HALTED.items()}
-
-    until(lambda: all((faults / f"halted_{t}").exists() for t in HALTED.values()), "four cells stand still")
-    os.kill(read_status(folder["kill"])["pid"], signal.SIGKILL)
-    slurm(env, "scancel", f"{array}_{HALTED['cancel']}")
-    slurm(
-        env, "scontrol", "update", f"jobid={array}_{HALTED['timeout']}", f"timelimit={minutes_so_far(env, array) + 2}"
-    )
+    folder = disturb(env, array)
+    assert {what: path.name for what, path in folder.items()} == {what: names[task] for what, task in HALTED.items()}
     until(lambda: "SIGUSR2" in str(read_status(folder["timeout"])["error"]), "the time limit interrupts its cell")
-    node = slurm(env, "squeue", "-h", "-r", "-o", "%N", "-j", f"{array}_{HALTED['preempt']}").strip()
-    slurm(env, "sbatch", "-p", "high", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
+    preempt(env, array)
     until(lambda: "SIGTERM" in str(read_status(folder["preempt"])["error"]), "a job of the other partition preempts it")
-    until(lambda: not slurm(env, "squeue", "-h"), "all jobs are over", 300)
+    idle(env, "all jobs are over")
 
     told = skipbench(env, "status", *words)
     assert told.returncode == 1
@@ -152,23 +163,65 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     assert "SIGTERM" in reasons["interrupted"] and "killed by SIGKILL" in told.stdout
     # Where memory ends, an import or a tensor fails: the words differ, a reason stands there.
     assert "File too large" in told.stdout and told.stdout.count("\nfailed  ") == 3
-    logs = {task: (parts / "submit" / "tiny-1" / f"{array}_{task}.log").read_text() for task in HALTED.values()}
-    assert "requeued for the 1. time" in logs[HALTED["timeout"]]
+    log = (parts / "submit" / "tiny-1" / f"{array}_{HALTED['timeout']}.log").read_text()
+    assert "requeued for the 1. time" in log
 
-    (faults / "over").touch()
+    (tmp_path / "faults" / "over").touch()
     again = skipbench(env, "submit", *words)
     assert again.returncode == 0, again.stderr
     expected = {names[HALTED["kill"]], names[HALTED["cancel"]], names[DISK], names[MEMORY]}
     assert set(cells_of(parts / "submit" / "tiny-2")) == expected
-    until(lambda: not slurm(env, "squeue", "-h"), "the second submission is over")
+    idle(env, "the second submission is over")
     told = skipbench(env, "status", *words)
     assert told.returncode == 0, told.stdout
     assert "12 cells: 12 done" in told.stdout
-    assert records(parts) == records(whole)
-    assert all([s["index"] for s in samples] == list(range(LIMIT)) for samples in records(parts).values())
+    assert records(parts) == whole
     skipbench(env, "submit", *words)
     assert not (parts / "submit" / "tiny-3").exists(), "a finished sweep was submitted again"
 
 
-def folders_in(tmp_path: Path) -> tuple[Path, Path]:
-    return tmp_path / "whole", tmp_path / "parts"
+@pytest.mark.skipif(importlib.util.find_spec("hydra_plugins") is None, reason="no hydra-submitit-launcher: extra slurm")
+def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_path: Path) -> None:
+    """Its shell waits for ever for a job that was killed; the user closes it, asks `status`, and starts the same command again."""
+    parts = tmp_path / "parts"
+    whole = undisturbed(cluster, tmp_path / "whole")
+    env = plant(cluster, parts, tmp_path / "faults")
+    setup = f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]"
+    words = ["experiment=tiny", *SWEEP[1:], f"results={parts}", "hardware=slurm-local", setup]
+    command = [sys.executable, "-m", "skipbench", "-m", "hydra/launcher=slurm", *words]
+    with (tmp_path / "shell.log").open("w") as log:
+        shell = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)
+    until(lambda: slurm(env, "squeue", "-h") != "", "its array is submitted")
+    array = slurm(env, "squeue", "-h", "-o", "%F").split()[0]
+    disturb(env, array)
+    preempt(env, array)
+    idle(env, "all jobs are over")
+    shell.kill()
+    shell.wait()
+
+    told = skipbench(env, "status", "tiny", *words[1:])
+    assert told.returncode == 1
+    done = {path.parent: path.stat().st_mtime_ns for path in parts.glob("runs/*/metrics.json")}
+    assert f"12 cells: {len(done)} done" in told.stdout and " 0 running, 0 queued," in told.stdout, told.stdout
+    assert 6 <= len(done) <= 9, "the kill, the cancel, the disk and the memory leave their cells undone"
+    kept = {path: (path / "samples.jsonl").stat().st_mtime_ns for path in done}
+
+    (tmp_path / "faults" / "over").touch()
+    again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert again.returncode == 0, again.stdout + again.stderr
+    told = skipbench(env, "status", "tiny", *words[1:])
+    assert told.returncode == 0 and "12 cells: 12 done" in told.stdout, told.stdout
+    assert records(parts) == whole
+    assert {path: (path / "samples.jsonl").stat().st_mtime_ns for path in kept} == kept, "a finished cell was run again"
+
+
+def test_cells_wait_for_the_search_that_they_share(cluster: Environment, tmp_path: Path) -> None:
+    small = ["limit=1", "dataset.max_new_tokens=8", "search.prompts=1", "search.max_new_tokens=8"]
+    words = ["swift-figure2b", *small, f"results={tmp_path}", "hardware=slurm-local"]
+    first = skipbench(cluster, "submit", *words)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert first.stdout.count("submitted: job") == 2
+    assert "Dependency" in slurm(cluster, "squeue", "-h", "-o", "%R")
+    idle(cluster, "both arrays are over")
+    told = skipbench(cluster, "status", *words)
+    assert told.returncode == 0, told.stdout
