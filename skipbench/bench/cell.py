@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from skipbench.bench.prompts import Prompt
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
+from skipbench.lm.wide import wide_logits
 from skipbench.methods.vanilla import Vanilla
 from skipbench.runs.completions import Completion
 from skipbench.runs.record import Arm, Divergence, Lossless, Sample, Seconds
@@ -132,6 +134,13 @@ def looped(tokens: list[int]) -> bool:
     return len(tail) == LOOP_TOKENS and any(tail[p:] == tail[:-p] for p in range(1, LOOP_TOKENS // 4 + 1))
 
 
+@torch.inference_mode()
+def _scored(lm: LM, tokens: list[int]) -> Tensor:
+    """Logits [V] behind `tokens`: in float32 arithmetic, which does not share the rounding that parted the outputs."""
+    logits = wide_logits(lm.model, tokens)
+    return lm.prefill(tokens)[0].float() if logits is None else logits
+
+
 def _compare(lm: LM, prompt: list[int], vanilla: Arm, ours: Arm, greedy: bool) -> tuple[Lossless, Divergence | None]:
     """Whether the method gave vanilla's tokens, and where the outputs part."""
     if "failed" in (vanilla.finish, ours.finish):
@@ -144,9 +153,8 @@ def _compare(lm: LM, prompt: list[int], vanilla: Arm, ours: Arm, greedy: bool) -
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
     if at == len(pairs):  # one is a prefix of the other: no rule of the loop allows that
         return "diverged", Divergence(at, -1, -1, 0.0)
-    with torch.inference_mode():
-        logits = lm.prefill(prompt + vanilla.tokens[:at])[0].float()
     a, b = pairs[at]
+    logits = _scored(lm, prompt + vanilla.tokens[:at])
     gap = float(logits[a] - logits[b])
     ulp = torch.finfo(lm.dtype).eps * float(logits.abs().max())
     return ("tie" if abs(gap) <= TIE_ULPS * ulp else "diverged"), Divergence(at, a, b, gap)
