@@ -1,6 +1,7 @@
 """The command line as a user types it, in processes of their own where the process matters."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,10 @@ def test_help_lists_choices_and_commands() -> None:
     for word in ("table EXPERIMENT", "self-sd", "mini-stories", "max_steps"):
         assert word in text
     assert "_hub" not in text and "_target_" in text
+    known = run("nothing").stderr.partition("commands: ")[2].partition(".")[0].split(", ")
+    assert {"table", "cell"} < set(known)
+    for name in set(known) - {"cell"}:  # what submit's jobs call
+        assert re.search(rf"^  {name} ", text, re.M), f"--help says nothing of {name}"
 
 
 def test_a_sweep_does_not_lose_the_cases_of_an_experiment() -> None:

@@ -1,5 +1,6 @@
 """`Span`: which rows one forward pass runs, at which positions, and what each row may see."""
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,11 +66,17 @@ class Span:
         return replace(self, verifies=True)
 
     def family(self) -> NDArray[np.bool_]:
-        """[T, T], true where a row may see another: itself and its ancestors among the rows of the span."""
-        if self.parent is None:
-            return np.tri(self.rows, dtype=bool)
-        sees = np.eye(self.rows, dtype=bool)
-        for row, parent in enumerate(self.parent):
-            if parent >= 0:
-                sees[row] |= sees[parent]
-        return sees
+        """[T, T], true where a row may see another: itself and its ancestors among the rows of the span. Not to be written to."""
+        return _family(self.rows, self.parent)
+
+
+@functools.lru_cache(maxsize=256)
+def _family(rows: int, parent: tuple[int, ...] | None) -> NDArray[np.bool_]:
+    """Kept by shape: a drafter makes the same few trees again and again."""
+    if parent is None:
+        return np.tri(rows, dtype=bool)
+    sees = np.eye(rows, dtype=bool)
+    for row, above in enumerate(parent):
+        if above >= 0:
+            sees[row] |= sees[above]
+    return sees
