@@ -3,12 +3,13 @@
     python scripts/peak_memory.py --context 4096 --shape 12x768
 
 A planted model decodes --tokens tokens behind a prompt that fills the context up. On a CPU the peak is that of the process (resident
-set, weights included); on a GPU torch's own count. One line of JSON a method follows the table.
+set, weights included); on a GPU torch's own count. Medians over --runs turns. One line of JSON a method follows the table.
 """
 
 import argparse
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument(
+        "--runs", type=int, default=5, help="5 or more; the peak of a process depends on when memory is given back"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     overrides = [
@@ -77,21 +81,28 @@ def main() -> None:
     if args.one:
         print(json.dumps(peak(args.one, overrides, args.context, args.tokens)))
         return
-    base, lines = None, []
+    if args.runs < 5:
+        parser.error("a median of fewer than 5 runs says little")
+    names = list(dict.fromkeys(["vanilla", *args.methods]))
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for _ in range(args.runs):
+        for name in names:
+            command = [sys.executable, __file__, *sys.argv[1:], "--one", name]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"{name}: {done.stderr}")
+            found[name].append(json.loads(done.stdout.splitlines()[-1]))
+    lines = []
     print(f"{'method':12}{'peak MiB':>10}{'before MiB':>12}{'cache MiB':>11}{'/ vanilla':>11}{'searched':>10}")
-    for name in dict.fromkeys(["vanilla", *args.methods]):
-        command = [sys.executable, __file__, *sys.argv[1:], "--one", name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{name}: {done.stderr}")
-        found = json.loads(done.stdout.splitlines()[-1])
-        base = base or found["peak"]
-        mib = (found[key] / 2**20 for key in ("peak", "before", "cache"))
-        columns = (name, *mib, found["peak"] / base, found["searched"])
-        print("{:12}{:10.0f}{:12.0f}{:11.0f}{:11.3f}{:10}".format(*columns), flush=True)
-        ratio = round(found["peak"] / base, 3)
+    for name, turns in found.items():
+        middle = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+        ratio = statistics.median(
+            ours["peak"] / base["peak"] for ours, base in zip(turns, found["vanilla"], strict=True)
+        )
+        mib = (middle[key] / 2**20 for key in ("peak", "before", "cache"))
+        print("{:12}{:10.0f}{:12.0f}{:11.0f}{:11.3f}{:10.0f}".format(name, *mib, ratio, middle["searched"]), flush=True)
         line = {"figure": "peak memory / vanilla", "shape": args.shape, "dtype": args.dtype, "context": args.context}
-        lines.append(line | {"method": name, "ratio": ratio, **found})
+        lines.append(line | {"method": name, "ratio": round(ratio, 3), **middle})
     for line in lines:
         print(json.dumps(line))
 

@@ -1,12 +1,13 @@
 """The scripts that measure: they compare equal work, count every pass, and time each kind as the loop runs it."""
 
 import time
+from collections import Counter
 
 import pytest
 
 from scripts.compare_peers import BASE, METHODS, compare, ours, theirs
 from scripts.peak_memory import peak
-from scripts.predicted import Bench, Pass, Watched
+from scripts.predicted import Bench, Kind, Watched
 from skipbench.compose import compose
 
 
@@ -19,15 +20,16 @@ def bench() -> Bench:
 def test_every_pass_of_a_method_is_counted(bench: Bench, name: str) -> None:
     watched = Watched(bench.method(name))
     out = bench.decode(watched, bench.prompts[0])
-    verified = [(kind, n) for kind, n in watched.passes.items() if not kind.draft]
-    drafted = sum(n for kind, n in watched.passes.items() if kind.draft)
-    assert sum(n for _, n in verified) == len(out.rounds)
-    assert drafted == (0 if name in ("lookahead", "prompt-lookup") else sum(r.steps for r in out.rounds))
-    assert any(kind.exit is not None for kind in watched.passes if kind.draft) == (name in ("del", "layerskip"))
-    rows = sum(n * kind.rows for kind, n in verified)
+    assert watched.rounds.total() == len(out.rounds)
+    drafted = sum(n * kind.steps for kind, n in watched.rounds.items())
+    looks_up = name in ("lookahead", "prompt-lookup")
+    assert drafted == (0 if looks_up else sum(r.steps for r in out.rounds))
+    assert any(kind.exit is not None for kind in watched.rounds) == (name in ("del", "layerskip"))
+    rows = sum(n * kind.rows for kind, n in watched.rounds.items())
     assert rows >= sum(r.nodes + 1 for r in out.rounds)
     for kind, example in watched.example.items():
-        assert bench.cost(40, kind, example, (kind, example)) > 0
+        drafting, verifying = bench.cost(40, kind, example)
+        assert verifying > 0 and (drafting > 0.05) == (kind.steps > 0)
 
 
 def test_a_method_is_predicted(bench: Bench) -> None:
@@ -38,18 +40,18 @@ def test_a_method_is_predicted(bench: Bench) -> None:
 
 
 def test_predictions_follow_from_costs(bench: Bench) -> None:
-    """Passes of known cost: 4 steps of half a pass and verifications of 2, and an adaptation of a quarter of vanilla's time."""
+    """Rounds of known cost: 4 steps of half a pass and verifications of 2, and an adaptation of a quarter of vanilla's time."""
     watched = Watched(bench.method("self-sd"))
     out = bench.decode(watched, bench.prompts[0])
-    step, verified = Pass(1, True), Pass(5)
+    kind = Kind(4, (6, 6), 5, None, 0, False, False)
     rounds = out.rounds
     emitted = sum(r.emitted for r in rounds)
-    passes = watched.passes.__class__({step: 4 * len(rounds), verified: len(rounds)})
+    done = Counter({kind: len(rounds)})
     found = bench.figures(
         "x",
         [out],
-        passes,
-        {step: 0.5, verified: 2.0},
+        done,
+        {kind: (4 * 0.5, 2.0)},
         [[emitted * 1.0, 8.0, emitted * 0.25, emitted * 0.5, emitted * 0.1]],
         True,
     )
