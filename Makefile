@@ -33,7 +33,8 @@ test-experiments: $(READY) ## every experiment of the papers with two short samp
 	$(BIN)/python -m pytest -m experiments
 
 slurm: $(READY) ## the tests on a Slurm of their own (root; Debian's slurmctld, slurmd, slurm-client, munge)
-	$(BIN)/python -m pytest -m slurm -n 0 -rs
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[slurm]'
+	$(BIN)/python -m pytest tests/test_slurm.py -m slurm -n 0 -rs
 
 check: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
