@@ -153,6 +153,9 @@ def say(folder: Path, age: float = 0, **value: Any) -> Path:
 def test_the_state_of_a_run(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
+    ended = subprocess.Popen(["true"])  # and nobody asks how
+    while Path(f"/proc/{ended.pid}/stat").read_text().split()[2] != "Z":
+        time.sleep(0.01)
     here = {"host": socket.gethostname()}
 
     def state(jobs: dict[str, str] | None = None, age: float = 0, **value: Any) -> str:
@@ -161,7 +164,8 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
     assert life_of(tmp_path / "none", None).state == "missing"
     assert [state(state=s) for s in ("done", "failed", "interrupted")] == ["done", "failed", "interrupted"]
     assert state(**here, pid=os.getpid()) == "running"
-    assert state(**here, pid=gone.pid) == "stale"
+    assert state(**here, pid=gone.pid) == state(**here, pid=ended.pid) == "stale"
+    ended.wait()
     assert state(age=30) == "running" and state(age=900) == "stale"
     assert state(slurm="7", jobs={"7": "RUNNING"}) == "running"
     assert state(slurm="7", jobs={"8": "RUNNING"}) == "stale"

@@ -66,6 +66,11 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, OverflowError):
+    except OverflowError:
         return True
-    return True
+    except PermissionError:
+        pass
+    try:  # what has ended, and whose parent has not asked how, still has its number
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return True
