@@ -3,6 +3,7 @@
 RUN is the folder of a real run; its records are repeated under other indices and settings in a temporary folder.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -86,7 +87,14 @@ def memory_mb(session: int) -> float:
 
 
 def main() -> None:
-    run, (runs, samples) = Path(sys.argv[1]), map(int, sys.argv[2:4] or (2000, 200))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a run that is done")
+    parser.add_argument("runs", type=int, nargs="?", default=2000)
+    parser.add_argument("samples", type=int, nargs="?", default=200)
+    args = parser.parse_args()
+    run, runs, samples = args.run, args.runs, args.samples
+    if not (run / "samples.jsonl").exists():
+        parser.error(f"{run} holds no samples.jsonl; run a cell first: python -m skipbench")
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         make(run, results, runs, samples)

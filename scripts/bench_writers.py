@@ -6,9 +6,9 @@ process renders a table all the while. Printed is the store's time a cell, by on
 real run decoded.
 """
 
+import argparse
 import json
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -126,7 +126,14 @@ def check(run: Path, results: Path, cells: int) -> None:
 
 
 def main() -> None:
-    run, (cells, processes) = Path(sys.argv[1]), map(int, sys.argv[2:4] or (500, 8))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a run that is done")
+    parser.add_argument("cells", type=int, nargs="?", default=500)
+    parser.add_argument("processes", type=int, nargs="?", default=8)
+    args = parser.parse_args()
+    run, cells, processes = args.run, args.cells, args.processes
+    if not (run / "samples.jsonl").exists():
+        parser.error(f"{run} holds no samples.jsonl; run a cell first: python -m skipbench")
     decoded = sum(s.vanilla.seconds.total + s.method.seconds.total for s in read_samples(run / "samples.jsonl"))
     each = {}
     for writers in (1, processes):
