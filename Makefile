@@ -79,7 +79,7 @@ results: $(READY) ## the committed results of the embedded model, made again fro
 	$(TABLE) $(TABLES) $(EMBEDDED) --render-only
 	@$(FIGURE) $(EMBEDDED) || failed=1; done; exit $$failed
 
-bench: $(READY) ## the engine's and the methods' ratios, one JSON line a figure (about 15 minutes; on a GPU scripts/bench_gpu.py)
+bench: $(READY) ## the engine's and the methods' ratios, one JSON line a figure (about 30 minutes; on a GPU scripts/bench_gpu.py)
 	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768
 	$(BIN)/python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16 --strict 64
 	$(BIN)/python scripts/bench_methods.py --model tiny

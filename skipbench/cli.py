@@ -57,7 +57,10 @@ def _check_grid(argv: list[str]) -> None:
     """Hydra sweeps axes alone; cases of an experiment, each with settings of its own, would be lost without a word."""
     for name in (name for a in argv if a.startswith("experiment=") for name in a.partition("=")[2].split(",")):
         if name in choices("experiment") and paper_side(name).get("cases"):
-            raise SkipbenchError(f"experiment {name} is more than a grid; run it by: python -m skipbench table {name}")
+            raise SkipbenchError(
+                f"experiment {name} is more than a grid; run it by: python -m skipbench table {name}, or on a cluster by: "
+                f"python -m skipbench submit {name} hardware=slurm-a100"
+            )
 
 
 def _job(plain: dict[str, Any]) -> None:
