@@ -34,7 +34,7 @@ test-experiments: $(READY) ## every experiment of the papers with two short samp
 
 slurm: $(READY) ## the tests on a Slurm of their own (root; Debian's slurmctld, slurmd, slurm-client, munge)
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[slurm]'
-	$(BIN)/python -m pytest tests/test_slurm.py -m slurm -n 0 -rs
+	$(BIN)/python -m pytest tests/test_slurm.py -m slurm -n 0 -rs $(OPTIONS)
 
 check: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ pytestmark = [
     ),
     pytest.mark.skipif(os.getuid() != 0, reason="a cluster of one's own needs root"),
 ]
-LIMIT = 6
+LIMIT = 24  # enough that a cell is not over before it is made to stand still
 SWEEP = ["tiny", f"limit={LIMIT}", "dataset.max_new_tokens=24"]
 HALTED = {"timeout": 0, "kill": 1, "cancel": 2, "preempt": 3}
 DISK, MEMORY = 4, 5
