@@ -20,7 +20,7 @@ from skipbench.runs.store import record_failure
 from skipbench.survey import TO_RUN, Found, command_line, counts, hardware_of, key_of, places, read_words, survey, waves
 from skipbench.sweep import local, manifest, slurm
 from skipbench.sweep.script import parts, script
-from skipbench.sweep.watch import WATCHED, watch
+from skipbench.sweep.watch import HANDED_ON, WATCHED, watch
 
 
 def submit(arguments: Sequence[str]) -> None:
@@ -124,7 +124,9 @@ def run_cell(arguments: Sequence[str]) -> None:
         _run_watched(plain)
         return
     code = watch([sys.executable, "-m", "skipbench", "cell", *arguments], os.environ)
-    if code < 0:
+    if (
+        code < 0 and -code not in HANDED_ON
+    ):  # one of these, at its very end, kills what has written down already how it ended
         _fail(plain, _killed(-code, plain))
     sys.exit(code if code >= 0 else 128 - code)
 

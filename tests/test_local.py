@@ -139,6 +139,23 @@ def test_submit_runs_cells_here_and_status_agrees(tmp_path: Path) -> None:
     assert "2 done" in again.communicate()[0] and not (tmp_path / "submit" / "tiny-2").exists()
 
 
+def test_a_signal_too_many_changes_no_record(tmp_path: Path) -> None:
+    """As Slurm sends them: one ahead of the time limit, others while the cell is on its way out."""
+    plain = compose(["dataset=mini-math", "method=uniform", "limit=50", f"results={tmp_path / 'results'}"])
+    (tmp_path / "cells.jsonl").write_text(json.dumps({"plain": plain}) + "\n")
+    cell = run("cell", str(tmp_path / "cells.jsonl"), "0")
+    while not (found := list(tmp_path.glob("results/runs/*/samples.jsonl"))) or not found[0].read_text():
+        assert cell.poll() is None, cell.communicate()
+        time.sleep(0.01)
+    cell.send_signal(signal.SIGUSR2)
+    while cell.poll() is None:
+        cell.send_signal(signal.SIGTERM)
+        time.sleep(0.005)
+    assert cell.returncode in (128 + signal.SIGUSR2, 128 + signal.SIGTERM), cell.communicate()
+    told = json.loads((found[0].parent / "status.json").read_text())
+    assert told["state"] == "interrupted" and "failed" not in cell.communicate()[1]
+
+
 def test_a_cell_that_the_kernel_kills_is_a_failure_with_its_reason(tmp_path: Path) -> None:
     plain = compose(["dataset=mini-math", "method=uniform", "limit=50", f"results={tmp_path / 'results'}"])
     (tmp_path / "cells.jsonl").write_text(json.dumps({"plain": plain}) + "\n")
