@@ -151,7 +151,8 @@ def test_a_signal_too_many_changes_no_record(tmp_path: Path) -> None:
     while cell.poll() is None:
         cell.send_signal(signal.SIGTERM)
         time.sleep(0.005)
-    assert cell.returncode in (128 + signal.SIGUSR2, 128 + signal.SIGTERM), cell.communicate()
+    # The watcher, too, may meet one of them at its very end.
+    assert cell.returncode in (128 + signal.SIGUSR2, 128 + signal.SIGTERM, -signal.SIGTERM), cell.communicate()
     told = json.loads((found[0].parent / "status.json").read_text())
     assert told["state"] == "interrupted" and "failed" not in cell.communicate()[1]
 
