@@ -86,15 +86,21 @@ def memory_mb(session: int) -> float:
     return total
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(usage: str | None, **sizes: int) -> tuple[Path, int, int]:
+    """A finished run's folder and two numbers with their defaults, from the command line."""
+    parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a run that is done")
-    parser.add_argument("runs", type=int, nargs="?", default=2000)
-    parser.add_argument("samples", type=int, nargs="?", default=200)
+    for name, default in sizes.items():
+        parser.add_argument(name, type=int, nargs="?", default=default)
     args = parser.parse_args()
-    run, runs, samples = args.run, args.runs, args.samples
-    if not (run / "samples.jsonl").exists():
-        parser.error(f"{run} holds no samples.jsonl; run a cell first: python -m skipbench")
+    if not (args.run / "samples.jsonl").exists():
+        parser.error(f"{args.run} holds no samples.jsonl; run a cell first: python -m skipbench")
+    first, second = (getattr(args, name) for name in sizes)
+    return args.run, first, second
+
+
+def main() -> None:
+    run, runs, samples = arguments(__doc__, runs=2000, samples=200)
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         make(run, results, runs, samples)

@@ -6,7 +6,6 @@ process renders a table all the while. Printed is the store's time a cell, by on
 real run decoded.
 """
 
-import argparse
 import json
 import multiprocessing
 import tempfile
@@ -14,6 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from bench_index import arguments
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.table import markdown_table
@@ -126,14 +127,7 @@ def check(run: Path, results: Path, cells: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of a run that is done")
-    parser.add_argument("cells", type=int, nargs="?", default=500)
-    parser.add_argument("processes", type=int, nargs="?", default=8)
-    args = parser.parse_args()
-    run, cells, processes = args.run, args.cells, args.processes
-    if not (run / "samples.jsonl").exists():
-        parser.error(f"{run} holds no samples.jsonl; run a cell first: python -m skipbench")
+    run, cells, processes = arguments(__doc__, cells=500, processes=8)
     decoded = sum(s.vanilla.seconds.total + s.method.seconds.total for s in read_samples(run / "samples.jsonl"))
     each = {}
     for writers in (1, processes):
