@@ -147,18 +147,7 @@ def run(
     latency = stored_latency(lm, latency_path(config["model"], config["engine"], device, folder.parent.parent))
     if isinstance(method, UsesLatency) and method.latency is None:
         method.latency = latency
-    origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
-    if calibration:
-        origin["calibration_sha256"] = rows_hash(list(calibration))
-    origin |= {"device": device, "threads": torch.get_num_threads(), "layers": lm.layers}
-    used = config["engine"] | {"name": lm.engine.name}
-    origin |= {
-        "engine": engine_text(used),
-        "kernels": lm.engine.kernels,
-        "strict_cost": lm.strict_cost,
-        "notes": lm.notes(),
-    }
-    origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
+    origin = _origin(lm, config, rows, prompts, calibration)
     store = RunStore(folder, config, provenance(origin))
     settings = Settings(
         max_new_tokens=dataset["max_new_tokens"],
@@ -192,6 +181,25 @@ def run(
         raise
     finally:
         store.close()
+
+
+def _origin(
+    lm: LM, config: dict[str, Any], rows: list[Row], prompts: list[Prompt], calibration: Sequence[Row]
+) -> dict[str, Any]:
+    """What the provenance says of the data, the device and the engine."""
+    origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
+    if calibration:
+        origin["calibration_sha256"] = rows_hash(list(calibration))
+    origin |= {"device": device_name(lm.output_device), "threads": torch.get_num_threads(), "layers": lm.layers}
+    used = config["engine"] | {"name": lm.engine.name}
+    origin |= {
+        "engine": engine_text(used),
+        "kernels": lm.engine.kernels,
+        "strict_cost": lm.strict_cost,
+        "notes": lm.notes(),
+    }
+    origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
+    return origin
 
 
 def _end(error: BaseException) -> tuple[str, str]:
