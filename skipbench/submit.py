@@ -22,6 +22,9 @@ from skipbench.sweep import local, manifest, slurm
 from skipbench.sweep.script import parts, script
 from skipbench.sweep.watch import HANDED_ON, WATCHED, watch
 
+TOLD = 3
+"""Exit status of a watched cell that failed and has written down why."""
+
 
 def submit(arguments: Sequence[str]) -> None:
     """Runs the cells of experiments that are missing: as sbatch arrays, or here with `hardware=local`; `--print` shows what would be.
@@ -124,11 +127,9 @@ def run_cell(arguments: Sequence[str]) -> None:
         _run_watched(plain)
         return
     code = watch([sys.executable, "-m", "skipbench", "cell", *arguments], os.environ)
-    if (
-        code < 0 and -code not in HANDED_ON
-    ):  # one of these, at its very end, kills what has written down already how it ended
-        _fail(plain, _killed(-code, plain))
-    sys.exit(code if code >= 0 else 128 - code)
+    if untold := _untold(code, plain, Path(arguments[0]).parent):
+        _fail(plain, untold)
+    sys.exit(1 if code == TOLD else code if code >= 0 else 128 - code)
 
 
 def _run_watched(plain: dict[str, Any]) -> None:
@@ -139,7 +140,9 @@ def _run_watched(plain: dict[str, Any]) -> None:
         sys.exit(128 + stop.signal)
     except Exception as error:
         _fail(plain, _reason(error, plain))
-        sys.exit(1)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(TOLD)  # without memory, what libraries do at the interpreter's end may fail, or spin for ever
 
 
 def _fail(plain: dict[str, Any], reason: str) -> None:
@@ -157,14 +160,20 @@ def _reason(error: Exception, plain: dict[str, Any]) -> str:
         from skipbench.bench.memory import out_of_memory
 
         return out_of_memory(error, plain["model"], plain["dataset"]["max_new_tokens"], known_models()) or plainly
-    except (MemoryError, ImportError, OSError):  # too little even to say what would be enough
+    except Exception:  # too little memory even to say what would be enough
         return f"{plainly}; give the job more (hardware.memory=)"
 
 
-def _killed(number: int, plain: dict[str, Any]) -> str:
-    """Why a cell's process died that could not say it itself."""
-    told = f"killed by {signal.Signals(number).name}"
-    if number != signal.SIGKILL:
+def _untold(code: int, plain: dict[str, Any], logs: Path) -> str | None:
+    """Why a cell's process died that could not say it itself, by its exit status as of `watch`; `None` where it could."""
+    # One of the signals handed on may meet the child at its very end, when it has written down already how it ended.
+    asked = {end for number in HANDED_ON for end in (-number, 128 + number)}
+    if code in {0, TOLD, 128 + signal.SIGINT} | asked:
+        return None
+    if code > 0:
+        return f"ended with exit status {code} and left no reason, as where memory ends; its log in {logs} may tell"
+    told = f"killed by {signal.Signals(-code).name}"
+    if -code != signal.SIGKILL:
         return told
     return f"{told}; where nobody sent it, it was the kernel, for memory: {_reason(MemoryError(), plain)}"
 

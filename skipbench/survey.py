@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def survey(experiment: str, words: Sequence[str], hardware: Mapping[str, Any] | 
     own = [w for w in _scaled(words, hardware) if not w.startswith(("hardware", "stale="))]
     stale_s = next((_seconds(w) for w in words if w.startswith("stale=")), STALE_S)
     live = slurm.jobs()
-    waiting: dict[str, str] | None = None
+    sent: dict[str, list[manifest.Task]] | None = None
     cells: dict[str, Found] = {}
     for _, plain in grid(experiment, own):
         name = "/".join(str(plain[k]["name"]) for k in ("model", "method", "dataset"))
@@ -51,13 +51,23 @@ def survey(experiment: str, words: Sequence[str], hardware: Mapping[str, Any] | 
             folder, runnable = None, bool(plain.get("own_search"))
             life = Life("missing", str(error))
         found = Found(name, plain, folder, life, runnable)
-        if waiting is None:
-            waiting = dict(manifest.queued(Path(plain["results"]), live or {}))
-        state = waiting.get(key_of(found))
-        if life.state in TO_RUN and state is not None:
-            found = Found(name, plain, folder, Life("queued", f"its job is {state}"))
-        cells.setdefault(key_of(found), found)
+        if sent is None:
+            sent = manifest.tasks(Path(plain["results"]))
+        key = key_of(found)
+        cells.setdefault(key, replace(found, life=_with_jobs(found, sent.get(key, []), live)))
     return list(cells.values())
+
+
+def _with_jobs(found: Found, tasks: Sequence[manifest.Task], live: Mapping[str, str] | None) -> Life:
+    """What a cell's record says, and where it says nothing, what became of its jobs; `live` as of `slurm.jobs`."""
+    if found.life.state not in TO_RUN or live is None:
+        return found.life
+    if states := [live[task.job] for task in tasks if task.job in live]:
+        return Life("queued", f"its job is {states[-1]}")
+    begun = [task for task in tasks if task.log.exists()]
+    if begun and found.life.state == "missing" and found.folder is not None:
+        return Life("failed", f"job {begun[-1].job} is over and left no record; see {begun[-1].log}")
+    return found.life
 
 
 def key_of(found: Found) -> str:

@@ -161,7 +161,7 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     assert "12 cells: 8 done, 3 failed, 0 running, 0 queued, 1 interrupted, 0 stale, 0 missing" in told.stdout
     reasons = {line.split()[0]: line for line in told.stdout.splitlines()[1:]}
     assert "SIGTERM" in reasons["interrupted"] and "killed by SIGKILL" in told.stdout
-    # Where memory ends, an import or a tensor fails: the words differ, a reason stands there.
+    # Where memory ends while a library is loaded, the words differ, a reason stands there.
     assert "File too large" in told.stdout and told.stdout.count("\nfailed  ") == 3
     log = (parts / "submit" / "tiny-1" / f"{array}_{HALTED['timeout']}.log").read_text()
     assert "requeued for the 1. time" in log
@@ -216,6 +216,7 @@ def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: 
     assert "Node failure" not in told.stdout and not (tmp_path / "submit" / "tiny-2").exists()
 
 
+# Users of `submit` need no launcher, so it is an extra; `make slurm` installs it.
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="no hydra-submitit-launcher: extra slurm")
 def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_path: Path) -> None:
     """Its shell waits for ever for a job that was killed; the user closes it, asks `status`, and starts the same command again."""

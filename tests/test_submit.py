@@ -216,6 +216,29 @@ def test_status_counts_and_says_how_to_go_on(tmp_path: Path, capsys: pytest.Capt
     assert "4 done" in capsys.readouterr().out
 
 
+def test_what_became_of_jobs_without_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*WORDS, f"results={tmp_path}"]
+    cells = survey("tiny", words[1:])
+    submission = manifest.next_folder(tmp_path, "tiny", make=True)
+    manifest.write_cells(submission, [{"name": f.name, "folder": key_of(f), "plain": f.plain} for f in cells])
+    manifest.add_job(submission, "7", 0, 3)
+    for task in (0, 1):
+        (submission / f"7_{task}.log").write_text("python: command not found\n")
+
+    def states() -> list[str]:
+        return [found.life.state for found in survey("tiny", words[1:])]
+
+    squeue = tmp_path / "squeue"  # what a machine without Slurm lacks
+    squeue.write_text("#!/bin/sh\necho '8|7|0|RUNNING'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert states() == ["queued", "failed", "missing", "missing"], "a cancelled job never began, the last was not sent"
+    reason = survey("tiny", words[1:])[1].life.reason
+    assert reason == f"job 7_1 is over and left no record; see {submission / '7_1.log'}"
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    assert states() == ["missing"] * 4, "Slurm's silence says nothing of a job"
+
+
 def test_print_shows_the_scripts_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (first, *_) = folders(tmp_path)
     first.parent.mkdir(parents=True)
@@ -242,14 +265,16 @@ def test_what_cannot_be_submitted(words: list[str], says: str) -> None:
         submit(words)
 
 
-def test_cells_of_a_live_job_are_queued_and_others_are_not(tmp_path: Path) -> None:
+def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "tiny", make=True)
     manifest.write_cells(folder, [{"name": n, "folder": n, "plain": {}} for n in ("a", "b", "c")])
     manifest.add_job(folder, "7", 0, 2)
     manifest.add_job(folder, "9", 2, 1)
-    assert dict(manifest.queued(tmp_path, {"7_1": "PENDING", "9_0": "RUNNING", "8": "RUNNING"})) == {
-        "b": "PENDING",
-        "c": "RUNNING",
+    sent = manifest.tasks(tmp_path)
+    assert {key: [task.job for task in tasks] for key, tasks in sent.items()} == {
+        "a": ["7_0"],
+        "b": ["7_1"],
+        "c": ["9_0"],
     }
     assert manifest.next_folder(tmp_path, "tiny", make=True).name == "tiny-2"
     for index in (3, -1):

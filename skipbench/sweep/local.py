@@ -57,7 +57,7 @@ def run_cells(
 
     def start(number: int, place: dict[str, str]) -> subprocess.Popen[bytes]:
         with starting, (logs / f"{number}.log").open("ab") as log:
-            # A session of its own: Ctrl-C reaches only this process, which then asks once for the end.
+            # Out of the terminal's reach: Ctrl-C meets only this process, which then asks each cell once for its end.
             running[number] = subprocess.Popen(
                 commands[number], env=os.environ | place, stdout=log, stderr=log, start_new_session=True
             )

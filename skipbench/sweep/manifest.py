@@ -1,7 +1,8 @@
 """Folders of submissions, RESULTS/submit/NAME-N: the cells, one a line, and the jobs that Slurm made of them."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,17 @@ def add_job(folder: Path, job: str, first: int, count: int) -> None:
     append_line(folder / "jobs.jsonl", json.dumps({"job": job, "first": first, "count": count}))
 
 
-def queued(results: Path, live: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Folders of the runs whose job is not over, each with its state; `live` as of `slurm.jobs`."""
+@dataclass(frozen=True)
+class Task:
+    """A cell given to Slurm: id of its job, as ARRAY_TASK, and its log, which is there once it has begun."""
+
+    job: str
+    log: Path
+
+
+def tasks(results: Path) -> dict[str, list[Task]]:
+    """By the folder of a run, what was submitted of it, the last at the end."""
+    found: dict[str, list[Task]] = {}
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         try:
             cells = [json.loads(line)["folder"] for line in (path.parent / CELLS).read_text().splitlines()]
@@ -64,5 +74,6 @@ def queued(results: Path, live: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             continue
         for array in arrays:
             for task in range(array["count"]):
-                if state := live.get(f"{array['job']}_{task}"):
-                    yield cells[array["first"] + task], state
+                job = f"{array['job']}_{task}"
+                found.setdefault(cells[array["first"] + task], []).append(Task(job, path.parent / f"{job}.log"))
+    return found
