@@ -195,7 +195,14 @@ def instantiate(node: dict[str, Any], **more: Any) -> Any:
     try:
         return hydra.utils.instantiate(node, **more)
     except HydraException as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, SkipbenchError):
-            cause = cause.__cause__
-        raise cause or SkipbenchError(str(error)) from error
+        causes: list[BaseException] = [error]
+        while (cause := causes[-1].__cause__) is not None:
+            causes.append(cause)
+        own = next((cause for cause in causes if isinstance(cause, SkipbenchError)), None)
+        raise own or SkipbenchError(_plainly(error, causes[-1])) from error
+
+
+def _plainly(error: HydraException, root: BaseException) -> str:
+    """Hydra's words without its advice, and what was at the root where they hide it."""
+    said = str(error).partition(", set env var HYDRA_FULL_ERROR")[0]
+    return said if str(root) in str(error) else f"{said}: {type(root).__name__}: {root}"

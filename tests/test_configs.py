@@ -1,13 +1,14 @@
 """Every model composes with the methods, and a paper's settings reach the method without another word."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
 
 from skipbench.catalogue import choices, known_models
-from skipbench.compose import compose, method_of
+from skipbench.compose import compose, instantiate, method_of
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import FAMILIES
 from skipbench.skipset import SkipSet
@@ -101,3 +102,22 @@ def test_clasp_skips_the_papers_44_of_80_layers() -> None:
 def test_what_does_not_compose(overrides: list[str], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
         compose(overrides)
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        ({"_target_": "broken_part.rule"}, "'broken_part.rule': OSError: no room for this library$"),
+        ({"_target_": "no_such_part.rule"}, "No module named 'no_such_part'$"),
+        ({"_target_": "json.dumps"}, "json.dumps.*missing 1 required"),
+        ({"_target_": "skipbench.decode.stopping.Fixed", "max_steps": 0}, "^stop rule: max_steps=0"),
+    ],
+)
+def test_a_part_of_ones_own_that_cannot_be_made_says_why(
+    node: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_part.py").write_text("raise OSError('no room for this library')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SkipbenchError) as refused:
+        instantiate(node)
+    assert re.search(says, str(refused.value), re.S) and "HYDRA_FULL_ERROR" not in str(refused.value)
