@@ -3,7 +3,6 @@
 Its cluster is that of `scripts/slurm_local.sh`, which needs root and Debian's packages slurmctld, slurmd and munge.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -216,10 +215,11 @@ def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: 
     assert "Node failure" not in told.stdout and not (tmp_path / "submit" / "tiny-2").exists()
 
 
-# Users of `submit` need no launcher, so it is an extra; `make slurm` installs it.
-@pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="no hydra-submitit-launcher: extra slurm")
 def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_path: Path) -> None:
-    """Its shell waits for ever for a job that was killed; the user closes it, asks `status`, and starts the same command again."""
+    """Its shell waits for ever for a job that was killed; the user closes it, asks `status`, and starts the same command again.
+
+    Needs the extra `slurm`, which `make slurm` installs.
+    """
     parts = tmp_path / "parts"
     whole = undisturbed(cluster, tmp_path / "whole")
     env = plant(cluster, parts, tmp_path / "faults")
