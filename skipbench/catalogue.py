@@ -46,6 +46,16 @@ def known_models() -> dict[str, dict[str, Any]]:
     return found
 
 
+def places() -> list[str]:
+    """The choices of `hardware` on which cells can be run, whatever their files are called: by the schema that these take."""
+
+    def takes(name: str) -> set[str]:
+        raw = OmegaConf.load(CONF / "hardware" / f"{name}.yaml")
+        return {str(d) for d in raw.get("defaults", [])} if isinstance(raw, DictConfig) else set()
+
+    return [name for name in choices("hardware") if takes(name) & {"_slurm", "_local"}]
+
+
 def known_hardware() -> dict[str, dict[str, Any]]:
     """The devices whose rates are known, by name: `devices`, `memory_bytes`, `bandwidth` and `flops` as in `config/hardware.py`.
 
@@ -53,9 +63,7 @@ def known_hardware() -> dict[str, dict[str, Any]]:
         SkipbenchError: a file of `conf/hardware` with other keys, or values of another type.
     """
     found = {}
-    for name in choices("hardware"):
-        if name == "local" or name.startswith("slurm-"):  # where cells are run, which says nothing of a device
-            continue
+    for name in sorted(set(choices("hardware")) - set(places())):
         path = CONF / "hardware" / f"{name}.yaml"
         try:
             facts = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(Hardware), OmegaConf.load(path)))

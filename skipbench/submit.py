@@ -10,14 +10,14 @@ from typing import Any
 
 from rich.console import Console
 
-from skipbench.catalogue import known_models
+from skipbench.catalogue import known_models, places
 from skipbench.cells import cell, console, finish
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
 from skipbench.runs.life import STATES
 from skipbench.runs.stop import Interrupted
 from skipbench.runs.store import record_failure
-from skipbench.survey import TO_RUN, Found, command_line, counts, hardware_of, key_of, places, read_words, survey, waves
+from skipbench.survey import TO_RUN, Found, command_line, counts, hardware_of, key_of, read_words, survey, waves
 from skipbench.sweep import local, manifest, slurm
 from skipbench.sweep.script import parts, script
 from skipbench.sweep.watch import HANDED_ON, WATCHED, watch
@@ -160,8 +160,8 @@ def _reason(error: Exception, plain: dict[str, Any]) -> str:
         from skipbench.bench.memory import out_of_memory
 
         return out_of_memory(error, plain["model"], plain["dataset"]["max_new_tokens"], known_models()) or plainly
-    except Exception:  # too little memory even to say what would be enough
-        return f"{plainly}; give the job more (hardware.memory=)"
+    except Exception:  # what cannot be advised, without memory perhaps, must not cost the record the reason known above
+        return f"{plainly}; give the job more (hardware.memory=)" if isinstance(error, MemoryError) else plainly
 
 
 def _untold(code: int, plain: dict[str, Any], logs: Path) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skipbench.catalogue import choices
+from skipbench.catalogue import choices, places
 from skipbench.cells import NOT_HASHED, finish, search_trace
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
@@ -116,17 +116,16 @@ def hardware_of(words: Sequence[str]) -> dict[str, Any] | None:
         SkipbenchError: no such choice or key, or a device.
     """
     own = [w for w in words if w.partition("=")[0].partition(".")[0] == "hardware"]
-    if not any(w.startswith("hardware=") for w in own):
+    chosen = [w.partition("=")[2] for w in own if w.startswith("hardware=")]
+    if not chosen:
         return None
     found: dict[str, Any] = compose(own)["hardware"]
-    if not {"partition", "workers"} & set(found):
-        raise SkipbenchError(f"{own[0]} is a device; wanted one of: {', '.join(places())}, or a file of your own")
+    if chosen[-1] not in places():
+        raise SkipbenchError(
+            f"hardware={chosen[-1]} is no place where cells run; wanted one of: {', '.join(places())}, or a file of your own "
+            f"in conf/hardware with _slurm among its defaults, as in slurm-a100.yaml"
+        )
     return found
-
-
-def places() -> list[str]:
-    """Choices of `hardware` on which cells can be run."""
-    return [name for name in choices("hardware") if name == "local" or name.startswith("slurm-")]
 
 
 def _scaled(words: Sequence[str], hardware: Mapping[str, Any] | None) -> list[str]:

@@ -69,7 +69,7 @@ def test_the_rates_of_the_datasheets_are_plausible() -> None:
 
 def test_a_file_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hardware").mkdir()
-    (tmp_path / "hardware" / "slurm-gpu.yaml").write_text("partition: long\n")
+    (tmp_path / "hardware" / "slurm-gpu.yaml").write_text("defaults: [_slurm]\npartition: long\n")
     monkeypatch.setattr("skipbench.catalogue.CONF", tmp_path)
     assert known_hardware() == {}
     (tmp_path / "hardware" / "b200.yaml").write_text("devices: [NVIDIA B200]\nbandwith: 8e12\n")

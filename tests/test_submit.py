@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,8 +17,9 @@ import pytest
 from conftest import ROOT
 from test_resume import lines, records
 
+from skipbench import catalogue
 from skipbench.bench.memory import out_of_memory
-from skipbench.catalogue import known_models
+from skipbench.catalogue import CONF, known_hardware, known_models, places
 from skipbench.cells import finish, search_trace
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
@@ -263,6 +265,15 @@ def test_print_shows_the_scripts_and_writes_nothing(tmp_path: Path, capsys: pyte
 def test_what_cannot_be_submitted(words: list[str], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
         submit(words)
+
+
+def test_a_cluster_of_ones_own_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(CONF / "hardware", tmp_path / "hardware")
+    shutil.copy(CONF / "hardware" / "slurm-a100.yaml", tmp_path / "hardware" / "ours.yaml")
+    devices = known_hardware()
+    monkeypatch.setattr(catalogue, "CONF", tmp_path)
+    assert places() == ["local", "ours", "slurm-a100", "slurm-a6000", "slurm-local"]
+    assert known_hardware() == devices and "ours" not in devices
 
 
 def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
