@@ -15,6 +15,7 @@ from conftest import ROOT
 
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.sweep import manifest
 from skipbench.sweep.local import gpus, run_cells, slots
 from skipbench.sweep.watch import watch
 
@@ -139,11 +140,15 @@ def test_submit_runs_cells_here_and_status_agrees(tmp_path: Path) -> None:
     assert "2 done" in again.communicate()[0] and not (tmp_path / "submit" / "tiny-2").exists()
 
 
+def planned(folder: Path) -> Path:
+    """A manifest of one cell."""
+    plain = compose(["dataset=mini-math", "method=uniform", "limit=50", f"results={folder / 'results'}"])
+    return manifest.write_cells(folder, [{"plain": plain}])
+
+
 def begun(folder: Path) -> "tuple[subprocess.Popen[str], Path]":
     """A cell that has its first sample, and the folder of its run."""
-    plain = compose(["dataset=mini-math", "method=uniform", "limit=50", f"results={folder / 'results'}"])
-    (folder / "cells.jsonl").write_text(json.dumps({"plain": plain}) + "\n")
-    cell = run("cell", str(folder / "cells.jsonl"), "0")
+    cell = run("cell", str(planned(folder)), "0")
     while not (found := list(folder.glob("results/runs/*/samples.jsonl"))) or not found[0].read_text():
         assert cell.poll() is None, cell.communicate()
         time.sleep(0.01)
@@ -179,10 +184,8 @@ def test_a_cell_that_the_kernel_kills_is_a_failure_with_its_reason(tmp_path: Pat
 
 
 def test_a_cell_that_dies_before_it_can_speak_is_a_failure(tmp_path: Path) -> None:
-    plain = compose(["dataset=mini-math", "method=uniform", "limit=1", f"results={tmp_path / 'results'}"])
-    (tmp_path / "cells.jsonl").write_text(json.dumps({"plain": plain}) + "\n")
     # Too little memory for what a cell imports, enough for the process that watches over it.
-    little = f"ulimit -d 120000; exec '{sys.executable}' -m skipbench cell '{tmp_path / 'cells.jsonl'}' 0"
+    little = f"ulimit -d 120000; exec '{sys.executable}' -m skipbench cell '{planned(tmp_path)}' 0"
     done = subprocess.run(["bash", "-c", little], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
     assert done.returncode > 0, done.stderr
     (status,) = tmp_path.glob("results/runs/*/status.json")

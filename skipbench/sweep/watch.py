@@ -27,9 +27,8 @@ def watch(command: Sequence[str], environment: Mapping[str, str]) -> int:
         child.send_signal(number)
 
     before = {number: signal.signal(number, hand_on) for number in HANDED_ON}
-    before[signal.SIGINT] = signal.signal(
-        signal.SIGINT, lambda number, frame: None
-    )  # a handler, which no child inherits
+    # A handler, which no child inherits, unlike SIG_IGN.
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
         child = subprocess.Popen(command, env={**environment, WATCHED: str(os.getpid())})
         for number in early:
