@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from conftest import FAMILIES, random_model
 
+from skipbench.bench.latencies import part_bytes
 from skipbench.lm import kernels, weights
 from skipbench.lm.kernels import Choice, cache_file, choose, lay_out, packing_fault, products, race, raced
 from skipbench.lm.model import LM
 from skipbench.lm.span import Span
-from skipbench.lm.weights import MIB, Weights
+from skipbench.lm.weights import MIB, Weights, pass_bytes
 
 FAST_ONE = {"rows": [5.0, 9.0, 9.0], "columns": [2.0, 20.0, 20.0], "packed": [3.0, 4.0, 4.0]}
 
@@ -137,14 +138,16 @@ def test_without_packing_the_engine_runs_and_says_so(monkeypatch: pytest.MonkeyP
     "choice", [Choice("packed", "packed"), Choice("columns", "packed"), Choice("columns", "columns"), Choice("rows", "columns")]
 )  # fmt: skip
 def test_the_model_is_the_same_with_any_layout(choice: Choice, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And so are the Hugging Face modules that lent their weights, which are stored once unless the choice says twice."""
+    """And so are the Hugging Face modules that lent their weights, which are stored and counted once unless the choice says twice."""
     needs_packing(torch.float32)
     monkeypatch.setattr(weights, "choose", lambda times, allowed: choice)
     plain = random_model(family)
     lm = LM(random_model(family))
     lm.allocate(64)
     tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
-    assert lm.weight_bytes() == LM(random_model(family), "modules").weight_bytes()
+    assert lm.weight_bytes() == LM(random_model(family), "modules").weight_bytes() == pass_bytes(lm.model)
+    sizes = part_bytes(lm)
+    assert lm.layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
     with torch.inference_mode():
         wanted = plain(torch.tensor([tokens])).logits[0]
         torch.testing.assert_close(lm.model(torch.tensor([tokens])).logits[0], wanted, rtol=1e-3, atol=1e-4)

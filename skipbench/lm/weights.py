@@ -101,10 +101,11 @@ class Weights:
 def _lend(parent: Any, names: list[str], modules: list[Any], whole: Tensor) -> None:
     """Gives the modules their part of the fused weight, so that nothing is stored twice."""
     start = 0
+    packed = torch.nn.Parameter(whole, requires_grad=False) if whole.is_mkldnn else None
     for name, module in zip(names, modules, strict=True):
         end = start + module.weight.shape[0]
-        if whole.is_mkldnn:
-            setattr(parent, name, _Unpacking(whole, start, end, module.bias))
+        if packed is not None:
+            setattr(parent, name, _Unpacking(packed, start, end, module.bias))
         else:
             module.weight.data = whole[start:end]
         start = end
@@ -113,13 +114,14 @@ def _lend(parent: Any, names: list[str], modules: list[Any], whole: Tensor) -> N
 class _Unpacking(torch.nn.Module):
     """A linear module over a part of a packed weight: unpacks it at every call, which nothing that is timed does."""
 
-    def __init__(self, packed: Tensor, start: int, end: int, bias: Tensor | None) -> None:
+    def __init__(self, packed: torch.nn.Parameter, start: int, end: int, bias: Tensor | None) -> None:
+        """`packed`: the whole weight, one parameter of all modules that share it, so that `parameters()` counts it once."""
         super().__init__()
-        self._packed, self._start, self._end, self.bias = packed, start, end, bias
+        self.packed, self._start, self._end, self.bias = packed, start, end, bias
 
     @property
     def weight(self) -> Tensor:
-        return self._packed.to_dense()[self._start : self._end]
+        return self.packed.to_dense()[self._start : self._end]
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
