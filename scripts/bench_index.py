@@ -86,8 +86,8 @@ def memory_mb(session: int) -> float:
     return total
 
 
-def arguments(usage: str | None, **sizes: int) -> tuple[Path, int, int]:
-    """A finished run's folder and two numbers with their defaults, from the command line."""
+def arguments(usage: str | None, **sizes: int) -> tuple[Path, list[int]]:
+    """A finished run's folder and numbers with their defaults, from the command line."""
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a run that is done")
     for name, default in sizes.items():
@@ -95,12 +95,11 @@ def arguments(usage: str | None, **sizes: int) -> tuple[Path, int, int]:
     args = parser.parse_args()
     if not (args.run / "samples.jsonl").exists():
         parser.error(f"{args.run} holds no samples.jsonl; run a cell first: python -m skipbench")
-    first, second = (getattr(args, name) for name in sizes)
-    return args.run, first, second
+    return args.run, [getattr(args, name) for name in sizes]
 
 
 def main() -> None:
-    run, runs, samples = arguments(__doc__, runs=2000, samples=200)
+    run, (runs, samples) = arguments(__doc__, runs=2000, samples=200)
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         make(run, results, runs, samples)

@@ -1,9 +1,10 @@
-"""Many processes on one results folder: `python scripts/bench_writers.py RUN [CELLS PROCESSES]`.
+"""Many processes on one results folder: `python scripts/bench_writers.py RUN [CELLS PROCESSES PAUSE_MS]`.
 
 RUN is the folder of a real run; a cell writes its records under other settings and decodes nothing, so that what is timed is the
 store alone. Cells are taken by each process in the same order: the second on a cell leaves it with a message, and goes on. One more
 process renders a table all the while. Printed is the store's time a cell, by one process and by many, against the seconds that the
-real run decoded.
+real run decoded. Without a pause the writers do nothing but write, which tests what they keep; more of them than processors then
+also wait for a processor. With PAUSE_MS each cell sleeps so long in all, as one does that decodes on a device of its own.
 """
 
 import json
@@ -27,7 +28,7 @@ from skipbench.runs.store import RunStore, load_run, read_samples
 Told = dict[str, Any]
 
 
-def write_cells(run: Path, results: Path, cells: int, share: int, pipe: Any) -> None:
+def write_cells(run: Path, results: Path, cells: int, share: int, pause_s: float, pipe: Any) -> None:
     """Takes every cell that nobody has; tells how many, how many another process had, and the seconds in the store."""
     samples, metrics = read_samples(run / "samples.jsonl"), read_json(run / "metrics.json", dict)
     config, origin = read_yaml(run / "config.yaml") or {}, read_json(run / "provenance.json", dict)
@@ -44,32 +45,43 @@ def write_cells(run: Path, results: Path, cells: int, share: int, pipe: Any) -> 
             if (load_run(folder)["status"] or {}).get("state") == "done":
                 told["done already"] += 1
                 continue
-            write(folder, settings, origin, samples, metrics)
+            slept = write(folder, settings, origin, samples, metrics, pause_s)
         except SkipbenchError as error:
             if "another process" not in str(error):
                 raise
             told["held by another"] += 1
             continue
         told["written"] += 1
-        spent, processor = spent + time.perf_counter() - began, processor + time.process_time() - busy
+        spent, processor = spent + time.perf_counter() - began - slept, processor + time.process_time() - busy
     pipe.send((dict(told), spent, processor))
 
 
-def write(folder: Path, settings: Told, origin: Told, samples: list[Sample], metrics: Told) -> None:
-    """All that a run asks of its folder."""
+def write(folder: Path, settings: Told, origin: Told, samples: list[Sample], metrics: Told, pause_s: float) -> float:
+    """All that a run asks of its folder; returns the seconds slept."""
+    slept = 0.0
     store = RunStore(folder, settings, origin)
     try:
         there = {s.index for s in store.samples()}
         if (load_run(folder)["status"] or {}).get("state") == "done":
-            return
+            return slept
         store.status("running")
         for sample in samples:
             if sample.index not in there:
+                slept += nap(pause_s / len(samples))
                 store.append(sample)
         store.write_metrics(metrics)
         store.status("done")
     finally:
         store.close()
+    return slept
+
+
+def nap(seconds: float) -> float:
+    """Sleeps, and returns how long it was; without a pause it does not even hand on the processor."""
+    began = time.perf_counter()
+    if seconds:
+        time.sleep(seconds)
+    return time.perf_counter() - began
 
 
 def render(results: Path, pipe: Any) -> None:
@@ -86,12 +98,14 @@ def render(results: Path, pipe: Any) -> None:
     pipe.send(tables)
 
 
-def campaign(run: Path, results: Path, cells: int, processes: int) -> tuple[Counter[str], float, float, float, int]:
+def campaign(
+    run: Path, results: Path, cells: int, processes: int, pause_s: float
+) -> tuple[Counter[str], float, float, float, int]:
     """What the writers tell, summed; seconds in the store by the clock and of processor; seconds in all; tables rendered."""
     context = multiprocessing.get_context("spawn")
     ends = [context.Pipe() for _ in range(processes + 1)]
     jobs = [
-        context.Process(target=write_cells, args=(run, results, cells, i * cells // processes, ends[i][1]))
+        context.Process(target=write_cells, args=(run, results, cells, i * cells // processes, pause_s, ends[i][1]))
         for i in range(processes)
     ]
     jobs.append(context.Process(target=render, args=(results, ends[-1][1])))
@@ -127,12 +141,12 @@ def check(run: Path, results: Path, cells: int) -> None:
 
 
 def main() -> None:
-    run, cells, processes = arguments(__doc__, cells=500, processes=8)
+    run, (cells, processes, pause_ms) = arguments(__doc__, cells=500, processes=8, pause_ms=0)
     decoded = sum(s.vanilla.seconds.total + s.method.seconds.total for s in read_samples(run / "samples.jsonl"))
     each = {}
     for writers in (1, processes):
         with tempfile.TemporaryDirectory() as folder:
-            told, spent, processor, took, tables = campaign(run, Path(folder), cells, writers)
+            told, spent, processor, took, tables = campaign(run, Path(folder), cells, writers, pause_ms / 1000)
             check(run, Path(folder), cells)
         each[writers] = spent / cells, processor / cells
         print(

@@ -197,7 +197,7 @@ def test_a_full_disk_leaves_failed_and_not_running(tmp_path: Path, monkeypatch: 
     ("script", "arguments", "says"),
     [
         ("fault_harness.py", ["5", "3"], "5 faults in"),
-        ("bench_writers.py", ["RUN", "24", "4"], "4 processes: 24 cells"),
+        ("bench_writers.py", ["RUN", "24", "4", "10"], "4 processes: 24 cells"),
         ("bench_index.py", ["RUN", "6", "5"], "6 runs, 30 samples; 0 runs read, 6 as before"),
     ],
 )
