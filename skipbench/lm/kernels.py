@@ -30,7 +30,7 @@ COLD_BYTES = 48 << 20
 so a smaller model's weights are raced in the amount that it has of them."""
 MOST_WEIGHTS = 256
 PART_BYTES = 64 << 20  # of a larger weight only so much is raced: its time is bound by memory, and grows with its size
-REPEATS = 7
+REPEATS = 25  # after 7 the least for nine rows was still up to twice what it came down to, and the wrong layout won
 
 Times = dict[str, list[float]]
 """Microseconds of every layout for `ROWS` rows."""
