@@ -10,7 +10,10 @@ from scripts.compare_peers import BASE, METHODS, compare, ours, theirs
 from scripts.peak_memory import peak
 from scripts.predicted import Bench, Kind, Watched
 from skipbench.compose import compose
+from skipbench.decode.loop import Generation
 from skipbench.lm.model import LM
+from skipbench.metrics.summary import _mean_step_cost
+from skipbench.runs.record import Arm, Sample, Seconds
 
 
 @pytest.fixture(scope="module")
@@ -18,14 +21,21 @@ def bench() -> Bench:
     return Bench("tiny", "mini-stories", 1, 24, time.thread_time)
 
 
-@pytest.mark.parametrize("name", ["self-sd", "swift", "knapspec", "del", "layerskip", "lookahead", "prompt-lookup"])
+DRAFTS = ["self-sd", "swift", "knapspec", "del", "layerskip", "lookahead", "parallel", "prompt-lookup"]
+
+
+@pytest.mark.parametrize("name", DRAFTS)
 def test_every_pass_of_a_method_is_counted(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(bench.method(name))
     out = bench.decode(watched, bench.prompts[0])
     assert watched.rounds.total() == len(out.rounds)
     drafted = sum(n * kind.steps for kind, n in watched.rounds.items())
-    looks_up = name in ("lookahead", "prompt-lookup")
+    looks_up = name in ("lookahead", "parallel", "prompt-lookup")
     assert drafted == (0 if looks_up else sum(r.steps for r in out.rounds))
+    assert kept_attention(watched, out, bench.lm.layers) == sum(
+        n * kind.steps * (bench.lm.layers - kind.skipped[0] if kind.exit is None else kind.exit // 2)
+        for kind, n in watched.rounds.items()
+    )
     assert any(kind.exit is not None for kind in watched.rounds) == (name in ("del", "layerskip"))
     rows = sum(n * kind.rows for kind, n in watched.rounds.items())
     assert rows >= sum(r.nodes + 1 for r in out.rounds)
@@ -40,6 +50,15 @@ def test_every_pass_of_a_method_is_counted(bench: Bench, name: str, monkeypatch:
     monkeypatch.setattr(bench, "now", lambda: heads)
     for kind, example in watched.example.items():
         assert bench.cost(40, kind, example) == (kind.steps, 1)
+
+
+def kept_attention(watched: Watched, out: Generation, layers: int) -> int:
+    """Attention sub-layers that all draft steps ran, as a summary reads them from the record."""
+    arm = Arm(out.tokens, out.rounds, Seconds(0, 0, 0, 0, 0), "length")
+    text, trace = watched.skip_text(), watched.trace()
+    sample = Sample(0, "id", "hash", 1, [], arm, arm, "identical", skip=text, trace=trace)
+    mean = _mean_step_cost([sample], layers, lambda skip: layers - len(skip.attention)) or 0.0
+    return round(mean * sum(r.steps for r in out.rounds))
 
 
 def test_a_method_is_predicted(bench: Bench) -> None:

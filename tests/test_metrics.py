@@ -131,6 +131,7 @@ def test_acceptance_by_hand() -> None:
     assert found["M"] == pytest.approx(12 / 5)  # 5 + 3 + 2 + 1 + 1 tokens in 5 rounds
     assert found["alpha"] == pytest.approx(7 / 12)  # 4 + 2 + 1 + 0 accepted of 4 + 4 + 2 + 2 steps
     assert found["alpha_macro"] == pytest.approx((6 / 8 + 1 / 4) / 2)
+    assert found["alpha_cond"] == pytest.approx(7 / (7 + 3))  # rounds 2, 3 and 5 met a rejection
     assert found["tau"] == pytest.approx(11 / 4)  # the round without a draft is left out
     assert found["tau_draft"] == pytest.approx(7 / 4)
     # Steps 1 and 2 exist in 4 rounds, steps 3 and 4 in 2 rounds.
@@ -159,13 +160,48 @@ def test_costs_by_hand() -> None:
     # 3 of 8 and 1 of 8 sub-layers skipped; attention 2 and 1, MLP 1 and 0.
     assert found["skipped"] == {"attention": 1.5, "mlp": 0.5, "ratio": 0.25}
     # c = (1.2 s / 12 steps) / 0.5 s = 0.2; v = (2.0 s / 5 rounds) / 0.5 s = 0.8; (M - 1) / alpha = 1.4 * 12 / 7 = 2.4
-    assert found["expected_speedup"]["paper"] == pytest.approx(2.4 / (2.4 * 0.75 + 1))
+    # Eq. 6 takes the sets by their draft steps: 8 of 12 steps run 5 of 8 sub-layers, 4 run 7 of 8
+    assert found["expected_speedup"]["paper"] == pytest.approx(2.4 / (2.4 * (8 * 5 / 8 + 4 * 7 / 8) / 12 + 1))
     assert found["expected_speedup"]["measured_cost"] == pytest.approx(2.4 / (2.4 * 0.2 + 0.8))
-    # g = 12 / 4 = 3; draft 2.5 * 0.001 + 3.5 * 0.002 + 0.004 = 0.0135 s; target 4 * 0.003 + 0.004 = 0.016 s
+    # draft 2.5 * 0.001 + 3.5 * 0.002 + 0.004 = 0.0135 s; target 4 * 0.003 + 0.004 = 0.016 s
     assert LATENCY.draft_s(1.5, 0.5) == pytest.approx(0.0135)
     assert LATENCY.target_s() == pytest.approx(0.016)
-    alpha = 7 / 12
-    assert found["tpt"] == pytest.approx((1 + alpha + alpha**2 + alpha**3) / (3 * 0.0135 + 0.016))
+    # alpha_cond = 0.7; g = 12 steps / 5 rounds; 8 steps of 2 + 6 + 4 = 12 ms, 4 of 3 + 8 + 4 = 15 ms: 13 ms on average
+    assert found["tpt"] == pytest.approx((1 - 0.7**3.4) / (1 - 0.7) / (2.4 * 0.013 + 0.016))
+    assert found["tpt_vanilla"] == pytest.approx(1 / 0.016)
+
+
+def test_eq_1_with_alpha_cond_gives_the_tokens_of_a_truncated_geometric_draft() -> None:
+    # 8 rounds of 3 steps, every token accepted with probability 1/2: 4 end at the first token, 2 at the second, 1 at the third
+    accepted = [0] * 4 + [1] * 2 + [2] + [3]
+    method = arm([Round(3, 3, n, n, n + 1) for n in accepted], Seconds(1.0, 0.3, 0.2, 0.0, 0.0))
+    found = summary([sample(vanilla(15, 1.0), method)])
+    assert (found["M"], found["alpha"], found["alpha_cond"]) == (15 / 8, 7 / 24, 0.5)
+    assert expected_tokens(found["alpha_cond"], 3) == found["M"]
+
+
+def test_the_sets_that_drafted_are_costed_not_the_last_one() -> None:
+    # 4 steps with the full model (16 ms), then 2 with all attention skipped (12 ms); a third set never drafts
+    rounds = [Round(4, 4, 4, 4, 5), Round(0, 0, 0, 0, 1), Round(2, 2, 1, 1, 2)]
+    trace = {"skip": [[0, ""], [2, "attn:0-3"], [3, "attn:0-3;mlp:0-3"]]}
+    method = arm(rounds, Seconds(1.0, 0.3, 0.2, 0.0, 0.0))
+    found = summary([sample(vanilla(8, 1.0), method, skip="attn:0-3;mlp:0-3", trace=trace)])
+    alpha, g, draft_s = 5 / 6, 2, (4 * 0.016 + 2 * 0.012) / 6
+    assert found["alpha_cond"] == pytest.approx(alpha)
+    assert found["tpt"] == pytest.approx((1 + alpha + alpha**2) / (g * draft_s + 0.016))
+    M, c = 8 / 3, (4 * 1 + 2 * 0.5) / 6
+    assert found["expected_speedup"]["paper"] == pytest.approx(M / ((M - 1) * c / (5 / 6) + 1))
+    assert found["skipped"]["ratio"] == 1  # at the end of the sample
+
+
+def test_drafts_without_a_forward_pass_cost_none() -> None:
+    # As prompt lookup records it: no skip set, a step per copied token.
+    rounds = [Round(4, 4, 2, 2, 3), Round(0, 0, 0, 0, 1), Round(5, 5, 0, 0, 1)]
+    method = arm(rounds, Seconds(1.0, 0.001, 0.9, 0.0, 0.0))
+    found = summary([sample(vanilla(5, 1.5), method, trace={"ngram": [3, 0, 1]})])
+    # alpha_cond = 2 / (2 + 2), g = 9 / 3; a round takes one verification
+    assert found["tpt"] == pytest.approx((1 + 0.5 + 0.25 + 0.125) / 0.016)
+    assert found["expected_speedup"]["paper"] == pytest.approx(5 / 3)  # M
 
 
 def test_scores_are_means_and_split_by_group() -> None:
@@ -190,8 +226,8 @@ def test_scores_are_equal_only_if_those_of_every_sample_are() -> None:
 def test_tree_rounds_accept_off_the_chain() -> None:
     # 3 steps, 9 nodes: the path leaves the chain of first choices after its first token.
     method = arm([Round(3, 9, 3, 1, 4)], Seconds(1.0, 0.3, 0.2, 0.0, 0.0))
-    found = summary([sample(vanilla(4, 1.0), method)])
-    assert found["alpha"] == 1
+    found = summary([sample(vanilla(4, 1.0), method, trace={"skip": [[0, ""]]})])
+    assert found["alpha"] == found["alpha_cond"] == 1
     assert found["alpha_chain"] == pytest.approx(1 / 3)
     assert found["accepted_by_position"] == [1, 0, 0]
     assert found["tpt"] == pytest.approx(4 / (3 * 0.016 + 0.016))  # alpha = 1, g = 3, nothing skipped
@@ -202,8 +238,9 @@ def test_vanilla_as_the_method_drafts_nothing() -> None:
     assert found["M"] == 1
     assert found["speedup"]["paired"] == pytest.approx(1)
     assert found["speedup"]["ci95"] == pytest.approx([1, 1])
-    for name in ("alpha", "alpha_macro", "alpha_chain", "tau", "tau_draft", "tpt"):
+    for name in ("alpha", "alpha_macro", "alpha_chain", "alpha_cond", "tau", "tau_draft"):
         assert found[name] is None
+    assert found["tpt"] == found["tpt_vanilla"] == pytest.approx(1 / 0.016)  # Eq. 4 with g = 0
     assert found["expected_speedup"] == {"paper": None, "measured_cost": None}
 
 
@@ -225,11 +262,12 @@ def test_failed_samples_are_only_counted() -> None:
     assert {**found, "lossless": None} == {**without, "lossless": None}
 
 
+@pytest.mark.parametrize("latency", [None, LATENCY])
 @pytest.mark.parametrize("of", [[], [sample(vanilla(0, 0.0), vanilla(0, 0.0))]])
-def test_nothing_decoded_gives_none_not_nan(of: list[Sample]) -> None:
-    found = summary(of, latency=None)
+def test_nothing_decoded_gives_none_not_nan(of: list[Sample], latency: Latency | None) -> None:
+    found = summary(of, latency)
     assert found["samples"] == len(of)
-    for name in ("M", "tokens_per_s", "tokens_per_s_vanilla", "roofline_fraction_vanilla", "tpt"):
+    for name in ("M", "tokens_per_s", "tokens_per_s_vanilla", "roofline_fraction_vanilla", "tpt", "tpt_vanilla"):
         assert found[name] is None
     assert found["speedup"]["micro"] is found["speedup"]["paired"] is found["speedup"]["ci95"] is None
     json.dumps(found, allow_nan=False)

@@ -117,6 +117,14 @@ def test_vanilla_is_the_vanilla_arm_of_another_run() -> None:
     t = paper_table("swift", "table2", THREE, "paper")
     assert cell(t, "tokens_per_s", model="llama2-13b", method="vanilla").measured == 20
     assert "is the vanilla arm of swift" in formats.markdown(t)
+    where = {"model": "qwen3-8b", "dataset": "aime24"}
+    for of, shown in (
+        (metrics(1.2, tpt_vanilla=25.0), (25.0, None)),
+        (metrics(1.2), (None, "not in the metrics of this run")),
+    ):
+        t = paper_table("knapspec", "table2", [run(of, method="knapspec", **where)], "paper")
+        tpt = cell(t, "TPT", method="vanilla", **where)
+        assert (tpt.measured, tpt.reason) == shown
     own = swift("vanilla", "cnndm", metrics(1.01))
     t = paper_table("swift", "table2", [*THREE, own], "paper")
     assert cell(t, "speedup", model="llama2-13b", method="vanilla", dataset="cnndm").measured == 1.01

@@ -111,6 +111,20 @@ def test_a_line_is_fitted_and_residuals_say_how_far_points_are_off() -> None:
     assert fit(falling, 4) == LatencyModel(80.0, 0.0, 3.0, 1.0, 4)
 
 
+def test_a_rising_line_is_kept_where_its_intercept_is_not_positive() -> None:
+    def fitted(times: dict[int, float]) -> LatencyModel:
+        return fit([Point(n, 1, t, 3.0, 1.0, 0.0) for n, t in times.items()], 4)
+
+    # Attention of 12 layers, 256 wide, in ms; the last point 12 % high puts an ordinary line below 0 at no context.
+    model = fitted({1: 0.56, 3000: 10.1, 6000: 20.2, 9000: 31.5 * 1.12})
+    assert model.at(1).attention_s == pytest.approx(0.56, rel=0.01)
+    assert model.at(9000).attention_s == pytest.approx(31.5, rel=0.1)
+    convex = fitted({1: 0.05, 3000: 1.0, 6000: 3.0, 9000: 5.0})
+    assert 0 < convex.at(1).attention_s < 0.06 < 0.7 < convex.at(3000).attention_s < convex.at(9000).attention_s
+    # Steeper than in proportion to the context: the best line through 0, sum(n / t) / sum((n / t)^2) = (2 + 1) / (4 + 1).
+    assert fitted({2: 1.0, 4: 4.0}) == LatencyModel(0.0, pytest.approx(0.6), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
+
+
 def test_a_point_is_the_lower_quartile() -> None:
     times = {part: [9.0, 1.0, 2.0, 8.0, 7.0] for part in ("attention", "mlp", "head", "whole")}
     assert Point.of(7, 3, times) == Point(7, 3, 2.0, 2.0, 2.0, 2.0)

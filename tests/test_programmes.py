@@ -10,6 +10,7 @@ from recorded import NEEDS_RECORDS, checkpoint
 from scripts.brute_force import one_case, states_of
 from skipbench.decode.knapsack import knapsack
 from skipbench.decode.loop import generate
+from skipbench.decode.method import Method
 from skipbench.decode.scratch import branch_runner
 from skipbench.lm.model import LM
 from skipbench.lm.span import Span
@@ -86,6 +87,19 @@ def test_brute_force_finds_little_better() -> None:
         assert min(c["lost"] for c in cases) > -1e-6, "better than the best of all sets"
         assert sum(c["lost"] for c in cases) < 0.25 * sum(c["random_lost"] for c in cases)
         assert sum(c["optimum"] for c in cases) > 0.3 * len(cases)
+
+
+def test_knapspec_from_the_full_model_drafts_a_prompt_as_if_it_were_the_first() -> None:
+    lm = random_lm("llama", "lean")
+    options = ["method.start=full", "method.use_gamma=true", "method.lengths=[1,3]", "method.stop.threshold=0"]
+
+    def steps(method: Method, first: int) -> list[int]:
+        return [r.steps for r in generate(lm, method, list(range(first, first + 12)), 48).rounds]
+
+    alone, second = (make_method("knapspec", *options, layers=lm.layers) for _ in range(2))
+    before = steps(second, 20)
+    assert before[0] > 3 >= max(before[-3:])  # a programme lowered the draft length
+    assert steps(second, 3) == steps(alone, 3)
 
 
 @NEEDS_RECORDS

@@ -98,6 +98,7 @@ def test_details_of_a_cell() -> None:
     assert "samples 20" in lines["cell"]
     assert "device NVIDIA [H200]" in lines["cell"]
     assert lines["score"] == "rouge2 0.200 -> 0.300; body=unseen (19) rouge2 0.200 -> 0.300"
+    assert lines["alpha"] == "macro 0.750; chain 0.750; cond 0.750"  # 3 accepted, then a rejection
     assert lines["skipped"] == "attention 3.00; mlp 1.00; ratio 0.33"
     assert lines["lossless"] == "1 tie; 1 failed"
     assert lines["roofline"].startswith("40%")  # 0.005 s against 0.5 s / 40 tokens
@@ -131,6 +132,10 @@ def test_missing_values_give_their_reason() -> None:
     one = metrics([sample(0, 0.0, steps=0, skip="")])
     assert main_cells(one)["alpha"] == main_cells(one)["TPT"] == main_cells(one)["E(Spd)"] == MISSING
     assert "nothing was drafted" in dict(cell_lines(one, HEADER))[MISSING]
+    assert "TPT: sub-layer latencies were not profiled" in dict(cell_lines(one, HEADER))[MISSING]
+    drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], Latency(2e-4, 4e-4, 3e-4, 6, 100))
+    assert main_cells(drafted_nothing)["TPT"] == "256"  # 1 / (6 * 0.6 ms + 0.3 ms)
+    assert "TPT" not in dict(cell_lines(drafted_nothing, HEADER))[MISSING]
     assert "needs two samples" in dict(cell_lines(one, HEADER))[MISSING]
     assert "no sample finished" in text(render_cell(metrics([]), HEADER), 80)
     sampled = metrics([sample(0, 0.1, lossless="sampled")])

@@ -109,7 +109,11 @@ class Method(Protocol):
         ...
 
     def trace(self) -> dict[str, list[Any]]:
-        """Course of the method's quantities over the prompt that just ended, one entry a round."""
+        """Course of the method's quantities over the prompt that just ended, one entry a round.
+
+        `skip` holds `[first round, set]` of every set that drafted. Where it is missing and
+        `skip_text` is empty, drafts count as made without a forward pass.
+        """
         ...
 
 

@@ -128,12 +128,14 @@ class KnapSpec:
         self.free = [not protect_ends or 2 <= s < 2 * layers - 2 for s in range(2 * layers)]
         self.latency = None if latency is None else LatencyModel(latency[2], latency[1], latency[0], 0.0, layers)
         self.drafter, self.skip = Drafter(stop, tree), SkipSet.of(layers)
+        self._max_steps = stop.max_steps  # that of the stop rule is gamma* under `use_gamma`
         self._due = history + 1  # rounds to the next programme; the first round of a prompt tells little
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
         if self.start == "full":
             self.skip, self._due = SkipSet.of(self.layers), self.history + 1
+            self.drafter.stop.max_steps = self._max_steps
         self._x: list[Tensor] = []  # of each of the last rounds [S + 1, tokens, D]
         self._trace: dict[str, list[Any]] = {k: [] for k in ("optimised", "weights", "candidates", "gamma", "tpt")}
 

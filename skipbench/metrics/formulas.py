@@ -3,7 +3,7 @@
 | name | meaning | unit |
 |---|---|---|
 | `M` | tokens emitted a verification pass, bonus included | tokens |
-| `alpha` | accepted draft tokens a draft step | 1 |
+| `alpha` | SWIFT: accepted draft tokens per draft step; KnapSpec: chance that a token is accepted | 1 |
 | `gamma` | draft steps a round; a mean, so fractional | steps |
 | `c` | cost of one draft step relative to one forward of the target on one token | 1 |
 | `v` | cost of one verification pass relative to one forward of the target on one token | 1 |
@@ -12,7 +12,7 @@
 
 
 def expected_tokens(alpha: float, gamma: float) -> float:
-    """Tokens that a round of `gamma` draft steps emits on average, bonus included: the first factor of KnapSpec Eq. 4.
+    """Tokens that a round of `gamma` draft steps emits on average, bonus included: KnapSpec Eq. 1, a factor of Eq. 4.
 
     `alpha = 1` is the limit, `gamma + 1`.
 

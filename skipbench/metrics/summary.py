@@ -5,7 +5,7 @@ A value that cannot be computed is None, never nan and never a 0 that stands for
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -61,7 +61,6 @@ def summarise(
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
     acceptance = _acceptance(sound, rounds)
-    skipped = _skipped(sound, layers)
     vanilla_s_per_token = _over(_decode_s(s.vanilla for s in sound), _emitted(s.vanilla for s in sound))
     method_s_per_token = _over(_decode_s(s.method for s in sound), _emitted(s.method for s in sound))
     return {
@@ -69,10 +68,11 @@ def summarise(
         "rounds": len(rounds),
         **acceptance,
         "accepted_by_position": _accepted_by_position(rounds),
-        "tpt": _tpt(acceptance["alpha"], rounds, skipped, latency),
+        "tpt": _tpt(sound, rounds, acceptance, layers, latency),
+        "tpt_vanilla": _over(1, latency.target_s()) if latency and vanilla_s_per_token else None,
         "tokens_per_s": _over(1, method_s_per_token),
         "tokens_per_s_vanilla": _over(1, vanilla_s_per_token),
-        "expected_speedup": _expected_speedup(sound, rounds, acceptance, skipped["ratio"], vanilla_s_per_token),
+        "expected_speedup": _expected_speedup(sound, rounds, acceptance, layers, vanilla_s_per_token),
         "speedup": {"micro": _over(vanilla_s_per_token, method_s_per_token), **_speedup(sound)},
         "seconds": {
             f.name: math.fsum(getattr(s.method.seconds, f.name) for s in sound) if sound else None
@@ -89,7 +89,7 @@ def summarise(
             )
         },
         "looped": sum(s.method.looped for s in sound),
-        "skipped": skipped,
+        "skipped": _skipped(sound, layers),
         "score": score_summary(sound, mean_scores),
         "score_equal": score_equal(sound),
         "peak_memory_bytes": peak_memory_bytes,
@@ -119,8 +119,17 @@ def _alpha(rounds: Sequence[Round]) -> float | None:
     return _over(sum(r.accepted for r in rounds), sum(r.steps for r in rounds))
 
 
+def alpha_cond(rounds: Sequence[Round]) -> float | None:
+    """Chance that a draft token is accepted once verification comes to it: KnapSpec's alpha (2.1, Eq. 1).
+
+    Draft tokens behind a rejected one count neither way, unlike in `alpha`. None where nothing was drafted.
+    """
+    accepted = sum(r.accepted for r in rounds)
+    return _over(accepted, accepted + sum(r.accepted < r.steps for r in rounds))
+
+
 def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round]) -> dict[str, float | None]:
-    """M and alpha of SWIFT B.3, tau of CLaSp 4. A round is one verification pass."""
+    """M and alpha of SWIFT B.3, alpha of KnapSpec 2.1, tau of CLaSp 4. A round is one verification pass."""
     drafted = [r for r in rounds if r.steps]
     per_sample = (_alpha(s.method.rounds) for s in sound)
     return {
@@ -128,6 +137,7 @@ def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round]) -> dict[str, f
         "alpha": _alpha(drafted),
         "alpha_macro": _mean(a for a in per_sample if a is not None),
         "alpha_chain": _over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
+        "alpha_cond": alpha_cond(drafted),
         "tau": _mean(r.emitted for r in drafted),
         "tau_draft": _mean(r.accepted for r in drafted),
     }
@@ -148,35 +158,67 @@ def _skipped(sound: Sequence[Sample], layers: int) -> dict[str, float | None]:
     }
 
 
+def _drafting_sets(sample: Sample, layers: int) -> Iterator[SkipSet | None]:
+    """Skip set that each round drafted with, from the trace, else the set at the end of the sample.
+
+    None: the drafts need no forward pass.
+    """
+    changes = sample.trace.get("skip") or ([[0, sample.skip]] if sample.skip else [])
+    sets = {at: SkipSet.parse(text, layers) for at, text in changes}
+    current = None
+    for number in range(len(sample.method.rounds)):
+        current = sets.get(number, current)
+        yield current
+
+
+def _mean_step_cost(sound: Sequence[Sample], layers: int, cost: Callable[[SkipSet], float]) -> float | None:
+    """Mean of `cost` over draft steps, by the set that drafted; 0 for one without a forward pass."""
+    costs, steps = list[float](), 0
+    for sample in sound:
+        for r, skip in zip(sample.method.rounds, _drafting_sets(sample, layers), strict=True):
+            steps += r.steps
+            costs.append(0.0 if skip is None else r.steps * cost(skip))
+    return _over(math.fsum(costs), steps)
+
+
 def _tpt(
-    alpha: float | None, rounds: Sequence[Round], skipped: dict[str, float | None], latency: Latency | None
+    sound: Sequence[Sample],
+    rounds: Sequence[Round],
+    acceptance: dict[str, float | None],
+    layers: int,
+    latency: Latency | None,
 ) -> float | None:
-    gamma = _mean(r.steps for r in rounds if r.steps)
-    attention, mlp = skipped["attention"], skipped["mlp"]
-    if latency is None or alpha is None or gamma is None or attention is None or mlp is None:
+    gamma, alpha = _mean(r.steps for r in rounds), acceptance["alpha"]
+    if latency is None or gamma is None:
         return None
-    if alpha > 1:  # a method that counts fewer steps than it proposes along one path: Eq. 4 has no meaning there
-        return None
-    return tpt(alpha, gamma, latency.draft_s(attention, mlp), latency.target_s())
+    if alpha is not None and alpha > 1:  # counts fewer steps than it proposes along one path
+        return None  # Eq. 4 has no meaning there
+
+    def set_s(skip: SkipSet) -> float:
+        return latency.draft_s(len(skip.attention), len(skip.mlp))
+
+    draft_s = _mean_step_cost(sound, layers, set_s)
+    return tpt(acceptance["alpha_cond"] or 0.0, gamma, draft_s or 0.0, latency.target_s())
 
 
 def _expected_speedup(
     sound: Sequence[Sample],
     rounds: Sequence[Round],
     acceptance: dict[str, float | None],
-    ratio: float | None,
+    layers: int,
     vanilla_s_per_token: float | None,
 ) -> dict[str, float | None]:
     M, alpha = acceptance["M"], acceptance["alpha"]
+    paper_c = _mean_step_cost(sound, layers, lambda z: 1 - z.ratio)
     # With nothing accepted Eq. 6 is 0 / 0: it infers the number of draft steps from the accepted ones.
-    if not alpha or M is None or M < 1 or ratio is None:
+    if not alpha or M is None or M < 1 or paper_c is None:
         return {"paper": None, "measured_cost": None}
     draft_s = math.fsum(s.method.seconds.draft for s in sound)
     verify_s = math.fsum(s.method.seconds.verify for s in sound)
     c = _over(_over(draft_s, sum(r.steps for r in rounds)), vanilla_s_per_token)
     v = _over(_over(verify_s, len(rounds)), vanilla_s_per_token)
     return {
-        "paper": expected_speedup_paper(M, alpha, 1 - ratio),
+        "paper": expected_speedup_paper(M, alpha, paper_c),
         "measured_cost": expected_speedup_measured(M, alpha, c, v) if c is not None and v else None,
     }
 

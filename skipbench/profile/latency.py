@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from skipbench.lm.model import LM
@@ -116,11 +117,19 @@ class LatencyModel:
 
 
 def fit(points: Sequence[Point], layers: int) -> LatencyModel:
-    """Least squares over points of one row at two contexts or more; where attention falls with the context it becomes constant."""
+    """Least squares of relative errors over points of one row at two contexts or more.
+
+    Where attention falls with the context it becomes constant. Where it grows so fast that it would take less than no time
+    without a context, its line goes through 0.
+    """
     attention_s = [p.attention_s for p in points]
-    slope, base = statistics.linear_regression([p.context for p in points], attention_s)
-    if slope < 0 or base <= 0:
+    contexts, weights = [p.context for p in points], [1 / t for t in attention_s]
+    slope, base = map(float, np.polyfit(contexts, attention_s, 1, w=weights))
+    if slope < 0:
         slope, base = 0.0, statistics.median(attention_s)
+    elif base < 0:
+        scaled, ones = [p.context / p.attention_s for p in points], [1.0] * len(points)
+        slope, base = statistics.linear_regression(scaled, ones, proportional=True).slope, 0.0
     mlp_s, head_s = statistics.median(p.mlp_s for p in points), statistics.median(p.head_s for p in points)
     return LatencyModel(base, slope, mlp_s, head_s, layers)
 

@@ -58,7 +58,7 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
     lines = [
         ("time", _join(_time(metrics))),
         ("speedup by", _join(_items(metrics, "speedup", ("micro", "macro", "s_per_token", "end_to_end"), "x"))),
-        ("alpha", _join(f"{name} {number(metrics.get(f'alpha_{name}'), 3)}" for name in ("macro", "chain"))),
+        ("alpha", _join(f"{name} {number(metrics.get(f'alpha_{name}'), 3)}" for name in ("macro", "chain", "cond"))),
         ("by position", _join(map(number, metrics.get("accepted_by_position") or ()))),
         ("tau_draft", number(metrics.get("tau_draft"))),
         ("lossless", _join(exceptions(metrics))),
@@ -79,11 +79,13 @@ def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
         return {"samples": "no sample finished"}
     alpha, reasons = metrics.get("alpha"), dict[str, str]()
     if alpha is None:
-        reasons["alpha"] = "alpha, tau, TPT and E(Spd): nothing was drafted"
+        reasons["alpha"] = "alpha, tau and E(Spd): nothing was drafted"
     elif alpha == 0:
         reasons["E(Spd)"] = "E(Spd): no draft token was accepted"
-    if alpha is not None and metrics.get("tpt") is None:
-        reasons["TPT"] = "TPT: " + ("alpha exceeds 1" if alpha > 1 else "sub-layer latencies were not profiled")
+    # Records of earlier versions lack `tpt_vanilla`, and have no TPT where nothing was drafted.
+    modelled = alpha is not None or (metrics.get("M") is not None and "tpt_vanilla" in metrics)
+    if modelled and metrics.get("tpt") is None:
+        reasons["TPT"] = "TPT: " + ("alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled")
     if value_at(metrics, "speedup", "paired") is None:
         reasons["speedup"] = "speedup: no sample was decoded past its prefill"
     elif value_at(metrics, "speedup", "ci95") is None:

@@ -5,12 +5,17 @@ from collections.abc import Iterable
 DEFINITIONS: dict[str, str] = {
     "M": "tokens emitted per verification pass, bonus included; the prefill and its token are in neither (SWIFT B.3).",
     "alpha": "accepted draft tokens / draft steps, pooled over all rounds (SWIFT B.3); macro: mean over samples; "
-    "chain: only tokens on the chain of first choices, which differs for trees.",
+    "chain: only tokens on the chain of first choices, which differs for trees; cond: accepted / "
+    "(accepted + rounds that met a rejection), the chance that a token is accepted once "
+    "verification comes to it (KnapSpec Eq. 1).",
     "tau": "tokens emitted per round that drafted, bonus included (CLaSp 4).",
-    "TPT": "(1 - alpha^(g+1)) / (1 - alpha) / (g t_draft + t_target) in tokens/s (KnapSpec Eq. 4), with the measured "
-    "alpha and mean draft length g, and latencies profiled in this engine, lm_head included.",
-    "E(Spd)": "M alpha / ((M - 1) c + alpha) with c = 1 - skipped ratio (SWIFT Eq. 6) / the same with the measured "
-    "cost of a draft step and of a verification pass.",
+    "TPT": "(1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) in tokens/s (KnapSpec Eq. 4): a is "
+    "alpha cond, g the mean draft length over all rounds; latencies profiled in this engine for the "
+    "sets that drafted, lm_head included; t_draft is 0 for drafts without a forward pass, g is 0 "
+    "for vanilla.",
+    "E(Spd)": "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean skipped ratio "
+    "of the sets that drafted, and c = 0 for drafts without a forward pass / the same with the "
+    "measured cost of a draft step and of a verification pass.",
     "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation included: geometric "
     "mean of the per-sample ratios [95 % bootstrap interval].",
     "speedup by": "micro: sum of tokens / sum of seconds; macro: mean tokens/s (SWIFT); s/token: mean s/token "

@@ -69,6 +69,7 @@ def vanilla_arm(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "samples": metrics.get("samples"),
         "M": 1.0 if decoded else None,
+        "tpt": metrics.get("tpt_vanilla"),
         "tokens_per_s": metrics.get("tokens_per_s_vanilla"),
         "speedup": {"paired": 1.0 if decoded else None},
         "score": {"method": scores},
@@ -98,7 +99,7 @@ def _why(metrics: Mapping[str, Any], column: str, phase: str | None) -> str:
         return f"{column} is not among the scores of this run"
     if column == "memory_gb":
         return "memory is not measured on this device"
-    if metrics.get("samples") and metrics.get("alpha") is None and column in ("alpha", *_NEEDS):
+    if metrics.get("samples") and metrics.get("alpha") is None and column in ("alpha", "tau", "expected_speedup"):
         return "nothing is drafted"
     told = missing_reasons(metrics)
     return told.get("samples") or told.get(_NEEDS.get(column, column)) or "not in the metrics of this run"

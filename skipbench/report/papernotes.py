@@ -14,7 +14,8 @@ Run = Mapping[str, Any]
 _NAMES = {"expected_speedup": "E(Spd)", "tokens_per_s": "tok/s", "ratio": "skipped", "memory_gb": "memory"}
 _OWN = {
     "tokens_per_s": "decoded tokens per second of the method, pooled, without the prefill.",
-    "expected_speedup": "M alpha / ((M - 1) c + alpha) with c = 1 - skipped ratio (SWIFT Eq. 6).",
+    "expected_speedup": "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean "
+    "skipped ratio of the sets that drafted, and c = 0 for drafts without a forward pass.",
     "ms_per_token": "1000 / tokens_per_s.",
     "share": "seconds of the phase / seconds of decoding, without the prefill.",
     "memory_gb": "the most that was allocated at one time during the run of both arms, in 10^9 bytes.",

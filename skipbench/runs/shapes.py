@@ -74,10 +74,12 @@ class Metrics(TypedDict, total=False):
     alpha: Number
     alpha_macro: Number
     alpha_chain: Number
+    alpha_cond: Number
     tau: Number
     tau_draft: Number
     accepted_by_position: list[float]
     tpt: Number
+    tpt_vanilla: Number
     tokens_per_s: Number
     tokens_per_s_vanilla: Number
     expected_speedup: _Expected

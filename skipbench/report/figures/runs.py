@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.summary import alpha_cond
 from skipbench.runs.provenance import engine_text
 from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
@@ -187,14 +188,9 @@ def acceptances(run: Run) -> list[float]:
 
 
 def decoded_share(run: Run) -> float:
-    """Share of the draft tokens that verification came to, not behind a rejected one, that it accepted; NaN without drafts.
-
-    The acceptance rate of the papers' models, in which every token is accepted with the same probability; `alpha` also
-    counts the steps behind a rejection.
-    """
-    rounds = [r for s in run["samples"] for r in s.method.rounds if r.steps]
-    seen = sum(min(r.accepted + 1, r.steps) for r in rounds)
-    return sum(r.accepted for r in rounds) / seen if seen else float("nan")
+    """`alpha_cond`, the acceptance rate of the papers' models of speed; NaN without drafts."""
+    found = alpha_cond([r for s in run["samples"] for r in s.method.rounds])
+    return float("nan") if found is None else found
 
 
 def by_group(run: Run, group: str) -> dict[str, list[float]]:
