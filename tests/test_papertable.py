@@ -135,7 +135,7 @@ def test_overall_is_the_mean_only_of_all_tasks() -> None:
 def test_the_best_measured_and_the_best_published_are_bold_by_model_and_task() -> None:
     runs = [
         *THREE,
-        swift("lookahead", "cnndm", metrics(1.6)),
+        swift("lookahead", "cnndm", metrics(1.7)),
         swift("swift", "cnndm", metrics(1.1), model="llama2-70b"),
     ]
     t = paper_table("swift", "table2", runs, "paper")
@@ -149,6 +149,37 @@ def test_the_best_measured_and_the_best_published_are_bold_by_model_and_task() -
     )
     assert cell(t, "speedup", model="llama2-70b", method="swift", dataset="cnndm").best_measured
     assert not any(c.best_measured or c.best_published for c in each(t) if c.column == "M")
+    assert not any(c.best_measured for c in each(t) if c.column != "speedup")  # which alone has an interval
+    for write in WRITERS:
+        assert write(t).count("vanilla never; of the paper") == (write is not formats.csv)
+
+
+@pytest.mark.parametrize(
+    ("swift_x", "vanilla_x", "bold"),
+    [(1.02, 1.0, 0), (1.2, None, 1), (1.0, 1.2, 0), (0.8, None, 0), (1.2, 1.12, 0), (1.2, 1.0, 1)],
+)
+def test_vanilla_and_what_lies_within_the_noise_are_not_bold(
+    swift_x: float, vanilla_x: float | None, bold: int
+) -> None:
+    """Rows by hand, of which each interval is the value and 0.05 to both sides; None is vanilla without a run of its own."""
+    own = [] if vanilla_x is None else [swift("vanilla", "cnndm", metrics(vanilla_x))]
+    t = paper_table("swift", "table2", [swift("swift", "cnndm", metrics(swift_x)), *own], "paper")
+    marked = [c for c in each(t) if c.best_measured]
+    assert [c.keys["method"] for c in marked] == ["swift"] * bold
+    ends = f"[{swift_x - 0.05:.2f}, {swift_x + 0.05:.2f}]"
+    shown = {
+        formats.markdown: f"**{swift_x:.2f}x {ends}**",
+        formats.html: f"<b>{swift_x:.2f}x {ends}</b>",
+        formats.latex: rf"\textbf{{{escape(f'{swift_x:.2f}x {ends}')}}}",
+    }
+    assert [text in write(t) for write, text in shown.items()] == [bool(bold)] * 3
+    assert cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm").best_published
+
+
+def test_autoregressive_against_itself_is_not_bold() -> None:
+    given = {"model": "llama2-13b", "dataset": "cnndm", "temperature": 0.2}
+    t = paper_table("self-sd", "table1", [run(metrics(1.2), method="vanilla", **given)], "paper")
+    assert not any(c.best_measured for c in each(t))
 
 
 def test_reasons() -> None:
