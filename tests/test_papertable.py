@@ -15,6 +15,7 @@ from skipbench import cells, tables
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.report import formats
+from skipbench.report.compared import same_drafts
 from skipbench.report.latex import escape
 from skipbench.report.measured import DERIVED, PATHS, UNMEASURED, measure, unmeasured
 from skipbench.report.paperjoin import halves
@@ -310,6 +311,26 @@ def test_lossless_counts_each_run_once() -> None:
     assert paper_table("swift", "table2", [THREE[0], THREE[1]], "paper").lossless.startswith("8 of 10 greedy")
     again = {**THREE[0], "keys": {**THREE[0]["keys"], "dataset": "gsm8k"}}  # one embedded run that stands for two
     assert paper_table("swift", "table2", [THREE[0], again], "paper").lossless.startswith("4 of 5 greedy")
+
+
+def test_rows_that_drafted_the_same_tokens_are_named() -> None:
+    given = {"model": "tiny", "method": "self-sd", "dataset": "cnndm", "temperature": 0.0, "stop": "adaptive"}
+    drafts = {10: "a", 12: "b", 14: "b", 16: "b", 18: ""}
+    runs = [run(metrics(1.1), **given, max_steps=k) | {"drafted": draft} for k, draft in drafts.items()]
+    t = paper_table("self-sd", "table11", runs, "embedded")
+    line = "drafted the same tokens, so that only timing tells them apart: max_steps=12 | max_steps=14 | max_steps=16."
+    assert [note for note in t.notes if "drafted the same" in note] == [line]
+    assert line in formats.markdown(t) and line in formats.html(t)
+    assert escape(line) in formats.latex(t)
+
+
+def test_one_run_that_stands_for_two_datasets_and_vanilla_are_not_rows_of_the_same_tokens() -> None:
+    runs = [swift(m, d, metrics(1.1)) | {"drafted": m} for m in ("vanilla", "swift") for d in ("cnndm", "gsm8k")]
+    runs += [swift("vanilla", "cnndm", metrics(1.0), variant=v) | {"drafted": "vanilla"} for v in ("a", "b")]
+    assert same_drafts(runs) == []
+    runs.append(swift("parallel", "gsm8k", metrics(1.2)) | {"drafted": "swift"})
+    (line,) = same_drafts(runs)
+    assert line.endswith(": method=swift, dataset=cnndm | method=parallel, dataset=gsm8k.")
 
 
 def test_unknown_table() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from skipbench.report.compared import BOLD, winner
+from skipbench.report.compared import BOLD, same_drafts, winner
 from skipbench.report.definitions import EMBEDDED_MODEL
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.papercells import Cell, PaperTable, Part, Row
@@ -46,7 +46,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Pape
         source=f"{document['title']}{_arxiv(document)}; transcribed text: {document['version']}",
         parts=made,
         cautions=tuple(deviations(rows, runs)),
-        notes=(*paper_notes(document, table), *_bold_rule(columns), *run_notes(runs, left, parts)),
+        notes=(*paper_notes(document, table), *_bold_rule(columns), *same_drafts(runs), *run_notes(runs, left, parts)),
         definitions=tuple(definitions(columns)),
         lossless=lossless(runs),
         provenance=tuple(provenance(runs)),

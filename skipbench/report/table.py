@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skipbench.report.cell import MISSING, exceptions, main_cells, markdown_grid, missing_reasons, value_at
-from skipbench.report.compared import BOLD, Interval, winner
+from skipbench.report.compared import BOLD, Interval, same_drafts, winner
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.origins import origin_of, origins, told
 
@@ -64,12 +64,13 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
     rows = table_rows(runs)
     columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
     warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
+    rule = [f"{BOLD}."] if any(run.get("metrics") for run in runs) else []
     parts = [
         f"## {title}",
         markdown_grid([columns, *([row[c] for c in columns] for row in rows)]) if rows else "No runs.",
         *([f"**{warning}**"] if warning else []),
         "\n".join(f"- origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()),
-        "\n".join(f"- {note}" for note in [*notes, *([f"{BOLD}."] if any(run.get("metrics") for run in runs) else [])]),
+        "\n".join(f"- {note}" for note in [*notes, *same_drafts(runs), *rule]),
         "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(columns)),
         "; ".join(f"{name}: {', '.join(values)}" for name, values in _provenance(runs).items()),
     ]
