@@ -77,7 +77,7 @@ results: $(READY) ## the committed results of the embedded model, made again fro
 	$(TABLE) $(TABLES) $(EMBEDDED)
 	$(BIN)/python -m skipbench score all results=results/embedded
 	$(TABLE) $(TABLES) $(EMBEDDED) --render-only
-	@$(FIGURE) $(EMBEDDED) || failed=1; done; exit $$failed
+	@$(FIGURE) $(EMBEDDED) --distinct || failed=1; done; exit $$failed
 
 bench: $(READY) ## the engine's and the methods' ratios, one JSON line a figure (about 30 minutes; on a GPU scripts/bench_gpu.py)
 	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 def figure(arguments: list[str]) -> None:
     """Writes results/figures/NAME.png and .svg, and the records behind them as NAME.json, from which it draws them again.
 
+    With `--distinct` an experiment's figure of which most runs have the draft of another is not drawn; NAME.txt says so.
+
     Raises:
         SkipbenchError: no such figure, or records are missing; it names them and the command that makes them.
     """
     from skipbench.report.figures.registry import FIGURES, NOT_RUN
 
-    words = [a for a in arguments if a != "--render-only"]
+    words = [a for a in arguments if a not in ("--render-only", "--distinct")]
     if words and words[0].endswith(".jsonl"):
         _of_brute_force(Path(words[0]))
         return
@@ -35,12 +37,13 @@ def figure(arguments: list[str]) -> None:
         return
     if not words or words[0] not in known:
         raise SkipbenchError(f"figure needs the folder of a run, or an experiment; known: {', '.join(known) or 'none'}")
-    _of_experiment(words[0], words[1:], "--render-only" in arguments)
+    _of_experiment(words[0], words[1:], "--render-only" in arguments, "--distinct" in arguments)
 
 
-def _of_experiment(name: str, words: list[str], only: bool) -> None:
+def _of_experiment(name: str, words: list[str], only: bool, distinct: bool) -> None:
     from skipbench.report.figures.kept import dump_runs
     from skipbench.report.figures.registry import NOT_RUN
+    from skipbench.report.figures.runs import swept
 
     if name in NOT_RUN:
         raise SkipbenchError(f"{name} is not drawn from runs: {NOT_RUN[name]}")
@@ -64,12 +67,24 @@ def _of_experiment(name: str, words: list[str], only: bool) -> None:
     if runs:
         path = Path(cells[0][1]["results"]) / "figures" / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
+        if distinct and swept(runs).in_vain:
+            _leave_out(path, f"{name} is not drawn: {swept(runs).mark}.\n")
+            return
         write_atomic(path, dump_runs(name, runs))
+        path.with_suffix(".txt").unlink(missing_ok=True)
         _again(path)
     elif not cells:
         reasons = paper_side(name).get("cases", [])
         told = "; ".join(str(case["reason"]) for case in reasons if "reason" in case)
         console.print(f"{name} has no cell that can be run: {told}", highlight=False, soft_wrap=True)
+
+
+def _leave_out(path: Path, why: str) -> None:
+    """Puts `why` in the place of an earlier figure."""
+    for suffix in (".json", ".png", ".svg"):
+        path.with_suffix(suffix).unlink(missing_ok=True)
+    write_atomic(path.with_suffix(".txt"), why)
+    console.print(why, end="", markup=False, highlight=False, soft_wrap=True)
 
 
 def _again(path: Path) -> None:

@@ -13,10 +13,12 @@ from skipbench.cells import cell, console, finish, to_score
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.grid import Cell, plan
+from skipbench.metrics.drafted import drafted
 from skipbench.report.features import feature_tables, feature_texts
 from skipbench.report.published import paper_of
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import engine_text
+from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
 
 Run = dict[str, Any]
@@ -179,13 +181,15 @@ def _by_group(run: Run, folder: Path, key: str, group: str) -> list[Run]:
     layers = run["provenance"].get("layers")
     if run["metrics"] is None or layers is None:
         return []
-    samples = read_samples(folder / "samples.jsonl")
-    labels = list(dict.fromkeys(s.groups[group] for s in samples if group in s.groups))
+    labelled: dict[str, list[Sample]] = {}
+    for sample in read_samples(folder / "samples.jsonl"):
+        if group in sample.groups:
+            labelled.setdefault(sample.groups[group], []).append(sample)
     return [
         run
-        | {"keys": run["keys"] | {key: label}}
-        | {"metrics": summarise([s for s in samples if s.groups.get(group) == label], layers, None, None, None)}
-        for label in labels
+        | {"keys": run["keys"] | {key: label}, "drafted": drafted(samples)}
+        | {"metrics": summarise(samples, layers, None, None, None)}
+        for label, samples in labelled.items()
     ]
 
 
@@ -210,7 +214,9 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     elif waits_for_score(settings["dataset"]["scorer"], state["metrics"]):
         reason = "; ".join(filter(None, (reason, to_score(folder))))
     names = {k: settings[k]["name"] for k in ("model", "method", "dataset")}
-    return names | {"id": folder.name, "metrics": state["metrics"], "reason": reason, "provenance": origin}
+    draft = None if state["metrics"] is None else drafted(read_samples(folder / "samples.jsonl"))
+    about = {"id": folder.name, "metrics": state["metrics"], "drafted": draft}
+    return names | about | {"reason": reason, "provenance": origin}
 
 
 def _write(name: str, runs: list[Run], scale: str, folder: Path) -> None:

@@ -206,6 +206,15 @@ def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
             tables.table([str(folder / name)])
 
 
+def test_a_table_names_rows_that_drafted_the_same_tokens(tmp_path: Path) -> None:
+    words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "method.stop.max_steps=2,16,18"]
+    tables.table(["self-sd-table11", *words])
+    for _ in range(2):
+        text = (tmp_path / "tables" / "self-sd-table11.md").read_text()
+        assert re.findall(r"drafted the same tokens.*: (.*)\.", text) == ["max_steps=16 | max_steps=18"]
+        tables.table([str(tmp_path / "tables" / "self-sd-table11.json")])
+
+
 def test_a_cell_with_a_search_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "search.iterations=2,3",

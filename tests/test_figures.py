@@ -1,5 +1,6 @@
 """Figures from records of the embedded model: axes, legends, what is drawn, bytes, and what is said of missing records."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures import courses, maps, scatter
 from skipbench.report.figures.registry import draw, draw_run
-from skipbench.report.figures.runs import Run, acceptances, read_run
-from skipbench.report.figures.style import METHODS, PHASES, save
+from skipbench.report.figures.runs import Run, Swept, acceptances, read_run, swept
+from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.published import published
+from skipbench.runs.record import Seconds
 
 CELLS = {
     "swift": ["method=swift"],
@@ -90,13 +92,49 @@ def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Pa
         pairs = [save(draw_run(runs["clasp2"])[kind], [runs["clasp2"]], tmp_path / n / kind) for n in ("a", "b")]
         for one, other in zip(*pairs, strict=True):
             assert one.read_bytes() == other.read_bytes()
-        assert "not a replication" in draw_caption(runs["clasp2"])
+        assert "not a replication" in caption([runs["clasp2"]])
 
 
-def draw_caption(run: Run) -> str:
-    from skipbench.report.figures.style import caption
+def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, Run]) -> None:
+    one, other = runs["clasp2"], runs["clasp8"]
+    slower = [replace(s, method=replace(s.method, seconds=Seconds(9.0, 9.0, 9.0, 9.0, 9.0))) for s in one["samples"]]
+    again: Run = {**one, "folder": "again", "samples": slower}
+    assert swept([one, again, other]) == Swept(3, 2, 2)
+    assert "the swept key changed no token: 2 of 3 runs are identical to another" in caption([one, again, other])
+    assert not swept([one, again, other]).in_vain and swept([one, again]).in_vain
+    assert swept([one, other]) == Swept(2, 0, 2) and "swept key" not in caption([one, other])
+    vanilla: Run = {**one, "method": "vanilla"}
+    assert swept([one, {**again, "method": "asd"}]) == swept([vanilla, vanilla]) == Swept(0, 0, 0)
+    assert not swept([vanilla, vanilla]).in_vain
 
-    return caption([run])
+
+@pytest.mark.parametrize(("rounds_behind", "drafts"), [(0, 1), (-1, 2)])
+def test_a_skip_set_counts_if_it_drafted(runs: dict[str, Run], rounds_behind: int, drafts: int) -> None:
+    one = runs["clasp8"]
+    first, *rest = one["samples"]
+    at = len(first.method.rounds) + rounds_behind
+    changed = replace(first, trace=first.trace | {"skip": [*first.trace["skip"], [at, "attn:0"]]})
+    assert swept([one, {**one, "samples": [changed, *rest]}]).drafts == drafts
+
+
+def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["scale=embedded", "limit=1", "dataset.max_new_tokens=8", "engine.warmup=0", f"results={tmp_path}"]
+    drawn = {f"clasp-figure4b.{suffix}" for suffix in ("json", "png", "svg")}
+
+    def written(intervals: str, *flags: str) -> set[str]:
+        command("figure", ["clasp-figure4b", f"method.interval={intervals}", *words, *flags])
+        return {path.name for path in (tmp_path / "figures").iterdir()}
+
+    assert written("256,512") == drawn
+    assert written("256,512", "--distinct") == {"clasp-figure4b.txt"}
+    text = (tmp_path / "figures" / "clasp-figure4b.txt").read_text()
+    assert (
+        text == "clasp-figure4b is not drawn: the swept key changed no token: 2 of 2 runs are identical to another.\n"
+    )
+    assert text in capsys.readouterr().out
+    assert written("1,512", "--distinct") == drawn
 
 
 def test_brute_force_lines_are_drawn_or_refused() -> None:

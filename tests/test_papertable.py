@@ -15,6 +15,7 @@ from skipbench import cells, tables
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.report import formats
+from skipbench.report.compared import same_drafts
 from skipbench.report.latex import escape
 from skipbench.report.measured import DERIVED, PATHS, UNMEASURED, measure, unmeasured
 from skipbench.report.paperjoin import halves
@@ -143,7 +144,7 @@ def test_overall_is_the_mean_only_of_all_tasks() -> None:
 def test_the_best_measured_and_the_best_published_are_bold_by_model_and_task() -> None:
     runs = [
         *THREE,
-        swift("lookahead", "cnndm", metrics(1.6)),
+        swift("lookahead", "cnndm", metrics(1.7)),
         swift("swift", "cnndm", metrics(1.1), model="llama2-70b"),
     ]
     t = paper_table("swift", "table2", runs, "paper")
@@ -157,6 +158,37 @@ def test_the_best_measured_and_the_best_published_are_bold_by_model_and_task() -
     )
     assert cell(t, "speedup", model="llama2-70b", method="swift", dataset="cnndm").best_measured
     assert not any(c.best_measured or c.best_published for c in each(t) if c.column == "M")
+    assert not any(c.best_measured for c in each(t) if c.column != "speedup")  # which alone has an interval
+    for write in WRITERS:
+        assert write(t).count("vanilla never; of the paper") == (write is not formats.csv)
+
+
+@pytest.mark.parametrize(
+    ("swift_x", "vanilla_x", "bold"),
+    [(1.02, 1.0, 0), (1.2, None, 1), (1.0, 1.2, 0), (0.8, None, 0), (1.2, 1.12, 0), (1.2, 1.0, 1)],
+)
+def test_vanilla_and_what_lies_within_the_noise_are_not_bold(
+    swift_x: float, vanilla_x: float | None, bold: int
+) -> None:
+    """Rows by hand, of which each interval is the value and 0.05 to both sides; None is vanilla without a run of its own."""
+    own = [] if vanilla_x is None else [swift("vanilla", "cnndm", metrics(vanilla_x))]
+    t = paper_table("swift", "table2", [swift("swift", "cnndm", metrics(swift_x)), *own], "paper")
+    marked = [c for c in each(t) if c.best_measured]
+    assert [c.keys["method"] for c in marked] == ["swift"] * bold
+    ends = f"[{swift_x - 0.05:.2f}, {swift_x + 0.05:.2f}]"
+    shown = {
+        formats.markdown: f"**{swift_x:.2f}x {ends}**",
+        formats.html: f"<b>{swift_x:.2f}x {ends}</b>",
+        formats.latex: rf"\textbf{{{escape(f'{swift_x:.2f}x {ends}')}}}",
+    }
+    assert [text in write(t) for write, text in shown.items()] == [bool(bold)] * 3
+    assert cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm").best_published
+
+
+def test_autoregressive_against_itself_is_not_bold() -> None:
+    given = {"model": "llama2-13b", "dataset": "cnndm", "temperature": 0.2}
+    t = paper_table("self-sd", "table1", [run(metrics(1.2), method="vanilla", **given)], "paper")
+    assert not any(c.best_measured for c in each(t))
 
 
 def test_reasons() -> None:
@@ -287,6 +319,26 @@ def test_lossless_counts_each_run_once() -> None:
     assert paper_table("swift", "table2", [THREE[0], THREE[1]], "paper").lossless.startswith("8 of 10 greedy")
     again = {**THREE[0], "keys": {**THREE[0]["keys"], "dataset": "gsm8k"}}  # one embedded run that stands for two
     assert paper_table("swift", "table2", [THREE[0], again], "paper").lossless.startswith("4 of 5 greedy")
+
+
+def test_rows_that_drafted_the_same_tokens_are_named() -> None:
+    given = {"model": "tiny", "method": "self-sd", "dataset": "cnndm", "temperature": 0.0, "stop": "adaptive"}
+    drafts = {10: "a", 12: "b", 14: "b", 16: "b", 18: ""}
+    runs = [run(metrics(1.1), **given, max_steps=k) | {"drafted": draft} for k, draft in drafts.items()]
+    t = paper_table("self-sd", "table11", runs, "embedded")
+    line = "drafted the same tokens, so that only timing tells them apart: max_steps=12 | max_steps=14 | max_steps=16."
+    assert [note for note in t.notes if "drafted the same" in note] == [line]
+    assert line in formats.markdown(t) and line in formats.html(t)
+    assert escape(line) in formats.latex(t)
+
+
+def test_one_run_that_stands_for_two_datasets_and_vanilla_are_not_rows_of_the_same_tokens() -> None:
+    runs = [swift(m, d, metrics(1.1)) | {"drafted": m} for m in ("vanilla", "swift") for d in ("cnndm", "gsm8k")]
+    runs += [swift("vanilla", "cnndm", metrics(1.0), variant=v) | {"drafted": "vanilla"} for v in ("a", "b")]
+    assert same_drafts(runs) == []
+    runs.append(swift("parallel", "gsm8k", metrics(1.2)) | {"drafted": "swift"})
+    (line,) = same_drafts(runs)
+    assert line.endswith(": method=swift, dataset=cnndm | method=parallel, dataset=gsm8k.")
 
 
 def test_unknown_table() -> None:

@@ -154,7 +154,7 @@ def run(method: str, dataset: str, of: dict[str, Any] | None, **more: Any) -> di
     return {"method": method, "dataset": dataset, "metrics": of, **given}
 
 
-def test_rows_are_grouped_and_the_best_is_bold() -> None:
+def test_rows_are_grouped() -> None:
     slow, fast = metrics([sample(0, 0.3)]), metrics([sample(0, 0.1)])
     runs = [run("clasp", "a", slow), run("swift", "b", slow), run("swift", "a", fast), run("clasp", "b", None)]
     rows = table_rows(runs)
@@ -164,8 +164,41 @@ def test_rows_are_grouped_and_the_best_is_bold() -> None:
         ("b", "clasp"),
         ("b", "swift"),
     ]
-    # Vanilla 0.5 s; slow 0.3 + 0.15 s, fast 0.1 + 0.15 s.
-    assert [r["speedup"] for r in rows] == ["1.11x", "**2.00x**", MISSING, "**1.11x**"]
+    # Vanilla 0.5 s; slow 0.3 + 0.15 s, fast 0.1 + 0.15 s. One sample has no interval, so that none is known to be the best.
+    assert [r["speedup"] for r in rows] == ["1.11x", "2.00x", MISSING, "1.11x"]
+
+
+def timed(method: str, low: float | None, high: float | None = None, dataset: str = "a") -> dict[str, Any]:
+    """A row by hand: the interval of its speedup, or one value without any."""
+    ends = None if low is None or high is None else [low, high]
+    middle = 1.5 if low is None else low if high is None else (low + high) / 2
+    return run(method, dataset, {"samples": 4, "speedup": {"paired": middle, "ci95": ends}})
+
+
+@pytest.mark.parametrize(
+    ("rows", "bold"),
+    [
+        pytest.param([timed("vanilla", 0.97, 1.17), timed("swift", 0.8, 1.1)], [], id="vanilla is the fastest"),
+        pytest.param([timed("vanilla", 1.2, 1.3), timed("swift", 1.05, 1.1)], [], id="vanilla beyond its interval"),
+        pytest.param([timed("swift", 1.0, 1.4), timed("clasp", 1.3, 1.5)], [], id="intervals overlap"),
+        pytest.param([timed("swift", 1.0, 1.2), timed("clasp", 1.2, 1.5)], [], id="intervals touch"),
+        pytest.param([timed("swift", 1.0, 1.2), timed("clasp", 1.21, 1.5)], ["clasp"], id="clearly better"),
+        pytest.param([timed("vanilla", 0.9, 1.1), timed("clasp", 1.2, 1.5)], ["clasp"], id="better than vanilla"),
+        pytest.param([timed("vanilla", 0.9, 1.1), timed("clasp", 1.05, 1.5)], [], id="vanilla's noise reaches it"),
+        pytest.param([timed("swift", 0.3, 0.4), timed("clasp", 0.7, 0.9)], [], id="the better of two slow ones"),
+        pytest.param([timed("swift", 1.4, 1.5)], [], id="nothing to be better than"),
+        pytest.param([timed("swift", None), timed("clasp", 1.8, 1.9)], [], id="a row that may be anything"),
+        pytest.param([timed("a", 1.1, 1.2), timed("b", 2.0, 2.1), timed("b", 2.0, 2.1)], [], id="one run twice"),
+        pytest.param(
+            [timed("x", 1.1, 1.2), timed("y", 1.3, 1.4), timed("x", 1.1, 1.2, "b"), timed("z", 1.3, 1.4, "b")],
+            ["y", "z"],
+            id="each dataset has its own",
+        ),
+    ],
+)
+def test_only_a_row_that_is_better_beyond_its_interval_is_bold(rows: list[dict[str, Any]], bold: list[str]) -> None:
+    assert [r["method"] for r in table_rows(rows) if r["speedup"].startswith("**")] == bold
+    assert markdown_table("T", rows).count("- bold: a measured speedup whose 95 % interval lies above 1") == 1
 
 
 def test_a_row_without_metrics_shows_the_reason() -> None:

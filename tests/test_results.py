@@ -10,12 +10,15 @@ from conftest import ROOT
 from skipbench import figure
 from skipbench.catalogue import choices
 from skipbench.report.features import feature_tables, feature_texts
+from skipbench.report.figures.kept import read_runs
 from skipbench.report.figures.registry import FIGURES
+from skipbench.report.figures.runs import swept
 from skipbench.report.written import read_texts
 
 EMBEDDED = ROOT / "results" / "embedded"
 TABLES = sorted(path.stem for path in EMBEDDED.glob("tables/*.md"))
 DRAWN = sorted(path.stem for path in EMBEDDED.glob("figures/*.json"))
+LEFT_OUT = sorted(path.stem for path in EMBEDDED.glob("figures/*.txt"))
 PINNED = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
 
 
@@ -23,7 +26,15 @@ def test_every_table_and_figure_of_the_papers_is_there() -> None:
     tables = [name for name in choices("experiment") if re.search(r"-table\d+$", name)]
     assert sorted([*tables, *feature_tables()]) == TABLES
     empty = {"self-sd-figure9"}  # needs a model that does not fit here: it says so and draws nothing
-    assert sorted(FIGURES.keys() & set(choices("experiment")) - empty) == DRAWN
+    assert sorted(FIGURES.keys() & set(choices("experiment")) - empty) == sorted([*DRAWN, *LEFT_OUT])
+
+
+def test_no_figure_shows_one_run_many_times() -> None:
+    assert [name for name in DRAWN if swept(read_runs(EMBEDDED / "figures" / f"{name}.json")[1]).in_vain] == []
+    for name in LEFT_OUT:
+        text = (EMBEDDED / "figures" / f"{name}.txt").read_text()
+        assert re.fullmatch(rf"{name} is not drawn: the swept key changed no token: \d+ of \d+ runs .*\.\n", text)
+        assert [path.suffix for path in EMBEDDED.glob(f"figures/{name}.*")] == [".txt"]
 
 
 @pytest.mark.parametrize("name", TABLES)

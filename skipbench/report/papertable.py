@@ -12,6 +12,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from skipbench.report.compared import BOLD, same_drafts, winner
 from skipbench.report.definitions import EMBEDDED_MODEL
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.papercells import Cell, PaperTable, Part, Row
@@ -45,11 +46,15 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Pape
         source=f"{document['title']}{_arxiv(document)}; transcribed text: {document['version']}",
         parts=made,
         cautions=tuple(deviations(rows, runs)),
-        notes=(*paper_notes(document, table), *run_notes(runs, left, parts)),
+        notes=(*paper_notes(document, table), *_bold_rule(columns), *same_drafts(runs), *run_notes(runs, left, parts)),
         definitions=tuple(definitions(columns)),
         lossless=lossless(runs),
         provenance=tuple(provenance(runs)),
     )
+
+
+def _bold_rule(columns: Sequence[str]) -> list[str]:
+    return [f"{BOLD}; of the paper's rows, the highest value."] if set(columns) & set(BEST) else []
 
 
 def _arxiv(document: Mapping[str, Any]) -> str:
@@ -144,7 +149,7 @@ def _mean(half: Half, identity: Id, column: str, scale: str) -> Measured:
 
 
 def _bold(half: Half, grid: Mapping[Place, Cell]) -> dict[Place, Cell]:
-    """Marks the best of each block and column, where there is something to be better than."""
+    """Marks in each block and column the measured winner and the highest printed value, if there is more than one."""
     blocks: dict[tuple[Any, ...], list[Place]] = {}
     for identity, group, column in grid:
         if column in BEST:
@@ -152,10 +157,11 @@ def _bold(half: Half, grid: Mapping[Place, Cell]) -> dict[Place, Cell]:
             blocks.setdefault(block, []).append((identity, group, column))
     marked = dict(grid)
     for places in blocks.values():
-        measured = _best({place: grid[place].measured for place in places})
-        published = _best({place: grid[place].published for place in places})
-        for place in places:
-            marked[place] = replace(grid[place], best_measured=place in measured, best_published=place in published)
+        cells = {place: grid[place] for place in places}
+        best = winner({p: (str(c.keys.get("method")), c.interval) for p, c in cells.items() if c.measured is not None})
+        published = _best({place: cell.published for place, cell in cells.items()})
+        for place, cell in cells.items():
+            marked[place] = replace(cell, best_measured=place == best, best_published=place in published)
     return marked
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skipbench.report.cell import MISSING, exceptions, main_cells, markdown_grid, missing_reasons, value_at
+from skipbench.report.compared import BOLD, Interval, same_drafts, winner
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.origins import origin_of, origins, told
 
@@ -35,19 +36,22 @@ PROVENANCE = ("engine", "device", "commit", "date", "torch")
 def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     """One row a run, `COLUMNS` to text: grouped by dataset, then model, then method, each in order of appearance.
 
-    The best speedup of each dataset and model is bold; the note of a run without metrics is its reason. Where runs
-    come from several commits, devices or versions, `origin` tells them apart.
+    The best speedup of each dataset and model is bold, by the rule `BOLD`; the note of a run without metrics is its
+    reason. Where runs come from several commits, devices or versions, `origin` tells them apart.
     """
-    best: dict[tuple[str, str], float] = {}
-    marks = origins(_grouped(runs))
-    for run in runs:
-        if (speedup := _speedup(run)) is not None:
-            best[_block(run)] = max(speedup, best.get(_block(run), speedup))
+    ordered = _grouped(runs)
+    blocks: dict[tuple[str, str], dict[int, tuple[str, Interval | None]]] = {}
+    for place, run in enumerate(ordered):
+        if value_at(run, "metrics", "speedup", "paired") is not None:
+            ends = value_at(run, "metrics", "speedup", "ci95")
+            blocks.setdefault(_block(run), {})[place] = str(run.get("method")), tuple(ends) if ends else None
+    best = {winner(block) for block in blocks.values()}
+    marks = origins(ordered)
     rows = []
-    for run in _grouped(runs):
+    for place, run in enumerate(ordered):
         metrics = run.get("metrics")
         cells = main_cells(metrics or {})
-        if _speedup(run) is not None and _speedup(run) == best[_block(run)]:
+        if place in best:
             cells["speedup"] = f"**{cells['speedup']}**"
         names = {name: str(run.get(name) or MISSING) for name in ("dataset", "model", "method")}
         mark = marks.get(origin_of(run), "") if metrics else ""
@@ -60,12 +64,13 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
     rows = table_rows(runs)
     columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
     warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
+    rule = [f"{BOLD}."] if any(run.get("metrics") for run in runs) else []
     parts = [
         f"## {title}",
         markdown_grid([columns, *([row[c] for c in columns] for row in rows)]) if rows else "No runs.",
         *([f"**{warning}**"] if warning else []),
         "\n".join(f"- origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()),
-        "\n".join(f"- {note}" for note in notes),
+        "\n".join(f"- {note}" for note in [*notes, *same_drafts(runs), *rule]),
         "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(columns)),
         "; ".join(f"{name}: {', '.join(values)}" for name, values in _provenance(runs).items()),
     ]
@@ -91,11 +96,6 @@ def csv_table(runs: Sequence[Run]) -> str:
 
 def _block(run: Run) -> tuple[str, str]:
     return str(run.get("dataset")), str(run.get("model"))
-
-
-def _speedup(run: Run) -> float | None:
-    found = value_at(run, "metrics", "speedup", "paired")
-    return found if isinstance(found, int | float) else None
 
 
 def _grouped(runs: Sequence[Run]) -> list[Run]:

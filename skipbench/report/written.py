@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -16,7 +16,7 @@ from skipbench.runs.reading import printable, strict_json
 from skipbench.runs.shapes import Metrics
 
 Run = Mapping[str, Any]
-_ABOUT = ("model", "method", "dataset", "keys", "stands_for", "metrics", "reason")
+_ABOUT = ("model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
 # What tables say of a run's origin: no name of a machine, a folder or a person, so that a summary can be published.
 _ORIGIN = ("engine", "device", "cpu", "dtype", "torch", "transformers", "commit", "dirty", "date")
 
@@ -31,6 +31,7 @@ class _Shown(TypedDict):
     metrics: Metrics | None
     reason: str | None
     provenance: dict[str, Any]
+    drafted: NotRequired[str | None]
 
 
 class _Summary(TypedDict):

@@ -1,10 +1,11 @@
 """What figures are drawn from: a run's folder as plain data."""
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.summary import alpha_cond
+from skipbench.metrics.drafted import alike, drafted
 from skipbench.runs.provenance import engine_text
 from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
@@ -123,6 +124,37 @@ def _told(run: Run) -> dict[str, str]:
 def _phrase(key: str, value: str) -> str:
     words = {"search.on": "set of {}", "search.iterations": "{} sets tried", "stop@method.stop": "{} stop"}
     return words.get(key, key.rpartition(".")[2].replace("_", " ") + " {}").format(value)
+
+
+class Swept(NamedTuple):
+    """Of the runs that differ from others in a swept key only, how many there are, and how many drafts among them."""
+
+    runs: int
+    identical: int
+    """Runs whose draft is that of another."""
+    drafts: int
+
+    @property
+    def mark(self) -> str | None:
+        """The line below a figure in which runs repeat each other."""
+        told = f"the swept key changed no token: {self.identical} of {self.runs} runs are identical to another"
+        return told if self.identical else None
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether at most half of the runs have a draft of their own, so that the figure shows noise for the most part."""
+        return self.runs > 0 and 2 * self.drafts <= self.runs
+
+
+def swept(runs: list[Run]) -> Swept:
+    """Compares the drafts of runs that sweep the same keys with one model, method and dataset; vanilla drafts nothing."""
+    sweeps: dict[tuple[str, ...], list[str]] = {}
+    for run in runs:
+        if run["method"] != "vanilla":
+            group = (run["model"], run["method"], run["dataset"], *sorted(run["axes"]))
+            sweeps.setdefault(group, []).append(drafted(run["samples"]))
+    sizes = [len(members) for drafts in sweeps.values() if len(drafts) > 1 for members in alike(drafts)]
+    return Swept(sum(sizes), sum(size for size in sizes if size > 1), len(sizes))
 
 
 def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:

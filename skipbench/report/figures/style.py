@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.report.definitions import caution
-from skipbench.report.figures.runs import Run
+from skipbench.report.figures.runs import Run, swept
 from skipbench.runs.files import write_atomic
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def new_figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4
 
 
 def caption(runs: list[Run]) -> str:
-    """Model, device, engine and samples of the runs, and that the embedded model replicates nothing."""
+    """Model, device, engine and samples of the runs, how many repeat another, and that the embedded model replicates nothing."""
 
     def names(key: str) -> str:
         return ", ".join(sorted({str(dict(run)[key]) for run in runs}))
@@ -134,7 +134,8 @@ def caption(runs: list[Run]) -> str:
     about = f"device {names('device')}; engine {names('engine')}; samples {samples}"
     text = f"model {names('model')}; data {names('dataset')}\n{about}"
     embedded = caution([run["model"] for run in runs], [run["dataset"] for run in runs])
-    return f"{text}; embedded model or data: not a replication" if embedded else text
+    text = f"{text}; embedded model or data: not a replication" if embedded else text
+    return "\n".join(filter(None, (text, swept(runs).mark)))
 
 
 def save(figure: "Figure", runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:

@@ -1,0 +1,28 @@
+"""Which runs drafted the same tokens: their speedups differ by the noise of timing only."""
+
+import hashlib
+import json
+from collections.abc import Hashable, Iterable
+
+from skipbench.runs.record import Sample
+
+
+def drafted(samples: Iterable[Sample]) -> str:
+    """A digest of what the method drafted on each prompt: its tokens and rounds, and the skip sets; empty without samples.
+
+    A set that was chosen behind the last round drafted nothing and is left out; `skip` in a trace holds `[round, set]`.
+    """
+    told = []
+    for s in sorted(samples, key=lambda s: s.index):
+        changes = s.trace.get("skip") or [[0, s.skip]]
+        used = [change for change in changes if change[0] < len(s.method.rounds)]
+        told.append([s.index, s.prompt_hash, s.method.tokens, s.method.rounds, used])
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16] if told else ""
+
+
+def alike(digests: Iterable[Hashable]) -> list[list[int]]:
+    """Positions of equal ones, in order of appearance; one that is like no other stands alone."""
+    found: dict[Hashable, list[int]] = {}
+    for position, digest in enumerate(digests):
+        found.setdefault(digest, []).append(position)
+    return list(found.values())

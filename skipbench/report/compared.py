@@ -1,0 +1,49 @@
+"""How the rows of a table compare: which is better than all others beyond the noise, and which are the same decoding."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from skipbench.metrics.drafted import alike
+
+Key = TypeVar("Key", bound=Hashable)
+Interval = tuple[float, float]
+BASELINE = "vanilla"
+NAMES = ("model", "method", "dataset")
+STOOD_FOR = ("dataset", "subtask")
+BOLD = (
+    "bold: a measured speedup whose 95 % interval lies above 1 and above the intervals of all other measured rows of the "
+    "same model and data; vanilla never"
+)
+
+
+def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
+    """The row to print in bold by the rule `BOLD`, of `{row: (method, interval of its speedup)}`; None where there is none.
+
+    A single row is better than nothing, and one without an interval may hide any value. Vanilla needs none: it is the 1.
+    """
+    ends = {row: interval for row, (_, interval) in rows.items() if interval is not None}
+    if len(rows) < 2 or any(row not in ends for row, (method, _) in rows.items() if method != BASELINE):
+        return None
+    first = max((row for row in ends if rows[row][0] != BASELINE), key=lambda row: ends[row][0], default=None)
+    others = [high for row, (_, high) in ends.items() if row != first]
+    return first if first is not None and ends[first][0] > max([1.0, *others]) else None
+
+
+def same_drafts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each set of rows that drafted the same tokens, as `drafted` in a run tells; vanilla drafts nothing.
+
+    Rows are named by what differs in the table. One run that stands for several datasets of a paper is one row.
+    """
+    rows = [{**{k: run.get(k) for k in NAMES}, **run.get("keys", {}), "drafted": run.get("drafted")} for run in runs]
+    rows = [row for row in rows if row["drafted"] and row["method"] != BASELINE]
+    keys = {k for row in rows for k in row if k != "drafted" and len({repr(other.get(k)) for other in rows}) > 1}
+    lines = []
+    for places in alike(row["drafted"] for row in rows):
+        named: dict[tuple[str, ...], str] = {}
+        for told in ({k: f"{k}={v}" for k, v in rows[place].items() if k in keys} for place in places):
+            named.setdefault(tuple(v for k, v in told.items() if k not in STOOD_FOR), ", ".join(told.values()))
+        if len(named) > 1:
+            lines.append(
+                f"drafted the same tokens, so that only timing tells them apart: {' | '.join(named.values())}."
+            )
+    return lines
