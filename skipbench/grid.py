@@ -157,7 +157,8 @@ def _embedded(cell: Cell, given: Mapping[str, str], rows: Sequence[Mapping[str, 
         point["model"] = keys["model"] = scale["model"]
     for axis, factor in scale["times"].items():
         if axis in point and axis not in given:
-            point[axis] = str(max(2, round(int(point[axis]) * factor)))
+            value = int(point[axis])
+            point[axis] = str(max(min(2, value), round(value * factor)))  # 0 is none, and stays
     own = {k: v for k, v in scale["methods"].get(point["method"], {}).items() if k not in point}
     settings = {k: str(v) for k, v in (scale["overrides"] | own).items() if k not in given}
     if not cell.searches:  # no run depends on it

@@ -19,7 +19,7 @@ VARIANTS = {
 }
 SWITCHES = {
     "swift": [
-        "tree=[10,5,3,1]", "stop.threshold=0", "steps=0", "beta=0", "initial=ratio", "initial_score=zero", "context=recent",
+        "tree=[10,5,3,1]", "stop.threshold=0", "steps=0", "beta=0", "initial=odd", "context=recent",
         "register=raw", "protect_ends=false", "bayes_starts=1", "bayes_restarts=1", "max_score=1", "adjust_below=1",
     ],
     "clasp": ["unit=sublayer", "interval_unit=tokens", "start=full", "ratio=0.25", "ratio=0.75"],

@@ -127,6 +127,13 @@ def test_subtasks_have_datasets_of_their_own_where_the_table_has_columns_for_the
     assert {c.overrides["dataset"] for c in plan("clasp-figure4b", [], "embedded")} == {"mini-stories"}
 
 
+def test_long_axes_are_scaled_down_but_none_stays_none() -> None:
+    def steps(name: str) -> list[str]:
+        return [c.overrides["method.steps"] for c in plan(name, [], "embedded") if "method.steps" in c.overrides]
+
+    assert steps("swift-figure8") == ["2", "6", "10", "20"] and steps("swift-table8") == ["0"]
+
+
 def test_overrides_of_the_command_line_go_first() -> None:
     def methods(*overrides: str, models: tuple[str, ...] = ()) -> list[str]:
         return [c.overrides["method"] for c in plan("swift-table8", overrides, "paper", models)]

@@ -246,7 +246,7 @@ def test_swift_search() -> None:
     for case in golden("swift")["optimisation_run"]:
         lm = checkpoint(case["model"])
         if case["prompt"] == 0:
-            code = {"beta": 0, "initial_score": "zero", "seed": case["np_seed"], "tree": SWIFT_CODE_TREE}
+            code = {"beta": 0, "initial": "odd", "seed": case["np_seed"], "tree": SWIFT_CODE_TREE}
             options = {"ratio": case["skip_ratio"], "window": case["context_window"]}
             method = SWIFT(lm.layers, "swift", Fixed(25, 0.8), **code, **options)
         # As many tokens as the code overshoots to, and the bonus that it does not count.

@@ -1,4 +1,4 @@
-"""Formulas, bootstrap and summary against numbers worked out by hand."""
+"""Formulas, intervals and summary against numbers worked out by hand."""
 
 import json
 import math
@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from skipbench.errors import SkipbenchError
@@ -109,8 +110,19 @@ def test_formulas_refuse_what_has_no_meaning() -> None:
 def test_interval_surrounds_the_geometric_mean() -> None:
     mean, interval = paired_ratio_interval([1.0, 2.0, 4.0, 2.0])
     assert mean == pytest.approx(2)
-    assert interval is not None
-    assert 1 <= interval[0] < 2 < interval[1] <= 4
+    half = 3.18245 * math.sqrt(2 / 3) / 2  # Student's t with 3 degrees of freedom; the logarithms in units of log 2
+    assert interval == pytest.approx((2 ** (1 - half), 2 ** (1 + half)), rel=1e-5)
+    mean, interval = paired_ratio_interval([1.0, 2.0, 4.0, 2.0] * 5)  # from 20 ratios on, the bootstrap's
+    assert mean == pytest.approx(2)
+    assert interval is not None and 1.6 < interval[0] < 1.8 and 2.2 < interval[1] < 2.5
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_the_interval_of_few_ratios_covers_what_it_says(n: int) -> None:
+    rng, runs = np.random.default_rng(n), 2000
+    found = [paired_ratio_interval(rng.lognormal(0.2, 0.1, n).tolist())[1] for _ in range(runs)]
+    covered = sum(ends is not None and ends[0] <= math.exp(0.2) <= ends[1] for ends in found) / runs
+    assert 0.93 < covered < 0.97
 
 
 def test_interval_of_one_and_of_equal_ratios() -> None:
@@ -119,6 +131,9 @@ def test_interval_of_one_and_of_equal_ratios() -> None:
     assert interval is None
     mean, interval = paired_ratio_interval([1.5] * 3)
     assert (mean, *(interval or ())) == pytest.approx((1.5, 1.5, 1.5))
+    _, interval = paired_ratio_interval([1.0, 1.1])  # 12.7 standard errors on either side
+    assert interval == pytest.approx((1.1 ** (0.5 - 6.3531), 1.1 ** (0.5 + 6.3531)), rel=1e-4)
+    assert paired_ratio_interval([1e-300, 1e300])[1] is None  # beyond every float
     with pytest.raises(ValueError, match="positive"):
         paired_ratio_interval([])
     with pytest.raises(ValueError, match="positive"):
@@ -147,8 +162,7 @@ def test_speed_by_hand() -> None:
     assert speedup["macro"] == pytest.approx(((4 + 2) / 2) / 2)  # tokens/s: method 4 and 2, vanilla 2 and 2
     assert speedup["s_per_token"] == pytest.approx(0.5 / ((0.25 + 0.5) / 2))
     assert speedup["paired"] == pytest.approx(math.sqrt(2 * 1))
-    low, high = speedup["ci95"]
-    assert 1 - 1e-9 <= low <= speedup["paired"] <= high <= 2 + 1e-9
+    assert speedup["ci95"] == pytest.approx([2 ** (0.5 - 6.3531), 2 ** (0.5 + 6.3531)], rel=1e-4)
     assert speedup["end_to_end"] == pytest.approx((14 / 6) / (14 / 8))  # 9 + 5 tokens; 2 s of prefill in each arm
     assert found["roofline_fraction_vanilla"] == pytest.approx(0.2 / 0.5)
     expected = {"prefill": 2.0, "draft": 1.2, "verify": 2.0, "adapt": 0.6, "other": 0.2}

@@ -505,6 +505,22 @@ def run(prompts: list[Prompt], folder: Path, stop: int | None = None) -> list[An
         store.close()
 
 
+def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(tmp_path: Path) -> None:
+    rows = [Row(str(i), "ask", {}, {}) for i in range(8)]
+    prompts = encode(rows, Reader(), random_lm("llama", "lean"), 8, "left")
+    found = {}
+    for cell in "abcd":
+        first = [sample.order[0] for sample in run(prompts, tmp_path / cell)]
+        assert all(sorted(first[i : i + 2]) == ["method", "vanilla"] for i in range(0, 8, 2))
+        found[cell] = first
+    assert len({tuple(first) for first in found.values()}) > 2
+    assert len({first[0] for first in found.values()}) == 2
+    again = tmp_path / "again" / "a"
+    with pytest.raises(KeyboardInterrupt):
+        run(prompts, again, stop=3)
+    assert [sample.order[0] for sample in run(prompts, again)] == found["a"]
+
+
 def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path) -> None:
     lm = random_lm("llama", "lean")
     prompts = encode(conversation(), Reader(), lm, 8, "left")

@@ -51,8 +51,9 @@ def run_cell(
 ) -> list[Sample]:
     """Decodes what `store` does not hold yet, appends one record a prompt, and returns all records.
 
-    The order of the arms is drawn anew for every prompt. A method that carries state across prompts goes on from the state
-    in the last record. A later turn of a conversation comes after vanilla's answer to the turn before it, for both arms.
+    Which arm goes first is balanced in blocks of two prompts (`arm_order`). A method that carries state across prompts goes on
+    from the state in the last record. A later turn of a conversation comes after vanilla's answer to the turn before it, for both
+    arms.
     """
     samples = store.samples()
     done = {s.index for s in samples}
@@ -67,7 +68,8 @@ def run_cell(
             _decode(lm, arm, prompts[index].following(answers), index, settings)
     for index in missing:
         with unbroken():  # a signal waits: both arms of a prompt are measured and written, or neither is
-            sample, completion = _pair(lm, tokenizer, method, prompts[index].following(answers), index, settings)
+            order = arm_order(settings.seed, store.folder.name, index)
+            sample, completion = _pair(lm, tokenizer, method, prompts[index].following(answers), index, settings, order)
             store.append(sample, completion)
         if sample.id in followed:
             answers[sample.id] = _answer(tokenizer, sample)
@@ -81,12 +83,20 @@ def _answer(tokenizer: Any, sample: Sample) -> str:
     return text
 
 
+def arm_order(seed: int, cell: str, index: int) -> list[str]:
+    """Order of the arms at a prompt, drawn for each block of two prompts of a cell; the second prompt reverses the first's.
+
+    Depends on nothing else, so a run that goes on after a stop keeps it.
+    """
+    order = ["method", "vanilla"]
+    random.Random(f"{seed}/{cell}/{index // 2}").shuffle(order)
+    return order[::-1] if index % 2 else order
+
+
 def _pair(
-    lm: LM, tokenizer: Any, method: Method, prompt: Prompt, index: int, settings: Settings
+    lm: LM, tokenizer: Any, method: Method, prompt: Prompt, index: int, settings: Settings, order: list[str]
 ) -> tuple[Sample, Completion]:
     arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
-    order = sorted(arms)
-    random.Random(f"{settings.seed}/{index}").shuffle(order)
     out = {name: _decode(lm, arms[name], prompt, index, settings) for name in order}
     vanilla, ours = out["vanilla"], out["method"]
     kind, divergence = _compare(lm, prompt.ids, vanilla, ours, settings.temperature == 0)

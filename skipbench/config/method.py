@@ -68,8 +68,7 @@ class Swift(SkipMethod):
     max_score: float = 0.95
     patience: int = 300
     protect_ends: bool = True
-    initial: str = "odd"
-    initial_score: str = "measured"
+    initial: str = "ratio"
     context: str = "first"
     register: str = "rounded"
     bayes_draws: int = 200

@@ -14,16 +14,18 @@ says how many alternatives are verified with it as a tree (section 4.2). The sea
 
 Deviations (paper says / published code does / here, switch):
     protected: unspecified / first and last layer / as the code, `protect_ends`; r counts the other sub-layers.
-    first set: uniform / every odd layer whatever r is / as the code, `initial=odd`; `initial=ratio` spreads by r.
-    its score: best is retained / 0, so that any first candidate replaces it / `initial_score=measured`, or `zero`.
+    first set: uniform, the best is retained / every odd layer whatever r is, with score 0, so that the first candidate with a
+        match replaces it / whole layers spread evenly, as many sub-layers as r says, scored as candidates are, `initial=ratio`;
+        `odd` as the code.
     context: generated tokens / the first of each output / `context=first`, or `recent`.
-    end of search: score 0.95, 300 steps without improvement, S / 0.95 in the code, 0.93 in its script / `max_score`, `patience`.
+    end of search: score 0.95, 300 steps without improvement, S / 0.95 in the code, 0.93 in its script / `max_score`, `patience`;
+        only the score of a candidate counts, not that of the first set.
     Bayesian step: unspecified / 10 000 draws, 10 gradient searches, 5 refits / 200 draws, neither of the rest (`bayes_draws`,
         `bayes_starts`, `bayes_restarts`): the set is a rounded point anyway, and the time counts. kappa 2.5.
     registered point: the candidate / the raw point / `register=rounded`, or `raw`.
     tree: 10, 5, 3, 1 by rising confidence / 10, 8, 5, 3 under greedy / `tree`, as the paper.
     skip ratio: lowered by 0.1 where acceptance stays below 0.7 / not in the code / `adjust_below`, 0 for never (as the code):
-        the mean acceptance of the last 100 rounds of the search is looked at.
+        the mean acceptance of the last 100 rounds of the search is looked at; the search then starts again from an even first set.
     epsilon: unspecified / 0.8 / as the code.  Sampling: bonus token without temperature (a bug) / as the target samples.
 """
 
@@ -41,7 +43,7 @@ from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
-from skipbench.skipset import SkipSet, fixed_set
+from skipbench.skipset import SkipSet
 
 FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
     "approach": "Layer skipping",
@@ -56,8 +58,8 @@ FEATURES = {  # declared for the papers' feature tables: read by report/features
 }
 
 ADJUST_ROUNDS, ADJUST_BY = 100, 0.1
-WORDS = {"context": ("first", "recent"), "initial": ("odd", "ratio"), "initial_score": ("measured", "zero"),
-         "register": ("rounded", "raw")}  # fmt: skip
+KAPPA = 2.5
+WORDS = {"context": ("first", "recent"), "initial": ("ratio", "odd"), "register": ("rounded", "raw")}
 
 
 class SWIFT:
@@ -82,8 +84,7 @@ class SWIFT:
         max_score: float = 0.95,
         patience: int = 300,
         protect_ends: bool = True,
-        initial: str = "odd",
-        initial_score: str = "measured",
+        initial: str = "ratio",
         context: str = "first",
         register: str = "rounded",
         bayes_draws: int = 200,
@@ -93,7 +94,7 @@ class SWIFT:
         seed: int = 0,
         tree: Sequence[int] = (),
     ) -> None:
-        given = {"context": context, "initial": initial, "initial_score": initial_score, "register": register}
+        given = {"context": context, "initial": initial, "register": register}
         for key, word in given.items():
             if word not in WORDS[key]:
                 raise SkipbenchError(f"swift: {key}={word!r}; wanted {' or '.join(WORDS[key])}")
@@ -104,16 +105,20 @@ class SWIFT:
             )
         self.name, self.layers, self.steps, self.beta, self.window = name, layers, steps, beta, window
         self.max_score, self.patience, self.register, self.seed = max_score, patience, register, seed
-        self.recent, self.initial, self.initial_score = context == "recent", initial, initial_score
-        self.adjust_below = adjust_below
+        self.recent, self.adjust_below = context == "recent", adjust_below
         self.effort = {"draws": bayes_draws, "starts": bayes_starts, "restarts": bayes_restarts}
         inner = range(1, layers - 1) if protect_ends else range(layers)
         self.free = [2 * i for i in inner] + [2 * i + 1 for i in inner]  # the code's order of variables
         self.drafter = Drafter(stop, tree)
         self._restart(ratio)
+        if initial == "odd":
+            self.skip = SkipSet.of(layers, [s for s in self.free if s // 2 % 2])
+            self.score: float | None = 0.0
+        if 0 < beta <= steps:  # the first suggestion imports for seconds: not while decoding, where every step is timed
+            suggest_point([[0.0]], [0.0], (seed, 0), kappa=KAPPA, **self.effort)
 
     def _restart(self, ratio: float) -> None:
-        """An empty search at a skip ratio."""
+        """Starts an empty search at a skip ratio, from an even set of that ratio."""
         self.ratio, self.count = ratio, int(len(self.free) * ratio)
         if not 0 < self.count < len(self.free):
             low, high = 1 / max(1, len(self.free)), 1 - 1 / max(1, len(self.free))
@@ -121,19 +126,24 @@ class SWIFT:
                 f"swift: {ratio=} skips {self.count} of {len(self.free)} sub-layers that may be skipped; "
                 f"choose from {low:.3f} to {high:.3f}"
             )
-        odd = SkipSet.of(self.layers, [s for s in self.free if s // 2 % 2])
-        self.skip = odd if self.initial == "odd" else fixed_set("uniform", self.layers, ratio)
-        self.score: float | None = None if self.initial_score == "measured" else 0.0
+        self.skip, self.score = self._even_set(), None  # scored once there is a text to score it on
         self.tried: list[tuple[list[float], float]] = []  # point and matchness of every step
         self.best_step = 0
         self._draws = np.random.RandomState(self.seed)
         self._acceptance: deque[tuple[int, int]] = deque(maxlen=ADJUST_ROUNDS)
 
+    def _even_set(self) -> SkipSet:
+        """Whole layers spread evenly over those that may be skipped; an odd count ends with the attention of one."""
+        attention, layers = self.free[: len(self.free) // 2], (self.count + 1) // 2
+        chosen = [attention[int((i + 0.5) * len(attention) / layers)] for i in range(layers)]
+        return SkipSet.of(self.layers, [s for a in chosen for s in (a, a + 1)][: self.count])
+
     @property
     def searching(self) -> bool:
-        """Whether the optimisation phase lasts (section 4.1.2, last paragraph)."""
+        """Whether the optimisation phase lasts (section 4.1.2, last paragraph; B.2)."""
         o = len(self.tried)
-        return o < self.steps and o - self.best_step <= self.patience and (self.score or 0.0) <= self.max_score
+        exceeded = o > 0 and self.tried[-1][1] > self.max_score  # such a candidate is the last that is tried
+        return o < self.steps and o - self.best_step <= self.patience and not exceeded
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
@@ -169,7 +179,7 @@ class SWIFT:
         o = len(self.tried) + 1
         if self.beta and o % self.beta == 0 and self.tried:
             points, values = zip(*self.tried, strict=True)
-            suggested: list[float] = suggest_point(points, values, (self.seed, o), kappa=2.5, **self.effort).tolist()
+            suggested: list[float] = suggest_point(points, values, (self.seed, o), kappa=KAPPA, **self.effort).tolist()
             return suggested
         chosen = set(self._draws.choice(len(self.free), self.count, replace=False).tolist())
         return [float(i in chosen) for i in range(len(self.free))]
@@ -191,8 +201,9 @@ class SWIFT:
         """Footnote 3: a lower ratio when the acceptance rate stays below the tolerance."""
         accepted, steps = map(sum, zip(*self._acceptance, strict=True))
         full = len(self._acceptance) == ADJUST_ROUNDS
-        if full and accepted < self.adjust_below * steps and int(len(self.free) * (self.ratio - ADJUST_BY)) > 0:
-            self._restart(self.ratio - ADJUST_BY)
+        lower = round(self.ratio - ADJUST_BY, 9)  # 0.3 - 0.1 is below 0.2
+        if full and accepted < self.adjust_below * steps and int(len(self.free) * lower) > 0:
+            self._restart(lower)
 
     def carry(self) -> dict[str, Any]:
         """The search so far; its points only while it lasts."""

@@ -1,18 +1,22 @@
 """Mean and uncertainty of paired per-sample speedups."""
 
 import math
+import statistics
 import warnings
 from collections.abc import Sequence
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
+BOOTSTRAP_FROM = 20
+"""Below so many ratios the bootstrap's interval is too short: at 4 it covers the mean in 80 % of the cases instead of 95 %."""
 
 
 def paired_ratio_interval(ratios: Sequence[float], seed: int = 0) -> tuple[float, tuple[float, float] | None]:
-    """Geometric mean of per-sample ratios and its bootstrap 95 % interval (BCa on the logarithms).
+    """Geometric mean of per-sample ratios and its 95 % interval, computed on the logarithms.
 
-    The interval is the percentile one where BCa is undefined (all ratios equal, for example), and None for one ratio.
-    The order of the ratios does not matter.
+    Below `BOOTSTRAP_FROM` ratios the interval is Student's t, from there on the BCa bootstrap (the percentile one where BCa is
+    undefined: all ratios equal, for example). Two ratios give an interval of one degree of freedom, six times as wide as the
+    normal distribution's. One ratio says nothing about its spread: None. The order of the ratios does not matter.
 
     Raises:
         ValueError: there is no ratio, or one is not positive and finite.
@@ -24,8 +28,21 @@ def paired_ratio_interval(ratios: Sequence[float], seed: int = 0) -> tuple[float
     mean = math.exp(math.fsum(logs) / len(logs))
     if len(logs) == 1:
         return mean, None
+    if len(logs) < BOOTSTRAP_FROM:
+        return mean, _t_interval(logs)
     interval = _interval(logs, "BCa", seed) or _interval(logs, "percentile", seed)
     return mean, interval
+
+
+def _t_interval(logs: list[float]) -> tuple[float, float] | None:
+    from scipy.stats import t  # slow to import, as below
+
+    half = float(t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    center = math.fsum(logs) / len(logs)
+    try:
+        return math.exp(center - half), math.exp(center + half)
+    except OverflowError:  # two ratios a hundred orders of magnitude apart
+        return None
 
 
 def _interval(logs: list[float], method: str, seed: int) -> tuple[float, float] | None:

@@ -1,0 +1,125 @@
+"""SWIFT's search on the embedded model: the sets that a ratio gives, what ends the search, and what its first steps cost."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from skipbench.bench.prompts import Prompt, eos_ids
+from skipbench.bench.run import load_model, prepare
+from skipbench.compose import compose, method_of, rows_of
+from skipbench.decode.loop import generate
+from skipbench.decode.stopping import Fixed
+from skipbench.lm.model import LM
+from skipbench.methods import swift
+from skipbench.methods.swift import SWIFT
+from skipbench.skipset import SkipSet
+
+FREE = 20  # sub-layers of the embedded model's 12 layers that may be skipped
+Decode = Callable[..., list[SkipSet]]
+
+
+def make(*overrides: str) -> SWIFT:
+    method: SWIFT = method_of(compose(["method=swift", "method.beta=0", *overrides])["method"])(layers=12)
+    return method
+
+
+@pytest.fixture(scope="module")
+def prompts() -> tuple[LM, list[Prompt]]:
+    plain = compose(["dataset=mini-summary", "dataset.max_new_tokens=64"])
+    lm, tokenizer = load_model(plain["model"], plain["engine"])
+    return lm, prepare(lm, tokenizer, rows_of(plain["dataset"], 4), plain["dataset"])
+
+
+@pytest.fixture
+def decode(prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch) -> Decode:
+    def run(method: SWIFT, first: int = 0, last: int = 4) -> list[SkipSet]:
+        """The set of every round, over some of the four prompts."""
+        lm, texts = prompts
+        drafted: list[SkipSet] = []
+        propose = method.drafter.propose
+
+        def watched(state: Any, skip: SkipSet, room: int) -> Any:
+            drafted.append(skip)
+            return propose(state, skip, room)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(method.drafter, "propose", watched)
+            for prompt in texts[first:last]:
+                generate(lm, method, prompt.ids, 64, eos_ids(lm))
+        return drafted
+
+    return run
+
+
+def test_a_ratio_drafts_with_sets_of_its_size(decode: Decode) -> None:
+    """From the first round on, over a search of several steps, and another ratio with other sets."""
+    found: dict[float, set[SkipSet]] = {}
+    for ratio in (0.3, 0.45, 0.85):
+        method = make("method.window=16", f"method.ratio={ratio}")
+        found[ratio] = set(decode(method))
+        assert {len(skip.skipped) for skip in found[ratio]} == {int(FREE * ratio)}
+        assert len(method.tried) > 4
+    assert len(set.union(*found.values())) == sum(map(len, found.values())) > len(found)
+
+
+@pytest.mark.parametrize("layers", [3, 4, 12, 13])
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_first_set_is_spread_evenly(layers: int, ends: bool) -> None:
+    """Every ratio that can be: of that size, in whole layers but for one, and no two gaps differ by more than a layer."""
+    free = 2 * (layers - 2 * ends)
+    for count in range(1, free):
+        skip = SWIFT(layers, "swift", Fixed(8), ratio=(count + 0.5) / free, beta=0, protect_ends=ends).skip
+        assert len(skip.skipped) == count and set(skip.mlp) <= set(skip.attention)
+        assert len(skip.attention) - len(skip.mlp) == count % 2
+        gaps = [b - a for a, b in zip(skip.attention, skip.attention[1:], strict=False)]
+        assert not gaps or max(gaps) - min(gaps) <= 1
+        assert not ends or not {0, layers - 1} & {s // 2 for s in skip.skipped}
+
+
+def test_only_a_candidate_ends_the_search(decode: Decode) -> None:
+    method = make("method.window=16", "method.ratio=0.6", "method.max_score=0.95")
+    decode(method, last=1)
+    first, scores = method.trace()["best"][0], [score for _, score in method.tried]
+    assert scores[0] < 0.95 < first and len(scores) > 1  # the first set exceeds it, the first candidate does not
+    decode(method, first=1)
+    scores = [score for _, score in method.tried]
+    assert method.searching or max(scores[:-1]) <= 0.95 < scores[-1]
+    easy = make("method.window=8", "method.ratio=0.1", "method.max_score=0.95")
+    decode(easy)
+    assert [score for _, score in easy.tried] == [1.0] and not easy.searching
+
+
+def test_the_odd_set_gives_way_to_the_first_candidate(decode: Decode) -> None:
+    """As in the published code: whatever the odd layers would score."""
+    method = make("method.window=8", "method.initial=odd", "method.ratio=0.3")
+    odd = SkipSet.of(12, [s for i in range(1, 11, 2) for s in (2 * i, 2 * i + 1)])
+    drafted = decode(method, last=1)
+    after = drafted[[skip == odd for skip in drafted].index(False) :]
+    assert drafted[0] == odd and {len(skip.skipped) for skip in after} == {6}
+
+
+@pytest.mark.parametrize("effort", [(), ("method.bayes_starts=1", "method.bayes_restarts=1")])
+def test_the_first_bayesian_step_imports_nothing(
+    effort: tuple[str, ...], decode: Decode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is that of a step; a search without Bayesian steps needs no such package at all."""
+    monkeypatch.delitem(sys.modules, "bayes_opt", raising=False)  # another test may have loaded it
+    for none in (["method.beta=0"], ["method.steps=3", "method.beta=4"]):
+        make(*none)
+    assert "bayes_opt" not in sys.modules
+    method = make("method.window=8", "method.beta=2", *effort)
+    assert "bayes_opt" in sys.modules
+    known = set(sys.modules)
+    decode(method, last=1)
+    assert len(method.tried) >= 2 and set(sys.modules) == known
+
+
+@pytest.mark.parametrize("initial", ["ratio", "odd"])
+def test_a_lowered_ratio_has_sets_of_its_size(initial: str, decode: Decode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swift, "ADJUST_ROUNDS", 3)
+    method = make("method.window=8", "method.ratio=0.3", "method.adjust_below=1", f"method.initial={initial}")
+    sizes = [len(skip.skipped) for skip in decode(method)]
+    assert [size for size in (10, 6, 4, 2) if size in sizes] == ([10] if initial == "odd" else []) + [6, 4, 2]
+    assert sizes == sorted(sizes, reverse=True) and method.ratio == 0.1
