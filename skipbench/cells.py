@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from skipbench.catalogue import known_hardware, known_models
 from skipbench.compose import calibration_of, instantiate, method_of, rows_of
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.runs.terminal import Console
 
 NOT_HASHED = (
     "results",

@@ -7,14 +7,13 @@ import re
 import sys
 from typing import Any
 
-from rich.console import Console
-
 from skipbench.catalogue import choices, paper_side
 from skipbench.cells import cell, console
 from skipbench.commands import command
 from skipbench.compose import compose, sweep
 from skipbench.errors import SkipbenchError
 from skipbench.runs.stop import Interrupted, listening
+from skipbench.runs.terminal import Console
 
 
 def main() -> None:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from skipbench.catalogue import known_models, places
 from skipbench.cells import cell, console, finish
 from skipbench.errors import SkipbenchError
@@ -17,6 +15,7 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.life import STATES
 from skipbench.runs.stop import Interrupted
 from skipbench.runs.store import record_failure
+from skipbench.runs.terminal import Console
 from skipbench.survey import TO_RUN, Found, command_line, counts, hardware_of, key_of, read_words, survey, waves
 from skipbench.sweep import local, manifest, slurm
 from skipbench.sweep.script import parts, script

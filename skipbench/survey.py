@@ -50,6 +50,10 @@ def survey(experiment: str, words: Sequence[str], hardware: Mapping[str, Any] | 
         except NotHereError as error:
             folder, runnable = None, bool(plain.get("own_search"))
             life = Life("missing", str(error))
+        except SkipbenchError as error:
+            if not plain.get("own_search"):
+                raise
+            folder, life, runnable = None, Life("failed", str(error)), False  # its search cannot be read
         found = Found(name, plain, folder, life, runnable)
         if sent is None:
             sent = manifest.tasks(Path(plain["results"]))

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from skipbench.catalogue import choices, paper_side
 from skipbench.cells import cell, console, finish, to_score
 from skipbench.compose import compose
@@ -20,6 +18,7 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import engine_text
 from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.terminal import Console
 
 Run = dict[str, Any]
 Asked = list[tuple[str, list[str]]]

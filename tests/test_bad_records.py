@@ -1,6 +1,7 @@
 """Records that somebody else wrote: whatever is in them, a reader gives them back or refuses with the file's name."""
 
 import dataclasses
+import io
 import json
 import os
 import random
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.table import Table
 from test_runs import sample
 
 from skipbench import figure, keeping, tables
@@ -24,6 +26,7 @@ from skipbench.runs.provenance import config_hash
 from skipbench.runs.record import dump
 from skipbench.runs.rows import rows_of
 from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.runs.terminal import Console
 from skipbench.scoring.execute import score_run
 
 CONFIG: dict[str, Any] = {
@@ -339,3 +342,24 @@ def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
     )
     (tmp_path / "completions.jsonl").write_text(dump_completion(odd) + "\n")
     assert read_completions(tmp_path / "completions.jsonl") == [odd]
+
+
+def test_no_text_of_a_summary_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = {"model": "\x1b[2J", "method": "\x9b2J", "dataset": "\u202ed", "keys": {}, "metrics": None}
+    run |= {"stands_for": None, "reason": "\x1b]0;mine\x07", "provenance": {}}
+    (tmp_path / "methods.json").write_text(json.dumps({"experiment": "methods", "scale": "embedded", "runs": [run]}))
+    tables.table([str(tmp_path / "methods.json")])
+    told = capsys.readouterr().out
+    assert r"\x1b[2J" in told and r"\x9b2J" in told and r"\u202ed" in told
+    assert all(line.isprintable() for line in told.split("\n"))
+
+
+def test_a_terminal_keeps_its_own_colours_and_lines() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, color_system="standard", width=40)
+    console.print("a\n\x1bb\ud800", style="red", markup=False)
+    grid = Table.grid()
+    grid.add_row("\x1b[2J")
+    console.print(grid)
+    told, _, last = out.getvalue().rpartition("\x1b[0m\n")
+    assert told == "\x1b[31ma\x1b[0m\n\x1b[31m\\x1bb\\ud800" and last.strip().isprintable()

@@ -3,6 +3,7 @@
 import copy
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 
 from skipbench.cells import cell
 from skipbench.compose import compose
@@ -20,7 +22,9 @@ from skipbench.report.page.collect import COLUMNS, all_runs, as_script
 from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import kinds_of, pieces_of, tokenizer_of
 from skipbench.report.page.render import page, write_page
+from skipbench.report.written import summary
 from skipbench.runs.completions import read_completions
+from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.store import read_samples
 
@@ -35,10 +39,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cell(compose([f"method={method}", "limit=2", f"results={folder}", "dataset.max_new_tokens=48"]), show=False)
     for name in ("tables", "figures"):
         (folder / name).mkdir()
-    table = "<html><head><style>td{}</style></head><body><table><tr><td data-run=RUN>CLaSp 1.30</td></tr></table>{}</body></html>"
-    table = table.replace("RUN", f"'{next(folder.glob('runs/*swift*')).name}'")
-    evil = "<script>alert(1)</script><img src='http://x.example/a'><a href='http://x.example' onclick='x()'>a link</a>"
-    (folder / "tables" / "clasp-table1.html").write_text(table.replace("{}", evil))
+    kept = json.loads((ROOT / "results" / "embedded" / "tables" / "clasp-table1.json").read_text())
+    swift = next(folder.glob("runs/*swift*"))
+    about = next(run for run in kept["runs"] if run["method"] == "swift")
+    real = about | {"id": swift.name, "metrics": json.loads((swift / "metrics.json").read_text())}
+    for name in ("clasp-table1", "methods"):  # a paper's, and one of no paper, which has no HTML of its own
+        made = summary(name, "embedded", [real | {"reason": EVIL, "stands_for": EVIL}])
+        (folder / "tables" / f"{name}.json").write_text(made)
+    for name in ("clasp-table1", "swift-table1"):  # made from its summary, and from what the methods declare
+        (folder / "tables" / f"{name}.html").write_text("<svg/onload=alert(1)> foreign")
     (folder / "figures" / "swift-figure8.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0"/></svg>'
     )
@@ -48,7 +57,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def text(results: Path) -> str:
     path, counts = write_page(results)
-    assert counts == {"runs": 2, "tables": 1, "figures": 1}
+    assert counts == {"runs": 2, "tables": 3, "figures": 1}
     return path.read_text()
 
 
@@ -93,7 +102,8 @@ def test_content(text: str, results: Path) -> None:
     assert all(f">{column}</button>" in text for column in COLUMNS)
     assert all(html.escape(sentence) in text or sentence in html.unescape(text) for sentence in DEFINITIONS.values())
     assert "these are not replications" in text
-    assert "CLaSp 1.30" in text and 'alt="Figure swift-figure8"' in text
+    assert all(name in text for name in ("CLaSp Table 1", "Experiment methods", "swift Table 1: features"))
+    assert 'alt="Figure swift-figure8"' in text
 
 
 def test_texts_are_the_completions(results: Path, text: str) -> None:
@@ -113,7 +123,7 @@ def test_nothing_outside_is_loaded(text: str) -> None:
     parser.feed(text)
     assert parser.addresses and all(a.startswith(("#", "data:")) for a in parser.addresses)
     assert not parser.events
-    assert "x.example" not in text
+    assert "foreign" not in text and "<svg/onload" not in text
     assert not re.search(r"@import|url\(|fetch\(|XMLHttp|WebSocket|<script[^>]+src", text)
 
 
@@ -183,11 +193,6 @@ def test_runs_that_cannot_be_read_or_are_not_done(tmp_path: Path) -> None:
     assert details(write_page(tmp_path)[0].read_text()).keys() == notes.keys()
 
 
-def test_nothing_to_show(tmp_path: Path) -> None:
-    with pytest.raises(SkipbenchError, match="no runs, tables or figures"):
-        write_page(tmp_path)
-
-
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--headless",
@@ -210,6 +215,93 @@ def browse(path: Path, address: str, profile: Path, *more: str) -> str:
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert done.returncode == 0 and not console, done.stderr[-2000:]
     return re.sub(r"<script\b.*?</script>", "", done.stdout, flags=re.S)
+
+
+BAD_TABLES: dict[str, Any] = {
+    "deep": "[" * 100_000,
+    "no summary": "{}",
+    "odd keys": {"keys": {"model": [1], "dataset": {"a": 1}}},
+    "odd names": {"model": 1},
+    "odd metrics": {"metrics": {"speedup": {"ci95": [1.0]}, "lossless": {"ties": []}}},
+    "odd reason": {"reason": [1]},
+    "odd origin": {"provenance": {"commit": ["a"], "date": {"b": 1}}},
+}
+
+
+@pytest.mark.parametrize("experiment", ["swift-table2", "methods"])
+def test_tables_and_figures_that_are_not_as_written_are_named(experiment: str, tmp_path: Path) -> None:
+    tables, figures = tmp_path / "tables", tmp_path / "figures"
+    secret = tmp_path / "secret"
+    secret.write_text('{"experiment": "methods", "scale": "a secret", "runs": []}')
+    for folder, suffix in ((tables, "json"), (figures, "svg")):
+        folder.mkdir()
+        os.mkfifo(folder / f"pipe.{suffix}")
+        (folder / f"link.{suffix}").symlink_to(secret)
+        (folder / f"zeros.{suffix}").symlink_to("/dev/zero")
+        (folder / f"folder.{suffix}").mkdir()
+        (folder / f"odd\x1b.{suffix}").write_text("{}")
+        with (folder / f"large.{suffix}").open("wb") as sparse:
+            sparse.truncate(MOST_BYTES + 1)
+    (tables / "lonely.html").write_text("<svg/onload=alert(1)>")
+    run = {
+        "model": "tiny",
+        "method": "swift",
+        "dataset": "d",
+        "keys": {},
+        "metrics": None,
+        "reason": None,
+        "provenance": {},
+    }
+    for name, bad in BAD_TABLES.items():
+        whole = {"experiment": experiment, "scale": "paper", "runs": [run | bad] if isinstance(bad, dict) else []}
+        (tables / f"{name}.json").write_text(bad if isinstance(bad, str) else json.dumps(whole))
+    (tables / "good.json").write_text(json.dumps({"experiment": experiment, "scale": "paper", "runs": [run]}))
+    path, counts = write_page(tmp_path)
+    document = html.unescape(path.read_text())
+    assert "table-good" in document and "a secret" not in document and "<svg/onload" not in document
+    left = re.search(r"Left out of this page:(.*?)</ul>", document, re.S)
+    assert left is not None and counts["files refused"] == left[1].count("<li>")
+    names = [
+        f"{one}.{suffix}"
+        for suffix in ("json", "svg")
+        for one in ("pipe", "link", "zeros", "folder", "large", r"odd\x1b")
+    ]
+    assert all(name in left[1] for name in [*names, "lonely.html", "deep.json", "no summary.json", "odd metrics.json"])
+    assert counts["tables"] + counts["files refused"] == len(list(tables.iterdir())) + len(names) // 2
+    assert "\x1b" not in document
+
+
+HOSTILE = "<svg/onload=\"document.title='broken'\"><details/open/ontoggle=\"document.title='broken'\">"
+
+
+@in_browser
+def test_only_the_script_of_the_page_runs_in_a_browser(results: Path, tmp_path: Path) -> None:
+    more = f"{HOSTILE}<script>document.title='broken'</script>"
+    (tmp_path / "page.html").write_text(page(all_runs(results), {"x": more}, {}), encoding="utf-8")
+    command = [
+        str(BROWSER),
+        *FLAGS,
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--dump-dom",
+        (tmp_path / "page.html").as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "Content Security Policy" in done.stderr and "<title>skipbench report</title>" in done.stdout
+    assert "2 of 2 runs" in done.stdout
+
+
+@in_browser
+def test_foreign_tables_do_not_run_in_a_browser(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results, tmp_path / "results")
+    for name in ("clasp-table1", "methods"):
+        (tmp_path / "results" / "tables" / f"{name}.html").write_text(HOSTILE)
+    document = browse(write_page(tmp_path / "results")[0], "", tmp_path / "profile")
+    assert "<title>skipbench report</title>" in document
+
+
+def test_nothing_to_show(tmp_path: Path) -> None:
+    with pytest.raises(SkipbenchError, match="no runs, tables or figures"):
+        write_page(tmp_path)
 
 
 @in_browser
@@ -247,9 +339,9 @@ def test_run_in_a_browser(results: Path, text: str, tmp_path: Path, width: int) 
 @in_browser
 def test_tables_and_runs_are_linked_in_a_browser(results: Path, text: str, tmp_path: Path) -> None:
     swift, other = (next((results / "runs").glob(f"*{name}*")).name for name in ("swift", "self-sd"))
-    link = f'<a href="#run={swift}" title="{swift}">CLaSp 1.30</a>'
+    link = f'<a href="#run={swift}" title="{swift}">'
     assert link in browse(results / "report.html", "#table-clasp-table1", tmp_path)
-    back = 'In tables: <a href="#table-clasp-table1">clasp-table1</a>'
+    back = 'In tables: <a href="#table-clasp-table1">clasp-table1</a> <a href="#table-methods">methods</a>'
     assert back in browse(results / "report.html", f"#run={swift}", tmp_path)
     assert back not in browse(results / "report.html", f"#run={other}", tmp_path)
 

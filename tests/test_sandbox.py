@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT
@@ -308,3 +310,130 @@ def test_bubblewrap_is_asked_for_the_same_view() -> None:
         ("--size", str(16 << 20)), ("--perms", "1777"), ("--tmpfs", "/sandbox"), ("--remount-ro", "/"), ("--chdir", "/sandbox"),
     ]  # fmt: skip
     assert not any("bind" in option[0] and option[1] in ("/", "/home", "/tmp", str(Path.home())) for option in options)
+
+
+NUMBERS = {
+    "x86_64": {"keyctl": 250, "add_key": 248, "unshare": 272},
+    "aarch64": {"keyctl": 219, "add_key": 217, "unshare": 97},
+}
+CALLS = f"""
+{REFUSED}
+import ctypes, os
+def call(name, *arguments):
+    number = {{"pidfd_getfd": 438, **{NUMBERS.get(os.uname().machine)!r}}}[name]
+    words = [a if isinstance(a, bytes) or a is None else ctypes.c_long(a) for a in arguments]
+    got = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *words)
+    if got < 0:
+        raise OSError(ctypes.get_errno(), name)
+    return got
+"""
+knows_numbers = pytest.mark.skipif(
+    os.uname().machine not in NUMBERS, reason="numbers of system calls are not known here"
+)
+
+
+@pytest.fixture
+def readable_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has programs run in the system's Python where root's own cannot be read by the nobody that root becomes."""
+    own = Path(ways.interpreter())
+    if os.geteuid() == 0 and not all(above.stat().st_mode & 0o005 == 0o005 for above in own.parents):
+        if not Path("/usr/bin/python3").exists():
+            pytest.skip(f"{own} cannot be read by other users, and there is no /usr/bin/python3")
+        monkeypatch.setattr(sys, "_base_executable", "/usr/bin/python3")
+        for name in ("base_prefix", "base_exec_prefix"):
+            monkeypatch.setattr(sys, name, "/usr")
+
+
+@pytest.fixture(params=["bwrap", "unshare by root", "unshare"])
+def route(request: pytest.FixtureRequest, readable_by_all: None) -> ways.Isolation:
+    found = {one.name: one for one in ways.routes()}
+    if request.param not in found:
+        pytest.skip(f"{request.param}: not installed, or not of this user")
+    if "did not start" in (leak := sandbox._leak(found[request.param]) or ""):
+        pytest.skip(leak)
+    assert not leak
+    return found[request.param]
+
+
+def key_of_the_session() -> bytes:
+    """The name of a new key in a new session keyring of this process."""
+    name = f"skipbench-{secrets.token_hex(8)}".encode()
+    space: dict[str, Any] = {}
+    exec(CALLS, space)
+    try:
+        space["call"]("keyctl", 1, None)
+        space["call"]("add_key", b"user", name, b"hunter2", 7, -3)
+    except OSError as error:
+        pytest.skip(f"no kernel keys here: {error}")
+    return name
+
+
+@knows_numbers
+def test_the_keys_of_the_user_are_out_of_reach(route: ways.Isolation) -> None:
+    name = key_of_the_session()
+    program = f"""{CALLS}
+refused(call, "keyctl", 10, -3, b"user", {name!r}, 0)
+refused(call, "add_key", b"user", {name!r}, b"mine", 4, -3)
+refused(call, "add_key", b"user", {name!r}, b"for the next program", 20, -4)
+"""
+    assert sandbox._run(route, program, SECONDS, 512 << 20) == OK
+
+
+@knows_numbers
+def test_without_a_sandbox_the_session_keyring_is_another() -> None:
+    search = f'{CALLS}\nrefused(call, "keyctl", 10, -3, b"user", {key_of_the_session()!r}, 0)'
+    assert run_program(search, SECONDS, sandbox="none") == OK
+
+
+@knows_numbers
+def test_no_memory_is_had_outside_of_the_limit(route: ways.Isolation) -> None:
+    program = f"""{CALLS}
+def libc(name, *arguments):
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
+refused(libc, "shmget", 0, 256 << 20, 0o1600)
+refused(libc, "semget", 0, 1, 0o1600)
+refused(libc, "msgget", 0, 0o1600)
+refused(call, "unshare", 0x10000000 | 0x00020000)  # in namespaces of its own it could mount memory
+"""
+    assert sandbox._run(route, program, SECONDS, 64 << 20) == OK
+
+
+JUNK = [b"\xff", b"[" * 10_000, b"{", b'{"status": "0", "others": false}', b'\n{"status": 0, "others": false}\n']
+TAKES_A_PIPE = """
+for file in range(3, 64):
+    try:
+        taken = take(file)
+        if stat.S_ISFIFO(os.fstat(taken).st_mode):
+            os.write(taken, {junk!r})
+    except OSError:
+        pass
+"""
+
+
+@knows_numbers
+def test_the_report_cannot_be_written_by_the_program(route: ways.Isolation) -> None:
+    take = f"{CALLS}\nimport stat\npid = os.pidfd_open(1)\ndef take(file): return call('pidfd_getfd', pid, file, 0)\n"
+    program = take + TAKES_A_PIPE.format(junk=b'{"status": "0", "others": 0}')
+    assert sandbox._run(route, program, SECONDS, 512 << 20) == OK
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_a_report_that_the_watcher_did_not_write_is_a_failure(junk: bytes) -> None:
+    take = "import os, stat\ndef take(file):\n    return os.open(f'/proc/{os.getppid()}/fd/{file}', os.O_WRONLY | os.O_NONBLOCK)\n"
+    outcome = run_program(take + TAKES_A_PIPE.format(junk=junk), SECONDS, sandbox="none")
+    if os.geteuid() == 0:  # who may read every process
+        assert outcome == Outcome(False, "failed", "the program wrote into the report of the process that watches it")
+    else:
+        assert outcome == OK
+
+
+@pytest.mark.usefixtures("readable_by_all")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_the_descriptors_of_the_watcher_are_its_own() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # other users do not reach pytest's own
+        os.chmod(folder, 0o777)
+        words = [str(shutil.which("env")), f"--chdir={folder}"]
+        plain = ways.Isolation("plain", words, start_as_nobody=os.geteuid() == 0)
+        program = f"{REFUSED}\nimport os\nrefused(os.listdir, f'/proc/{{os.getppid()}}/fd')"
+        assert sandbox._run(plain, program, SECONDS, 512 << 20) == OK

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import acquire
 from skipbench.runs.life import life_of
+from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.stop import Interrupted, listening, unbroken
 from skipbench.runs.store import record_failure
 from skipbench.submit import status, submit
@@ -32,6 +34,7 @@ from skipbench.survey import key_of, survey, waves
 from skipbench.sweep import manifest
 from skipbench.sweep.script import Part, minutes, parts, script
 from skipbench.sweep.slurm import requeue_self
+from skipbench.tables import grid
 
 
 def hardware(name: str = "slurm-a100", **more: Any) -> dict[str, Any]:
@@ -367,3 +370,76 @@ def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: P
     ]
     most = {search_trace(f.plain): f for f in more}  # the last of each, which wants most
     assert waves(more)[0] == list(most.values())
+
+
+def bad_statuses(path: Path) -> Iterator[str]:
+    """Puts one bad status after the other in place and names it."""
+    for name, text in {
+        "deep": "[" * 100_000,
+        "huge": "9" * 5000,
+        "no text": "\udcff",
+        "escapes": '{"state": "\\u001b[2J"}',
+    }.items():
+        path.write_text(text, errors="surrogateescape")
+        yield name
+        path.unlink()
+    path.mkdir()
+    yield "a folder"
+    path.rmdir()
+    os.mkfifo(path)
+    yield "a pipe"
+    path.unlink()
+    (path.parent.parent / "elsewhere.json").write_text('{"state": "done"}')
+    for target in (path.parent.parent / "elsewhere.json", Path("/dev/zero")):
+        path.symlink_to(target)
+        yield f"a link to {target}"
+        path.unlink()
+    with path.open("wb") as sparse:
+        sparse.truncate(MOST_BYTES + 1)
+    yield "large"
+    path.unlink()
+
+
+def test_a_bad_status_is_of_its_cell_alone_and_steers_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["tiny", "dataset=mini-math", "method=uniform,random", f"results={tmp_path / 'results'}"]
+    first, second = (finish(plain)[1] for _, plain in grid(command[0], command[1:]))
+    for folder in (first, second):
+        folder.mkdir(parents=True)
+    error = "\x1b[2J\x1b]0;mine\x07\x9b5m\u202e\r\nanother line"
+    (second / "status.json").write_text(json.dumps({"state": "failed", "error": error}))
+    for name in bad_statuses(first / "status.json"):
+        life = life_of(first, None)
+        assert life.state == "failed" and str(first / "status.json") in str(life.reason), name
+    (first / "status.json").symlink_to("/dev/zero")
+    with pytest.raises(SystemExit):
+        status(command)
+    told = capsys.readouterr().out
+    assert "2 cells: 0 done, 2 failed" in told and str(first / "status.json") in told
+    assert r": \x1b[2J\x1b]0;mine\x07\x9b5m\u202e\r\nanother line" in told
+    assert all(line.isprintable() for line in told.split("\n"))
+
+
+def test_jobs_that_cannot_be_read_hide_no_others(tmp_path: Path) -> None:
+    folder = manifest.next_folder(tmp_path, "good", make=True)
+    manifest.write_cells(folder, [{"name": "a", "folder": "a", "plain": {}}])
+    manifest.add_job(folder, "7", 0, 1)
+    for number, line in enumerate(("[" * 100_000, '{"job": "8", "first": 0, "count": 1000000000000}', "null")):
+        bad = shutil.copytree(folder, tmp_path / "submit" / f"bad-{number}")
+        (bad / "jobs.jsonl").write_text(line + "\n")
+    for job in ("../../x", "a" * 5000):
+        manifest.add_job(shutil.copytree(folder, tmp_path / "submit" / f"job-{job[-1]}"), job, 0, 1)
+    (bad / "jobs.jsonl").unlink()
+    os.mkfifo(bad / "jobs.jsonl")
+    assert {task.job for task in manifest.tasks(tmp_path)["a"]} == {"7_0"}
+
+
+def test_a_search_that_cannot_be_read_is_of_its_cell_alone(tmp_path: Path) -> None:
+    words = ["swift-table11", "scale=embedded", f"results={tmp_path}"]
+    (trace,) = (search_trace(plain) for _, plain in grid(words[0], words[1:]) if plain.get("own_search"))
+    trace.parent.mkdir(parents=True)
+    trace.write_text("{}\n" + "[" * 100_000 + "\n")
+    found = survey(words[0], words[1:])
+    (bad,) = (f for f in found if f.life.state == "failed")
+    assert str(trace) in str(bad.life.reason) and not bad.runnable and len(found) == 2

@@ -25,8 +25,8 @@ STYLE = """
 """.strip()
 
 
-def html(t: PaperTable) -> str:
-    """A `<section>` with the grid of every part and all that stands under the table."""
+def html(t: PaperTable, style: str = STYLE) -> str:
+    """A `<section>` with the grid of every part and all that stands under it; `style` is empty for a page with its own."""
     marks = Marks()
     grids = [_grid(part, marks) for part in t.parts]
     reasons = "\n".join(f"<li>{escape(text)}</li>" for text in marks.texts)
@@ -35,7 +35,7 @@ def html(t: PaperTable) -> str:
     origin = "; ".join(f"{name}: {text}" for name, text in t.provenance)
     parts = [
         f'<section class="paper-table" id="{escape(f"{t.paper}-{t.table}-{t.scale}")}">',
-        f"<style>{STYLE}</style>",
+        f"<style>{style}</style>" if style else "",
         f"<h2>{escape(t.heading)}</h2>",
         f"<p>{escape(t.source)}. scale={escape(t.scale)}.</p>",
         *(f'<p class="caution">{escape(line)}</p>' for line in t.cautions),

@@ -6,6 +6,7 @@ A run is `{"model", "method", "dataset", "metrics": dict | None, "reason": str |
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 from skipbench.report.cell import MISSING, exceptions, main_cells, markdown_grid, missing_reasons, value_at
@@ -75,6 +76,37 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
         "; ".join(f"{name}: {', '.join(values)}" for name, values in _provenance(runs).items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def html_table(title: str, runs: Sequence[Run]) -> str:
+    """`markdown_table` as a `<section>` for a page with a style of its own; speedups name their runs."""
+    rows = table_rows(runs)
+    columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
+    warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
+    lines = [f"origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()]
+    lines += [f"{name}: {text}" for name, text in definitions_for(columns)]
+    lines += [f"{name}: {', '.join(values)}" for name, values in _provenance(runs).items()]
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    parts = [
+        f"<section>\n<h2>{escape(title)}</h2>",
+        f'<p class="caution">{escape(warning)}</p>' if warning else "",
+        f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>",
+        *(_html_row(row, columns, run) for row, run in zip(rows, _grouped(runs), strict=True)),
+        "</tbody>\n</table>\n<ul>",
+        *(f"<li>{escape(line)}</li>" for line in lines),
+        "</ul>\n</section>",
+    ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _html_row(row: Mapping[str, str], columns: Sequence[str], run: Run) -> str:
+    cells = []
+    for column in columns:
+        name = f' data-run="{escape(str(run["id"]))}"' if column == "speedup" and run.get("id") else ""
+        plain = row[column].removeprefix("**").removesuffix("**")
+        text = f"<b>{escape(plain)}</b>" if row[column] != plain else escape(plain)
+        cells.append(f"<td{name}>{text}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def csv_table(runs: Sequence[Run]) -> str:

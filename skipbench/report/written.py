@@ -9,14 +9,14 @@ import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.formats import csv, html, latex, markdown
-from skipbench.report.papertable import paper_table
+from skipbench.report.papertable import PaperTable, paper_table
 from skipbench.report.published import paper_of
-from skipbench.report.table import csv_table, markdown_table
+from skipbench.report.table import csv_table, html_table, markdown_table
 from skipbench.runs.reading import printable, strict_json
 from skipbench.runs.shapes import Metrics
 
 Run = Mapping[str, Any]
-_ABOUT = ("model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
+_ABOUT = ("id", "model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
 # What tables say of a run's origin: no name of a machine, a folder or a person, so that a summary can be published.
 _ORIGIN = ("engine", "device", "cpu", "dtype", "torch", "transformers", "commit", "dirty", "date")
 
@@ -59,6 +59,20 @@ def texts(written: str) -> dict[str, str]:
     Raises:
         SkipbenchError: it is something else.
     """
+    name, runs, made = _read(written)
+    if made is None:
+        return {"md": markdown_table(f"Experiment {name}", runs), "csv": csv_table(runs)}
+    return {"md": markdown(made), "tex": latex(made), "csv": csv(made), "html": html(made)}
+
+
+def html_section(written: str) -> str:
+    """The table as HTML for a page with its own style, also a table of no paper; arguments and errors as for `texts`."""
+    name, runs, made = _read(written)
+    return html_table(f"Experiment {name}", runs) if made is None else html(made, style="")
+
+
+def _read(written: str) -> tuple[str, list[dict[str, Any]], PaperTable | None]:
+    """The name of the experiment, its runs, and the paper's table where it has one."""
     try:
         found = strict_json(written)
         msgspec.convert(found, _Summary)
@@ -66,12 +80,10 @@ def texts(written: str) -> dict[str, str]:
         raise SkipbenchError(
             f"no summary of a table ({printable(str(error))}); write it with python -m skipbench table NAME"
         ) from error
-    name, scale, runs = found["experiment"], found["scale"], found["runs"]
+    name, runs = found["experiment"], found["runs"]
     own = paper_of(name)
-    if own is None or not own[1].startswith("table"):
-        return {"md": markdown_table(f"Experiment {name}", runs), "csv": csv_table(runs)}
-    made = paper_table(*own, runs, scale)
-    return {"md": markdown(made), "tex": latex(made), "csv": csv(made), "html": html(made)}
+    is_table = own is not None and own[1].startswith("table")
+    return name, runs, paper_table(*own, runs, found["scale"]) if own and is_table else None
 
 
 def read_texts(path: Path) -> dict[str, str]:

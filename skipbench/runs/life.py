@@ -1,12 +1,15 @@
 """What became of a run: its record's word, and whether the process that wrote it still lives."""
 
-import json
 import os
 import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from skipbench.errors import SkipbenchError
+from skipbench.runs.reading import printable, read_json
+from skipbench.runs.shapes import Status
 
 STALE_S = 1800.0
 """Seconds without a sign of life after which a process on another machine counts as dead; one sample must fit."""
@@ -30,23 +33,25 @@ def life_of(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STALE
     """
     path = folder / "status.json"
     try:
-        said = json.loads(path.read_text())
-        age = time.time() - path.stat().st_mtime
-    except FileNotFoundError:
+        said = read_json(path, Status)
+        age = time.time() - path.lstat().st_mtime if said else 0.0
+    except SkipbenchError as error:
+        return Life("failed", str(error))
+    except OSError:  # it has gone since
+        said = None
+    if said is None:
         return Life("missing")
-    except (OSError, ValueError) as error:
-        return Life("failed", f"{path} cannot be read: {error}")
-    state = said.get("state") if isinstance(said, dict) else None
+    state = said["state"]
     if state in ("done", "failed", "interrupted"):
-        return Life(state, None if state == "done" else str(said.get("error")))
+        return Life(state, None if state == "done" else printable(str(said.get("error"))))
     if state != "running":
         return Life("failed", f"{path} names no state")
     job = said.get("slurm")
     if jobs is not None and job is not None and jobs.get(str(job)) == "PENDING":
-        return Life("queued", f"Slurm job {job} was requeued")
+        return Life("queued", printable(f"Slurm job {job} was requeued"))
     if why := _death(said, age, jobs, stale_s):
-        return Life("stale", why)
-    return Life("running", f"pid {said.get('pid')} on {said.get('host')}")
+        return Life("stale", printable(why))
+    return Life("running", printable(f"pid {said.get('pid')} on {said.get('host')}"))
 
 
 def _death(said: Mapping[str, object], age: float, jobs: Mapping[str, str] | None, stale_s: float) -> str | None:

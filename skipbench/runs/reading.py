@@ -16,6 +16,8 @@ T = TypeVar("T")
 DEEPEST = 50
 """Levels of nesting; no record has so many, and libyaml's own recursion ends the process without an exception."""
 LARGEST = 2**63
+MOST_BYTES = 64 << 20
+"""Of a file that is read as a whole and holds no samples; the largest that a run writes has kilobytes."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -30,11 +32,12 @@ def check_name(path: Path) -> None:
         raise SkipbenchError(f"{printable(str(path))}: its name has characters that no run is named with; rename it")
 
 
-def read_bytes(path: Path) -> bytes | None:
+def read_bytes(path: Path, most: int | None = None) -> bytes | None:
     """The contents of a regular file; None if there is none.
 
     Raises:
-        SkipbenchError: the file or its folder is a symbolic link, it is no regular file, or it cannot be read.
+        SkipbenchError: the file or its folder is a symbolic link, it is no regular file, has more than `most` bytes, or
+            cannot be read.
     """
     for part in (path.parent, path):
         check_name(part)
@@ -48,10 +51,14 @@ def read_bytes(path: Path) -> bytes | None:
     except OSError as error:
         link = f" (a symbolic link; {_COPY})" if path.is_symlink() else ""
         raise SkipbenchError(f"{path} cannot be read: {error.strerror}{link}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise SkipbenchError(f"{path} is no regular file; move it away")
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise SkipbenchError(f"{path} is no regular file; move it away")
-        return file.read()
+        data = file.read(-1 if most is None else most + 1)
+    if most is not None and len(data) > most:
+        raise SkipbenchError(f"{path} has more than {most} bytes; move it away")
+    return data
 
 
 _COPY = "copy what it points to in its place"
@@ -76,7 +83,7 @@ def read_json(path: Path, kind: type[Any]) -> Any:
     Raises:
         SkipbenchError: what `read_bytes` and `strict_json` raise, with the file.
     """
-    data = read_bytes(path)
+    data = read_bytes(path, MOST_BYTES)
     if data is None:
         return None
     try:
@@ -134,7 +141,7 @@ def read_yaml(path: Path) -> dict[str, Any] | None:
     Raises:
         SkipbenchError: it is something else, holds a tag that would make an object, an alias, or nests too deeply.
     """
-    data = read_bytes(path)
+    data = read_bytes(path, MOST_BYTES)
     if data is None:
         return None
     try:

@@ -6,10 +6,12 @@ user_namespaces(7).
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
 import signal
+import struct
 import time
 from typing import Any
 
@@ -18,14 +20,33 @@ _NOSUID, _NODEV, _RDONLY, _REMOUNT, _BIND, _REC, _RELATIME = 2, 4, 1, 32, 4096, 
 _KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime: the same bits in statvfs and in mount
 _ST_RELATIME = 4096
 _DETACH = 2
-_CAPBSET_DROP, _NO_NEW_PRIVS = 24, 38
+_SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _NO_NEW_PRIVS = 4, 22, 24, 38
+_JOIN_SESSION_KEYRING = 1
+# System calls that a program is refused, by their numbers in Linux's unistd.h: the user's keys;
+# SysV objects, whose memory no limit on a process counts; other processes' memory and descriptors;
+# namespaces, where it would have rights and memory again; io_uring, which no filter sees into.
+_FORBIDDEN = (
+    "keyctl", "add_key", "request_key", "shmget", "semget", "msgget", "ptrace", "process_vm_readv",
+    "process_vm_writev", "pidfd_getfd", "unshare", "setns", "io_uring_setup",
+)  # fmt: skip
+_X86_64 = (250, 248, 249, 29, 64, 68, 101, 310, 311, 438, 272, 308, 425)
+_GENERIC = (219, 217, 218, 194, 190, 186, 117, 270, 271, 438, 97, 268, 425)
+_MACHINES = {  # name in uname(2): AUDIT_ARCH of Linux's audit.h, and the numbers
+    "x86_64": (0xC000003E, _X86_64),
+    "aarch64": (0xC00000B7, _GENERIC),
+    "riscv64": (0xC00000F3, _GENERIC),
+    "loongarch64": (0xC0000102, _GENERIC),
+}
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # instructions of classic BPF
+_ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
+_X32 = 0x40000000  # the first number of a second table of x86_64
 
 
 def _call(name: str, *arguments: Any) -> None:
     import ctypes  # only where it is needed: some interpreters are built without it
 
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    if function(*(ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments)) != 0:
+    if function(*(ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments)) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}{arguments}: {os.strerror(code)}")
 
@@ -92,6 +113,36 @@ def drop_rights(uid: int | None) -> None:
         os.setresuid(uid, uid, uid)
 
 
+def forbid_calls() -> None:
+    """Refuses the calls of `_FORBIDDEN` to this process and all that come of it, with EPERM; see seccomp(2)."""
+    machine = os.uname().machine
+    if machine not in _MACHINES:
+        raise OSError(f"no filter of system calls is known for {machine}; it is for {', '.join(_MACHINES)}")
+    arch, numbers = _MACHINES[machine]
+    steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+    tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in numbers)]
+    steps += [(code, len(tests) - at, 0, value) for at, (code, value) in enumerate(tests)]
+    steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _DENY)]
+    import ctypes
+
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    _call("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
+    _call("prctl", _SET_SECCOMP, 2, struct.pack("HP", len(steps), ctypes.addressof(program)), 0, 0)
+
+
+def _leave_keyring() -> None:
+    """Goes to an empty session keyring; where that cannot be had, the filter refuses every key still."""
+    machine = os.uname().machine
+    with contextlib.suppress(ImportError, OSError):
+        if machine in _MACHINES:
+            _call("syscall", _MACHINES[machine][1][0], _JOIN_SESSION_KEYRING, None)
+
+
+def _hide() -> None:
+    """Keeps other processes of the same user from the memory and the descriptors of this one, until it calls exec."""
+    _call("prctl", _SET_DUMPABLE, 0, 0, 0, 0)
+
+
 def _wait(pid: int, timeout_s: float) -> int | None:
     """Exit code of the child (negative: the signal), or None if it still runs at the end of the time."""
     end, pause = time.monotonic() + timeout_s, 0.001
@@ -115,7 +166,7 @@ def _others() -> bool:
 
 
 def main(job: dict[str, Any]) -> None:
-    """Runs `job["command"]`; writes `started` to the descriptor `job["report"]`, and at its end what became of it."""
+    """Runs `job["command"]`; says `started` and at its end what became of it through the descriptor `job["report"]`."""
     report: int = job["report"]
     os.set_inheritable(report, False)
     if job["own_users"]:
@@ -124,6 +175,9 @@ def main(job: dict[str, Any]) -> None:
             file.write("0")
     if job["view"] is not None:
         make_root(job["view"])
+    _leave_keyring()
+    with contextlib.nullcontext() if job["apart"] else contextlib.suppress(ImportError, AttributeError, OSError):
+        _hide()
     pid = os.fork()
     if pid == 0:
         try:
@@ -131,11 +185,15 @@ def main(job: dict[str, Any]) -> None:
                 os.setsid()  # a signal to the process group reaches its members outside of the namespace too
             if job["view"] is not None:
                 drop_rights(job["uid"])
+            if job["apart"]:
+                forbid_calls()
+            os.write(report, b"started\n")
             os.execve(job["command"][0], job["command"], {})
+        except BaseException as error:  # nothing may go on as a second watcher
+            os.write(2, f"{error}\n".encode(errors="replace"))
         finally:
             os._exit(71)
     os.close(0)
-    os.write(report, b"started\n")
     status = _wait(pid, job["timeout_s"])
     if status is None:
         os.kill(pid, signal.SIGKILL)

@@ -1,8 +1,9 @@
 """Runs generated Python in a sandbox: isolated from the user's files, processes and network, with limits on all it can use up.
 
 A program gets a fresh interpreter in namespaces of its own (user or real root's, mount, PID, network, IPC, UTS). It sees the
-interpreter and the system's libraries read-only and one folder in memory, holds no capability and no environment, and can start
-no process and no thread. bubblewrap makes the namespaces where it is installed, else `unshare` of util-linux does, and
+interpreter and the system's libraries read-only and one folder in memory, holds no capability, no environment and no key of the
+kernel's, and can start no process and no thread; a filter refuses it the system calls that lead
+around these limits. bubblewrap makes the namespaces where it is installed, else `unshare` of util-linux does, and
 `jail.py` the root folder. What a machine offers is tried once a process, with a program that attempts to break out.
 
 It does not hold against flaws of the kernel, and a program decides on its own verdict: it runs in the same interpreter as its
@@ -11,9 +12,9 @@ processes, and leave its process group by `setsid`.
 """
 
 import functools
-import json
 import math
 import os
+import re
 import secrets
 import signal
 import socket
@@ -31,8 +32,10 @@ from skipbench.scoring.isolation import NOBODY, NONE, Isolation, interpreter, ro
 _FILE_BYTES = 1 << 20  # of each file the program writes, its output included
 _DETAIL_CHARACTERS = 300
 _GRACE_S = 30.0  # for making namespaces on a busy machine; the program's own time is kept inside
+_REPORT = re.compile(rb'\{"status": (null|-?\d{1,3}), "others": (true|false)\}')
+_STARTED = b"started\n"
 _ESCAPES = """
-import os, socket, sys
+import ctypes, os, socket, sys
 assert os.getpid() <= 3, f"process {{os.getpid()}} of the machine is in view"
 assert not os.path.exists({secret!r}), "the user's files are in view"
 for path in ("/", os.path.dirname(os.__file__), os.path.dirname(sys.executable)):
@@ -43,6 +46,7 @@ except OSError:
     pass
 else:
     raise AssertionError("the network is in reach")
+assert ctypes.CDLL(None).shmget(0, 4096, 0o600) < 0, "memory outside of the limit is in reach"
 try:
     if os.fork() == 0:
         os._exit(0)
@@ -127,7 +131,7 @@ def _run(route: Isolation, program: str, timeout_s: float, memory_bytes: int) ->
         if route is NONE:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="skipbench-", ignore_cleanup_errors=True))
         ends = os.pipe()
-        report = stack.enter_context(os.fdopen(ends[0], "rb"))
+        report = stack.enter_context(os.fdopen(ends[0], "rb", buffering=0))
         with os.fdopen(ends[1], "wb") as told:
             try:
                 child = subprocess.Popen(
@@ -147,15 +151,13 @@ def _run(route: Isolation, program: str, timeout_s: float, memory_bytes: int) ->
                 raise SkipbenchError(f"the sandbox {route.name!r} did not start: {error}") from error
         left_behind = _finish(child, timeout_s + _GRACE_S)
         os.set_blocking(report.fileno(), False)  # a process that got away may hold the other end
-        words = (report.read() or b"").splitlines()
+        words = report.read(1 << 16) or b""
         said = _last_line(stderr)
         stdout.seek(0)
         reached_end = stdout.read(_FILE_BYTES + 1).endswith(token)
-    if not words:
+    if not words.startswith(_STARTED):
         raise SkipbenchError(f"the sandbox {route.name!r} did not start: {said or f'status {child.returncode}'}")
-    if len(words) == 1:
-        return Outcome(False, "failed", "the program ended the process that watches it")
-    return _outcome(json.loads(words[1]), left_behind, reached_end, said, timeout_s)
+    return _outcome(words.removeprefix(_STARTED), left_behind, reached_end, said, timeout_s)
 
 
 def _command(route: Isolation, report: int, timeout_s: float, memory_bytes: int) -> list[str]:
@@ -178,13 +180,18 @@ def _source(module: Any) -> str:
     return Path(module.__file__).read_text(encoding="utf-8")
 
 
-def _outcome(report: dict[str, Any], left_behind: bool, reached_end: bool, said: str, timeout_s: float) -> Outcome:
-    status = report["status"]
-    if status is None:
+def _outcome(report: bytes, left_behind: bool, reached_end: bool, said: str, timeout_s: float) -> Outcome:
+    if not report:
+        return Outcome(False, "failed", "the program ended the process that watches it")
+    found = _REPORT.fullmatch(report)
+    if found is None:
+        return Outcome(False, "failed", "the program wrote into the report of the process that watches it")
+    if found[1] == b"null":
         return Outcome(False, "timeout", f"still running after {timeout_s:g} s")
+    status = int(found[1])
     if status < 0:
         return Outcome(False, "killed", f"killed by {_signal_name(-status)}")
-    if left_behind or report["others"]:
+    if left_behind or found[2] == b"true":
         return Outcome(False, "failed", "left processes behind")
     if status == 0 and reached_end:
         return Outcome(True, "ok", "")

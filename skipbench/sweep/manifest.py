@@ -1,13 +1,15 @@
 """Folders of submissions, RESULTS/submit/NAME-N: the cells, one a line, and the jobs that Slurm made of them."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import append_line, write_atomic
+from skipbench.runs.files import append_line, lines_of, write_atomic
+from skipbench.runs.reading import strict_json
 
 CELLS = "cells.jsonl"
 
@@ -68,12 +70,12 @@ def tasks(results: Path) -> dict[str, list[Task]]:
     found: dict[str, list[Task]] = {}
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         try:
-            cells = [json.loads(line)["folder"] for line in (path.parent / CELLS).read_text().splitlines()]
-            arrays = [json.loads(line) for line in path.read_text().splitlines()]
-        except (OSError, ValueError, KeyError, TypeError):  # one that cannot be read blocks no other
+            cells = [strict_json(line)["folder"] for _, line in lines_of(path.parent / CELLS, repair=False)]
+            arrays = [strict_json(line) for _, line in lines_of(path, repair=False)]
+            jobs = [(f"{a['job']}_{n}", str(cells[a["first"] + n])) for a in arrays for n in range(a["count"])]
+        except (SkipbenchError, ValueError, LookupError, TypeError, RecursionError):  # it blocks no other
             continue
-        for array in arrays:
-            for task in range(array["count"]):
-                job = f"{array['job']}_{task}"
-                found.setdefault(cells[array["first"] + task], []).append(Task(job, path.parent / f"{job}.log"))
+        for job, folder in jobs:
+            if re.fullmatch(r"\w{1,64}", job):  # else its log could be any file
+                found.setdefault(folder, []).append(Task(job, path.parent / f"{job}.log"))
     return found

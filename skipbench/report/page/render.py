@@ -1,7 +1,8 @@
 """The page itself: templates of this folder filled with what was collected."""
 
 import base64
-import re
+import hashlib
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,37 +12,58 @@ from markupsafe import Markup
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS, caution
+from skipbench.report.features import feature_tables, feature_texts
 from skipbench.report.page.collect import COLUMNS, MEASURED, MOST_TEXTS, NAMES, all_runs, as_script
+from skipbench.report.written import html_section
 from skipbench.runs.files import write_atomic
+from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
 
 
 def write_page(results: Path) -> tuple[Path, dict[str, int]]:
     """Writes `results/report.html` and returns its path and how many runs, tables and figures are in it.
 
+    Tables are made again from their summaries; a file that cannot be read, or is a link, is named and left out.
+
     Raises:
         SkipbenchError: there is nothing to show, or the folder is not writable.
     """
-    runs, tables, figures = all_runs(results), _tables(results / "tables"), _figures(results / "figures")
-    if not (runs or tables or figures):
+    refused: list[str] = []
+    runs, features = all_runs(results), feature_tables()
+    tables = _each(results / "tables", "json", lambda data: html_section(data.decode()), refused)
+    for path in sorted((results / "tables").glob("*.html")):  # no text of it is used
+        if path.stem in features:
+            tables[path.stem] = feature_texts(features[path.stem])["html"]
+        elif not path.with_suffix(".json").exists():
+            named = printable(path.name)
+            refused.append(
+                f"{named} has no {printable(path.stem)}.json to be made from; write both with the command table"
+            )
+    figures = _each(results / "figures", "svg", _as_image, refused)
+    if not (runs or tables or figures or refused):
         raise SkipbenchError(
             f"no runs, tables or figures in {results}; run a cell first, or name a folder with results="
         )
     path = results / "report.html"
     try:
-        write_atomic(path, page(runs, tables, figures))
+        write_atomic(path, page(runs, dict(sorted(tables.items())), figures, refused))
     except OSError as error:
         raise SkipbenchError(f"cannot write {path}: {error}; free some space or make the folder writable") from error
-    return path, {"runs": len(runs), "tables": len(tables), "figures": len(figures)}
+    counts = {"runs": len(runs), "tables": len(tables), "figures": len(figures)}
+    return path, counts | ({"files refused": len(refused)} if refused else {})
 
 
-def page(runs: list[dict[str, Any]], tables: dict[str, str], figures: dict[str, str]) -> str:
+def page(
+    runs: list[dict[str, Any]], tables: dict[str, str], figures: dict[str, str], refused: Sequence[str] = ()
+) -> str:
     """The whole document. The same records give the same bytes: no time and no random name is in it.
 
     Args:
         runs: as `collect.all_runs` returns them.
-        tables: title to a fragment of HTML; figures: title to a data URI.
+        tables: title to a fragment of our own HTML; figures: title to a data URI.
+        refused: what is left out, and why.
     """
     here = files("skipbench.report.page")
+    script = f"\n{(here / 'page.js').read_text(encoding='utf-8')}\n"
     environment = Environment(
         loader=DictLoader({"page": (here / "page.html.j2").read_text(encoding="utf-8")}),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -57,27 +79,29 @@ def page(runs: list[dict[str, Any]], tables: dict[str, str], figures: dict[str, 
         caution=caution([r["cells"]["model"] for r in runs], [r["cells"]["dataset"] for r in runs]),
         most_texts=MOST_TEXTS,
         style=Markup((here / "style.css").read_text(encoding="utf-8")),
-        script=Markup((here / "page.js").read_text(encoding="utf-8")),
+        refused=refused,
+        script=Markup(script),
+        # The one script that runs, whatever else gets into the page; in the form of a Content-Security-Policy.
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
 
 
-def _tables(folder: Path) -> dict[str, str]:
-    """The tables that `skipbench table` wrote: of a whole document its body, without anything that runs or loads."""
+def _each(folder: Path, suffix: str, shown: Callable[[bytes], str], refused: list[str]) -> dict[str, str]:
+    """By name, what `shown` makes of each file; the others are added to `refused`."""
     found = {}
-    for path in sorted(folder.glob("*.html")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        body = re.search(r"<body[^>]*>(.*)</body>", text, re.S | re.I)
-        text = body[1] if body else text
-        text = re.sub(r"<(script|style|iframe|object)\b.*?</\1\s*>", "", text, flags=re.S | re.I)
-        text = re.sub(r"<(link|meta|base|img|embed|script)\b[^>]*>", "", text, flags=re.I)
-        text = re.sub(r"\s(on\w+|href|src|id)\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s>]+)(?=[^<]*>)", "", text, flags=re.I)
-        found[path.stem] = text
+    for path in sorted(folder.glob(f"*.{suffix}")):
+        try:
+            data = read_bytes(path, MOST_BYTES)
+            if data is not None:
+                found[path.stem] = shown(data)
+        except SkipbenchError as error:
+            text = str(error)
+            refused.append(printable(text if printable(str(path)) in printable(text) else f"{path}: {text}"))
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            refused.append(printable(f"{path}: no table can be made of it ({type(error).__name__}: {error})"))
     return found
 
 
-def _figures(folder: Path) -> dict[str, str]:
-    """As data URIs in an image: names inside one figure cannot meet those of another, and nothing in it runs."""
-    return {
-        path.stem: "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
-        for path in sorted(folder.glob("*.svg"))
-    }
+def _as_image(data: bytes) -> str:
+    """A data URI: names inside one figure cannot meet those of another, and in an image nothing runs."""
+    return "data:image/svg+xml;base64," + base64.b64encode(data).decode()
