@@ -196,7 +196,7 @@ def status(arguments: Sequence[str]) -> None:
                 if found.life.state == state:
                     _say(f"{state:<12}{found.name}" + (f": {found.life.reason}" if found.life.reason else ""), False)
         undone |= any(f.life.state != "done" for f in cells)
-        if any(f.life.state in TO_RUN for f in cells):
+        if any(f.life.state in TO_RUN and f.runnable for f in cells):
             _say(f"to run them: {command_line('submit' if hardware else 'table', name, words)}", False)
     if undone:
         sys.exit(1)

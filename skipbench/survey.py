@@ -21,7 +21,10 @@ TO_RUN = ("missing", "failed", "interrupted", "stale")
 
 @dataclass(frozen=True)
 class Found:
-    """A cell of an experiment and its state; `folder` is `None` while its search is not done."""
+    """A cell of an experiment and its state; `folder` is `None` while its search is not done.
+
+    `runnable` is False where the cell waits for a search that the user has to start.
+    """
 
     name: str
     plain: dict[str, Any]
@@ -71,9 +74,11 @@ def _with_jobs(found: Found, tasks: Sequence[manifest.Task], live: Mapping[str, 
 
 
 def key_of(found: Found) -> str:
-    """What tells a cell from others: its run's folder; before its search is done, the search's and its settings."""
+    """Identifies a cell: its run's folder, or while its skip set is missing, where that comes from and the settings."""
     if found.folder is not None:
         return found.folder.name
+    if not found.plain.get("own_search"):  # the set is searched by hand
+        return f"{found.name}, {config_hash({k: v for k, v in found.plain.items() if k not in NOT_HASHED})}"
     settings = {k: v for k, v in found.plain.items() if k in ("search", "own_search") or k not in NOT_HASHED}
     return f"search of {search_trace(found.plain).parent.name}, {config_hash(settings)}"
 

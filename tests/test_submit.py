@@ -23,6 +23,7 @@ from skipbench.catalogue import CONF, known_hardware, known_models, places
 from skipbench.cells import finish, search_trace
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.grid import experiments
 from skipbench.runs.files import acquire
 from skipbench.runs.life import life_of
 from skipbench.runs.stop import Interrupted, listening, unbroken
@@ -367,3 +368,44 @@ def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: P
     ]
     most = {search_trace(f.plain): f for f in more}  # the last of each, which wants most
     assert waves(more)[0] == list(most.values())
+
+
+def printed_and_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str, str]:
+    """Output and error output of `submit --print`, and what `status` says."""
+    submit([*words, "hardware=slurm-a100", "--print"])
+    shown = capsys.readouterr()
+    with pytest.raises(SystemExit):
+        status([*words, "scale=paper"])
+    return shown.out, shown.err, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("clasp-table1", "llama3-8b"),
+        ("self-sd-table14", "codellama-13b-instruct"),
+        ("self-sd-table15", "codellama-34b"),
+    ],
+)
+def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
+    name: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [name, f"models={model}", f"results={tmp_path}"]
+    shown, aside, told = printed_and_told([*words, "method=vanilla,self-sd"], capsys)
+    assert shown.startswith("#!/bin/bash\n")
+    waiting = f"{model}/self-sd/"
+    for line in (f"not submitted: {waiting}", f"missing     {waiting}"):
+        (found, *_) = [said for said in (aside + told).splitlines() if said.startswith(line)]
+        assert "python -m skipbench search method=self-sd" in found
+    assert "to run them: " in told
+    with pytest.raises(SystemExit):
+        status([*words, "method=self-sd", "scale=paper"])
+    assert "to run them: " not in capsys.readouterr().out, "no command runs what waits for the user"
+
+
+@pytest.mark.experiments
+@pytest.mark.parametrize("name", experiments())
+def test_every_experiment_prints_and_tells(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown, aside, told = printed_and_told([name, f"results={tmp_path}"], capsys)
+    assert f"{name}: " in told and "0 failed" in told
+    assert shown.startswith("#!/bin/bash\n") or "0 cells" in aside
