@@ -397,6 +397,13 @@ def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
     for line in (f"not submitted: {waiting}", f"missing     {waiting}"):
         (found, *_) = [said for said in (aside + told).splitlines() if said.startswith(line)]
         assert "python -m skipbench search method=self-sd" in found
+        command = shlex.split(found.partition("search one: ")[2])
+    advised = compose(command[4:])
+    (plain, *_) = [f.plain for f in survey(name, [*words[1:], "scale=paper", "method=self-sd"])]
+    for part in ("model", "method"):
+        assert advised[part] == plain[part]
+    assert all(advised["dataset"][key] == plain["dataset"][key] for key in ("name", "prompt"))
+    assert advised["search"]["iterations"] == 1000 and advised["results"] == plain["results"]
     assert "to run them: " in told
     with pytest.raises(SystemExit):
         status([*words, "method=self-sd", "scale=paper"])
