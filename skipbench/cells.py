@@ -124,7 +124,14 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
         from skipbench.bench.memory import check_memory
 
         # The weights alone may be too much; that is known before a dataset is fetched.
-        check_memory(settings["model"], settings["dataset"]["max_new_tokens"], [], known_models())
+        fit = functools.partial(
+            check_memory,
+            settings["model"],
+            settings["dataset"]["max_new_tokens"],
+            models=known_models(),
+            context=settings["dataset"]["context"],
+        )
+        fit([])
     rows = rows_of(settings["dataset"], settings["limit"])
     if plain["dry_run"]:
         from skipbench.bench.run import check_method
@@ -136,7 +143,7 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
     if metrics is None:
         from skipbench.bench.run import run
 
-        check_memory(settings["model"], settings["dataset"]["max_new_tokens"], rows, known_models())
+        fit(rows)
         console.print(f"{folder}", style="dim", highlight=False, soft_wrap=True)
         metrics = run(settings, folder, rows, make_method, console, known_hardware(), calibration_of(settings))
         write_atomic(folder / "table.md", markdown_cell(metrics, header(settings, load_run(folder)["provenance"])))
@@ -166,7 +173,7 @@ def _searched(plain: dict[str, Any]) -> bool:
     from skipbench.bench.memory import check_memory
     from skipbench.bench.offline import search_skip_set
 
-    check_memory(plain["model"], options["max_new_tokens"], [], known_models())
+    check_memory(plain["model"], options["max_new_tokens"], [], known_models(), plain["dataset"]["context"])
     calibration = calibration_of(plain)
     plain |= {"dataset": development(plain["dataset"], plain["limit"])}
     rows, shared = development_rows(plain["dataset"], options["prompts"])

@@ -66,7 +66,8 @@ def _search(arguments: list[str]) -> None:
     from skipbench.bench.memory import check_memory
     from skipbench.bench.offline import search_skip_set
 
-    check_memory(plain["model"], plain["search"]["max_new_tokens"], rows, known_models())
+    tokens, context = plain["search"]["max_new_tokens"], plain["dataset"]["context"]
+    check_memory(plain["model"], tokens, rows, known_models(), context)
     make_stop = functools.partial(instantiate, plain["method"]["stop"])
     best = search_skip_set(plain, rows, make_stop, console, calibration=calibration, shared=shared)
     detail = ", ".join(f"{k} {v:.3g}" for k, v in best.detail.items())

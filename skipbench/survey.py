@@ -23,7 +23,7 @@ TO_RUN = ("missing", "failed", "interrupted", "stale")
 class Found:
     """A cell of an experiment and its state; `folder` is `None` while its search is not done.
 
-    `runnable` is False where the cell waits for a search that the user has to start.
+    `runnable` is False where the cell waits for something that the user has to do; `gpus` is what a job asks for.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Found:
     folder: Path | None
     life: Life
     runnable: bool = True
+    gpus: int = 1
 
 
 def survey(experiment: str, words: Sequence[str], hardware: Mapping[str, Any] | None = None) -> list[Found]:
@@ -135,9 +136,9 @@ def hardware_of(words: Sequence[str]) -> dict[str, Any] | None:
 
 def _scaled(words: Sequence[str], hardware: Mapping[str, Any] | None) -> list[str]:
     """With the scale of the nodes, unless one is given: that this machine has no GPU says nothing of theirs."""
-    if any(w.startswith("scale=") for w in words) or hardware is None or "gpus" not in hardware:
+    if any(w.startswith("scale=") for w in words) or hardware is None or "workers" in hardware:
         return list(words)
-    return [*words, "scale=paper" if hardware["gpus"] else "scale=embedded"]
+    return [*words, "scale=embedded" if hardware["gpus"] == 0 else "scale=paper"]
 
 
 def counts(cells: Sequence[Found]) -> str:
