@@ -2,14 +2,15 @@
 
 import contextlib
 import functools
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from skipbench.catalogue import known_hardware, known_models
-from skipbench.compose import calibration_of, instantiate, method_of, rows_of
+from skipbench.catalogue import choices, known_hardware, known_models, model_facts
+from skipbench.compose import calibration_of, development, development_rows, instantiate, method_of, rows_of
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.runs.terminal import Console
 
@@ -21,6 +22,11 @@ NOT_HASHED = (
     "own_search",
     "hardware",
 )  # what does not change the records of a cell
+BUDGETS = {
+    "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],
+    "self-sd-c": ["search=constrained"],
+}
+"""Settings of the papers' searches, by method: Self-SD section 4.1 and appendix B, SWIFT D.4 (8 prompts of 32 tokens)."""
 console = Console()
 
 
@@ -40,7 +46,10 @@ def finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
         if method["skip"] is None:
             raise NotHereError(f"its search of {plain['search']['iterations']} sets is not done yet")
     elif "skip" in method:
-        method["skip"] = resolve(method["skip"], plain["model"], method["name"], results)
+        try:
+            method["skip"] = resolve(method["skip"], plain["model"], method["name"], results)
+        except NotHereError as error:
+            raise NotHereError(f"{error}; or search one: {search_command(plain)}") from error
     left_out = ("settings", "gated")  # the method has taken what it needs
     model = {k: v for k, v in hashed_model(plain["model"]).items() if k not in left_out}
     settings = {k: v for k, v in plain.items() if k not in NOT_HASHED} | {"method": method, "model": model}
@@ -48,11 +57,34 @@ def finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     return settings, results / "runs" / run_name(parts, config_hash(settings))
 
 
+def search_command(plain: dict[str, Any]) -> str:
+    """The command that searches a skip set for a cell: on its own model and dataset, with the budget of the papers."""
+    model, method, dataset = plain["model"], plain["method"]["name"], plain["dataset"]
+    words = ["python", "-m", "skipbench", "search", f"method={method}"]
+    facts = model_facts(model["name"]) if model["name"] in choices("model") else {}
+    if facts.get("path") == model["path"]:
+        words += [f"model={model['name']}", f"model.dtype={model['dtype']}"]
+    else:  # a checkpoint of the user's own, whatever it is called
+        given = ("path", "name", "revision", "dtype", "device")
+        words += ["model=path", *(f"model.{key}={model[key]}" for key in given if model[key] is not None)]
+    words += [f"model.{key}={model[key]}" for key in ("quantization", "sparsity") if model[key] != "none"]
+    words += [f"dataset={dataset['name']}"]
+    words += [
+        f"dataset.{key}={dataset[key]}" for key in ("prompt", "path", "shots_path") if dataset.get(key) is not None
+    ]
+    if "run_limit" in development(dataset, None):  # without a training split the search must know what the run takes
+        words += [f"limit={'null' if plain['limit'] is None else plain['limit']}"]
+    words += BUDGETS.get(method, BUDGETS["self-sd"])
+    words += [f"engine={plain['engine']['name']}"] if plain["engine"]["name"] != "lean" else []
+    words += [f"results={plain['results']}"] if plain["results"] != "results" else []
+    return shlex.join(words)
+
+
 def search_trace(plain: dict[str, Any]) -> Path:
     """The trace of a cell's own search: on the cell's dataset, or on the one that `own_search` holds."""
     from skipbench.bench.stored import search_folder
 
-    return search_folder(plain | {"dataset": plain["own_search"]})[0] / "trace.jsonl"
+    return search_folder(plain | {"dataset": development(plain["own_search"], plain["limit"])})[0] / "trace.jsonl"
 
 
 def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
@@ -92,7 +124,14 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
         from skipbench.bench.memory import check_memory
 
         # The weights alone may be too much; that is known before a dataset is fetched.
-        check_memory(settings["model"], settings["dataset"]["max_new_tokens"], [], known_models())
+        fit = functools.partial(
+            check_memory,
+            settings["model"],
+            settings["dataset"]["max_new_tokens"],
+            models=known_models(),
+            context=settings["dataset"]["context"],
+        )
+        fit([])
     rows = rows_of(settings["dataset"], settings["limit"])
     if plain["dry_run"]:
         from skipbench.bench.run import check_method
@@ -104,7 +143,7 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
     if metrics is None:
         from skipbench.bench.run import run
 
-        check_memory(settings["model"], settings["dataset"]["max_new_tokens"], rows, known_models())
+        fit(rows)
         console.print(f"{folder}", style="dim", highlight=False, soft_wrap=True)
         metrics = run(settings, folder, rows, make_method, console, known_hardware(), calibration_of(settings))
         write_atomic(folder / "table.md", markdown_cell(metrics, header(settings, load_run(folder)["provenance"])))
@@ -134,10 +173,12 @@ def _searched(plain: dict[str, Any]) -> bool:
     from skipbench.bench.memory import check_memory
     from skipbench.bench.offline import search_skip_set
 
-    check_memory(plain["model"], options["max_new_tokens"], [], known_models())
-    rows = rows_of(plain["dataset"], options["prompts"], seed_offset=1000, key="search.prompts")
+    check_memory(plain["model"], options["max_new_tokens"], [], known_models(), plain["dataset"]["context"])
+    calibration = calibration_of(plain)
+    plain |= {"dataset": development(plain["dataset"], plain["limit"])}
+    rows, shared = development_rows(plain["dataset"], options["prompts"])
     make_stop = functools.partial(instantiate, plain["method"]["stop"])
-    search_skip_set(plain, rows, make_stop, console, store=False, calibration=calibration_of(plain))
+    search_skip_set(plain, rows, make_stop, console, store=False, calibration=calibration, shared=shared)
     return True
 
 

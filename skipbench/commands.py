@@ -7,7 +7,7 @@ from typing import Any
 
 from skipbench.catalogue import CONF, choices, known_hardware, known_models
 from skipbench.cells import console, header, steps_shown
-from skipbench.compose import calibration_of, compose, instantiate, rows_of
+from skipbench.compose import calibration_of, compose, development, development_rows, instantiate, rows_of
 from skipbench.errors import SkipbenchError
 from skipbench.figure import figure
 from skipbench.keeping import index, merge
@@ -60,14 +60,16 @@ def _search(arguments: list[str]) -> None:
         raise SkipbenchError(f"method={plain['method']['name']} has no skip set to search; use method=self-sd")
     if plain["search"]["on"] is not None:
         raise SkipbenchError(f"search.on={plain['search']['on']} is for the cells of an experiment; here use dataset=")
-    # Development prompts come from another seed of the generator, or from behind a file's first rows.
-    rows = rows_of(plain["dataset"], plain["search"]["prompts"], seed_offset=1000, key="search.prompts")
+    calibration = calibration_of(plain)
+    plain |= {"dataset": development(plain["dataset"], plain["limit"])}
+    rows, shared = development_rows(plain["dataset"], plain["search"]["prompts"])
     from skipbench.bench.memory import check_memory
     from skipbench.bench.offline import search_skip_set
 
-    check_memory(plain["model"], plain["search"]["max_new_tokens"], rows, known_models())
+    tokens, context = plain["search"]["max_new_tokens"], plain["dataset"]["context"]
+    check_memory(plain["model"], tokens, rows, known_models(), context)
     make_stop = functools.partial(instantiate, plain["method"]["stop"])
-    best = search_skip_set(plain, rows, make_stop, console, calibration=calibration_of(plain))
+    best = search_skip_set(plain, rows, make_stop, console, calibration=calibration, shared=shared)
     detail = ", ".join(f"{k} {v:.3g}" for k, v in best.detail.items())
     console.print(f"best of the search: {best.skip or '(nothing skipped)'}\n{detail}", highlight=False, soft_wrap=True)
 

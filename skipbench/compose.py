@@ -19,7 +19,9 @@ from skipbench.skipset import planted_set
 from skipbench.sweep.script import gres, minutes, more, setup
 
 # Keys of a dataset that its function does not take; `name` it takes where rows come from somebody else.
-NOT_ROWS = ("scorer", "max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking", "variants")
+NOT_ROWS = (
+    "scorer", "max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking", "variants", "run_limit",
+)  # fmt: skip
 
 OmegaConf.register_new_resolver("package", lambda path: str(PACKAGE / path), replace=True)
 OmegaConf.register_new_resolver("basename", lambda path: Path(path).name, replace=True)
@@ -151,8 +153,7 @@ def rows_of(dataset: dict[str, Any], limit: int | None, seed_offset: int = 0, ke
     Raises:
         SkipbenchError: `limit` is below 1, or the dataset cannot be read.
     """
-    if limit is not None and limit < 1:
-        raise SkipbenchError(f"{key}={limit}; wanted 1 or more, or null for all")
+    _check_limit(limit, key)
     arguments = _arguments(dataset, seed_offset)
     if limit is not None and "size" in arguments:
         arguments["size"] = limit if arguments["size"] is None else min(limit, arguments["size"])
@@ -161,6 +162,47 @@ def rows_of(dataset: dict[str, Any], limit: int | None, seed_offset: int = 0, ke
     make = instantiate(arguments, _partial_=True)
     rows: list[Any] = make(parts=parts) if parts else make()
     return rows
+
+
+def _check_limit(limit: int | None, key: str) -> None:
+    if limit is not None and limit < 1:
+        raise SkipbenchError(f"{key}={limit}; wanted 1 or more, or null for all")
+
+
+def development(dataset: dict[str, Any], limit: int | None) -> dict[str, Any]:
+    """The dataset of a search for a run's skip set: the training split, which is the one that shots are drawn from.
+
+    A dataset without one stays as it is, and its `run_limit` holds `limit` of the run, whose rows are avoided.
+    """
+    if "parts" in dataset:
+        most = dataset["size"] if limit is None else min(limit, dataset["size"])
+        return dataset | {"parts": {task: development(part, most) for task, part in dataset["parts"].items()}}
+    if "shots_split" in dataset:
+        path, split = dataset["shots_path"], dataset["shots_split"]
+        if path != dataset["path"] if path else not dataset["path"] and split != dataset["split"]:
+            return dataset | {"path": path, "split": split}
+    once = {"samples_per_task": 1} if "samples_per_task" in dataset else {}
+    return dataset | once | {"run_limit": limit}
+
+
+def development_rows(dataset: dict[str, Any], count: int) -> tuple[list[Any], int]:
+    """The prompts of a search on what `development` returned, and how many of them the run decodes too.
+
+    Raises:
+        SkipbenchError: `count` is below 1, or the dataset cannot be read.
+    """
+    _check_limit(count, "search.prompts")
+    if "parts" in dataset:
+        found = [development_rows(part, count) for part in dataset["parts"].values()]
+        return [row for rows, _ in found for row in rows], sum(shared for _, shared in found)
+    if "run_limit" not in dataset:
+        return rows_of(dataset, count, seed_offset=1000), 0
+    run = {row.prompt for row in rows_of(dataset, dataset["run_limit"])}
+    rows = [row for row in rows_of(dataset, None, seed_offset=1000) if row.after is None]
+    rows = sorted(rows, key=lambda row: row.prompt in run)[
+        :count
+    ]  # stable: rows of the run only where others are too few
+    return rows, sum(row.prompt in run for row in rows)
 
 
 def calibration_of(plain: dict[str, Any]) -> list[Any]:

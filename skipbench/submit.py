@@ -1,10 +1,12 @@
 """The commands `submit`, `cell` and `status`: the missing cells of experiments on a cluster or on this machine, and what became of them."""
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from skipbench.runs.store import record_failure
 from skipbench.runs.terminal import Console
 from skipbench.survey import TO_RUN, Found, command_line, counts, hardware_of, key_of, read_words, survey, waves
 from skipbench.sweep import local, manifest, slurm
-from skipbench.sweep.script import parts, script
+from skipbench.sweep.script import Part, parts, script
 from skipbench.sweep.watch import HANDED_ON, WATCHED, watch
 
 TOLD = 3
@@ -40,8 +42,10 @@ def submit(arguments: Sequence[str]) -> None:
         )
     taken: set[str] = set()
     failed = False
+    gpus = local.gpus() if "workers" in hardware else None
+    each = _gpu_bytes(hardware, gpus)
     for name in names:
-        cells = survey(name, words, hardware)
+        cells = [_with_gpus(found, hardware, gpus, each) for found in survey(name, words, hardware)]
         _say(f"{name}: {counts(cells)}", only_print)
         for found in cells:
             if not found.runnable:
@@ -49,13 +53,56 @@ def submit(arguments: Sequence[str]) -> None:
         todo = [f for f in cells if f.life.state in TO_RUN and f.runnable and key_of(f) not in taken]
         taken |= {key_of(f) for f in todo}
         if todo and "workers" in hardware:
-            failed |= _run_here(name, waves(todo), hardware, only_print)
+            failed |= _run_here(name, waves(todo), hardware, gpus or [], only_print)
         elif todo:
             _submit(name, waves(todo), hardware, only_print)
         if not only_print:
             _say(f"see: {command_line('status', name, words)}", False)
     if failed:
         sys.exit(1)
+
+
+def _gpu_bytes(hardware: Mapping[str, Any], gpus: Sequence[str] | None) -> int | None:
+    """What a process can use of one GPU; `None` where cells are not told apart by it.
+
+    Args:
+        gpus: those of this machine; `None` on a cluster.
+
+    Raises:
+        SkipbenchError: more GPUs per cell than there are, or GPUs of unknown memory.
+    """
+    if hardware["gpus"] is not None:
+        if gpus is not None and not 1 <= hardware["gpus"] <= max(1, len(gpus)):
+            raise SkipbenchError(
+                f"hardware.gpus={hardware['gpus']}; wanted null, or 1 to the number of GPUs at hand, {len(gpus)}"
+            )
+        return None
+    if gpus is not None:
+        return local.gpu_bytes(gpus)
+    if hardware["gpu_memory_gib"] is None:
+        raise SkipbenchError(
+            "hardware.gpus=null asks for as many GPUs as a model needs, by hardware.gpu_memory_gib; give one of the two"
+        )
+    return int(hardware["gpu_memory_gib"] * 2**30)
+
+
+def _with_gpus(found: Found, hardware: Mapping[str, Any], gpus: Sequence[str] | None, each: int | None) -> Found:
+    """The cell with the number of its GPUs; not runnable where it cannot have them. Arguments as of `_gpu_bytes`."""
+    if found.life.state not in TO_RUN or not found.runnable:
+        return found
+    if each is None:
+        return replace(found, gpus=1 if hardware["gpus"] is None else hardware["gpus"])
+    from skipbench.bench.memory import gpus_needed
+
+    needed = gpus_needed(found.plain["model"], found.plain["dataset"], each)
+    size, device = f"{needed} GPUs of {each / 2**30:.0f} GiB", found.plain["model"]["device"]
+    if needed > 1 and device != "auto":
+        told = f"it needs {size}, and model.device={device} is one: give model.device=auto"
+    elif gpus is not None and needed > len(gpus):
+        told = f"it needs {size}; {len(gpus)} at hand"
+    else:
+        return replace(found, gpus=needed)
+    return replace(found, runnable=False, life=replace(found.life, reason=told))
 
 
 def _manifest(name: str, todo: Sequence[Found], make: bool) -> Path:
@@ -67,36 +114,49 @@ def _manifest(name: str, todo: Sequence[Found], make: bool) -> Path:
 
 def _submit(name: str, todo: Sequence[Sequence[Found]], hardware: dict[str, Any], only_print: bool) -> None:
     """`todo`: waves; the jobs of the second start when those of the first are over, however they ended."""
+    todo = [sorted(wave, key=lambda found: found.gpus) for wave in todo]  # an array asks for one number of GPUs
     folder = _manifest(name, [found for wave in todo for found in wave], make=not only_print)
     path, python, limit = folder / manifest.CELLS, hardware["python"] or sys.executable, slurm.array_limit()
     first, before, scripts = 0, list[str](), 0
-    for wave in todo:
+    for number, wave in enumerate(todo):
         jobs = []
-        for part in parts(len(wave), limit, first):
-            text = script(f"skipbench-{name}", path, part, hardware, python, Path.cwd())
+        for part, gpus in _parts(wave, limit, first):
+            text = script(f"skipbench-{name}", path, part, hardware | {"gpus": gpus}, python, Path.cwd())
             if only_print:
                 sys.stdout.write(
-                    text + ("# Submitted to start after the jobs of the scripts above.\n" if first else "")
+                    text + ("# Submitted to start after the jobs of the scripts above.\n" if number else "")
                 )
                 continue
             file, scripts = folder / f"{scripts}.sh", scripts + 1
             write_atomic(file, text)
             jobs.append(job := slurm.sbatch(file, after=before))
             manifest.add_job(folder, job, part.first, part.count)
-            _say(f"submitted: job {job}, {part.count} cells, {file}", False)
+            _say(f"submitted: job {job}, {part.count} cells{f' of {gpus} GPUs' if gpus > 1 else ''}, {file}", False)
         first, before = first + len(wave), jobs
 
 
-def _run_here(name: str, todo: Sequence[Sequence[Found]], hardware: dict[str, Any], only_print: bool) -> bool:
+def _parts(wave: Sequence[Found], limit: int, start: int) -> Iterator[tuple[Part, int]]:
+    """Arrays of at most `limit` tasks for a wave in the order of its GPUs, each with what its cells ask for."""
+    for gpus, group in itertools.groupby(wave, key=lambda found: found.gpus):
+        count = len(list(group))
+        yield from ((part, gpus) for part in parts(count, limit, start))
+        start += count
+
+
+def _run_here(
+    name: str, todo: Sequence[Sequence[Found]], hardware: dict[str, Any], gpus: Sequence[str], only_print: bool
+) -> bool:
     """Whether one of the cells failed; waves as for `_submit`."""
     cells = [found for wave in todo for found in wave]
-    slots = local.slots(hardware["workers"], local.gpus())
+    most = len(local.slots(hardware["workers"], gpus))
+    slots = local.slots(len(gpus) or most, gpus)
+    most = min(most, len(slots) // min(found.gpus for found in cells))
     if only_print:
-        sys.stdout.writelines(f"{found.name}\n" for found in cells)
+        sys.stdout.writelines(f"{f.name}{f', {f.gpus} GPUs' if f.gpus > 1 else ''}\n" for f in cells)
         return False
     folder = _manifest(name, cells, make=True)
     told = ", ".join(slot.get("CUDA_VISIBLE_DEVICES", "none") for slot in slots)
-    _say(f"{len(cells)} cells, {len(slots)} at a time, GPUs: {told}; logs in {folder}", False)
+    _say(f"{len(cells)} cells, {most} at a time, GPUs: {told}; logs in {folder}", False)
     own = [sys.executable, "-m", "skipbench", "cell", str(folder / manifest.CELLS)]
     codes: list[int] = []
 
@@ -107,7 +167,9 @@ def _run_here(name: str, todo: Sequence[Sequence[Found]], hardware: dict[str, An
 
     first = 0
     for wave in todo:
-        local.run_cells({n: [*own, str(n)] for n in range(first, first + len(wave))}, folder, slots, ended)
+        numbers = range(first, first + len(wave))
+        needs = {n: cells[n].gpus for n in numbers}
+        local.run_cells({n: [*own, str(n)] for n in numbers}, folder, slots, ended, needs, most)
         first += len(wave)
     return any(codes)
 
@@ -195,7 +257,7 @@ def status(arguments: Sequence[str]) -> None:
                 if found.life.state == state:
                     _say(f"{state:<12}{found.name}" + (f": {found.life.reason}" if found.life.reason else ""), False)
         undone |= any(f.life.state != "done" for f in cells)
-        if any(f.life.state in TO_RUN for f in cells):
+        if any(f.life.state in TO_RUN and f.runnable for f in cells):
             _say(f"to run them: {command_line('submit' if hardware else 'table', name, words)}", False)
     if undone:
         sys.exit(1)

@@ -21,13 +21,17 @@ TO_RUN = ("missing", "failed", "interrupted", "stale")
 
 @dataclass(frozen=True)
 class Found:
-    """A cell of an experiment and its state; `folder` is `None` while its search is not done."""
+    """A cell of an experiment and its state; `folder` is `None` while its search is not done.
+
+    `runnable` is False where the cell waits for something that the user has to do; `gpus` is what a job asks for.
+    """
 
     name: str
     plain: dict[str, Any]
     folder: Path | None
     life: Life
     runnable: bool = True
+    gpus: int = 1
 
 
 def survey(experiment: str, words: Sequence[str], hardware: Mapping[str, Any] | None = None) -> list[Found]:
@@ -75,9 +79,11 @@ def _with_jobs(found: Found, tasks: Sequence[manifest.Task], live: Mapping[str, 
 
 
 def key_of(found: Found) -> str:
-    """What tells a cell from others: its run's folder; before its search is done, the search's and its settings."""
+    """Identifies a cell: its run's folder, or while its skip set is missing, where that comes from and the settings."""
     if found.folder is not None:
         return found.folder.name
+    if not found.plain.get("own_search"):  # the set is searched by hand
+        return f"{found.name}, {config_hash({k: v for k, v in found.plain.items() if k not in NOT_HASHED})}"
     settings = {k: v for k, v in found.plain.items() if k in ("search", "own_search") or k not in NOT_HASHED}
     return f"search of {search_trace(found.plain).parent.name}, {config_hash(settings)}"
 
@@ -134,9 +140,9 @@ def hardware_of(words: Sequence[str]) -> dict[str, Any] | None:
 
 def _scaled(words: Sequence[str], hardware: Mapping[str, Any] | None) -> list[str]:
     """With the scale of the nodes, unless one is given: that this machine has no GPU says nothing of theirs."""
-    if any(w.startswith("scale=") for w in words) or hardware is None or "gpus" not in hardware:
+    if any(w.startswith("scale=") for w in words) or hardware is None or "workers" in hardware:
         return list(words)
-    return [*words, "scale=paper" if hardware["gpus"] else "scale=embedded"]
+    return [*words, "scale=embedded" if hardware["gpus"] == 0 else "scale=paper"]
 
 
 def counts(cells: Sequence[Found]) -> str:

@@ -40,6 +40,26 @@ def test_a_gpu_has_one_cell_at_a_time(tmp_path: Path) -> None:
         assert all(a[1] <= b[0] for a, b in zip(sorted(times), sorted(times)[1:], strict=False)), "two shared a GPU"
 
 
+@pytest.mark.parametrize(("most", "together"), [(None, 4), (1, 1)])
+def test_a_cell_has_the_gpus_that_it_needs_to_itself(most: int | None, together: int, tmp_path: Path) -> None:
+    note = "import os,time; g=os.environ['CUDA_VISIBLE_DEVICES']; print(g, time.time()); time.sleep(.2); print(time.time())"
+    needs = {1: 2, 3: 3, 4: 4}
+    codes: list[int] = []
+    places = slots(None, ["0", "1", "2", "7"])
+    commands = {n: python(note) for n in range(6)}
+    run_cells(commands, tmp_path, places, lambda number, code: codes.append(code), needs, most)
+    assert codes == [0] * 6
+    spans = []
+    for number in range(6):
+        shown, began, over = (tmp_path / f"{number}.log").read_text().split()
+        assert len(set(shown.split(","))) == needs.get(number, 1)
+        spans.append((float(began), float(over), set(shown.split(","))))
+    for i, (began, over, own) in enumerate(spans):
+        beside = [gpus for j, (b, o, gpus) in enumerate(spans) if j != i and b < over and began < o]
+        assert all(not own & gpus for gpus in beside), "two shared a GPU"
+        assert len(beside) < together
+
+
 def test_workers_and_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert slots(None, []) == [{}] and slots(3, []) == [{}, {}, {}]
     assert slots(1, ["0", "1"]) == [{"CUDA_VISIBLE_DEVICES": "0"}]

@@ -1,5 +1,6 @@
 """The models of `conf/model`: sizes against counts worked by hand, memory, planted models, and what a failed load says."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,11 @@ from huggingface_hub.errors import (
 from skipbench import cells
 from skipbench.bench import memory
 from skipbench.bench.cell import looped
-from skipbench.bench.memory import GIB, ROOM, check_memory, fitting, longest, needed_bytes
+from skipbench.bench.memory import GIB, ROOM, check_memory, fitting, gpus_needed, longest, needed_bytes
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.bench.run import load_model
 from skipbench.bench.stored import resolve, stored_path, write_stored
-from skipbench.catalogue import known_models, shape_of
+from skipbench.catalogue import known_models, model_facts, shape_of
 from skipbench.compose import compose
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
@@ -98,6 +99,43 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers(monkeypatch: pyte
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact - 1)
     with pytest.raises(SkipbenchError, match="llama2-7b"):
         check_memory(model, 64, [], known_models())
+
+
+def test_the_datasets_cut_counts_in_the_memory_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    novel = tmp_path / "novels.jsonl"
+    novel.write_text(json.dumps({"text": "word " * 200_000}) + "\n")
+    words = ["model=llama3.1-70b", "dataset=pg19", f"dataset.path={novel}", "method=uniform", f"results={tmp_path}"]
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 79 * GIB)
+
+    def reached(*_: Any) -> Any:
+        raise SkipbenchError("begun")
+
+    monkeypatch.setattr("skipbench.bench.run.run", reached)  # 70 billion weights
+    with pytest.raises(SkipbenchError, match="begun"):
+        cells.cell(compose(words))
+    with pytest.raises(SkipbenchError, match=r"cache 40\.1 GiB for about 131072 tokens"):
+        cells.cell(compose([*words, "dataset.context=null"]))
+
+
+def test_models_that_need_several_gpus_are_spread() -> None:
+    for name, facts in known_models().items():
+        if sum(needed_bytes(facts, 4096)) + ROOM > 47 * GIB:
+            assert model_facts(name)["device"] == "auto", name
+
+
+def test_gpus_by_hand() -> None:
+    def needed(model: str, dataset: str, gib: int, *words: str) -> int:
+        plain = compose([f"model={model}", f"dataset={dataset}", *words])
+        return gpus_needed(plain["model"], plain["dataset"], gib * GIB)
+
+    assert needed("llama3.1-70b", "pg19", 79) == 2  # 131.4 GiB of weights and 5.4 of cache, in 2 * (79 - 1 - 1.6)
+    longer = "dataset.context=null", "dataset.max_new_tokens=130000"
+    assert needed("llama3.1-70b", "pg19", 79, *longer) == 3  # 40.1 GiB of cache
+    assert needed("llama3.1-405b", "specbench", 79) == 6  # 381.9 GiB, 3.0 of them in a layer
+    assert needed("llama2-13b", "cnndm", 79) == needed("tiny", "mini-math", 1) == 1
+    assert needed("llama2-13b", "cnndm", 24) == 2
+    with pytest.raises(SkipbenchError, match="holds no layer"):
+        needed("llama2-70b", "cnndm", 2)
 
 
 def test_free_host_memory_is_read(tmp_path: Path) -> None:

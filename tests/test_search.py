@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from skipbench import cells, commands
+from skipbench.bench import offline
+from skipbench.compose import compose, development
 from skipbench.errors import SkipbenchError
 from skipbench.search.run import Trial, search
 from skipbench.search.space import Space
@@ -200,3 +203,76 @@ def test_protected_sublayers_are_kept_and_the_ratio_holds(name: str, ratio: floa
         strategy.register(skip, toy(skip)[0])
         tried += 1
     assert tried > 4
+
+
+def questions(path: Path, name: str, count: int) -> Path:
+    lines = [json.dumps({"question": f"{name} {i} + 1?", "answer": f"#### {i + 1}"}) for i in range(count)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def searched(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """Prompts of a search on questions as GSM8K has them, the settings in its trace, and the stored set."""
+    seen: list[str] = []
+    prepare = offline.prepare
+
+    def spy(lm: Any, tokenizer: Any, rows: Any, dataset: Any) -> Any:
+        seen.extend(row.prompt for row in rows)
+        return prepare(lm, tokenizer, rows, dataset)
+
+    monkeypatch.setattr(offline, "prepare", spy)
+    results = next(Path(w.partition("=")[2]) for w in words if w.startswith("results="))
+    small = ["search.strategy=random", "search.iterations=1", "search.prompts=4", "search.max_new_tokens=2"]
+    commands.command("search", ["method=self-sd", "dataset=gsm8k", *small, *words])
+    (trace,) = results.glob("search/*/trace.jsonl")
+    (stored,) = results.glob("skip_sets/*.json")
+    return seen, json.loads(trace.read_text().splitlines()[0])["settings"], json.loads(stored.read_text())
+
+
+def test_a_search_draws_from_the_training_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test, train = questions(tmp_path / "test.jsonl", "test", 6), questions(tmp_path / "train.jsonl", "train", 6)
+    words = [f"dataset.path={test}", f"dataset.shots_path={train}", "dataset.shots=1", f"results={tmp_path}"]
+    prompts, settings, stored = searched(words, monkeypatch)
+    asked = [prompt.rpartition("Question: ")[2] for prompt in prompts]
+    assert len(set(asked)) == 4 and all(question.startswith("train ") for question in asked)
+    (shot,) = {prompt.partition("Question: ")[2].partition("?")[0] for prompt in prompts}
+    assert not any(question.startswith(shot) for question in asked), "a prompt holds its own answer"
+    assert settings["dataset"]["path"] == stored["settings"]["dataset"]["path"] == str(train)
+
+
+@pytest.mark.parametrize(("limit", "shared"), [(6, 0), (8, 2)])
+def test_without_a_training_split_a_search_avoids_the_rows_of_the_run(
+    limit: int, shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"dataset.path={questions(tmp_path / 'all.jsonl', 'all', 10)}", "dataset.prompt=self-sd", f"limit={limit}"]
+    words += [f"results={tmp_path}"]
+    prompts, settings, stored = searched(words, monkeypatch)
+    run = {row.prompt for row in cells.rows_of(compose(["dataset=gsm8k", *words])["dataset"], limit)}
+    assert len(prompts) == 4 and len(run & set(prompts)) == shared
+    for record in (settings, stored["settings"]):
+        assert record.get("prompts_shared_with_run", 0) == shared
+    assert ("decoded by the run, too" in capsys.readouterr().out) == bool(shared)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("cnndm", "train"),
+        ("pg19", "train"),
+        ("mmlu-pro", "test"),
+        *((n, None) for n in ("aime25", "mt-bench", "specbench")),
+    ],
+)
+def test_where_a_search_draws_from(name: str, split: str | None) -> None:
+    dataset = compose([f"dataset={name}"])["dataset"]
+    drawn = development(dataset, 20)
+    if split is None:
+        assert drawn.get("split") == dataset.get("split") and drawn["run_limit"] == 20
+    else:
+        assert drawn["split"] == split != dataset["split"]
+
+
+def test_a_search_of_a_stream_has_the_training_splits_of_its_parts() -> None:
+    parts = development(compose(["dataset=stream"])["dataset"], 7)["parts"]
+    assert parts["summarization"]["split"] == "train" and "run_limit" not in parts["summarization"]
+    assert parts["instruction"]["run_limit"] == 7

@@ -24,6 +24,7 @@ from skipbench.catalogue import CONF, known_hardware, known_models, places
 from skipbench.cells import finish, search_trace
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.grid import experiments
 from skipbench.runs.files import acquire
 from skipbench.runs.life import life_of
 from skipbench.runs.reading import MOST_BYTES
@@ -443,3 +444,116 @@ def test_a_search_that_cannot_be_read_is_of_its_cell_alone(tmp_path: Path) -> No
     found = survey(words[0], words[1:])
     (bad,) = (f for f in found if f.life.state == "failed")
     assert str(trace) in str(bad.life.reason) and not bad.runnable and len(found) == 2
+SIZES = ["clasp-table1", "models=llama3-70b,llama3-8b", "method=swift", "decoding.temperature=0.0"]
+
+
+def asked(shown: str) -> list[tuple[str | None, str, str]]:
+    """GPUs, tasks and first cell of each script that was printed."""
+    found = []
+    for made in shown.split("#!/bin/bash\n")[1:]:
+        words = options(made)
+        found.append((words.get("--gres"), words["--array"], made.partition('"$((')[2].partition(" +")[0]))
+    return found
+
+
+def test_a_job_asks_for_the_gpus_that_its_models_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(*words: str) -> tuple[list[tuple[str | None, str, str]], str]:
+        submit([*SIZES, f"results={tmp_path}", "scale=paper", "--print", *words])
+        said = capsys.readouterr()
+        return asked(said.out), said.err
+
+    assert shown("hardware=slurm-a100")[0] == [("gpu:a100:1", "0-0", "0"), ("gpu:a100:2", "0-0", "1")]
+    four = ("gpu:a6000:4", "0-0", "1")  # 134.0 GiB with the cache, in 47 - 1 - 1.6 each, since a layer stays whole
+    assert shown("hardware=slurm-a6000")[0] == [("gpu:a6000:1", "0-0", "0"), four]
+    assert shown("hardware=slurm-a100", "hardware.gpus=4")[0] == [("gpu:a100:4", "0-1", "0")]
+    small = "hardware=slurm-a100", "hardware.gpu=t4", "hardware.gpu_memory_gib=8"
+    scripts, aside = shown(*small)
+    assert len(scripts) == 1 and "not submitted: llama3-8b/swift/specbench: it needs 3 GPUs of 8 GiB" in aside
+    assert "give model.device=auto" in aside
+    with pytest.raises(SkipbenchError, match="gpu_memory_gib"):
+        shown("hardware=slurm-a100", "hardware.gpu_memory_gib=null")
+
+
+def test_arrays_hold_the_cells_that_need_their_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "sbatch"  # what a machine without Slurm lacks
+    tool.write_text(f"#!/bin/sh\necho x >> {tmp_path}/sent; wc -l < {tmp_path}/sent\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    submit([*SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
+    folder = tmp_path / "submit" / "clasp-table1-1"
+    cells = [json.loads(line)["plain"]["model"]["name"] for line in (folder / "cells.jsonl").read_text().splitlines()]
+    jobs = [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
+    gpus = [options((folder / f"{n}.sh").read_text())["--gres"] for n in range(len(jobs))]
+    found = {g: cells[job["first"] : job["first"] + job["count"]] for g, job in zip(gpus, jobs, strict=True)}
+    assert found == {"gpu:a100:1": ["llama3-8b"], "gpu:a100:2": ["llama3-70b"]}
+
+
+def test_here_cells_take_the_gpus_that_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = tmp_path / "nvidia-smi"  # what a machine without a GPU lacks
+    tool.write_text("#!/bin/sh\necho '0, GPU-a, 81920'; echo '1, GPU-b, 81920'; echo '2, GPU-c, 24576'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def shown(visible: str, *words: str) -> tuple[list[str], str]:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        submit([*SIZES, f"results={tmp_path}", "hardware=local", "scale=paper", "--print", *words])
+        said = capsys.readouterr()
+        return sorted(said.out.splitlines()), said.err
+
+    names = ["llama3-70b/swift/specbench", "llama3-8b/swift/specbench"]
+    assert shown("0,GPU-b")[0] == [f"{names[0]}, 2 GPUs", names[1]]
+    assert shown("0,1", "hardware.gpus=1")[0] == names
+    only, aside = shown("1")
+    assert only == names[1:] and f"not submitted: {names[0]}: it needs 2 GPUs of 79 GiB; 1 at hand" in aside
+    with pytest.raises(SkipbenchError, match=r"hardware\.gpus=3; wanted null, or 1 to the number of GPUs at hand, 2"):
+        shown("0,1", "hardware.gpus=3")
+
+
+def printed_and_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str, str]:
+    """Output and error output of `submit --print`, and what `status` says."""
+    submit([*words, "hardware=slurm-a100", "--print"])
+    shown = capsys.readouterr()
+    with pytest.raises(SystemExit):
+        status([*words, "scale=paper"])
+    return shown.out, shown.err, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("clasp-table1", "llama3-8b"),
+        ("self-sd-table14", "codellama-13b-instruct"),
+        ("self-sd-table15", "codellama-34b"),
+    ],
+)
+def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
+    name: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [name, f"models={model}", f"results={tmp_path}"]
+    shown, aside, told = printed_and_told([*words, "method=vanilla,self-sd"], capsys)
+    assert shown.startswith("#!/bin/bash\n")
+    waiting = f"{model}/self-sd/"
+    for line in (f"not submitted: {waiting}", f"missing     {waiting}"):
+        (found, *_) = [said for said in (aside + told).splitlines() if said.startswith(line)]
+        assert "python -m skipbench search method=self-sd" in found
+        command = shlex.split(found.partition("search one: ")[2])
+    advised = compose(command[4:])
+    (plain, *_) = [f.plain for f in survey(name, [*words[1:], "scale=paper", "method=self-sd"])]
+    for part in ("model", "method"):
+        assert advised[part] == plain[part]
+    assert all(advised["dataset"][key] == plain["dataset"][key] for key in ("name", "prompt"))
+    assert advised["search"]["iterations"] == 1000 and advised["results"] == plain["results"]
+    assert "to run them: " in told
+    with pytest.raises(SystemExit):
+        status([*words, "method=self-sd", "scale=paper"])
+    assert "to run them: " not in capsys.readouterr().out, "no command runs what waits for the user"
+
+
+@pytest.mark.experiments
+@pytest.mark.parametrize("name", experiments())
+def test_every_experiment_prints_and_tells(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown, aside, told = printed_and_told([name, f"results={tmp_path}"], capsys)
+    assert f"{name}: " in told and "0 failed" in told
+    assert shown.startswith("#!/bin/bash\n") or "0 cells" in aside

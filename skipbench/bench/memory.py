@@ -8,11 +8,12 @@ import torch
 
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.data.rows import Row
-from skipbench.errors import NotHereError
+from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.lm.shape import BYTES, Shape
 
 GIB = 2**30
 ROOM = GIB  # beside weights and cache: activations, logits, the CUDA context
+PROMPT_TOKENS = 8192  # room for a prompt whose dataset is not read yet
 TEXT_PER_TOKEN = 4  # characters; English text under the papers' tokenizers has 4 to 5
 GPUS = {"A100 40 GB": 39 * GIB, "A6000": 47 * GIB, "A100 80 GB, A800, H100": 79 * GIB, "H200": 139 * GIB}
 """Usable bytes of the papers' GPU classes, smallest first."""
@@ -40,8 +41,46 @@ def fitting(models: Facts, memory: int, tokens: int) -> list[str]:
     return sorted((n for n in sizes if sizes[n] <= memory), key=lambda n: (sizes[n], n))
 
 
-def check_memory(model: dict[str, Any], max_new_tokens: int, rows: Sequence[Row], models: Facts) -> None:
+def gpus_needed(model: Mapping[str, Any], dataset: Mapping[str, Any], each: int) -> int:
+    """GPUs of `each` usable bytes for a cell, before its dataset is read; 1 for a model on the CPU or of unknown size.
+
+    Prompts are taken to fill `dataset.context`, or to have `PROMPT_TOKENS`.
+    """
+    if model["architecture"] is None or model["device"] == "cpu":
+        return 1
+    tokens = min(PROMPT_TOKENS + dataset["max_new_tokens"], _context(model, dataset["context"]))
+    if dataset["context"] is not None:
+        tokens = _context(model, dataset["context"])
+    return _gpus(model, tokens, each)
+
+
+def _gpus(model: Mapping[str, Any], tokens: int, each: int) -> int:
+    """GPUs that hold weights and what comes beside them; a layer lies whole on one of several GPUs, so one may stay half empty."""
+    weights, cache = needed_bytes(model, tokens)
+    total = weights + max(cache, _calibration_bytes(model))
+    if total + ROOM <= each:
+        return 1
+    usable = each - ROOM - weights // model["architecture"]["layers"]
+    if usable <= 0:
+        raise SkipbenchError(
+            f"a GPU of {_gib(each)} holds no layer of {model['name']}; is hardware.gpu_memory_gib right?"
+        )
+    return max(2, -(-total // usable))
+
+
+def _context(model: Mapping[str, Any], cut: int | None) -> int:
+    """Tokens that prompt and output have together: the model's context, or the dataset's where it is cut shorter."""
+    context = int(model["architecture"]["context"])
+    return context if cut is None else min(cut, context)
+
+
+def check_memory(
+    model: dict[str, Any], max_new_tokens: int, rows: Sequence[Row], models: Facts, context: int | None = None
+) -> None:
     """Refuses a model of known sizes that does not fit its device.
+
+    Args:
+        context: `dataset.context`, to which prompts are cut.
 
     Raises:
         NotHereError: weights, cache and room are more than is free, with the numbers and the models that would fit.
@@ -51,10 +90,10 @@ def check_memory(model: dict[str, Any], max_new_tokens: int, rows: Sequence[Row]
     free = free_bytes(model["device"])
     if free is None:
         return
-    tokens = longest(rows, max_new_tokens, model["architecture"]["context"])
+    tokens = longest(rows, max_new_tokens, _context(model, context))
     weights, cache = needed_bytes(model, tokens)
     pruned = model.get("sparsity", "none") != "none"
-    texts = _calibration_bytes(model) if pruned else 0
+    texts = _calibration_bytes(model)
     rest = max(cache, texts)  # the texts go before the run's cache comes
     if weights + rest + ROOM <= free:
         return
@@ -71,6 +110,8 @@ def check_memory(model: dict[str, Any], max_new_tokens: int, rows: Sequence[Row]
 
 def _calibration_bytes(model: Mapping[str, Any]) -> int:
     """Hidden states of all calibration texts, which Wanda takes through the layers together; zeros in weights save nothing."""
+    if model.get("sparsity", "none") == "none":
+        return 0
     tokens = min(model["calibration"]["tokens"], model["architecture"]["context"])
     bytes_each = Shape(**model["architecture"]).hidden * BYTES[model["dtype"]]
     return int(model["calibration"]["rows"] * tokens * bytes_each)
@@ -140,8 +181,7 @@ def gpu_lines(models: Facts, tokens: int) -> list[str]:
         seen |= set(new)
     each = GPUS["A100 80 GB, A800, H100"]
     for name in sorted(set(models) - seen):
-        gpus = -(-sum(needed_bytes(models[name], tokens)) // (each - ROOM))
-        lines.append(f"note     {name} takes {gpus} GPUs of 80 GB")
+        lines.append(f"note     {name} takes {_gpus(models[name], tokens, each)} GPUs of 80 GB")
     return lines
 
 

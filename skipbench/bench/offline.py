@@ -26,11 +26,13 @@ def search_skip_set(
     console: Console,
     store: bool = True,
     calibration: Sequence[Row] = (),
+    shared: int = 0,
 ) -> Trial:
     """Searches the set that decodes the development rows fastest, and stores it under the results folder.
 
     Args:
-        rows: development prompts; they must not be those of a run that is reported.
+        rows: development prompts, of the training split, or of rows that the run leaves out.
+        shared: how many of them the run decodes too, for want of others; the trace and the stored set say so.
         calibration: rows for `load_model`.
         store: whether `method.skip=stored` means the best set from now on.
 
@@ -46,6 +48,14 @@ def search_skip_set(
     prompts = [p.ids for p in prepare(lm, tokenizer, first, dataset)]
     goal = objective(lm, prompts, options["max_new_tokens"], eos_ids(lm), make_stop)
     folder, settings = search_folder(config)
+    if shared:
+        settings |= {"prompts_shared_with_run": shared}
+        console.print(
+            f"{shared} of {len(prompts)} prompts of this search are decoded by the run, too: "
+            f"dataset {dataset['name']} has no training split and too few other rows",
+            highlight=False,
+            soft_wrap=True,
+        )
     made = {k: options[k] for k in ("seed", "ratio", "protect", "init", "rounded", "tol")}
     start = SkipSet.parse(options["start"], lm.layers)
     strategy = make_strategy(options["strategy"], lm.layers, **made, start=start if start.skipped else None)

@@ -84,6 +84,6 @@ def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str
     if model["sets"].get(method):
         return str(model["sets"][method])
     raise NotHereError(
-        f"method.skip=stored, but no skip set of {method} is stored for model {model['name']!r} in {searched.parent}; search one with "
-        f"'python -m skipbench search method={method} model=...', or give it: 'method.skip=\"attn:1,2;mlp:3\"'"
+        f"method.skip=stored, but no skip set of {method} is stored for model {model['name']!r} in {searched.parent}; "
+        f"give one, as in 'method.skip=\"attn:1,2;mlp:3\"'"
     )

@@ -74,6 +74,7 @@ class HubDataset(Dataset):
     shuffle: bool = II("variant:shuffle,true")
     shots: int = II("variant:shots,0")
     shots_split: str = "train"
+    """Where shots come from, and the prompts of a search; the same as `split` where there is no other."""
     shots_path: str | None = None
 
 

@@ -29,7 +29,10 @@ class Slurm:
     constraint: str | None = None
     gpu: str | None = None
     """Slurm's name of a GPU type; null takes any."""
-    gpus: int = 0
+    gpus: int | None = 0
+    """GPUs per cell; null: as many as its model needs, by `gpu_memory_gib`."""
+    gpu_memory_gib: float | None = None
+    """What a process can use of the memory of one GPU."""
     cpus: int = 1
     memory: str | None = None
     time: str | None = None
@@ -56,4 +59,6 @@ class Local:
 
     name: str = "local"
     workers: int | None = None
-    """Cells at once; null: one a GPU, or one where there is none. Without GPUs several disturb each other's timings."""
+    """Cells at once; null: as many as the GPUs allow, or one without GPUs, where several disturb each other's timings."""
+    gpus: int | None = None
+    """GPUs per cell; null: as many as its model needs."""

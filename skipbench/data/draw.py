@@ -44,7 +44,7 @@ def draw(
 
     With `shuffle` rows are taken in the order of `datasets.Dataset.shuffle(seed)`, which is NumPy's PCG64 permutation,
     so that a complete local file gives the sample that the hub gives. Shots are drawn alike from `shots_split` or
-    `shots_path`; a local file alone gives its first rows as shots, and they are left out of the sample.
+    `shots_path`; a local file alone gives its first rows as shots. Rows that serve as shots are left out of the sample.
 
     Args:
         kinds: type of each field; `where["columns"]` names the column that holds it.
@@ -61,7 +61,7 @@ def draw(
     if unknown:
         raise SkipbenchError(f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column")
     rows = _read(kinds, where, where["split"], path, may_be_empty)
-    first = 0  # rows of a local file that serve as shots
+    first = drawn = 0  # rows that serve as shots: at the start of a local file, and at the start of the order
     examples: list[dict[str, Any]] = []
     if shots and path is not None and where["shots_path"] is None:
         if len(rows) <= shots:
@@ -76,8 +76,10 @@ def draw(
         if len(train) < shots:
             raise SkipbenchError(f"dataset.shots={shots}, but there are only {len(train)} rows to draw them from")
         examples = [_fields(train[i], kinds, where) for i in order(len(train), where)[:shots]]
+        if path == where["shots_path"] and (path or where["split"] == where["shots_split"]):
+            drawn = shots
     sample = []
-    for place in order(len(rows) - first, where)[:size]:
+    for place in order(len(rows) - first, where)[drawn:][:size]:
         fields = _fields(rows[first + place], kinds, where)
         sample.append(Drawn(first + place, fields, _digest([fields, *examples])))
     return sample, examples

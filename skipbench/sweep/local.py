@@ -1,6 +1,5 @@
-"""A queue of cells on this machine: each GPU has one of them at a time, and without GPUs one runs after another."""
+"""A queue of cells on this machine: a cell has its GPUs, one or several, to itself; without GPUs one cell runs after another."""
 
-import contextlib
 import os
 import queue
 import subprocess
@@ -10,6 +9,8 @@ from pathlib import Path
 
 from skipbench.errors import SkipbenchError
 
+RESERVED = 2**30
+"""Bytes of a GPU that the driver counts and no process gets."""
 Ended = Callable[[int, int], None]
 """Told of every cell its number and exit status."""
 
@@ -19,12 +20,26 @@ def gpus() -> list[str]:
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None:
         return [name.strip() for name in seen.split(",") if name.strip()]
+    listed = [line for line in _driver("--list-gpus") if line.startswith("GPU ")]  # the parts of one are indented
+    return [str(number) for number in range(len(listed))]
+
+
+def gpu_bytes(found: Sequence[str]) -> int | None:
+    """What a process can use of the smallest of the GPUs; `None` where the driver does not say, as of a part of one (MIG)."""
+    sizes = {}
+    for line in _driver("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
+        index, uuid, mib = (word.strip() for word in line.split(","))
+        sizes |= {name: int(mib) for name in found if name == index or (name[0] == "G" and uuid.startswith(name))}
+    return min(sizes.values()) * 2**20 - RESERVED if sizes.keys() == set(found) and sizes else None
+
+
+def _driver(*words: str) -> list[str]:
+    """Lines of the driver's own tool; none where it is not there or does not answer."""
     try:
-        said = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60, check=True)
+        said = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    listed = [line for line in said.stdout.splitlines() if line.startswith("GPU ")]  # the parts of one are indented
-    return [str(number) for number in range(len(listed))]
+    return said.stdout.splitlines()
 
 
 def slots(workers: int | None, found: Sequence[str]) -> list[dict[str, str]]:
@@ -42,15 +57,25 @@ def slots(workers: int | None, found: Sequence[str]) -> list[dict[str, str]]:
 
 
 def run_cells(
-    commands: Mapping[int, Sequence[str]], logs: Path, places: Sequence[dict[str, str]], ended: Ended
+    commands: Mapping[int, Sequence[str]],
+    logs: Path,
+    places: Sequence[dict[str, str]],
+    ended: Ended,
+    needs: Mapping[int, int] | None = None,
+    most: int | None = None,
 ) -> None:
-    """Runs every command, each known by a number, as many at a time as there are places; what they print goes to `logs`/NUMBER.log.
+    """Runs every command, each known by a number, as many at a time as places allow; what they print goes to `logs`/NUMBER.log.
 
     An exception, such as that of Ctrl-C or of a signal, ends the processes by SIGTERM, and waits for them.
+
+    Args:
+        needs: places of a command, 1 where it is not there and never more than there are. Those that need most go first.
+        most: commands at a time, however many places are left.
     """
-    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in commands:
-        todo.put(number)
+    places_of = dict.fromkeys(commands, 1) | dict(needs or {})
+    todo = sorted(commands, key=lambda number: -places_of[number])
+    free = list(range(len(places)))
+    changed = threading.Condition()
     over: queue.SimpleQueue[tuple[int, int] | OSError] = queue.SimpleQueue()
     running: dict[int, subprocess.Popen[bytes]] = {}
     starting = threading.Lock()  # held by whoever starts a process, and for ever by whoever wants no more of them
@@ -63,16 +88,28 @@ def run_cells(
             )
         return running[number]
 
-    def work(place: dict[str, str]) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                number = todo.get_nowait()
-                try:
-                    over.put((number, start(number, place).wait()))
-                except OSError as error:
-                    over.put(error)
+    def next_of() -> int | None:
+        return next((number for number in todo if places_of[number] <= len(free)), None)
 
-    workers = [threading.Thread(target=work, args=[place], daemon=True) for place in places]
+    def work() -> None:
+        while True:
+            with changed:
+                changed.wait_for(lambda: not todo or next_of() is not None)
+                number = next_of()
+                if number is None:
+                    return
+                todo.remove(number)
+                taken = [free.pop(0) for _ in range(places_of[number])]
+            try:
+                over.put((number, start(number, _joined([places[i] for i in taken])).wait()))
+            except OSError as error:
+                over.put(error)
+            with changed:
+                free.extend(taken)
+                free.sort()  # neighbours stay together
+                changed.notify_all()
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(most or len(places))]
     for worker in workers:
         worker.start()
     try:
@@ -88,3 +125,8 @@ def run_cells(
         for process in running.values():
             process.wait()
         raise
+
+
+def _joined(places: Sequence[dict[str, str]]) -> dict[str, str]:
+    """One environment that shows the GPUs of all these places."""
+    return {key: ",".join(place[key] for place in places) for key in places[0]}

@@ -60,8 +60,8 @@ def setup(hardware: Mapping[str, Any]) -> list[str]:
 
 
 def gres(hardware: Mapping[str, Any]) -> str | None:
-    """The GPUs in Slurm's words, as `gpu:a100:1`; `None` for none."""
-    gpus = _number(hardware, "gpus", 0)
+    """The GPUs in Slurm's words, as `gpu:a100:1`; `None` for none. Where `gpus` is null, whatever the model, it is one."""
+    gpus = 1 if hardware["gpus"] is None else _number(hardware, "gpus", 0)
     return ":".join(["gpu", *filter(None, [hardware["gpu"]]), str(gpus)]) if gpus else None
 
 
