@@ -169,13 +169,22 @@ def _status(state: str, error: str | None) -> str:
 
 
 def record_failure(folder: Path, reason: str) -> None:
-    """Leaves `failed` in the folder of a run that did not get as far as opening it; not while another process has it."""
+    """Leaves `failed` in the folder of a run that did not get as far as opening it.
+
+    A run that is done, or that another process has, stays as it is.
+    """
     with contextlib.suppress(SkipbenchError, OSError):
         lock = acquire(folder)
         try:
-            write_atomic(folder / "status.json", _status("failed", reason))
+            if not is_done(folder):
+                write_atomic(folder / "status.json", _status("failed", reason))
         finally:
             os.close(lock)
+
+
+def is_done(folder: Path) -> bool:
+    """Whether `status.json` says that every sample of the run is there. Raises SkipbenchError if it cannot be read."""
+    return (read_json(folder / "status.json", Status) or {}).get("state") == "done"
 
 
 def load_run(folder: Path) -> dict[str, Any]:
