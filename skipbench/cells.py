@@ -75,15 +75,17 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
 
 
 def checked_run(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The record of a cell as `load_run` gives it, checked to be of today's weights and method.
+    """The record of a cell as `load_run` gives it, checked to be of today's weights and method, and whole if it is done.
 
     Raises:
-        SkipbenchError: it is of others, or cannot be read.
+        SkipbenchError: it is of others, cannot be read, or lost samples.
     """
     from skipbench.runs.fingerprint import refuse_other
-    from skipbench.runs.store import load_run
+    from skipbench.runs.store import load_run, read_samples
 
     state = load_run(folder)
+    if (state["status"] or {}).get("state") == "done":
+        read_samples(folder / "samples.jsonl")
     refuse_other(folder, settings["model"], settings["method"])
     return state
 
