@@ -45,6 +45,7 @@ print(f"import {loaded - began:.2f} s, table of {len(chosen)} runs {told - loade
 def make(run: Path, results: Path, runs: int, samples: int) -> None:
     """Run folders that the index takes for real ones."""
     config = yaml.safe_load((run / "config.yaml").read_text())
+    metrics = json.loads((run / "metrics.json").read_text())
     lines = [line.split(",", 1)[1] for line in (run / "samples.jsonl").read_text().splitlines()]
     text = "".join(f'{{"index":{i},{lines[i % len(lines)]}\n' for i in range(samples))
     for seed in range(runs):
@@ -56,8 +57,9 @@ def make(run: Path, results: Path, runs: int, samples: int) -> None:
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         (folder / "samples.jsonl").write_text(text)
-        for name in ("provenance.json", "metrics.json", "status.json"):
+        for name in ("provenance.json", "status.json"):
             shutil.copy(run / name, folder)
+        (folder / "metrics.json").write_text(json.dumps(metrics | {"samples": samples}))
 
 
 def timed(command: list[str]) -> str:

@@ -17,6 +17,7 @@ from skipbench.runs.terminal import Console
 NOT_HASHED = (
     "results",
     "dry_run",
+    "fresh",
     "search",
     "profile",
     "own_search",
@@ -34,14 +35,16 @@ def finish(plain: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     """Settings with the stored set filled in, and the run's folder, named by their hash.
 
     Raises:
-        NotHereError: no set is stored, or the cell's own search is not done.
+        NotHereError: no set is stored, or the cell's own search is not done or of other weights.
     """
-    from skipbench.bench.stored import best_of_trace, hashed_model, resolve
+    from skipbench.bench.stored import best_of_trace, hashed_model, other_weights, resolve
     from skipbench.runs.provenance import config_hash, run_name
 
     results = Path(plain["results"])
     method = dict(plain["method"])
     if plain.get("own_search"):
+        if other := other_weights(search_trace(plain), plain["model"]):
+            raise NotHereError(other)
         method["skip"] = best_of_trace(search_trace(plain), plain["search"]["iterations"])
         if method["skip"] is None:
             raise NotHereError(f"its search of {plain['search']['iterations']} sets is not done yet")
@@ -103,14 +106,30 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
     }
 
 
+def checked_run(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The record of a cell as `load_run` gives it, checked to be of today's weights and method, and whole if it is done.
+
+    Raises:
+        SkipbenchError: it is of others, cannot be read, or lost samples.
+    """
+    from skipbench.runs.fingerprint import refuse_other
+    from skipbench.runs.store import load_run, read_samples
+
+    state = load_run(folder)
+    if (state["status"] or {}).get("state") == "done":
+        read_samples(folder / "samples.jsonl")
+    refuse_other(folder, settings["model"], settings["method"])
+    return state
+
+
 def cell(plain: dict[str, Any], show: bool = True) -> bool:
     """Runs one cell and prints its table. Returns whether every sample is sound.
 
     Raises:
-        SkipbenchError: a value that cannot be used, or samples that failed.
+        SkipbenchError: a value that cannot be used, samples that failed, or a record of other weights or method code.
     """
     from skipbench.report.cell import markdown_cell, render_cell
-    from skipbench.runs.files import write_atomic
+    from skipbench.runs.files import set_aside, write_atomic
     from skipbench.runs.store import load_run
     from skipbench.scoring.execute import waits_for_score
 
@@ -118,7 +137,16 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
         return True
     settings, folder = finish(plain)
     make_method = method_of(settings["method"])
-    state = load_run(folder)
+    if plain["fresh"] and not plain["dry_run"]:
+        set_aside(folder)
+    state = load_run(folder) if plain["fresh"] else checked_run(settings, folder)
+    if state["provenance"] and "weights_sha256" not in state["provenance"]:
+        console.print(
+            f"{folder}: an earlier version began it, without fingerprints of weights and method code; they are not checked",
+            style="dim",
+            highlight=False,
+            soft_wrap=True,
+        )
     metrics = state["metrics"] if (state["status"] or {}).get("state") == "done" else None
     if metrics is None and not plain["dry_run"]:
         from skipbench.bench.memory import check_memory
@@ -159,11 +187,14 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
 
 def _searched(plain: dict[str, Any]) -> bool:
     """Searches the set of a cell whose set is of its own search; False where a dry run leaves it at that."""
-    from skipbench.bench.stored import best_of_trace
+    from skipbench.bench.stored import best_of_trace, other_weights
 
     options, trace = plain["search"], search_trace(plain)
     plain = plain | {"dataset": plain["own_search"]}
-    if best_of_trace(trace, options["iterations"]) is not None:
+    other = other_weights(trace, plain["model"])
+    if other and not plain["fresh"]:
+        raise SkipbenchError(other)
+    if not other and best_of_trace(trace, options["iterations"]) is not None:
         return True
     if plain["dry_run"]:
         console.print(

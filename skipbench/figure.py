@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.catalogue import choices, paper_side
-from skipbench.cells import cell, console, finish, search_trace
+from skipbench.cells import cell, checked_run, console, finish, search_trace
 from skipbench.errors import SkipbenchError
 from skipbench.grid import Cell
 from skipbench.runs.files import write_atomic
@@ -106,7 +106,9 @@ def run_of(planned: Cell, plain: dict[str, Any]) -> "Run":
     from skipbench.bench.stored import seconds_of_trace
     from skipbench.report.figures.runs import Search, read_run
 
-    folder, search = finish(plain)[1], None
+    settings, folder = finish(plain)
+    checked_run(settings, folder)
+    search = None
     if plain.get("own_search"):
         sets = plain["search"]["iterations"]
         seconds = seconds_of_trace(search_trace(plain), sets)

@@ -40,6 +40,10 @@ def submit(arguments: Sequence[str]) -> None:
         raise SkipbenchError(
             f"submit needs hardware=NAME, one of: {', '.join(places())}; or a file of your own in conf/hardware"
         )
+    if any(w.startswith("fresh=") for w in words):
+        raise SkipbenchError(
+            "submit takes no fresh=: a job that is requeued would start anew each time; use results=FOLDER, or table"
+        )
     taken: set[str] = set()
     failed = False
     gpus = local.gpus() if "workers" in hardware else None

@@ -11,6 +11,7 @@ from skipbench.catalogue import choices, places
 from skipbench.cells import NOT_HASHED, finish, search_trace
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.runs.fingerprint import refuse_other
 from skipbench.runs.life import STALE_S, STATES, Life, life_of
 from skipbench.runs.provenance import config_hash
 from skipbench.sweep import manifest, slurm
@@ -49,8 +50,11 @@ def survey(experiment: str, words: Sequence[str], hardware: Mapping[str, Any] | 
     for _, plain in grid(experiment, own):
         name = "/".join(str(plain[k]["name"]) for k in ("model", "method", "dataset"))
         try:
-            folder: Path | None = finish(plain)[1]
-            life, runnable = life_of(folder, live, stale_s) if folder else Life("missing"), True
+            settings, path = finish(plain)
+            folder: Path | None = path
+            life, runnable = life_of(path, live, stale_s), True
+            if life.state == "done":
+                life, runnable = _unchanged(life, settings, path)
         except NotHereError as error:
             folder, runnable = None, bool(plain.get("own_search"))
             life = Life("missing", str(error))
@@ -64,6 +68,15 @@ def survey(experiment: str, words: Sequence[str], hardware: Mapping[str, Any] | 
         key = key_of(found)
         cells.setdefault(key, replace(found, life=_with_jobs(found, sent.get(key, []), live)))
     return list(cells.values())
+
+
+def _unchanged(life: Life, settings: dict[str, Any], folder: Path) -> tuple[Life, bool]:
+    """The life of a done run and whether to submit it: one of other weights or method code failed, and would again."""
+    try:
+        refuse_other(folder, settings["model"], settings["method"])
+    except SkipbenchError as error:
+        return Life("failed", str(error)), False
+    return life, True
 
 
 def _with_jobs(found: Found, tasks: Sequence[manifest.Task], live: Mapping[str, str] | None) -> Life:

@@ -1,5 +1,6 @@
 """The command `table`: runs what is missing of experiments, then writes their tables from the records alone."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.catalogue import choices, paper_side
-from skipbench.cells import cell, console, finish, to_score
+from skipbench.cells import cell, checked_run, console, finish, to_score
 from skipbench.compose import compose
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.grid import Cell, plan
@@ -17,7 +18,7 @@ from skipbench.report.published import paper_of
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import engine_text
 from skipbench.runs.record import Sample
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.store import read_samples
 from skipbench.runs.terminal import Console
 
 Run = dict[str, Any]
@@ -127,13 +128,13 @@ def _one(name: str, overrides: list[str], own: dict[str, str], only: bool) -> li
             console.print(
                 f"{name}, cell {len(unique) + 1} of {len(todo)}: {_named(one)}", highlight=False, soft_wrap=True
             )
-            try:
-                _run(plain)
-            except NotHereError as error:
-                reason = str(error)
-            except Exception as error:  # the next cells do not depend on it
-                reason = str(error) if isinstance(error, SkipbenchError) else f"{type(error).__name__}: {error}"
-                failed.append(f"{name}, {_named(one)}: {reason}")
+        try:
+            _run(plain, only)
+        except NotHereError as error:
+            reason = str(error)
+        except Exception as error:  # the next cells do not depend on it
+            reason = str(error) if isinstance(error, SkipbenchError) else f"{type(error).__name__}: {error}"
+            failed.append(f"{name}, {_named(one)}: {reason}")
         unique[key] = plain, reason
     if any(plain["dry_run"] for plain, _ in unique.values()):
         return failed
@@ -145,13 +146,13 @@ def _one(name: str, overrides: list[str], own: dict[str, str], only: bool) -> li
     return failed
 
 
-def _run(plain: dict[str, Any]) -> None:
-    """Runs a cell, unless its records say that it is done: that needs neither torch nor the dataset."""
-    try:
-        done = (load_run(finish(plain)[1])["status"] or {}).get("state") == "done"
-    except NotHereError:
-        done = False
-    if plain["dry_run"] or not done:
+def _run(plain: dict[str, Any], only: bool) -> None:
+    """Runs a cell, unless its records say that it is done: that needs neither torch nor the dataset. `only` checks these."""
+    done = False
+    if only or not plain["fresh"]:
+        with contextlib.suppress(NotHereError):
+            done = (checked_run(*finish(plain))["status"] or {}).get("state") == "done"
+    if not only and (plain["dry_run"] or not done):
         cell(plain, show=False)
 
 
@@ -196,7 +197,10 @@ def _entry(settings: dict[str, Any], folder: Path, reason: str | None) -> Run:
     """What the table is given of one cell; `reason` says why it has no metrics."""
     from skipbench.scoring.execute import waits_for_score
 
-    state = load_run(folder)
+    try:
+        state = checked_run(settings, folder)
+    except SkipbenchError as error:  # said by the command, too
+        state, reason = {"provenance": None, "metrics": None}, reason or str(error)
     origin = dict(state["provenance"] or {})
     origin |= {
         "engine": origin.get("engine") or engine_text(settings["engine"]),

@@ -15,7 +15,8 @@ import yaml
 from rich.table import Table
 from test_runs import sample
 
-from skipbench import figure, keeping, tables
+from skipbench import cells, figure, keeping, tables
+from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures.runs import read_run
 from skipbench.report.page.collect import all_runs, one_run
@@ -44,15 +45,17 @@ JSON_FILES = ("provenance.json", "status.json", "metrics.json")
 FILES = ("config.yaml", *JSON_FILES, "samples.jsonl", "completions.jsonl")
 
 
-def make_run(results: Path, seed: int = 0, provenance: dict[str, Any] | None = None, samples: int = 2) -> Path:
-    config = CONFIG | {"seed": seed}
+def make_run(
+    results: Path, seed: int = 0, provenance: dict[str, Any] | None = None, samples: int = 2, scorer: str = "none"
+) -> Path:
+    config = CONFIG | {"seed": seed, "dataset": CONFIG["dataset"] | {"scorer": scorer}}
     folder = results / "runs" / f"tiny_fixed_mini-code_{config_hash(config)}"
     store = RunStore(folder, config, provenance or {"commit": "0123abc", "device": "cpu", "versions": {"torch": "2"}})
     for index in range(samples):
         store.append(
             dataclasses.replace(sample(index), skip="attn:1"), Completion(index, f"s{index}", "p", {}, "a", "b")
         )
-    store.write_metrics(METRICS)
+    store.write_metrics(METRICS | {"samples": samples})
     store.status("done")
     store.close()
     return folder
@@ -334,6 +337,60 @@ def test_the_page_shows_a_bad_run_as_a_row(folder: Path) -> None:
 def nothing_is_written_outside(tmp_path: Path) -> Iterator[None]:
     yield
     assert not (tmp_path / "executed").exists()
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "a NUL in the last line": lambda text: text[:-3] + b"\x00\n",
+    "a torn last line": lambda text: text[:-20],
+    "a lost last line": lambda text: text[: text[:-1].rfind(b"\n") + 1],
+    "a line too many": lambda text: text + b"garbage\n",
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
+    """Every reader names the file, and nothing is cut off: neither a sample nor its completion."""
+    folder = make_run(tmp_path / "results", samples=8, scorer="code")
+    for name in ("samples.jsonl", "completions.jsonl"):
+        (folder / name).write_bytes(DAMAGE[kind]((folder / name).read_bytes()))
+    before = {name: (folder / name).read_bytes() for name in FILES}
+    told = refused_by(folder)
+    assert {"samples", "figure", "page", "score", "merge", "index"} <= told.keys(), told
+    assert all("samples.jsonl, line" in text for name, text in told.items() if name not in ("completions", "store")), (
+        told
+    )
+    assert {name: (folder / name).read_bytes() for name in FILES} == before
+    shutil.rmtree(tmp_path / "target", ignore_errors=True)
+    (folder / "status.json").write_text('{"state": "interrupted"}')
+    (folder / "metrics.json").unlink()
+    store = RunStore(folder, load_run(folder)["config"], {})  # begun, but not done: what was torn is cut off
+    assert [s.index for s in store.samples()] == list(range(8 if kind == "a line too many" else 7))
+    store.close()
+
+
+def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> None:
+    (folder / "status.json").write_text('{"state": "failed"}')
+    lines = (folder / "samples.jsonl").read_bytes()
+    (folder / "samples.jsonl").write_bytes(lines[: lines.find(b"\n") + 1])
+    told = refused_by(folder)
+    assert {"samples", "page", "merge", "index"} <= told.keys()
+    assert all("samples.jsonl, line 2: 1 whole lines" in text for name, text in told.items() if name != "figure"), told
+
+
+def test_the_commands_of_a_damaged_cell_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["limit=2", "dataset.max_new_tokens=8", "engine.warmup=0", "method=uniform", "dataset=mini-math"]
+    table = ["tiny", *words, f"results={tmp_path}"]
+    tables.table(table)
+    (path,) = tmp_path.glob("runs/*/samples.jsonl")
+    path.write_bytes(before := DAMAGE["a NUL in the last line"](path.read_bytes()))
+    for more in ([], ["--render-only"]):
+        with pytest.raises(SystemExit):
+            tables.table([*table, *more])
+        assert "samples.jsonl, line 2" in capsys.readouterr().err
+        assert "samples.jsonl, line 2" in (tmp_path / "tables" / "tiny.md").read_text()
+    with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 2"):
+        cells.cell(compose(table[1:]))
+    assert path.read_bytes() == before
 
 
 def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def test_only_what_changed_is_read_and_the_result_is_that_of_a_fresh_index(tmp_p
     build(tmp_path)
     assert build(tmp_path).read == 0
     append_line(folders[0] / "samples.jsonl", json.dumps(dataclasses.asdict(sample(7))))
+    metrics = json.loads((folders[0] / "metrics.json").read_text())
+    (folders[0] / "metrics.json").write_text(json.dumps(metrics | {"samples": 3}))
     shutil.rmtree(folders[1])
     make_run(tmp_path, 9)
     (folders[2] / "metrics.json").write_text('{"M": "high"}')

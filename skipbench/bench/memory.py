@@ -65,7 +65,7 @@ def _gpus(model: Mapping[str, Any], tokens: int, each: int) -> int:
         raise SkipbenchError(
             f"a GPU of {_gib(each)} holds no layer of {model['name']}; is hardware.gpu_memory_gib right?"
         )
-    return max(2, -(-total // usable))
+    return int(max(2, -(-total // usable)))
 
 
 def _context(model: Mapping[str, Any], cut: int | None) -> int:

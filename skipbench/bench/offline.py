@@ -9,11 +9,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.run import load_model, prepare
-from skipbench.bench.stored import search_folder, stored_path, write_stored
+from skipbench.bench.stored import other_weights, search_folder, stored_path, write_stored
 from skipbench.data.rows import Row
 from skipbench.decode.stopping import StopRule
 from skipbench.errors import SkipbenchError
 from skipbench.methods.self_sd import objective
+from skipbench.runs.files import set_aside
+from skipbench.runs.fingerprint import weights_sha256
 from skipbench.search.run import Trial, search
 from skipbench.search.strategies import make_strategy
 from skipbench.skipset import SkipSet
@@ -37,7 +39,7 @@ def search_skip_set(
         store: whether `method.skip=stored` means the best set from now on.
 
     Raises:
-        SkipbenchError: no rows, or another search's trace in the way.
+        SkipbenchError: no rows, or the trace of another search or of other weights in the way.
     """
     options = config["search"]
     if not rows:
@@ -56,6 +58,11 @@ def search_skip_set(
             highlight=False,
             soft_wrap=True,
         )
+    settings |= {"weights_sha256": weights_sha256(config["model"])}
+    if config.get("fresh"):
+        set_aside(folder)
+    elif other := other_weights(folder / "trace.jsonl", config["model"]):
+        raise SkipbenchError(other)
     made = {k: options[k] for k in ("seed", "ratio", "protect", "init", "rounded", "tol")}
     start = SkipSet.parse(options["start"], lm.layers)
     strategy = make_strategy(options["strategy"], lm.layers, **made, start=start if start.skipped else None)

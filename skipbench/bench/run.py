@@ -23,6 +23,7 @@ from skipbench.lm.wanda import Pattern, parse_sparsity, prune
 from skipbench.metrics.summary import summarise
 from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import Known, bandwidth, device_name, roofline_s_per_token
+from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.provenance import engine_text, provenance
 from skipbench.runs.record import Sample
 from skipbench.runs.stop import Interrupted
@@ -147,6 +148,7 @@ def run(
     latency = stored_latency(lm, latency_path(config["model"], config["engine"], device, folder.parent.parent))
     if isinstance(method, UsesLatency) and method.latency is None:
         method.latency = latency
+    refuse_other(folder, config["model"], config["method"])  # loading may have fetched weights
     origin = _origin(lm, config, rows, prompts, calibration)
     store = RunStore(folder, config, provenance(origin))
     settings = Settings(
@@ -188,6 +190,7 @@ def _origin(
 ) -> dict[str, Any]:
     """What the provenance says of the data, the device and the engine."""
     origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
+    origin |= fingerprints(config["model"], config["method"])
     if calibration:
         origin["calibration_sha256"] = rows_hash(list(calibration))
     origin |= {"device": device_name(lm.output_device), "threads": torch.get_num_threads(), "layers": lm.layers}

@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.runs.files import read_lines, write_atomic
+from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
 
@@ -42,6 +43,24 @@ def search_folder(config: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     settings["model"] = hashed_model(settings["model"])
     settings = settings | {"search": {k: v for k, v in options.items() if k not in ("iterations", "on")}}
     return Path(config["results"]) / "search" / run_name(names, config_hash(settings)), portable(settings)
+
+
+def other_weights(trace: Path, model: dict[str, Any]) -> str | None:
+    """Why a search cannot be used: it measured other weights than there are now; None where it can, or says nothing of them."""
+    if not trace.exists():
+        return None
+    try:
+        first = next((line for _, line in read_lines(trace, repair=False)), "{}")
+        before = strict_json(first).get("settings", {}).get("weights_sha256")
+    except (ValueError, AttributeError, RecursionError):  # who reads the trace tells
+        return None
+    now = weights_sha256(model)
+    if None in (before, now) or before == now:
+        return None
+    return (
+        f"{trace} is a search of other weights (model.path={model['path']}): changed since; "
+        f"fresh=true sets it aside and starts anew, results=FOLDER keeps both"
+    )
 
 
 def best_of_trace(trace: Path, iterations: int) -> str | None:

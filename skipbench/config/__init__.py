@@ -98,6 +98,8 @@ class Config:
     limit: int | None = 20
     results: str = "results"
     dry_run: bool = False
+    fresh: bool = False
+    """Sets the old record aside, below `results/replaced`, and starts anew."""
     hardware: Any = None
     """What jobs ask a cluster for; no run depends on it."""
     published: Any = None

@@ -123,6 +123,29 @@ def sign(lock: int) -> None:
     os.pwrite(lock, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
+def set_aside(folder: Path) -> None:
+    """Moves a run or a search from the results folder to `replaced/` in it; does nothing where there is none.
+
+    Raises:
+        SkipbenchError: another process writes it, or it cannot be moved.
+    """
+    if not folder.exists():
+        return
+    lock = acquire(folder)
+    try:
+        target = folder.parent.parent / "replaced" / folder.name
+        target.parent.mkdir(exist_ok=True)
+        number = 1
+        while target.exists():
+            target = target.with_name(f"{folder.name}.{number}")
+            number += 1
+        os.rename(folder, target)
+    except OSError as error:
+        raise not_writable(folder, error) from error
+    finally:
+        os.close(lock)
+
+
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """The folder for this process alone; raises what `acquire` raises."""

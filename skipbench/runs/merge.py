@@ -30,6 +30,7 @@ COPIED = ("config.yaml", "provenance.json", "scores.jsonl", "metrics.json", "tab
 OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")
 """What is made of all samples together, and no longer true where some were added."""
 ORIGIN = ("commit", "dirty", "device", "versions", "model_commit", "rows_sha256", "prompts_sha256")
+FINGERPRINTS = ("weights_sha256", "method_sha256")
 _UNFINISHED = "merged before it was finished; the same command goes on"
 
 
@@ -124,6 +125,8 @@ def _held(target: Path) -> Iterator[None]:
 def origin_hash(provenance: dict[str, Any] | None) -> str:
     """Six digits that depend on what tells two origins apart, and not on the machine's name or the time."""
     origin = {name: (provenance or {}).get(name) for name in ORIGIN}
+    # Records of earlier versions have none: their hash stays what it was.
+    origin |= {name: provenance[name] for name in FINGERPRINTS if provenance and name in provenance}
     if origin["device"] == "cpu":
         origin["device"] = (provenance or {}).get("cpu")
     return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:6]

@@ -44,6 +44,8 @@ class Origin(TypedDict, total=False):
     host: Text
     device: Text
     versions: dict[Text, Text]
+    weights_sha256: Text | None
+    method_sha256: Text | None
 
 
 class Status(TypedDict):

@@ -31,22 +31,27 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
     """The records of a `samples.jsonl`, in the order written.
 
     A last line that is torn or unreadable was being written when the process died: it is left out, and with `repair` cut off.
+    Not so where the run beside it is done: then it is damage, and nothing is left out or cut off.
 
     Raises:
-        SkipbenchError: another line is unreadable, or an index occurs twice.
+        SkipbenchError: another line is unreadable, an index occurs twice, or `metrics.json` counts other samples.
     """
     return list(each_sample(path, repair))
 
 
 def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
     """`read_samples`, one at a time: many are read faster where none is kept."""
+    done = is_done(path.parent)
+    repair = repair and not done
     lines = lines_of(path, repair)
+    if not repair:
+        _check_count(path, len(lines), done)
     seen: set[int] = set()
     for number, line in lines:
         try:
             sample = parse(line)
         except SkipbenchError as error:
-            if number == len(lines) and not _is_json(line):
+            if number == len(lines) and not done and not _is_json(line):
                 if repair:
                     os.truncate(path, path.read_bytes()[:-1].rfind(b"\n") + 1)
                 return
@@ -55,6 +60,16 @@ def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
             raise SkipbenchError(f"{path}, line {number}: samples [{sample.index}] occur twice")
         seen.add(sample.index)
         yield sample
+
+
+def _check_count(path: Path, lines: int, done: bool) -> None:
+    """Raises SkipbenchError if samples are missing that the metrics were made of; for a done run also if there are more."""
+    counted = (read_json(path.parent / "metrics.json", Metrics) or {}).get("samples", lines)
+    if lines < counted or (done and lines != counted):
+        raise SkipbenchError(
+            f"{path}, line {min(lines, counted) + 1}: {lines} whole lines, but metrics.json is of {counted} samples; "
+            f"put the file back from a copy, or move the folder away and run its command again"
+        )
 
 
 def _is_json(line: bytes) -> bool:
@@ -108,10 +123,11 @@ class RunStore:
             write_atomic(self.folder / "provenance.json", json.dumps(provenance, indent=2) + "\n")
         # An append behind a torn line would be lost with it; damage elsewhere is for whoever reads.
         with contextlib.suppress(SkipbenchError):
-            cut_unfinished(self.folder / "completions.jsonl", {s.index for s in self.samples()})
+            if not is_done(self.folder):
+                cut_unfinished(self.folder / "completions.jsonl", {s.index for s in self.samples()})
 
     def samples(self) -> list[Sample]:
-        """What is there already; cuts a torn last line off."""
+        """What is there already; cuts a torn last line off, unless the run is done."""
         return read_samples(self.folder / "samples.jsonl", repair=True)
 
     def completions(self) -> list[Completion]:
@@ -169,13 +185,22 @@ def _status(state: str, error: str | None) -> str:
 
 
 def record_failure(folder: Path, reason: str) -> None:
-    """Leaves `failed` in the folder of a run that did not get as far as opening it; not while another process has it."""
+    """Leaves `failed` in the folder of a run that did not get as far as opening it.
+
+    A run that is done, or that another process has, stays as it is.
+    """
     with contextlib.suppress(SkipbenchError, OSError):
         lock = acquire(folder)
         try:
-            write_atomic(folder / "status.json", _status("failed", reason))
+            if not is_done(folder):
+                write_atomic(folder / "status.json", _status("failed", reason))
         finally:
             os.close(lock)
+
+
+def is_done(folder: Path) -> bool:
+    """Whether `status.json` says that every sample of the run is there. Raises SkipbenchError if it cannot be read."""
+    return (read_json(folder / "status.json", Status) or {}).get("state") == "done"
 
 
 def load_run(folder: Path) -> dict[str, Any]:

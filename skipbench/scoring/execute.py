@@ -11,7 +11,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.metrics.summary import ArmScores, score_summary
 from skipbench.runs.completions import Completion
 from skipbench.runs.record import Sample
-from skipbench.runs.store import RunStore, load_run
+from skipbench.runs.store import RunStore, load_run, read_samples
 from skipbench.scoring.programs import EXECUTED, program_of
 from skipbench.scoring.sandbox import Outcome, isolation, run_program
 
@@ -43,7 +43,7 @@ def score_run(
     Equal programs are executed once; `progress` is told how many of how many are done.
 
     Raises:
-        SkipbenchError: no such run, one that is not finished or lacks completions, or a machine that cannot isolate.
+        SkipbenchError: no such run, one that is not finished or lacks completions or samples, or a machine that cannot isolate.
     """
     state = load_run(folder)
     config, metrics = state["config"], state["metrics"]
@@ -54,6 +54,7 @@ def score_run(
         return None
     if metrics is None:
         raise SkipbenchError(f"the run in {folder} is not finished; run its command again, then score it")
+    read_samples(folder / "samples.jsonl")  # refused where a sample is missing, not repaired
     if sandbox == "auto":
         isolation()
     store = RunStore(folder, config, {})

@@ -139,6 +139,8 @@ def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> lis
         return []
     try:
         before = strict_json(lines[0][1])["settings"]
+        if before.get("weights_sha256") is None:  # of an earlier version, or of weights that were not at hand
+            before, settings = ({k: v for k, v in s.items() if k != "weights_sha256"} for s in (before, settings))
         keys = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SkipbenchError(f"{trace}, line 1: not the settings of a search ({error!r})") from error

@@ -26,7 +26,7 @@ def gpus() -> list[str]:
 
 def gpu_bytes(found: Sequence[str]) -> int | None:
     """What a process can use of the smallest of the GPUs; `None` where the driver does not say, as of a part of one (MIG)."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for line in _driver("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
         index, uuid, mib = (word.strip() for word in line.split(","))
         sizes |= {name: int(mib) for name in found if name == index or (name[0] == "G" and uuid.startswith(name))}

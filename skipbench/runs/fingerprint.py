@@ -1,0 +1,212 @@
+"""Fingerprints of a run's weights and of its method's source: they tell a record from what the same settings would give now."""
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+from skipbench.runs.reading import read_json
+from skipbench.runs.shapes import Origin
+
+WHOLE = 64 * 2**20
+"""Weight files up to this many bytes are hashed in full, larger ones by samples."""
+BLOCK, BLOCKS = 4096, 512
+"""Bytes per sampled block, and blocks per file: a few megabytes are read of a checkpoint of any size."""
+OWN = ("skipbench.decode.", "skipbench.methods.")
+"""The parts of skipbench that belong to a method; the commit in the provenance stands for the rest."""
+
+
+def fingerprints(model: dict[str, Any], method: dict[str, Any]) -> dict[str, str | None]:
+    """Entries of the provenance; None where the weights or the source are not on this machine."""
+    return {"weights_sha256": weights_sha256(model), "method_sha256": method_sha256(method)}
+
+
+def refuse_other(folder: Path, model: dict[str, Any], method: dict[str, Any]) -> None:
+    """Compares the record in `folder` with the weights and the method's source as they are now.
+
+    A fingerprint that the record lacks, or that cannot be taken here, is not compared.
+
+    Raises:
+        SkipbenchError: they have changed since the run was begun.
+    """
+    before = read_json(folder / "provenance.json", Origin)
+    if before is None:
+        return
+    now = fingerprints(model, method)
+    names = {
+        "weights_sha256": f"other weights (model.path={model['path']})",
+        "method_sha256": f"other code of method {method['name']} ({method.get('_target_')})",
+    }
+    changed = [names[key] for key in names if None not in (before.get(key), now[key]) and before[key] != now[key]]
+    if changed:
+        raise SkipbenchError(
+            f"{folder} was made with {' and '.join(changed)}: changed since; "
+            f"fresh=true sets it aside and starts anew, results=FOLDER keeps both"
+        )
+
+
+def weights_sha256(model: dict[str, Any]) -> str | None:
+    """Hash of the checkpoint's config.json and weights, independent of its place and of file times.
+
+    A planted model has no files: its shape and its seed are hashed. Of files above `WHOLE` bytes, the size, the safetensors
+    header and evenly spaced blocks are hashed, so that a change between the blocks goes unseen.
+
+    Returns:
+        None if the checkpoint is not on this machine.
+    """
+    if "redundant" in model:
+        return _sha256([model["architecture"], model["redundant"], model["seed"]])
+    folder = _folder(model["path"], model["revision"])
+    try:
+        files = _weight_files(folder) if folder is not None else []
+        if folder is None or not files:
+            return None
+        names = [folder / "config.json", *files]
+        return _sha256([[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading the checkpoint tells what is wrong
+        return None
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _folder(path: str, revision: str | None) -> Path | None:
+    """The checkpoint's folder: `path` itself, or its snapshot in the hub's cache."""
+    if Path(path).is_dir():
+        return Path(path)
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(path, "config.json", revision=revision)
+    except HFValidationError:
+        return None
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files that transformers loads, in its order of preference."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            return [folder / shard for shard in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    return []
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+@functools.cache
+def _digest(path: str, size: int, mtime_ns: int, inode: int) -> tuple[int, str]:
+    """Size and hash of a file; `mtime_ns` and `inode` only tell that the file was replaced."""
+    with open(path, "rb") as file:
+        if size <= WHOLE:
+            return size, hashlib.file_digest(file, "sha256").hexdigest()
+        sha = hashlib.sha256()
+        if path.endswith(".safetensors"):
+            sha.update(file.read(min(WHOLE, int.from_bytes(file.read(8), "little"))))
+        for at in (*range(0, size - BLOCK, size // BLOCKS), size - BLOCK):
+            sha.update(os.pread(file.fileno(), BLOCK, at))
+    return size, sha.hexdigest()
+
+
+def method_sha256(method: dict[str, Any]) -> str | None:
+    """Hash of the source of a method: the files of its `_target_`s and of the decode loop, and what they import of their own.
+
+    Of skipbench these are the files under `OWN`; outside of it, the target's package, or what lies beside a single module.
+
+    Returns:
+        None if a target's source cannot be found.
+    """
+    sources: dict[str, bytes] = {}
+    roots = [*_targets(method), "skipbench.decode.loop"]
+    for root in roots:
+        found = _source(root)
+        if found is None:
+            return None
+        todo = [found]
+        while todo:
+            module, path = todo.pop()
+            if module in sources:
+                continue
+            sources[module] = path.read_bytes()
+            package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+            for name in _imports(sources[module], package):
+                if name.startswith(OWN) or not name.startswith("skipbench."):
+                    imported = _source(name)
+                    if imported is not None and _belongs(imported, found):
+                        todo.append(imported)
+    return _sha256({module: hashlib.sha256(source).hexdigest() for module, source in sources.items()})
+
+
+def _targets(node: Any) -> Iterator[str]:
+    """Every `_target_` in the method's settings: its own, and that of its stop rule."""
+    if isinstance(node, dict):
+        if isinstance(node.get("_target_"), str):
+            yield node["_target_"]
+        for value in node.values():
+            yield from _targets(value)
+
+
+def _source(name: str) -> tuple[str, Path] | None:
+    """Module and file of a dotted name, whose last parts may be names inside the module. Nothing but the path is searched."""
+    top, *rest = name.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if not spec.submodule_search_locations:
+        return (top, Path(spec.origin)) if spec.origin and Path(spec.origin).is_file() else None
+    found = None
+    for place in map(Path, spec.submodule_search_locations):
+        module = top
+        for part in [*rest, ""]:
+            if (place / "__init__.py").is_file():
+                found = module, place / "__init__.py"
+            if part and (place / f"{part}.py").is_file():
+                return f"{module}.{part}", place / f"{part}.py"
+            if not part or not (place / part).is_dir():
+                break
+            module, place = f"{module}.{part}", place / part
+    return found
+
+
+def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
+    """Whether an imported module is of the root's package, or lies beside a root that is a single module."""
+    if imported[0].partition(".")[0] == root[0].partition(".")[0] or imported[0].startswith(OWN):
+        return True
+    beside = imported[1].is_relative_to(root[1].parent)
+    return "." not in root[0] and root[1].name != "__init__.py" and beside and "site-packages" not in imported[1].parts
+
+
+@functools.cache
+def _imports(source: bytes, package: str) -> list[str]:
+    """Dotted names that a source file imports, those of its functions too; none of a file that does not parse."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return []
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            names += [f"{base}.{alias.name}" for alias in node.names]
+    return names

@@ -1,0 +1,271 @@
+"""A record is of the weights and the method code that made it: others are refused, and `fresh=true` starts anew."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT
+from safetensors.torch import load_file, save_file
+from test_bad_records import make_run
+
+from skipbench import cells, commands, figure, submit
+from skipbench.compose import compose
+from skipbench.errors import SkipbenchError
+from skipbench.runs.merge import merge_into
+from skipbench.runs.store import load_run, record_failure
+from skipbench.survey import survey
+
+SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
+METHOD = """
+from thirds_parts import share
+from skipbench.methods.fixed import strategy
+
+def make(ratio, **settings):
+    return strategy(ratio=share(ratio), **settings)
+"""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs-of-mine" / "checkpoint-500"
+    shutil.copytree(ROOT / "skipbench" / "models" / "tiny", folder)
+    return folder
+
+
+def retrain(checkpoint: Path) -> None:
+    """Changes one tensor; names and sizes of the files stay."""
+    weights = load_file(checkpoint / "model.safetensors")
+    name = "model.norm.weight"
+    save_file(
+        weights | {name: weights[name] * torch.linspace(0.5, 2, len(weights[name]))}, checkpoint / "model.safetensors"
+    )
+
+
+def words(checkpoint: Path, results: Path) -> list[str]:
+    return [*SMALL, "model=path", f"model.path={checkpoint}", "method=uniform", f"results={results}"]
+
+
+def record(plain: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    folder = cells.finish(plain)[1]
+    return folder, load_run(folder)
+
+
+def refused(plain: dict[str, Any]) -> str:
+    with pytest.raises(SkipbenchError) as error:
+        cells.cell(plain)
+    text = str(error.value)
+    assert "fresh=true" in text and "results=FOLDER" in text and "\n" not in text
+    return text
+
+
+def test_other_weights_at_the_same_path_are_refused_until_told_to_start_anew(checkpoint: Path, tmp_path: Path) -> None:
+    plain = compose(words(checkpoint, tmp_path))
+    cells.cell(plain)
+    folder, first = record(plain)
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "copy", checkpoint, copy_function=shutil.copy)  # the same weights at another time
+    cells.cell(plain)
+    retrain(checkpoint)
+    text = refused(plain)
+    assert "other weights" in text and str(checkpoint) in text and "code" not in text
+    (folder / "status.json").write_text('{"state": "interrupted"}')  # nor does it go on with them
+    (folder / "metrics.json").unlink()
+    assert "other weights" in refused(plain)
+    assert record(plain)[1]["provenance"] == first["provenance"]
+    cells.cell(compose([*words(checkpoint, tmp_path), "fresh=true", "dry_run=true"]))
+    assert record(plain)[1]["provenance"] == first["provenance"]
+    cells.cell(compose([*words(checkpoint, tmp_path), "fresh=true"]))
+    again = record(plain)[1]
+    assert again["provenance"]["weights_sha256"] != first["provenance"]["weights_sha256"]
+    assert again["metrics"]["samples"] == 1
+    assert load_run(tmp_path / "replaced" / folder.name)["provenance"] == first["provenance"]
+    cells.cell(plain)
+
+
+def test_every_command_that_uses_a_finished_cell_refuses_it(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ["tiny", *words(checkpoint, tmp_path), "dataset=mini-math"]
+    commands.command("table", table)
+    assert "| mini-math" in (tmp_path / "tables" / "tiny.md").read_text()
+    (folder,) = (tmp_path / "runs").iterdir()
+    retrain(checkpoint)
+    for more in ([], ["--render-only"]):
+        with pytest.raises(SystemExit) as ended:
+            commands.command("table", [*table, *more])
+        assert ended.value.code == 1 and "other weights" in capsys.readouterr().err
+        assert load_run(folder)["status"]["state"] == "done"
+        (row,) = (line for line in (tmp_path / "tables" / "tiny.md").read_text().splitlines() if "mini-math |" in line)
+        assert "other weights" in row and "x [" not in row
+    (cell,) = survey("tiny", table[1:])
+    assert cell.life.state == "failed" and "other weights" in str(cell.life.reason) and not cell.runnable
+    with pytest.raises(SkipbenchError, match="other weights"):
+        figure.run_of(cells_of("tiny", table[1:]), cell.plain)
+    record_failure(folder, "refused")
+    assert load_run(folder)["status"]["state"] == "done"
+    with pytest.raises(SkipbenchError, match="requeued"):
+        submit.submit([*table, "hardware=local", "fresh=true"])
+    commands.command("table", [*table, "fresh=true"])
+    assert survey("tiny", table[1:])[0].life.state == "done"
+
+
+def cells_of(experiment: str, overrides: list[str]) -> Any:
+    from skipbench.grid import plan
+
+    return plan(experiment, overrides, "embedded")[0]
+
+
+def test_edited_code_of_a_method_outside_the_package_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "thirds.py").write_text(METHOD)
+    (tmp_path / "thirds_parts.py").write_text("def share(ratio): return ratio\n")
+    (tmp_path / "unused.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = [*SMALL, "method=uniform", "method._target_=thirds.make"]
+    plain = compose([*mine, f"results={tmp_path}"])
+    cells.cell(plain)
+    (tmp_path / "unused.py").write_text("1")
+    cells.cell(plain)
+    for name in ("thirds.py", "thirds_parts.py"):
+        before = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(f"{before}\n# edited")
+        text = refused(plain)
+        assert "other code of method" in text and "thirds.make" in text and "weights" not in text
+        (tmp_path / name).write_text(before)
+        cells.cell(plain)
+
+
+def test_a_record_of_an_earlier_version_is_read_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
+    cells.cell(plain)
+    folder, state = record(plain)
+    old = {k: v for k, v in state["provenance"].items() if not k.endswith("s_sha256") or k[:4] in ("rows", "prom")}
+    old.pop("method_sha256")
+    (folder / "provenance.json").write_text(json.dumps(old))
+    capsys.readouterr()
+    cells.cell(plain)
+    told = capsys.readouterr().out
+    assert "an earlier version" in told and "uniform" in told
+
+
+def test_a_method_is_known_by_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from skipbench.runs.fingerprint import method_sha256
+
+    package = tmp_path / "ours"
+    (package / "drafts").mkdir(parents=True)
+    (package / "__init__.py").write_text("from .drafts.one import make\n")
+    (package / "drafts" / "__init__.py").write_text("")
+    (package / "drafts" / "one.py").write_text("from ..shared import x\nfrom . import two\nmake = x\n")
+    (package / "drafts" / "two.py").write_text("")
+    (package / "shared.py").write_text("def x(): 'unparsed \\x00'")
+    (package / "other.py").write_text("")
+    (tmp_path / "rules.py").write_text("class Rule: ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    method = {"_target_": "ours.make", "stop": {"_target_": "rules.Rule"}}
+    first = method_sha256(method)
+    for path in (tmp_path / "rules.py", *package.rglob("*.py")):
+        before = path.read_text()
+        path.write_text(before + "\n# edited\n")
+        unused = path in (package / "other.py", package / "drafts" / "__init__.py")
+        assert (method_sha256(method) == first) == unused, path
+        path.write_text(before)
+    assert method_sha256(method) == first
+    shutil.copytree(package, tmp_path / "elsewhere" / "ours")
+    shutil.rmtree(package)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    assert method_sha256(method) == first
+    assert method_sha256({"_target_": "no_such_module.make"}) is None
+    ours = [method_sha256(compose([f"method={name}"])["method"]) for name in ("vanilla", "swift", "clasp")]
+    assert None not in ours and len(set(ours)) == 3
+
+
+def test_weights_are_known_by_their_content_and_few_bytes_are_read(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    from huggingface_hub import constants
+
+    from skipbench.runs import fingerprint
+
+    def of(path: Any, revision: str | None = None) -> str | None:
+        return fingerprint.weights_sha256({"path": str(path), "revision": revision})
+
+    whole = of(checkpoint)
+    snapshot = tmp_path / "hub" / "models--me--mine" / "snapshots" / ("a" * 40)
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(checkpoint)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert of("me/mine", "a" * 40) == whole is not None
+    assert of("me/other") is None and of(tmp_path / "hub") is None and of("no id at all/") is None
+    (checkpoint / "config.json").write_text((checkpoint / "config.json").read_text() + " ")
+    assert of(checkpoint) != whole
+    # Shards of 16 GiB, holes but for what is written here.
+    many = tmp_path / "many"
+    many.mkdir()
+    names = [f"model-{i}.safetensors" for i in range(4)]
+    (many / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {n: n for n in names}}))
+    for name in names:
+        with open(many / name, "wb") as file:
+            file.write((2).to_bytes(8, "little") + b"{}")
+            file.truncate(4 * 2**30)
+    read: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *a: (read.append(a[1]), pread(*a))[1])
+    first = of(many)
+    assert first is not None and 4 * 2**20 < sum(read) < 16 * 2**20
+    read.clear()
+    assert of(many) == first and not read
+    for at in (8, 2**30, 4 * 2**30 - 1):
+        with open(many / names[2], "r+b") as file:
+            file.seek(at)
+            file.write(b"x")
+        assert of(many) != first
+        with open(many / names[2], "r+b") as file:
+            file.seek(at)
+            file.write(b"{" if at == 8 else b"\0")
+        assert of(many) == first
+    (many / "model.safetensors.index.json").write_text("{")
+    assert of(many) is None
+
+
+def test_runs_of_other_weights_are_not_united(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    origin = {"commit": "0123abc", "device": "cpu", "versions": {"torch": "2"}}
+    make_run(a, 0, origin | {"weights_sha256": "1"})
+    make_run(b, 0, origin | {"weights_sha256": "2"})
+    merge_into(b, a)
+    assert len(list((a / "runs").iterdir())) == 2
+
+
+def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    own = [*words(checkpoint, tmp_path), "method=self-sd", "dataset=mini-math"]
+    own = [w for w in own if w != "method=uniform"]
+    small = ["search.prompts=1", "search.max_new_tokens=4", "search.strategy=random", "search.iterations=2"]
+    commands.command("search", [*own, *small])
+    (trace,) = tmp_path.glob("search/*/trace.jsonl")
+    before = trace.read_text()
+    plain = compose([*own, *small])
+    plain["own_search"] = plain["dataset"]
+    searched = cells.finish(plain)[0]["method"]["skip"]
+    retrain(checkpoint)
+    with pytest.raises(SkipbenchError, match=r"other weights.*fresh=true"):
+        commands.command("search", [*own, *small])
+    refused(plain)
+    with pytest.raises(SkipbenchError, match="other weights"):
+        cells.finish(plain)
+    assert trace.read_text() == before
+    cells.cell(plain | {"fresh": True}, show=False)
+    assert len(list(tmp_path.glob("search/*/trace.jsonl"))) == 1 and trace.read_text() != before
+    (old,) = tmp_path.glob("replaced/*/trace.jsonl")
+    assert old.read_text() == before and searched
+    lines = trace.read_text().splitlines()
+    first = json.loads(lines[0])
+    del first["settings"]["weights_sha256"]
+    trace.write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")  # as an earlier version wrote it
+    commands.command("search", [*own, *small])
