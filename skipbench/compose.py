@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from skipbench import config as schemas
 from skipbench.catalogue import CONF, shape_of
+from skipbench.decode.ranges import check_decoding
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import PACKAGE
 from skipbench.skipset import planted_set
@@ -55,7 +56,8 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     """The composed configuration as plain values.
 
     Raises:
-        SkipbenchError: an unknown key, choice or command word, a value of a wrong type, a value that is missing.
+        SkipbenchError: an unknown key, choice or command word, a value of a wrong type, a value that is missing,
+            a setting of decoding out of range.
     """
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3", job_name="skipbench"):
@@ -84,6 +86,7 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
         raise SkipbenchError(f"{', '.join(sorted(missing))} must be given, as in {sorted(missing)[0]}=VALUE")
     plain = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
     assert isinstance(plain, dict)
+    check_decoding(**plain["decoding"])
     plain["model"] |= _planted(plain["model"])
     return {str(k): _chosen(v) for k, v in plain.items() if k not in ("experiment", "local", "published")}
 

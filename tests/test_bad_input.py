@@ -1,6 +1,7 @@
 """Bad input gets an error that names the value and what to do, before anything is lost."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ def cell(*overrides: str, results: Path) -> bool:
         (["model=path"], r"model\.path"),
         (["method=fixed"], r"method\.skip"),
         (["dataset.truncate=right"], r"refuse, left"),
+        (["decoding.temperature=nan"], "temperature=nan.*wanted a finite temperature >= 0"),
+        (["decoding.temperature=inf"], "temperature=inf.*wanted a finite temperature >= 0"),
+        (["decoding.temperature=-1"], "temperature=-1.0.*wanted a finite temperature >= 0"),
+        (["decoding.top_p=nan"], "top_p=nan.*wanted .*0 < top_p <= 1"),
+        (["decoding.top_p=inf"], "top_p=inf.*wanted .*0 < top_p <= 1"),
+        (["decoding.top_p=1.5"], "top_p=1.5.*wanted .*0 < top_p <= 1"),
     ],
 )
 def test_configuration(overrides: list[str], says: str) -> None:
@@ -251,7 +258,10 @@ def test_nan_stops_the_sample_and_keeps_the_rest(tmp_path: Path, monkeypatch: py
     store.close()
 
 
-@pytest.mark.parametrize("values", [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1}])
+@pytest.mark.parametrize("values", [
+    {"temperature": -0.1}, {"temperature": math.nan}, {"temperature": math.inf},
+    {"top_p": 0.0}, {"top_p": 1.1}, {"top_p": math.nan}, {"top_k": -1},
+])  # fmt: skip
 def test_sampler(values: dict[str, Any]) -> None:
     with pytest.raises(SkipbenchError, match="wanted"):
         Sampler(**values)

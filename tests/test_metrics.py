@@ -272,7 +272,7 @@ def test_failed_samples_are_only_counted() -> None:
         vanilla(8, 1.0), Arm([], [], Seconds(9.0, 9.0, 9.0, 9.0, 9.0), "failed", "error"), lossless="failed"
     )
     without, found = summary(two_samples()), summary([*two_samples(), broken])
-    assert found["lossless"] == {"identical": 2, "ties": 0, "diverged": 0, "sampled": 0, "failed": 1}
+    assert found["lossless"] == {"identical": 2, "ties": 0, "diverged": 0, "unchecked": 0, "sampled": 0, "failed": 1}
     assert {**found, "lossless": None} == {**without, "lossless": None}
 
 
@@ -292,7 +292,7 @@ def test_kinds_of_samples_are_counted() -> None:
     of = [a, replace(a, lossless="tie"), replace(b, lossless="diverged"), replace(b, lossless="sampled")]
     of.append(replace(a, method=replace(a.method, looped=True)))
     found = summary(of)
-    assert found["lossless"] == {"identical": 2, "ties": 1, "diverged": 1, "sampled": 1, "failed": 0}
+    assert found["lossless"] == {"identical": 2, "ties": 1, "diverged": 1, "unchecked": 0, "sampled": 1, "failed": 0}
     assert found["looped"] == 1
 
 

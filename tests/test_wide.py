@@ -1,13 +1,31 @@
 """Logits in float32 arithmetic, and how a divergence of low precision is judged by them."""
 
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+import transformers
 from conftest import FAMILIES, random_lm, random_model
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from skipbench import cells
+from skipbench.bench import cell
 from skipbench.bench.cell import TIE_ULPS, _compare
+from skipbench.compose import compose
+from skipbench.lm import wide
 from skipbench.lm.model import LM
+from skipbench.lm.span import Span
 from skipbench.lm.wide import wide_logits
+from skipbench.report.cell import exceptions, main_cells
 from skipbench.runs.record import Arm, Seconds
+from skipbench.runs.store import load_run, read_samples
 
 TEXT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 
@@ -57,3 +75,124 @@ def test_a_gap_within_two_ulp_is_a_tie_and_a_wider_one_a_divergence() -> None:
         seen.add(kind)
     assert "diverged" in seen
     assert _compare(lm, TEXT, arm([1, 2]), arm([1, 2]), greedy=True) == ("identical", None)
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that live at one time in the storages that operators made while this is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.most = 0
+        self.known = weakref.WeakKeyDictionary[Any, int]()
+
+    def _freed(self, size: int) -> None:
+        self.live -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for given in tree_leaves((args, kwargs)):
+            if isinstance(given, torch.Tensor):
+                self.known.setdefault(given.untyped_storage(), 0)
+        out = func(*args, **(kwargs or {}))
+        for made in tree_leaves(out):
+            if isinstance(made, torch.Tensor) and made.untyped_storage() not in self.known:
+                size = made.untyped_storage().nbytes()
+                self.known[made.untyped_storage()] = size
+                weakref.finalize(made.untyped_storage(), self._freed, size)
+                self.live += size
+                self.most = max(self.most, self.live)
+        return out
+
+
+class Calls(TorchFunctionMode):
+    """The arguments of every call of scaled dot product attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Any, dict[str, Any]]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.found.append((args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def test_memory_at_16k_tokens_and_64_heads() -> None:
+    """The shapes of a 70B model, without numbers: the check has room beside the weights."""
+    config = transformers.LlamaConfig(
+        hidden_size=8192, intermediate_size=28672, num_hidden_layers=1, num_attention_heads=64, num_key_value_heads=8,
+        vocab_size=1000, max_position_embeddings=16384, dtype="bfloat16",
+    )  # fmt: skip
+    with FakeTensorMode(), torch.no_grad():
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        with Peak() as whole:
+            wide_logits(model, [1] * 16384)
+        assert 2**30 < whole.most < 2**31  # at least the weights of one projection, and the hidden states
+        last, cached = torch.empty(wide.CHUNK, 64, 128), torch.empty(16384, 8, 128)
+        with sdpa_kernel(SDPBackend.MATH), Peak() as held:  # as a GPU does whose other kernels refuse
+            wide._attention(last, cached, cached, 16384 - wide.CHUNK, None, 0.1)
+    assert 2**28 < held.most < 2**30  # scores of one call, some times
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(family)
+    with torch.inference_mode():
+        whole = wide_logits(model, TEXT)
+        monkeypatch.setattr(wide, "CHUNK", 5)
+        monkeypatch.setattr(wide, "SCORES", 2 * 4 * len(TEXT))  # two rows of 4 heads
+        torch.testing.assert_close(wide_logits(model, TEXT), whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_mask_meets_grouped_heads(family: str) -> None:
+    """On a GPU only the kernel that holds all scores and copies of all keys takes both."""
+    model = random_model(family)
+    lm = LM(model, "lean")
+    lm.allocate(64)
+    storage = {rows.untyped_storage().data_ptr() for rows in lm.cache.rows}
+    with torch.inference_mode(), Calls() as calls:
+        lm.prefill(TEXT)
+        prefilled = len(calls.found)
+        lm.logits([3, 4, 5], Span.chain(len(TEXT), 3).verified())
+        lm.logits([3, 4, 5], Span.tree(len(TEXT), (-1, 0, 0)).verified())
+        verified = calls.found[prefilled:]
+        assert all(key.untyped_storage().data_ptr() in storage for (_, key, *_), _ in verified)  # not copied
+        assert len(verified) == 2 * lm.layers
+        wide_logits(model, TEXT)
+    for args, more in calls.found:
+        assert len(args) < 4 or args[3] is None or not more.get("enable_gqa"), "a mask and grouped heads"
+
+
+def refuses(model: Any, tokens: list[int]) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 GiB")
+
+
+@pytest.mark.parametrize(
+    ("scored", "why"),
+    [(refuses, "OutOfMemoryError: CUDA out of memory"), (lambda *_: torch.full((2048,), float("nan")), "not finite")],
+)
+def test_a_check_that_cannot_be_made_keeps_the_sample(
+    scored: Callable[..., Any], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vanilla's last token is bent, so that the outputs part; then the check fails as it would for want of memory."""
+    decode = cell._decode
+
+    def bent(lm: LM, method: Any, *rest: Any) -> Arm:
+        arm = decode(lm, method, *rest)
+        if method.name == "vanilla":
+            arm.tokens[-1] += 1
+        return arm
+
+    monkeypatch.setattr(cell, "_decode", bent)
+    monkeypatch.setattr(cell, "wide_logits", scored)
+    settings = ["method=uniform", "limit=2", "engine.warmup=0", "dataset.max_new_tokens=8", f"results={tmp_path}"]
+    assert cells.cell(compose(settings))
+    (folder,) = (path.parent for path in tmp_path.rglob("samples.jsonl"))
+    run, samples = load_run(folder), read_samples(folder / "samples.jsonl")
+    assert run["status"]["state"] == "done"
+    assert [s.lossless for s in samples] == ["unchecked"] * 2
+    for sample in samples:
+        assert sample.divergence is not None and sample.divergence.logit_gap is None
+        assert why in str(sample.divergence.error)
+    assert run["metrics"]["lossless"]["unchecked"] == 2
+    assert main_cells(run["metrics"])["lossless"] == "0/2" and exceptions(run["metrics"]) == ["2 unchecked"]

@@ -1,6 +1,7 @@
 """One cell: vanilla and a method take turns on every prompt, and each pair becomes one record."""
 
 import copy
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -164,7 +165,12 @@ def _compare(lm: LM, prompt: list[int], vanilla: Arm, ours: Arm, greedy: bool) -
     if at == len(pairs):  # one is a prefix of the other: no rule of the loop allows that
         return "diverged", Divergence(at, -1, -1, 0.0)
     a, b = pairs[at]
-    logits = _scored(lm, prompt + vanilla.tokens[:at])
-    gap = float(logits[a] - logits[b])
-    ulp = torch.finfo(lm.dtype).eps * float(logits.abs().max())
+    try:
+        logits = _scored(lm, prompt + vanilla.tokens[:at])
+    except Exception as error:  # such as memory that ran out: the sample is measured, whatever becomes of its check
+        return "unchecked", Divergence(at, a, b, None, f"{type(error).__name__}: {error}")
+    gap, largest = float(logits[a] - logits[b]), float(logits.abs().max())
+    if not math.isfinite(gap) or not math.isfinite(largest):
+        return "unchecked", Divergence(at, a, b, None, "logits in float32 are not finite")
+    ulp = torch.finfo(lm.dtype).eps * largest
     return ("tie" if abs(gap) <= TIE_ULPS * ulp else "diverged"), Divergence(at, a, b, gap)

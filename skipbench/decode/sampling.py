@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skipbench.errors import SkipbenchError
+from skipbench.decode.ranges import check_decoding
 
 INFINITY, MINUS_INFINITY = 0x7F80, 0xFF80  # bits of bfloat16; above each of them are NaNs
 
@@ -34,10 +34,7 @@ class Sampler:
     """
 
     def __init__(self, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0) -> None:
-        if temperature < 0 or not 0 < top_p <= 1 or top_k < 0:
-            raise SkipbenchError(
-                f"decoding: {temperature=}, {top_p=}, {top_k=}; wanted temperature >= 0, 0 < top_p <= 1, top_k >= 0 (0: off)"
-            )
+        check_decoding(temperature, top_p, top_k)
         self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
         self.greedy = temperature == 0
         # On the host: one uniform number decides one token on every device alike.

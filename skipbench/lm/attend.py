@@ -20,22 +20,22 @@ def masked(query: Tensor, rows: Tensor, slot: Slot, bucket: int, window: int | N
     """One call over the whole bucket. The queries that share a key head are rows of one product: nothing is repeated."""
     keys, values = rows[:bucket].chunk(2, 1)
     out = F.scaled_dot_product_attention(
-        _fold(query, keys.shape[1]), keys.transpose(0, 1)[None], values.transpose(0, 1)[None],
+        fold(query, keys.shape[1]), keys.transpose(0, 1)[None], values.transpose(0, 1)[None],
         slot.masks[bucket, window][None, None], scale=scale,
     )  # fmt: skip
-    return _unfold(out[0], slot.rows)
+    return unfold(out, slot.rows)
 
 
 def parted(query: Tensor, rows: Tensor, slot: Slot, bucket: int, window: int | None, scale: float) -> Tensor:
     """The bucket in parts side by side, put together by their sums of exponentials: few heads still fill a whole device."""
     size = next(p for p in PARTS if bucket % p == 0)
     keys, values = rows[:bucket].view(-1, size, *rows.shape[1:]).chunk(2, 2)  # [parts, size, KV, d]
-    folded = _fold(query, keys.shape[2]).expand(len(keys), -1, -1, -1)
+    folded = fold(query, keys.shape[2]).expand(len(keys), -1, -1, -1)
     bias = slot.masks[bucket, window].view(-1, len(keys), size).transpose(0, 1)[:, None]
     bias = bias.expand(-1, folded.shape[1], -1, -1)
     out, log_sum = _with_log_sum(folded, keys.transpose(1, 2), values.transpose(1, 2), bias, scale)
     whole = (out.float() * log_sum.float().softmax(0)[..., None]).sum(0)
-    return _unfold(whole.to(query.dtype), slot.rows)
+    return unfold(whole.to(query.dtype), slot.rows)
 
 
 def varlen(query: Tensor, rows: Tensor, slot: Slot, bucket: int, window: int | None, scale: float) -> Tensor:
@@ -74,13 +74,13 @@ def _with_log_sum(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, sca
     return out, log_sum[..., : query.shape[2]]
 
 
-def _fold(query: Tensor, kv: int) -> Tensor:
+def fold(query: Tensor, kv: int) -> Tensor:
     """[R, H, d] -> [1, KV, G * R, d]"""
     rows, heads, d = query.shape
     return query.view(rows, kv, heads // kv, d).permute(1, 2, 0, 3).reshape(1, kv, heads // kv * rows, d)
 
 
-def _unfold(out: Tensor, rows: int) -> Tensor:
-    """[KV, G * R, d] -> [R, H * d]"""
-    kv, _, d = out.shape
+def unfold(out: Tensor, rows: int) -> Tensor:
+    """[1, KV, G * R, d] or [KV, G * R, d] -> [R, H * d]"""
+    kv, _, d = out.shape[-3:]
     return out.view(kv, -1, rows, d).permute(2, 0, 1, 3).reshape(rows, -1)

@@ -56,7 +56,7 @@ class Frame:
             self.index = upload(torch.tensor(positions), tables.device)
         self.turns: tuple[Tensor, Tensor] | None = None
         self.steps: list[Any] | None = None
-        self._masks: dict[int | None, Tensor | None] = {}
+        self._masks: dict[tuple[int | None, int], Tensor | None] = {}
         self.whole: Frame | None = None
 
     def first(self, rows: int) -> "Frame":
@@ -67,13 +67,14 @@ class Frame:
         part.turns, part.steps, part._masks, part.whole = None, None, {}, self
         return part
 
-    def mask(self, window: int | None) -> Tensor | None:
-        """Additive mask [T, end], or `None` when one row sees everything or a square chain is causal."""
+    def mask(self, window: int | None, group: int = 1) -> Tensor | None:
+        """Additive mask [group * T, end], or `None` when one row sees everything or a square chain is causal."""
         if window is not None and max(self.span.positions) < window:
             window = None
-        if window not in self._masks:
-            self._masks[window] = self._make_mask(window)
-        return self._masks[window]
+        if (window, group) not in self._masks:
+            mask = self._make_mask(window) if group == 1 else self.mask(window)
+            self._masks[window, group] = mask if mask is None or group == 1 else torch.cat([mask] * group)
+        return self._masks[window, group]
 
     def _make_mask(self, window: int | None) -> Tensor | None:
         span = self.span

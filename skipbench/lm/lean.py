@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
+from skipbench.lm.attend import fold, unfold
 from skipbench.lm.cache import KVCache
 from skipbench.lm.families import Family
 from skipbench.lm.frame import Frame
@@ -120,21 +121,21 @@ def _attention(
     qkv_of = weights.fuse(attn, ["q_proj", "k_proj", "v_proj"], config.num_hidden_layers)
     out_of = weights.fuse(attn, ["o_proj"], config.num_hidden_layers)
     q_norm, k_norm = (attn.q_norm, attn.k_norm) if qk_norm else (None, None)
-    grouped = heads != kv
+    group = heads // kv
 
     def attend(query: Tensor, frame: Frame) -> Tensor:
         """Queries [T, heads, d] over the cache up to the frame's end -> [T, heads * d]."""
-        t, end, mask = frame.rows, frame.end, frame.mask(window)
+        t, end, mask = frame.rows, frame.end, frame.mask(window, group)
         keys, values = cache.keys[index][:, :, :end], cache.values[index][:, :, :end]
-        if t == 1 and mask is None:
-            # The queries of a group are rows of one product over their shared keys: no copy and no mask is needed.
-            query = query.view(1, kv, heads // kv, d)
+        # The queries of a group are rows of one product over their shared keys: kernels that take a mask want no groups.
+        if mask is not None:
+            out = F.scaled_dot_product_attention(fold(query, kv), keys, values, mask, scale=scale)
+            return unfold(out, t)
+        if t == 1:
+            query = query.view(1, kv, group, d)
             return F.scaled_dot_product_attention(query, keys, values, scale=scale).view(1, heads * d)
-        query = query.transpose(0, 1)[None]
-        causal = mask is None  # only a square chain from row 0 has no mask
-        out = F.scaled_dot_product_attention(
-            query, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=grouped
-        )
+        query = query.transpose(0, 1)[None]  # a square chain from row 0
+        out = F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=scale, enable_gqa=group > 1)
         return out[0].transpose(0, 1).reshape(t, heads * d)
 
     def run(hidden: Tensor, frame: Frame) -> Tensor:

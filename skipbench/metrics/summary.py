@@ -84,6 +84,7 @@ def summarise(
                 ("identical", "identical"),
                 ("ties", "tie"),
                 ("diverged", "diverged"),
+                ("unchecked", "unchecked"),
                 ("sampled", "sampled"),
                 ("failed", "failed"),
             )

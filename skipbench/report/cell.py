@@ -99,7 +99,9 @@ def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
 
 def exceptions(metrics: Mapping[str, Any]) -> list[str]:
     """How many samples are not simply identical to vanilla's, by kind."""
-    counts = {name: value_at(metrics, "lossless", name) for name in ("ties", "diverged", "sampled", "failed")}
+    counts = {
+        name: value_at(metrics, "lossless", name) for name in ("ties", "diverged", "unchecked", "sampled", "failed")
+    }
     counts["end in a loop"] = metrics.get("looped")
     return [f"{count} {'tie' if (count, name) == (1, 'ties') else name}" for name, count in counts.items() if count]
 
@@ -191,7 +193,7 @@ def _speedup(metrics: Mapping[str, Any]) -> str:
 
 
 def _comparable(metrics: Mapping[str, Any]) -> int:
-    return sum(value_at(metrics, "lossless", name) or 0 for name in ("identical", "ties", "diverged"))
+    return sum(value_at(metrics, "lossless", name) or 0 for name in ("identical", "ties", "diverged", "unchecked"))
 
 
 def _lossless(metrics: Mapping[str, Any]) -> str:
@@ -217,7 +219,7 @@ def _scores(metrics: Mapping[str, Any]) -> list[str]:
 def _score_fault(metrics: Mapping[str, Any]) -> list[str]:
     """Scores may differ where tokens do. Where all tokens are identical, a scorer that disagrees with itself is at fault."""
     lossless = metrics.get("lossless") or {}
-    other = any(lossless.get(name) for name in ("ties", "diverged", "sampled"))
+    other = any(lossless.get(name) for name in ("ties", "diverged", "unchecked", "sampled"))
     return ["NOT EQUAL although all tokens are identical"] if metrics.get("score_equal") is False and not other else []
 
 

@@ -22,7 +22,7 @@ DEFINITIONS: dict[str, str] = {
     "(Self-SD); end-to-end: micro with the prefill.",
     "tok/s": "decoded tokens per second, pooled, without the prefill: vanilla -> method.",
     "lossless": "samples whose tokens are identical to vanilla's under greedy decoding; a tie first differs where the "
-    "target's two best logits are equal within rounding.",
+    "target's two best logits are equal within rounding; unchecked: whether it is a tie could not be computed.",
     "by position": "of the rounds with at least i draft steps, the share whose step i was accepted on the chain.",
     "tau_draft": "accepted draft tokens per round that drafted, without the bonus.",
     "time": "the method's wall-clock by phase, summed over samples.",

@@ -143,11 +143,11 @@ def touches(text: str, table: str) -> bool:
 
 def lossless(runs: Sequence[Run]) -> str:
     """How many samples of all runs are identical to vanilla's, and what the others are."""
-    kinds = ("identical", "ties", "diverged", "sampled", "failed")
+    kinds = ("identical", "ties", "diverged", "unchecked", "sampled", "failed")
     names = ("model", "method", "dataset", "metrics")  # one run of a mini dataset may stand for several of the paper's
     unique = {repr([run.get(name) for name in names]): run for run in runs if run.get("metrics")}.values()
     count = {k: sum(value_at(run, "metrics", "lossless", k) or 0 for run in unique) for k in kinds}
-    total = count["identical"] + count["ties"] + count["diverged"]
+    total = sum(count[k] for k in ("identical", "ties", "diverged", "unchecked"))
     others = ", ".join(f"{count[k]} {k}" for k in kinds[1:] if count[k])
     text = f"{count['identical']} of {total} greedy samples identical to vanilla's" if total else "no greedy samples"
     return f"{text}{f' ({others})' if others else ''}; {len(unique)} {'run' if len(unique) == 1 else 'runs'}"

@@ -234,11 +234,12 @@ def _add(store: RunStore, run: _Run, new: list[int]) -> None:
 
 
 def _told(sample: Sample) -> dict[str, Any]:
-    """A sample without its seconds; the logit gap is a number of the device too."""
+    """A sample without its seconds; the logit gap, or why there is none, is of the device too."""
     raw = dataclasses.asdict(sample)
     for arm in ("vanilla", "method"):
         del raw[arm]["seconds"]
-    (raw["divergence"] or {}).pop("logit_gap", None)
+    for name in ("logit_gap", "error"):
+        (raw["divergence"] or {}).pop(name, None)
     return raw
 
 

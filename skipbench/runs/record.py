@@ -16,7 +16,7 @@ from skipbench.runs.reading import LARGEST, printable, strict_json
 FORMAT = 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST - 1)]
 Time = Annotated[float, msgspec.Meta(ge=0)]
-Lossless = Literal["identical", "tie", "diverged", "sampled", "failed"]
+Lossless = Literal["identical", "tie", "diverged", "unchecked", "sampled", "failed"]
 
 
 class Round(NamedTuple):
@@ -74,8 +74,10 @@ class Divergence:
     position: Count
     vanilla_token: int
     method_token: int
-    logit_gap: float
-    """Vanilla's token above the method's, in float32 logits of the target."""
+    logit_gap: float | None
+    """Vanilla's token above the method's, in float32 logits of the target; None where these could not be had."""
+    error: str | None = None
+    """Why not: then nobody knows whether this is a tie."""
 
 
 @dataclass(frozen=True)

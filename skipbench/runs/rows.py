@@ -90,7 +90,7 @@ def columns_of(samples: Iterable[Sample]) -> dict[str, list[Any]]:
 
 
 def _about(s: Sample) -> tuple[Any, ...]:
-    at, gap = (s.divergence.position, float(s.divergence.logit_gap)) if s.divergence else (None, None)
+    at, gap = (s.divergence.position, s.divergence.logit_gap) if s.divergence else (None, None)
     score, groups = (encode(found).decode() if found else None for found in (s.score, s.groups))
     return s.index, s.id, s.prompt_tokens, s.lossless, at, gap, s.skip, score, groups
 
