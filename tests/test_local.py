@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Command
 
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
@@ -114,8 +114,8 @@ def test_signals_are_handed_on_even_to_one_that_stands_still(number: int, tmp_pa
     sender.join()
 
 
-def run(*words: str, **more: str) -> "subprocess.Popen[str]":
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | more
+def run(*words: str) -> "subprocess.Popen[str]":
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "skipbench", *words]
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -125,19 +125,22 @@ def run(*words: str, **more: str) -> "subprocess.Popen[str]":
 WORDS = ["tiny", "dataset=mini-math", "limit=2", "dataset.max_new_tokens=8"]
 
 
-def test_submit_runs_cells_here_and_status_agrees(tmp_path: Path) -> None:
+def test_submit_runs_cells_here_and_status_agrees(
+    skipbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for the cells, which are processes
     words = [*WORDS, "method=uniform,random", f"results={tmp_path}", "hardware=local", "hardware.workers=2"]
-    shown = run("submit", *words, "--print", CUDA_VISIBLE_DEVICES="")
-    assert shown.communicate()[0].splitlines() == ["tiny/uniform/mini-math", "tiny/random/mini-math"]
+    shown = skipbench("submit", *words, "--print")
+    assert shown.stdout.splitlines() == ["tiny/uniform/mini-math", "tiny/random/mini-math"]
     assert not (tmp_path / "submit").exists()
-    first = run("submit", *words, CUDA_VISIBLE_DEVICES="")
-    said, complaint = first.communicate()
-    assert first.returncode == 0, said + complaint
-    assert "2 cells, 2 at a time" in said and "2/2 tiny/" in said
-    done = run("status", *words)
-    assert "2 cells: 2 done" in done.communicate()[0] and done.returncode == 0
-    again = run("submit", *words)
-    assert "2 done" in again.communicate()[0] and not (tmp_path / "submit" / "tiny-2").exists()
+    first = skipbench("submit", *words)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "2 cells, 2 at a time" in first.stdout and "2/2 tiny/" in first.stdout
+    done = skipbench("status", *words)
+    assert "2 cells: 2 done" in done.stdout and done.returncode == 0
+    again = skipbench("submit", *words)
+    assert "2 done" in again.stdout and not (tmp_path / "submit" / "tiny-2").exists()
 
 
 def planned(folder: Path) -> Path:
