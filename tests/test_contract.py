@@ -64,6 +64,7 @@ def test_greedy_is_the_plain_loop(name: str, variant: str, family: str, engine: 
 
 
 @pytest.mark.parametrize(("name", "switch"), SWITCH_CASES)
+@pytest.mark.slow
 def test_every_switch(name: str, switch: str) -> None:
     """Greedy over several prompts with one method, so that what is carried across them counts too; then sampling."""
     lm = random_lm("qwen3", "lean")

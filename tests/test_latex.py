@@ -85,6 +85,7 @@ def test_a_long_table_goes_on_over_pages_under_one_number() -> None:
 
 
 @pytest.mark.parametrize(("paper", "table"), TABLES)
+@pytest.mark.slow
 def test_every_field_stands_in_one_block(paper: str, table: str) -> None:
     for part in measured_everywhere(paper, table).parts:
         whole = lines(part, Marks())

@@ -125,6 +125,7 @@ def run(*words: str) -> "subprocess.Popen[str]":
 WORDS = ["tiny", "dataset=mini-math", "limit=2", "dataset.max_new_tokens=8"]
 
 
+@pytest.mark.slow
 def test_submit_runs_cells_here_and_status_agrees(
     skipbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ def begun(folder: Path) -> "tuple[subprocess.Popen[str], Path]":
     return cell, found[0].parent
 
 
+@pytest.mark.slow
 def test_a_signal_too_many_changes_no_record(tmp_path: Path) -> None:
     """As Slurm sends them: one ahead of the time limit, others while the cell is on its way out."""
     cell, folder = begun(tmp_path)
@@ -172,6 +174,7 @@ def test_a_signal_too_many_changes_no_record(tmp_path: Path) -> None:
     assert told["state"] == "interrupted" and "failed" not in cell.communicate()[1]
 
 
+@pytest.mark.slow
 def test_a_cell_that_the_kernel_kills_is_a_failure_with_its_reason(tmp_path: Path) -> None:
     cell, folder = begun(tmp_path)
     status = folder / "status.json"
