@@ -63,8 +63,16 @@ def test_greedy_is_the_plain_loop(name: str, variant: str, family: str, engine: 
     contract.check_greedy(random_lm(family, engine), method_of(name, variant))
 
 
-@pytest.mark.parametrize(("name", "switch"), SWITCH_CASES)
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize("name", [m for m in METHODS if m not in UNUSUAL])
+def test_greedy_of_every_other_method_behind_a_window(name: str, engine: str) -> None:
+    """With `UNUSUAL` that is every method on every engine, one that is added later too."""
+    contract.check_greedy(random_lm("mistral", engine), make_method(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "switch"), SWITCH_CASES)
 def test_every_switch(name: str, switch: str) -> None:
     """Greedy over several prompts with one method, so that what is carried across them counts too; then sampling."""
     lm = random_lm("qwen3", "lean")

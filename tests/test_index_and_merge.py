@@ -193,6 +193,7 @@ def test_a_full_disk_leaves_failed_and_not_running(tmp_path: Path, monkeypatch: 
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "arguments", "says"),
     [
@@ -201,7 +202,6 @@ def test_a_full_disk_leaves_failed_and_not_running(tmp_path: Path, monkeypatch: 
         ("bench_index.py", ["RUN", "6", "5"], "6 runs, 30 samples; 0 runs read, 6 as before"),
     ],
 )
-@pytest.mark.slow
 def test_the_scripts_in_short(script: str, arguments: list[str], says: str, tmp_path: Path) -> None:
     """Kills, full disks and many writers, as the scripts do at length: each checks by itself that nothing is lost."""
     run = make_run(tmp_path)
