@@ -103,6 +103,12 @@ def test_draft_logits(skip: str, family: str, engine: str) -> None:
     contract.check_draft_logits(random_lm(family, engine), SkipSet.parse(skip, LAYERS))
 
 
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tree_logits(family: str, engine: str) -> None:
+    contract.check_tree_logits(random_lm(family, engine), SkipSet.parse("attn:1;mlp:2", LAYERS))
+
+
 @pytest.mark.parametrize(("name", "variant"), [c for c in CASES if c[1] in ("default", "tree")])
 def test_sampling(name: str, variant: str) -> None:
     contract.check_sampling(random_lm("llama", "lean", vocab=7), method_of(name, variant), runs=500)
