@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-experiments slurm check table table2 tables figures results bench report clean
+.PHONY: help demo test test-all test-experiments slurm check table table2 tables figures results bench report clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -26,8 +26,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## the main job on the embedded model, with its table (under 90 s)
 	$(BIN)/python -m skipbench
 
-test: $(READY) ## the tests, without a network
+test: $(READY) ## the tests of every day, without a network (under 4 minutes on 2 cores)
 	$(BIN)/python -m pytest
+
+test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, every switch of every method
+	$(BIN)/python -m pytest -m slow
 
 test-experiments: $(READY) ## every experiment of the papers with two short samples a cell (about 2 minutes on 2 cores)
 	$(BIN)/python -m pytest -m experiments

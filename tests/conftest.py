@@ -1,9 +1,14 @@
 """Tiny random models of every family, and the methods of `conf/method`, for all tests."""
 
+import copy
 import functools
+import logging
 import os
+import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy: workers share the cores
@@ -11,6 +16,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # befo
 import pytest
 import torch
 
+from skipbench.cli import main
 from skipbench.compose import compose, method_of
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
@@ -26,6 +32,7 @@ METHODS = sorted(p.stem for p in (ROOT / "conf" / "method").glob("*.yaml"))
 ENGINES = ("modules", "lean")
 EVERY_ENGINE = (*ENGINES, "graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
+Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 
 
 def random_model(family: str, vocab: int = 61) -> Any:
@@ -65,9 +72,14 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
 
 def make_method(name: str, *overrides: str, layers: int = LAYERS) -> Method:
     """The method of `conf/method/<name>.yaml` with what it needs, then `overrides`."""
-    given = [f"method={name}", *NEEDED.get(name, []), *overrides]
-    method: Method = method_of(compose(given)["method"])(layers=layers)
+    method: Method = method_of(copy.deepcopy(composed_method(name, *overrides)))(layers=layers)
     return method
+
+
+@functools.cache  # one composition per method and variant, of which the contract makes many methods
+def composed_method(name: str, *overrides: str) -> dict[str, Any]:
+    node: dict[str, Any] = compose([f"method={name}", *NEEDED.get(name, []), *overrides])["method"]
+    return node
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +95,25 @@ def isolated() -> None:
         isolation()
     except SkipbenchError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def skipbench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs the command line in this process: words in; exit status, stdout and stderr out.
+
+    A log handler that Hydra puts on the captured streams goes when the test ends.
+    """
+    monkeypatch.setattr(logging.root, "handlers", logging.root.handlers[:])
+    monkeypatch.chdir(ROOT)
+
+    def run(*words: str) -> "CompletedProcess[str]":
+        monkeypatch.setattr(sys, "argv", ["skipbench", *words])
+        capsys.readouterr()
+        status = 0
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+        return CompletedProcess(words, status, *capsys.readouterr())
+
+    return run

@@ -87,6 +87,20 @@ def check_draft_logits(lm: LM, skip: SkipSet) -> None:
         torch.testing.assert_close(got, reference, rtol=1e-3, atol=1e-4)
 
 
+@torch.inference_mode()
+def check_tree_logits(lm: LM, skip: SkipSet) -> None:
+    """Each node of a tree has the logits of its path as a chain; two branches, deeper than a window."""
+    depth, start = 9, len(PROMPT)
+    paths = [[(3 * step + branch) % 61 for step in range(depth)] for branch in (1, 20)]
+    tokens = [token for pair in zip(*paths, strict=True) for token in pair]
+    parent = tuple(row - 2 if row >= 2 else -1 for row in range(2 * depth))
+    lm.prefill(PROMPT)
+    found = lm.logits(tokens, Span.tree(start, parent), skip).clone()
+    for branch, path in enumerate(paths):
+        wanted = lm.logits(path, Span.chain(start, depth), skip)
+        torch.testing.assert_close(found[branch::2], wanted, rtol=1e-3, atol=1e-4)
+
+
 def check_eos(lm: LM, method: Method) -> None:
     """Every token of the greedy output in turn as EOS, a second id that never occurs beside it: the output ends at the first."""
     plain = plain_greedy(lm.model, PROMPT, 16)

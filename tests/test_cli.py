@@ -1,4 +1,4 @@
-"""The command line as a user types it, in processes of their own where the process matters."""
+"""The command line as a user types it, in this process but where a pipe matters."""
 
 import json
 import re
@@ -8,48 +8,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import METHODS, ROOT, SHARED
+from conftest import METHODS, ROOT, SHARED, Command
 
 from skipbench import cells, commands
 from skipbench.compose import compose
-
-
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "skipbench", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
 
 
 def metrics(results: Path) -> list[dict[str, Any]]:
     return [json.loads(p.read_text()) for p in sorted(results.glob("runs/*/metrics.json"))]
 
 
-def test_a_misspelt_key_ends_before_a_model_loads() -> None:
-    done = run("methdo=uniform")
+def test_a_misspelt_key_ends_before_a_model_loads(skipbench: Command) -> None:
+    done = skipbench("methdo=uniform")
     assert done.returncode == 2
     assert "Did you mean method" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_dry_run_runs_and_writes_nothing(tmp_path: Path) -> None:
-    done = run("dry_run=true", "method=vanilla", f"results={tmp_path}")
+def test_dry_run_runs_and_writes_nothing(skipbench: Command, tmp_path: Path) -> None:
+    done = skipbench("dry_run=true", "method=vanilla", f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert "20 samples, missing" in done.stdout
     assert not list(tmp_path.iterdir())
 
 
-def test_help_lists_choices_and_commands() -> None:
-    text = run("--help").stdout
+def test_help_lists_choices_and_commands(skipbench: Command) -> None:
+    text = skipbench("--help").stdout
     for word in ("table EXPERIMENT", "self-sd", "mini-stories", "max_steps"):
         assert word in text
     assert "_hub" not in text and "_target_" in text
-    known = run("nothing").stderr.partition("commands: ")[2].partition(".")[0].split(", ")
+    known = skipbench("nothing").stderr.partition("commands: ")[2].partition(".")[0].split(", ")
     assert {"table", "cell"} < set(known)
     for name in set(known) - {"cell"}:  # what submit's jobs call
         assert re.search(rf"^  {name} ", text, re.M), f"--help says nothing of {name}"
 
 
-def test_a_sweep_does_not_lose_the_cases_of_an_experiment() -> None:
-    done = run("-m", "experiment=swift-table8", "dry_run=true")
+def test_a_sweep_does_not_lose_the_cases_of_an_experiment(skipbench: Command) -> None:
+    done = skipbench("-m", "experiment=swift-table8", "dry_run=true")
     assert done.returncode == 2 and "python -m skipbench table swift-table8" in done.stderr
 
 
@@ -59,9 +53,9 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     assert done.stdout.startswith("skipbench:") and not done.stderr
 
 
-def test_a_sweep_writes_one_folder_a_cell(tmp_path: Path) -> None:
+def test_a_sweep_writes_one_folder_a_cell(skipbench: Command, tmp_path: Path) -> None:
     small = ("limit=2", "dataset.max_new_tokens=12", "engine.warmup=0")
-    done = run("-m", "method=uniform,middle", "dataset=mini-math,mini-code", *small, f"results={tmp_path}")
+    done = skipbench("-m", "method=uniform,middle", "dataset=mini-math,mini-code", *small, f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
     found = metrics(tmp_path)
     assert len(found) == 4
@@ -124,20 +118,20 @@ def test_sampling_and_low_precision_run(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout")
-def test_a_real_checkpoint_on_real_text(tmp_path: Path) -> None:
+def test_a_real_checkpoint_on_real_text(skipbench: Command, tmp_path: Path) -> None:
     path = f"model.path={SHARED}/models/stories260K"
     data = ("dataset=tinystories", f"dataset.path={SHARED}/data/tinystories.jsonl")
-    done = run(path, *data, "method=uniform", "limit=4", "dataset.max_new_tokens=32", f"results={tmp_path}")
+    done = skipbench(path, *data, "method=uniform", "limit=4", "dataset.max_new_tokens=32", f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert "model stories260K" in done.stdout and "4/4" in done.stdout
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout")
-def test_wrong_answers_are_a_result(tmp_path: Path) -> None:
+def test_wrong_answers_are_a_result(skipbench: Command, tmp_path: Path) -> None:
     """A model that cannot count at all, on GSM8K: it scores 0, all samples are identical, and the exit status is 0."""
     data = ["dataset=gsm8k", "dataset.prompt=self-sd", f"dataset.path={SHARED}/data/gsm8k_test.jsonl", "limit=3"]
     small = ["dataset.max_new_tokens=24", "dataset.truncate=left", "engine.warmup=0", f"results={tmp_path}"]
-    done = run("model=path", f"model.path={SHARED}/models/stories260K", *data, *small, "method=clasp")
+    done = skipbench("model=path", f"model.path={SHARED}/models/stories260K", *data, *small, "method=clasp")
     assert done.returncode == 0, done.stderr
     (found,) = metrics(tmp_path)
     assert found["lossless"]["identical"] == 3 and found["score_equal"] is True

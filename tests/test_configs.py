@@ -1,4 +1,4 @@
-"""Every model composes with the methods, and a paper's settings reach the method without another word."""
+"""Every model composes with its methods, and a paper's settings reach the method without another word."""
 
 import re
 from pathlib import Path
@@ -17,13 +17,24 @@ MODELS = [m for m in choices("model") if m != "path"]
 METHODS = ("swift", "clasp", "knapspec", "self-sd", "layerskip")  # those whose files read a model's settings
 
 
+def made(model: str, method: str) -> dict[str, Any]:
+    """The settings of the model for methods, after one of these was made."""
+    plain = compose([f"model={model}", f"method={method}"])
+    plain["method"] |= {"skip": "attn:1"} if "skip" in plain["method"] else {}
+    layers = (plain["model"]["architecture"] or {"layers": 12})["layers"]
+    assert method_of(plain["method"])(layers=layers).name == method
+    return dict(plain["model"]["settings"] or {})
+
+
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_composes_with_the_methods(model: str) -> None:
-    for method in METHODS:
-        plain = compose([f"model={model}", f"method={method}"])
-        plain["method"] |= {"skip": "attn:1"} if "skip" in plain["method"] else {}
-        layers = (plain["model"]["architecture"] or {"layers": 12})["layers"]
-        assert method_of(plain["method"])(layers=layers).name == method
+def test_every_model_composes_with_the_methods_it_has_settings_for(model: str) -> None:
+    for method in made(model, "swift").keys() - {"swift"}:
+        made(model, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_composes_with_the_model_of_fewest_layers(method: str) -> None:
+    made("llama3.2-1b", method)
 
 
 def test_every_hub_model_is_described() -> None:

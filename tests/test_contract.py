@@ -1,12 +1,11 @@
-"""The contract of every method in `conf/method`, found by listing the folder, on every engine and family."""
+"""The contract of every method in `conf/method`, found by listing the folder; every engine and family by pairs."""
 
 import json
 
 import contract
 import pytest
-from conftest import ENGINES, EVERY_ENGINE, FAMILIES, LAYERS, METHODS, NEEDED, make_method, random_lm
+from conftest import EVERY_ENGINE, FAMILIES, LAYERS, METHODS, composed_method, make_method, random_lm
 
-from skipbench.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.skipset import SkipSet, fixed_set
@@ -35,9 +34,20 @@ SWITCHES = {
     "prompt-lookup": ["occurrence=first", "output=false", "ngram=1", "length=2"],
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip
-KEYS = {m: compose([f"method={m}", *NEEDED.get(m, [])])["method"] for m in METHODS}
+KEYS = {m: composed_method(m) for m in METHODS}
 NEEDS = {"default": (), "chain": ("stop",), "adaptive": ("stop",), "tree": ("stop", "tree")}
 CASES = [(m, v) for m in METHODS for v in VARIANTS if all(key in KEYS[m] for key in NEEDS[v])]
+# Method, engine and family are nearly independent, and `test_draft_logits` ties every engine to every
+# family. So: every method and variant on one engine and family; every engine and family with one tree;
+# methods whose passes are no chain and no plain tree on every engine, with a window shorter than the text.
+UNUSUAL = ("clasp", "del", "knapspec", "layerskip", "lookahead", "swift")
+GREEDY_CASES = dict.fromkeys(
+    [
+        *((m, v, "llama", "lean") for m, v in CASES if v in ("default", "tree")),
+        *(("uniform", "tree", family, engine) for family in FAMILIES for engine in EVERY_ENGINE),
+        *((m, "default", "mistral", engine) for m in UNUSUAL for engine in EVERY_ENGINE),
+    ]
+)
 SWITCH_CASES = [(m, s) for m, switches in SWITCHES.items() for s in switches]
 
 
@@ -48,28 +58,33 @@ def method_of(name: str, variant: str) -> Method:
     return make_method(name, *overrides)
 
 
-@pytest.mark.parametrize("engine", EVERY_ENGINE)
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("name", "variant"), [c for c in CASES if c[1] in ("default", "tree")])
+@pytest.mark.parametrize(("name", "variant", "family", "engine"), GREEDY_CASES)
 def test_greedy_is_the_plain_loop(name: str, variant: str, family: str, engine: str) -> None:
     contract.check_greedy(random_lm(family, engine), method_of(name, variant))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize("name", [m for m in METHODS if m not in UNUSUAL])
+def test_greedy_of_every_other_method_behind_a_window(name: str, engine: str) -> None:
+    """With `UNUSUAL` that is every method on every engine, one that is added later too."""
+    contract.check_greedy(random_lm("mistral", engine), make_method(name))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "switch"), SWITCH_CASES)
-def test_every_switch(name: str, switch: str, engine: str) -> None:
+def test_every_switch(name: str, switch: str) -> None:
     """Greedy over several prompts with one method, so that what is carried across them counts too; then sampling."""
-    lm = random_lm("qwen3" if engine == "lean" else "llama", engine)
+    lm = random_lm("qwen3", "lean")
     method = method_of(name, switch)
     for first in range(3):
         contract.check_greedy(lm, method, [first, *contract.PROMPT], length=32)
-    contract.check_sampling(random_lm("llama", engine, vocab=7), method_of(name, switch), runs=250, temperature=0.3)
+    contract.check_sampling(random_lm("llama", "lean", vocab=7), method_of(name, switch), runs=250, temperature=0.3)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("name", "variant"), CASES)
-def test_eos_and_limits(name: str, variant: str, engine: str) -> None:
-    lm = random_lm("llama", engine)
+def test_eos_and_limits(name: str, variant: str) -> None:
+    lm = random_lm("llama", "lean")
     contract.check_eos(lm, method_of(name, variant))
     contract.check_limits(lm, method_of(name, variant))
 
@@ -86,6 +101,12 @@ def test_an_empty_set_is_always_right(family: str, engine: str) -> None:
 @pytest.mark.parametrize("skip", ["attn:0;mlp:3", "attn:1-3", "mlp:0,2", "attn:0-3;mlp:0-3"])
 def test_draft_logits(skip: str, family: str, engine: str) -> None:
     contract.check_draft_logits(random_lm(family, engine), SkipSet.parse(skip, LAYERS))
+
+
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tree_logits(family: str, engine: str) -> None:
+    contract.check_tree_logits(random_lm(family, engine), SkipSet.parse("attn:1;mlp:2", LAYERS))
 
 
 @pytest.mark.parametrize(("name", "variant"), [c for c in CASES if c[1] in ("default", "tree")])

@@ -68,6 +68,7 @@ def test_every_listed_table_has_an_experiment() -> None:
     assert text == ["self-sd-table16", "self-sd-table7", "swift-table1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_composes_and_dry_runs(name: str, tmp_path: Path) -> None:
     for scale in SCALES:
@@ -111,11 +112,7 @@ def test_every_embedded_cell_is_named_as_what_it_is(name: str) -> None:
         assert cell.keys["model"] == "tiny"
         if cell.run:
             assert cell.overrides["model"] == "tiny" and "dataset.prompt" not in cell.overrides
-            assert (
-                cell.stands_for
-                == f"{cell.overrides['dataset']} stands for "
-                + (cell.stands_for or "")[len(cell.overrides["dataset"]) + 12 :]
-            )
+            assert (cell.stands_for or "").startswith(f"{cell.overrides['dataset']} stands for ")
             assert int(cell.overrides["limit"]) <= 4
         else:
             assert cell.reason

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from conftest import METHODS, ROOT
+from conftest import METHODS, ROOT, Command
 
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
@@ -74,10 +74,10 @@ def test_no_torch_is_imported() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_the_command_writes_them_like_any_table(tmp_path: Path) -> None:
+def test_the_command_writes_them_like_any_table(skipbench: Command, tmp_path: Path) -> None:
     names = ["swift-table1", "knapspec-table1"]
-    command = [sys.executable, "-m", "skipbench", "table", *names, f"results={tmp_path}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = skipbench("table", *names, f"results={tmp_path}")
+    assert done.returncode == 0, done.stderr
     assert all(f"{name}.html" in {p.name for p in tmp_path.glob("tables/*")} for name in names)
     assert (tmp_path / "tables" / "swift-table1.md").read_text() == features_markdown(feature_table("swift"))
     assert "knapspec Table 1" in done.stdout

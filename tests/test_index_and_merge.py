@@ -195,6 +195,7 @@ def test_a_full_disk_leaves_failed_and_not_running(tmp_path: Path, monkeypatch: 
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "arguments", "says"),
     [

@@ -84,6 +84,7 @@ def test_a_long_table_goes_on_over_pages_under_one_number() -> None:
         assert (r"\addtocounter{table}{-1}" in text) == ("(continued)" in text) == (number > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("paper", "table"), TABLES)
 def test_every_field_stands_in_one_block(paper: str, table: str) -> None:
     for part in measured_everywhere(paper, table).parts:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Command
 
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
@@ -134,8 +134,8 @@ def test_signals_are_handed_on_even_to_one_that_stands_still(number: int, tmp_pa
     sender.join()
 
 
-def run(*words: str, **more: str) -> "subprocess.Popen[str]":
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | more
+def run(*words: str) -> "subprocess.Popen[str]":
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "skipbench", *words]
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -145,19 +145,23 @@ def run(*words: str, **more: str) -> "subprocess.Popen[str]":
 WORDS = ["tiny", "dataset=mini-math", "limit=2", "dataset.max_new_tokens=8"]
 
 
-def test_submit_runs_cells_here_and_status_agrees(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_submit_runs_cells_here_and_status_agrees(
+    skipbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for the cells, which are processes
     words = [*WORDS, "method=uniform,random", f"results={tmp_path}", "hardware=local", "hardware.workers=2"]
-    shown = run("submit", *words, "--print", CUDA_VISIBLE_DEVICES="")
-    assert shown.communicate()[0].splitlines() == ["tiny/uniform/mini-math", "tiny/random/mini-math"]
+    shown = skipbench("submit", *words, "--print")
+    assert shown.stdout.splitlines() == ["tiny/uniform/mini-math", "tiny/random/mini-math"]
     assert not (tmp_path / "submit").exists()
-    first = run("submit", *words, CUDA_VISIBLE_DEVICES="")
-    said, complaint = first.communicate()
-    assert first.returncode == 0, said + complaint
-    assert "2 cells, 2 at a time" in said and "2/2 tiny/" in said
-    done = run("status", *words)
-    assert "2 cells: 2 done" in done.communicate()[0] and done.returncode == 0
-    again = run("submit", *words)
-    assert "2 done" in again.communicate()[0] and not (tmp_path / "submit" / "tiny-2").exists()
+    first = skipbench("submit", *words)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "2 cells, 2 at a time" in first.stdout and "2/2 tiny/" in first.stdout
+    done = skipbench("status", *words)
+    assert "2 cells: 2 done" in done.stdout and done.returncode == 0
+    again = skipbench("submit", *words)
+    assert "2 done" in again.stdout and not (tmp_path / "submit" / "tiny-2").exists()
 
 
 def planned(folder: Path) -> Path:
@@ -175,6 +179,7 @@ def begun(folder: Path) -> "tuple[subprocess.Popen[str], Path]":
     return cell, found[0].parent
 
 
+@pytest.mark.slow
 def test_a_signal_too_many_changes_no_record(tmp_path: Path) -> None:
     """As Slurm sends them: one ahead of the time limit, others while the cell is on its way out."""
     cell, folder = begun(tmp_path)
@@ -189,6 +194,7 @@ def test_a_signal_too_many_changes_no_record(tmp_path: Path) -> None:
     assert told["state"] == "interrupted" and "failed" not in cell.communicate()[1]
 
 
+@pytest.mark.slow
 def test_a_cell_that_the_kernel_kills_is_a_failure_with_its_reason(tmp_path: Path) -> None:
     cell, folder = begun(tmp_path)
     status = folder / "status.json"

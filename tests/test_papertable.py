@@ -72,6 +72,7 @@ def row(t: PaperTable, *labels: str) -> Row:
 THREE = [swift("swift", d, metrics(s)) for d, s in (("cnndm", 1.5), ("gsm8k", 1.2), ("tinystories", 1.8))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("paper", "table"), TABLES)
 def test_every_published_number_stands_in_its_table_and_no_cell_is_empty_without_a_reason(
     paper: str, table: str
@@ -396,6 +397,7 @@ def test_latex_is_escaped() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("paper", "table"), TABLES)
 def test_latex_is_balanced_and_its_rows_are_as_wide_as_its_head(paper: str, table: str) -> None:
     shown = formats.latex(

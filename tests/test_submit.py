@@ -332,6 +332,7 @@ def test_a_signal_waits_for_what_is_unbroken(number: int) -> None:
         time.sleep(1)
 
 
+@pytest.mark.slow
 def test_a_run_ended_by_a_signal_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "skipbench", "method=uniform", "dataset=mini-math", "dataset.max_new_tokens=16"]
     whole, parts_ = tmp_path / "whole", tmp_path / "parts"
