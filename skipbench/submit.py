@@ -12,7 +12,7 @@ from typing import Any
 
 from skipbench.catalogue import known_models, places
 from skipbench.cells import cell, console, finish
-from skipbench.errors import SkipbenchError
+from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.runs.files import write_atomic
 from skipbench.runs.life import STATES
 from skipbench.runs.stop import Interrupted
@@ -98,7 +98,10 @@ def _with_gpus(found: Found, hardware: Mapping[str, Any], gpus: Sequence[str] | 
         return replace(found, gpus=1 if hardware["gpus"] is None else hardware["gpus"])
     from skipbench.bench.memory import gpus_needed
 
-    needed = gpus_needed(found.plain["model"], found.plain["dataset"], each)
+    try:
+        needed = gpus_needed(found.plain["model"], found.plain["dataset"], each)
+    except NotHereError as error:
+        return replace(found, runnable=False, life=replace(found.life, reason=str(error)))
     size, device = f"{needed} GPUs of {each / 2**30:.0f} GiB", found.plain["model"]["device"]
     if needed > 1 and device != "auto":
         told = f"it needs {size}, and model.device={device} is one: give model.device=auto"

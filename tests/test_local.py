@@ -16,7 +16,7 @@ from conftest import ROOT, Command
 from skipbench.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.sweep import manifest
-from skipbench.sweep.local import gpus, run_cells, slots
+from skipbench.sweep.local import gpu_bytes, gpus, run_cells, slots
 from skipbench.sweep.watch import watch
 
 
@@ -78,6 +78,10 @@ def test_workers_and_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpus() == ["0", "1"]
+    assert gpu_bytes(["0", "1"]) is None, "it did not say"
+    tool.write_text("#!/bin/sh\necho '0, GPU-1f, 81920'\necho '1, GPU-2e, 24576'\necho '2, GPU-3d, [N/A]'\n")
+    assert gpu_bytes(["0"]) == 79 * 2**30 and gpu_bytes(["0", "GPU-2e"]) == 23 * 2**30
+    assert gpu_bytes(["2"]) is gpu_bytes(["MIG-1"]) is gpu_bytes([]) is None
     tool.unlink()
     assert gpus() == []
 

@@ -8,7 +8,7 @@ import torch
 
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.data.rows import Row
-from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.errors import NotHereError
 from skipbench.lm.shape import BYTES, Shape
 
 GIB = 2**30
@@ -45,12 +45,15 @@ def gpus_needed(model: Mapping[str, Any], dataset: Mapping[str, Any], each: int)
     """GPUs of `each` usable bytes for a cell, before its dataset is read; 1 for a model on the CPU or of unknown size.
 
     Prompts are taken to fill `dataset.context`, or to have `PROMPT_TOKENS`.
+
+    Raises:
+        NotHereError: such a GPU holds no layer of the model.
     """
     if model["architecture"] is None or model["device"] == "cpu":
         return 1
-    tokens = min(PROMPT_TOKENS + dataset["max_new_tokens"], _context(model, dataset["context"]))
-    if dataset["context"] is not None:
-        tokens = _context(model, dataset["context"])
+    tokens = _context(model, dataset["context"])
+    if dataset["context"] is None:
+        tokens = min(PROMPT_TOKENS + int(dataset["max_new_tokens"]), tokens)
     return _gpus(model, tokens, each)
 
 
@@ -60,12 +63,10 @@ def _gpus(model: Mapping[str, Any], tokens: int, each: int) -> int:
     total = weights + max(cache, _calibration_bytes(model))
     if total + ROOM <= each:
         return 1
-    usable = each - ROOM - weights // model["architecture"]["layers"]
+    usable: int = each - ROOM - weights // model["architecture"]["layers"]
     if usable <= 0:
-        raise SkipbenchError(
-            f"a GPU of {_gib(each)} holds no layer of {model['name']}; is hardware.gpu_memory_gib right?"
-        )
-    return int(max(2, -(-total // usable)))
+        raise NotHereError(f"a GPU of {_gib(each)} holds no layer of {model['name']!r} and {_gib(ROOM)} for the rest")
+    return max(2, -(-total // usable))
 
 
 def _context(model: Mapping[str, Any], cut: int | None) -> int:

@@ -28,9 +28,11 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
     """What a process can use of the smallest of the GPUs; `None` where the driver does not say, as of a part of one (MIG)."""
     sizes: dict[str, int] = {}
     for line in _driver("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
-        index, uuid, mib = (word.strip() for word in line.split(","))
-        sizes |= {name: int(mib) for name in found if name == index or (name[0] == "G" and uuid.startswith(name))}
-    return min(sizes.values()) * 2**20 - RESERVED if sizes.keys() == set(found) and sizes else None
+        index, uuid, mib = ([word.strip() for word in line.split(",")] + 3 * [""])[:3]
+        if mib.isdecimal():  # some have no memory of their own
+            named = (name for name in found if name == index or (name.startswith("GPU-") and uuid.startswith(name)))
+            sizes |= dict.fromkeys(named, int(mib))
+    return min(sizes.values()) * 2**20 - RESERVED if sizes and sizes.keys() == set(found) else None
 
 
 def _driver(*words: str) -> list[str]:
