@@ -13,7 +13,7 @@ from test_bad_records import make_run
 
 from skipbench import cells, commands, figure, submit
 from skipbench.compose import compose
-from skipbench.errors import SkipbenchError
+from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.runs.merge import merge_into
 from skipbench.runs.store import load_run, record_failure
 from skipbench.survey import survey
@@ -241,6 +241,61 @@ def test_runs_of_other_weights_are_not_united(tmp_path: Path) -> None:
     make_run(b, 0, origin | {"weights_sha256": "2"})
     merge_into(b, a)
     assert len(list((a / "runs").iterdir())) == 2
+
+
+def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(checkpoint: Path, tmp_path: Path) -> None:
+    """Another checkpoint of the same name finds no set, and is told whose there is; a copy elsewhere finds it."""
+    second = tmp_path / "others" / "checkpoint-500"
+    shutil.copytree(checkpoint, second)
+    retrain(second)
+    small = ["search.prompts=1", "search.max_new_tokens=4", "search.strategy=random", "search.iterations=1"]
+
+    def own(folder: Path) -> list[str]:
+        return [w for w in words(folder, tmp_path) if w != "method=uniform"]
+
+    def stored(*more: str) -> str:
+        return str(cells.finish(compose([*more, "method=self-sd"]))[0]["method"]["skip"])
+
+    commands.command("search", [*own(checkpoint), "method=self-sd", *small])
+    (path,) = (tmp_path / "skip_sets").iterdir()
+    first = json.loads(path.read_text())
+    assert stored(*own(checkpoint)) == first["skip"]
+    with pytest.raises(NotHereError, match=f"{path.name} is of other weights, searched at {checkpoint}"):
+        stored(*own(second))
+    commands.command("search", [*own(second), "method=self-sd", *small, "search.seed=5"])
+    (other,) = set((tmp_path / "skip_sets").iterdir()) - {path}
+    assert json.loads(path.read_text()) == first and stored(*own(checkpoint)) == first["skip"]
+    assert stored(*own(second)) == json.loads(other.read_text())["skip"] != first["skip"]
+    other.unlink()
+    shutil.copytree(checkpoint, tmp_path / "final")
+    assert stored(*own(tmp_path / "final")) == first["skip"]
+    with pytest.raises(NotHereError):  # other weights of the same checkpoint
+        stored(*own(checkpoint), "model.sparsity=wanda-0.5")
+    shutil.rmtree(checkpoint)  # a machine that has the results alone
+    shutil.rmtree(tmp_path / "final")
+    assert stored(*own(checkpoint)) == first["skip"]
+    shutil.copytree(second, checkpoint)
+    del first["settings"]["weights_sha256"]
+    path.unlink()
+    (path.parent / "checkpoint-500_self-sd.json").write_text(json.dumps(first))  # as an earlier version wrote it
+    assert stored(*own(checkpoint)) == first["skip"]
+    with pytest.raises(NotHereError, match=f"searched at {checkpoint}"):
+        stored(*own(second))
+
+
+def test_published_sets_are_used_for_named_models_beside_sets_of_others(tmp_path: Path) -> None:
+    shipped = cells.finish(compose(["method=self-sd", f"results={tmp_path}"]))[0]["method"]["skip"]
+    published = cells.finish(compose(["method=self-sd", "model=llama2-13b", f"results={tmp_path}"]))[0]["method"][
+        "skip"
+    ]
+    (tmp_path / "skip_sets").mkdir()
+    settings = {"method": {"name": "self-sd"}, "model": {"path": "/elsewhere"}, "weights_sha256": "0"}
+    for name in ("tiny", "llama2-13b"):
+        stored = {"skip": "attn:1", "settings": settings}
+        (tmp_path / "skip_sets" / f"{name}_self-sd_0123456789.json").write_text(json.dumps(stored))
+    for name, skip in (("tiny", shipped), ("llama2-13b", published)):
+        plain = compose(["method=self-sd", f"model={name}", f"results={tmp_path}"])
+        assert cells.finish(plain)[0]["method"]["skip"] == skip != "attn:1"
 
 
 def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Where searched skip sets are kept, and how `stored` becomes a set."""
 
+import glob
 import json
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.runs.files import read_lines, write_atomic
@@ -10,18 +11,40 @@ from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
 
+FORMS = ("quantization", "sparsity")
+"""Settings that make other weights of one checkpoint."""
+
+
+class _Searched(TypedDict, total=False):
+    model: dict[str, Any]
+    method: dict[str, Any]
+    weights_sha256: str | None
+
 
 class Stored(TypedDict):
     """A stored set's file, as far as it is read."""
 
     skip: str
+    settings: NotRequired[_Searched]
 
 
 def stored_path(results: Path, model: dict[str, Any], method: str) -> Path:
-    """The file of the last finished search for a model, with its weights as they are, and a method."""
-    weights = (model[key] for key in ("quantization", "sparsity"))
-    name = "_".join([model["name"], *(word.replace(":", "-") for word in weights if word != "none")])
-    return results / "skip_sets" / f"{name}_{method}.json"
+    """The file of the last finished search for a method and these weights, wherever they lie."""
+    weights = weights_sha256(model) or [model["path"], model["revision"]]
+    key = config_hash({"weights": weights} | {form: model[form] for form in FORMS})
+    folder = results / "skip_sets"
+    if there := sorted(folder.glob(f"*_{method}_{key}.json")):
+        return there[0]
+    forms = (model[form].replace(":", "-") for form in FORMS if model[form] != "none")
+    return folder / f"{'_'.join([model['name'], *forms, method, key])}.json"
+
+
+def _is_of(settings: _Searched, model: dict[str, Any]) -> bool:
+    """Whether a search was of this checkpoint by its path and revision, where a fingerprint is missing."""
+    if None not in (settings.get("weights_sha256"), weights_sha256(model)):
+        return False  # the file's name would have told
+    searched = {"sparsity": "none"} | settings.get("model", {})
+    return all(searched.get(key) == portable(model[key]) for key in ("path", "revision", *FORMS))
 
 
 def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) -> None:
@@ -84,10 +107,12 @@ def seconds_of_trace(trace: Path, iterations: int) -> float:
 
 
 def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str:
-    """`skip` itself, or for `stored` the set found by a search here, else the one that ships with the model or was published.
+    """`skip` itself, or for `stored` the set found by a search of these weights here.
+
+    Where there is none, the set that ships with the model or was published.
 
     Raises:
-        NotHereError: nothing is stored.
+        NotHereError: nothing is stored, or a set of other weights alone.
     """
     if skip != "stored":
         return skip
@@ -95,6 +120,16 @@ def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str
     found = read_json(searched, Stored)
     if found is not None:
         return str(found["skip"])
+    others = []
+    for path in sorted(searched.parent.glob(f"{glob.escape(model['name'])}_*.json")):
+        other = read_json(path, Stored) or {}
+        settings: _Searched = other.get("settings", {})
+        if settings.get("method", {}).get("name") != method:
+            continue
+        if _is_of(settings, model):
+            return str(other["skip"])
+        origin = printable(str(settings.get("model", {}).get("path")))
+        others.append(f"; the one in {path} is of other weights, searched at {origin}")
     shipped = Path(model["skip_sets"]) if model["skip_sets"] else None
     if shipped is not None and shipped.exists():
         sets = json.loads(shipped.read_text())
@@ -103,6 +138,6 @@ def resolve(skip: str, model: dict[str, Any], method: str, results: Path) -> str
     if model["sets"].get(method):
         return str(model["sets"][method])
     raise NotHereError(
-        f"method.skip=stored, but no skip set of {method} is stored for model {model['name']!r} in {searched.parent}; "
-        f"give one, as in 'method.skip=\"attn:1,2;mlp:3\"'"
+        f"method.skip=stored, but no skip set of {method} is stored for model {model['name']!r} "
+        f"({model['path']}) in {searched.parent}{''.join(others)}; give one, as in 'method.skip=\"attn:1,2;mlp:3\"'"
     )
