@@ -445,6 +445,8 @@ def test_a_search_that_cannot_be_read_is_of_its_cell_alone(tmp_path: Path) -> No
     found = survey(words[0], words[1:])
     (bad,) = (f for f in found if f.life.state == "failed")
     assert str(trace) in str(bad.life.reason) and not bad.runnable and len(found) == 2
+
+
 SIZES = ["clasp-table1", "models=llama3-70b,llama3-8b", "method=swift", "decoding.temperature=0.0"]
 
 
