@@ -107,7 +107,7 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
 
 
 def checked_run(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The record of a cell as `load_run` gives it, checked to be of today's weights and method, and whole if it is done.
+    """Reads the record of a cell, made with today's weights and method, and whole if it is done.
 
     Raises:
         SkipbenchError: it is of others, cannot be read, or lost samples.
@@ -126,7 +126,8 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
     """Runs one cell and prints its table. Returns whether every sample is sound.
 
     Raises:
-        SkipbenchError: a value that cannot be used, samples that failed, or a record of other weights or method code.
+        SkipbenchError: a value that cannot be used, samples that failed, or a record of other
+            weights or method code.
     """
     from skipbench.report.cell import markdown_cell, render_cell
     from skipbench.runs.files import set_aside, write_atomic
@@ -142,7 +143,8 @@ def cell(plain: dict[str, Any], show: bool = True) -> bool:
     state = load_run(folder) if plain["fresh"] else checked_run(settings, folder)
     if state["provenance"] and "weights_sha256" not in state["provenance"]:
         console.print(
-            f"{folder}: an earlier version began it, without fingerprints of weights and method code; they are not checked",
+            f"{folder}: an earlier version began it, without fingerprints of weights and method code; "
+            f"they are not checked",
             style="dim",
             highlight=False,
             soft_wrap=True,

@@ -71,7 +71,7 @@ def survey(experiment: str, words: Sequence[str], hardware: Mapping[str, Any] | 
 
 
 def _unchanged(life: Life, settings: dict[str, Any], folder: Path) -> tuple[Life, bool]:
-    """The life of a done run and whether to submit it: one of other weights or method code failed, and would again."""
+    """State of a done run and whether to submit it; with other weights or code it would fail again."""
     try:
         refuse_other(folder, settings["model"], settings["method"])
     except SkipbenchError as error:

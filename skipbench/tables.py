@@ -147,7 +147,11 @@ def _one(name: str, overrides: list[str], own: dict[str, str], only: bool) -> li
 
 
 def _run(plain: dict[str, Any], only: bool) -> None:
-    """Runs a cell, unless its records say that it is done: that needs neither torch nor the dataset. `only` checks these."""
+    """Runs a cell unless its records say that it is done, which needs neither torch nor the dataset.
+
+    Args:
+        only: only check the records that are there.
+    """
     done = False
     if only or not plain["fresh"]:
         with contextlib.suppress(NotHereError):

@@ -40,7 +40,7 @@ def stored_path(results: Path, model: dict[str, Any], method: str) -> Path:
 
 
 def _is_of(settings: _Searched, model: dict[str, Any]) -> bool:
-    """Whether a search was of this checkpoint by its path and revision, where a fingerprint is missing."""
+    """Compares a search with a model by path and revision, where a fingerprint is missing."""
     if None not in (settings.get("weights_sha256"), weights_sha256(model)):
         return False  # the file's name would have told
     searched = {"sparsity": "none"} | settings.get("model", {})
@@ -69,7 +69,11 @@ def search_folder(config: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
 
 
 def other_weights(trace: Path, model: dict[str, Any]) -> str | None:
-    """Why a search cannot be used: it measured other weights than there are now; None where it can, or says nothing of them."""
+    """Reason to refuse a search: its weights have changed since.
+
+    Returns:
+        None if they have not, or if the trace does not record them.
+    """
     if not trace.exists():
         return None
     try:

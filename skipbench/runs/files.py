@@ -124,7 +124,7 @@ def sign(lock: int) -> None:
 
 
 def set_aside(folder: Path) -> None:
-    """Moves a run or a search from the results folder to `replaced/` in it; does nothing where there is none.
+    """Moves a run or a search, if it is there, to `replaced/` in its results folder.
 
     Raises:
         SkipbenchError: another process writes it, or it cannot be moved.

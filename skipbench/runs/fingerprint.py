@@ -1,4 +1,7 @@
-"""Fingerprints of a run's weights and of its method's source: they tell a record from what the same settings would give now."""
+"""Fingerprints of a run's weights and of its method's source.
+
+A run is named by its settings; the fingerprints tell whether the same settings still mean the same run.
+"""
 
 import ast
 import functools
@@ -17,9 +20,9 @@ from skipbench.runs.shapes import Origin
 WHOLE = 64 * 2**20
 """Weight files up to this many bytes are hashed in full, larger ones by samples."""
 BLOCK, BLOCKS = 4096, 512
-"""Bytes per sampled block, and blocks per file: a few megabytes are read of a checkpoint of any size."""
+"""Bytes per sampled block and blocks per file: 2 MiB are read of a weight file of any size."""
 OWN = ("skipbench.decode.", "skipbench.methods.")
-"""The parts of skipbench that belong to a method; the commit in the provenance stands for the rest."""
+"""Parts of skipbench that count as a method's code; the commit stands for the rest."""
 
 
 def fingerprints(model: dict[str, Any], method: dict[str, Any]) -> dict[str, str | None]:
@@ -43,7 +46,8 @@ def refuse_other(folder: Path, model: dict[str, Any], method: dict[str, Any]) ->
         "weights_sha256": f"other weights (model.path={model['path']})",
         "method_sha256": f"other code of method {method['name']} ({method.get('_target_')})",
     }
-    changed = [names[key] for key in names if None not in (before.get(key), now[key]) and before[key] != now[key]]
+    both = [key for key in names if None not in (before.get(key), now[key])]
+    changed = [names[key] for key in both if before[key] != now[key]]
     if changed:
         raise SkipbenchError(
             f"{folder} was made with {' and '.join(changed)}: changed since; "
@@ -54,8 +58,9 @@ def refuse_other(folder: Path, model: dict[str, Any], method: dict[str, Any]) ->
 def weights_sha256(model: dict[str, Any]) -> str | None:
     """Hash of the checkpoint's config.json and weights, independent of its place and of file times.
 
-    A planted model has no files: its shape and its seed are hashed. Of files above `WHOLE` bytes, the size, the safetensors
-    header and evenly spaced blocks are hashed, so that a change between the blocks goes unseen.
+    A planted model has no files: its shape and its seed are hashed. Of files above `WHOLE` bytes,
+    the size, the safetensors header and evenly spaced blocks are hashed, so that a change between
+    the blocks goes unseen.
 
     Returns:
         None if the checkpoint is not on this machine.
@@ -67,9 +72,9 @@ def weights_sha256(model: dict[str, Any]) -> str | None:
         files = _weight_files(folder) if folder is not None else []
         if folder is None or not files:
             return None
-        names = [folder / "config.json", *files]
-        return _sha256([[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading the checkpoint tells what is wrong
+        there = [path for path in (folder / "config.json", *files) if path.is_file()]
+        return _sha256([[path.name, *_digest(str(path), *_stamp(path))] for path in there])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading says what is wrong
         return None
 
 
@@ -98,7 +103,8 @@ def _weight_files(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            return [folder / shard for shard in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+            shards = set(json.loads(index.read_text())["weight_map"].values())
+            return [folder / shard for shard in sorted(shards)]
     return []
 
 
@@ -122,9 +128,10 @@ def _digest(path: str, size: int, mtime_ns: int, inode: int) -> tuple[int, str]:
 
 
 def method_sha256(method: dict[str, Any]) -> str | None:
-    """Hash of the source of a method: the files of its `_target_`s and of the decode loop, and what they import of their own.
+    """Hash of a method's source: the files of its `_target_`s and of the decode loop, and their imports.
 
-    Of skipbench these are the files under `OWN`; outside of it, the target's package, or what lies beside a single module.
+    Imports are followed within skipbench under `OWN`, and outside of skipbench within the target's
+    package, or within the folder of a target that is a single module.
 
     Returns:
         None if a target's source cannot be found.
@@ -160,7 +167,7 @@ def _targets(node: Any) -> Iterator[str]:
 
 
 def _source(name: str) -> tuple[str, Path] | None:
-    """Module and file of a dotted name, whose last parts may be names inside the module. Nothing but the path is searched."""
+    """Module and file of a dotted name, which may end in names inside the module; imports nothing."""
     top, *rest = name.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -185,16 +192,17 @@ def _source(name: str) -> tuple[str, Path] | None:
 
 
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
-    """Whether an imported module is of the root's package, or lies beside a root that is a single module."""
+    """True for a module of the root's package, or beside a root that is a single module."""
     if imported[0].partition(".")[0] == root[0].partition(".")[0] or imported[0].startswith(OWN):
         return True
-    beside = imported[1].is_relative_to(root[1].parent)
-    return "." not in root[0] and root[1].name != "__init__.py" and beside and "site-packages" not in imported[1].parts
+    single = "." not in root[0] and root[1].name != "__init__.py"
+    beside = imported[1].is_relative_to(root[1].parent) and "site-packages" not in imported[1].parts
+    return single and beside
 
 
 @functools.cache
 def _imports(source: bytes, package: str) -> list[str]:
-    """Dotted names that a source file imports, those of its functions too; none of a file that does not parse."""
+    """Dotted names that a source file imports anywhere; none if it does not parse."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

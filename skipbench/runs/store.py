@@ -34,7 +34,8 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
     Not so where the run beside it is done: then it is damage, and nothing is left out or cut off.
 
     Raises:
-        SkipbenchError: another line is unreadable, an index occurs twice, or `metrics.json` counts other samples.
+        SkipbenchError: another line is unreadable, an index occurs twice, or `metrics.json` counts
+            other samples.
     """
     return list(each_sample(path, repair))
 
@@ -63,7 +64,11 @@ def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
 
 
 def _check_count(path: Path, lines: int, done: bool) -> None:
-    """Raises SkipbenchError if samples are missing that the metrics were made of; for a done run also if there are more."""
+    """Compares the number of samples with that of `metrics.json`.
+
+    Raises:
+        SkipbenchError: samples are missing, or the run is done and has more of them.
+    """
     counted = (read_json(path.parent / "metrics.json", Metrics) or {}).get("samples", lines)
     if lines < counted or (done and lines != counted):
         raise SkipbenchError(
@@ -199,7 +204,7 @@ def record_failure(folder: Path, reason: str) -> None:
 
 
 def is_done(folder: Path) -> bool:
-    """Whether `status.json` says that every sample of the run is there. Raises SkipbenchError if it cannot be read."""
+    """Reads from `status.json` whether a run is done. Raises SkipbenchError if it cannot be read."""
     return (read_json(folder / "status.json", Status) or {}).get("state") == "done"
 
 

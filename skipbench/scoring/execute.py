@@ -43,7 +43,8 @@ def score_run(
     Equal programs are executed once; `progress` is told how many of how many are done.
 
     Raises:
-        SkipbenchError: no such run, one that is not finished or lacks completions or samples, or a machine that cannot isolate.
+        SkipbenchError: no such run, one that is not finished or lacks completions or samples, or a
+            machine that cannot isolate.
     """
     state = load_run(folder)
     config, metrics = state["config"], state["metrics"]
