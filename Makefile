@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-experiments slurm check table table2 tables figures results bench report clean
+.PHONY: help demo test test-all test-experiments slurm check table table2 tables figures results bench report docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -81,6 +81,9 @@ results: $(READY) ## the committed results of the embedded model, made again fro
 	$(BIN)/python -m skipbench score all results=results/embedded
 	$(TABLE) $(TABLES) $(EMBEDDED) --render-only
 	@$(FIGURE) $(EMBEDDED) --distinct || failed=1; done; exit $$failed
+
+docs: $(READY) ## docs/keys.md, written again from the schemas
+	$(BIN)/python scripts/make_keys.py
 
 bench: $(READY) ## the engine's and the methods' ratios, one JSON line a figure (about 30 minutes; on a GPU scripts/bench_gpu.py)
 	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768

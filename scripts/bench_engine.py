@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from skipbench.bench.run import load_model
-from skipbench.compose import compose, rows_of
+from skipbench.bench.load import load_model
+from skipbench.config.compose import compose
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
 from skipbench.skipset import SkipSet, fixed_set
@@ -36,7 +36,7 @@ from skipbench.skipset import SkipSet, fixed_set
 TINY = Path(__file__).resolve().parent.parent / "skipbench" / "models" / "tiny"
 EQUAL = "tokens equal generate's"
 IDENTICAL = "strict outputs identical to vanilla bit for bit"
-FULL, VERIFY = "vanilla lean / generate", "verify 9 rows / 1 row"
+FULL, VERIFY = "vanilla fused / generate", "verify 9 rows / 1 row"
 BARS = {  # (figure, model, dtype), None for any: at least, at most
     (FULL, "tiny", None): (1.7, None),
     (FULL, "24x256", None): (1.6, None),
@@ -99,7 +99,7 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
     """Ratios of one model."""
     theirs = checkpoint(name, dtype)
     theirs.generation_config.eos_token_id = theirs.config.eos_token_id = None
-    ours = {engine: LM(checkpoint(name, dtype), engine) for engine in ("lean", "modules")}
+    ours = {engine: LM(checkpoint(name, dtype), engine) for engine in ("fused", "reference")}
     for lm in ours.values():
         lm.allocate(max(512, 50 + tokens + 16))
     prompt = list(range(300, 350))
@@ -114,25 +114,25 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
     wanted = hugging_face()
     assert len(wanted) == tokens
     same = all(vanilla(engine) == wanted for engine in ours)
-    lean = ours["lean"]
-    half = fixed_set("uniform", lean.layers, 0.5)
+    fused = ours["fused"]
+    half = fixed_set("uniform", fused.layers, 0.5)
 
     def passes(rows: int, skip: Any = None) -> Callable[[], None]:
         def run() -> None:
             for _ in range(tokens):
-                lean.logits([5] * rows, Span.chain(100, rows), skip).argmax(-1).tolist()
+                fused.logits([5] * rows, TokenRows.chain(100, rows), skip).argmax(-1).tolist()
 
         return run
 
-    calls: dict[str, Callable[[], Any]] = {"generate": hugging_face, "lean": lambda: vanilla("lean")}
-    calls |= {"modules": lambda: vanilla("modules"), "half": passes(1, half)}
+    calls: dict[str, Callable[[], Any]] = {"generate": hugging_face, "fused": lambda: vanilla("fused")}
+    calls |= {"reference": lambda: vanilla("reference"), "half": passes(1, half)}
     calls |= {f"rows {k}": passes(k) for k in (1, 2, 5, 9)}
-    print(f"{name} kernels: {lean.engine.kernels}", *lean.notes(), sep="\n", file=sys.stderr)
+    print(f"{name} kernels: {fused.engine.kernels}", *fused.notes(), sep="\n", file=sys.stderr)
     with torch.inference_mode():
         times = interleaved(calls, runs)
     found = {
-        FULL: ratio(times, "generate", "lean"),
-        "vanilla modules / generate": ratio(times, "generate", "modules"),
+        FULL: ratio(times, "generate", "fused"),
+        "vanilla reference / generate": ratio(times, "generate", "reference"),
         "draft half skipped / full pass": ratio(times, "half", "rows 1"),
     }
     found |= {f"verify {k} rows / 1 row": ratio(times, f"rows {k}", "rows 1") for k in (2, 5, 9)}
@@ -142,18 +142,18 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
 def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
     """Cost and identity of strict mode in bfloat16: the embedded model, or a planted one of that shape, half or more skipped."""
     chosen = ["model.dtype=bfloat16", "engine.strict=true"]
-    plain = compose(chosen if name == "tiny" else [*chosen, "model=planted", f"model.shape={name}"])
-    lm, tokenizer = load_model(plain["model"], plain["engine"])
+    config = compose(chosen if name == "tiny" else [*chosen, "model=planted", f"model.shape={name}"])
+    lm, tokenizer = load_model(config.model, config.engine)
     print(name, *lm.notes(), sep="\n", file=sys.stderr)
     skip = fixed_set("uniform", lm.layers, 0.4)
     if name != "tiny":
-        skip = SkipSet.parse(plain["model"]["sets"]["self-sd"], lm.layers)
+        skip = SkipSet.parse(config.model.sets["self-sd"], lm.layers)
     lm.allocate(640)
     made = {
         "chain": FixedSet("chain", skip, Drafter(Fixed(8))),
         "tree": FixedSet("tree", skip, Drafter(Fixed(5), (4, 3, 2, 1))),
     }
-    rows = rows_of(compose(["dataset=mini-stories"])["dataset"], prompts)
+    rows = compose(["dataset=mini-stories"]).dataset.rows(prompts)
     same = 0
     for row in rows:
         ids = tokenizer(row.prompt).input_ids[:256]

@@ -19,24 +19,23 @@ from typing import Any
 
 import torch
 
-from skipbench.catalogue import shape_of
+from skipbench.config.catalog import shape_of
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import Generation, generate
 from skipbench.decode.stopping import Fixed
-from skipbench.lm.graphs import GraphsEngine
-from skipbench.lm.load import DTYPES
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
-from skipbench.lm.planted import planted_model
-from skipbench.lm.record import Again
-from skipbench.lm.shape import Shape
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.formulas import expected_speedup_measured
+from skipbench.models.load import DTYPES
+from skipbench.models.random_weights import planted_model
 from skipbench.profile.roofline import read_bandwidth, roofline_s_per_token
 from skipbench.skipset import SkipSet, fixed_set, planted_set
 
-IDENTITY = "graphs tokens equal lean's"  # judged in float32: in half precision a near-tie makes texts part
+IDENTITY = "graphs tokens equal fused's"  # judged in float32: in half precision a near-tie makes texts part
 BARS = {  # figure: whether at least or at most, and the bar on a GPU of the A100 class or better
     "vanilla / bandwidth roofline": (">=", 0.85),
     "draft half skipped / full step": ("<=", 0.53),
@@ -78,7 +77,7 @@ def decode_seconds(out: Generation) -> float:
 
 def kept(args: argparse.Namespace, skip: SkipSet) -> float:
     """Share of the weights read by a step that a draft without `skip` still reads: no engine can cost less."""
-    shape = Shape(**shape_of(args.shape))
+    shape = shape_of(args.shape)
     attention = 2 * shape.hidden * shape.width * (shape.heads + shape.kv_heads)
     mlp, head = 3 * shape.hidden * shape.intermediate, shape.hidden * shape.vocab
     left_out = len(skip.attention) * attention + len(skip.mlp) * mlp
@@ -97,7 +96,7 @@ def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
         def run() -> None:
             token = torch.tensor([5] * rows, device=lm.input_device)
             for _, skip in zip(range(count), itertools.cycle(sets), strict=False):
-                token = lm.logits(token, Span.chain(context, rows), skip).argmax(-1)
+                token = lm.logits(token, TokenRows.chain(context, rows), skip).argmax(-1)
 
         return run
 
@@ -162,24 +161,24 @@ def memory_figures(lm: LM, args: argparse.Namespace) -> Figures:
     yield "device allocations in a long decode", value, note
 
 
-def identity_figures(lm: LM, args: argparse.Namespace, lean: LM) -> Figures:
-    """One text of graphs against lean's over the same weights; in half precision one near-tie makes the texts part."""
+def identity_figures(lm: LM, args: argparse.Namespace, fused: LM) -> Figures:
+    """One text of graphs against fused's over the same weights; in half precision one near-tie makes the texts part."""
     prompt = [7 * i % args.words for i in range(args.context)]
-    ours, theirs = (generate(m, Vanilla(), prompt, args.tokens).tokens for m in (lm, lean))
+    ours, theirs = (generate(m, Vanilla(), prompt, args.tokens).tokens for m in (lm, fused))
     same = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), len(ours))
     yield IDENTITY, same / len(ours), f"{same} of {len(ours)} before they part, {len(set(ours))} distinct"
 
 
 def make(args: argparse.Namespace) -> tuple[LM, LM]:
-    """The planted model under graphs, and under lean, with one set of weights."""
-    shape = Shape(**shape_of(args.shape))
+    """The planted model under graphs, and under fused, with one set of weights."""
+    shape = shape_of(args.shape)
     skip = planted_set(shape.layers, 0.5, args.seed)
     model = planted_model(shape, skip, args.seed, DTYPES[args.dtype], args.device, args.words)
-    lm = LM(model, partial(GraphsEngine, recorder=Again) if args.device == "cpu" else "graphs")
-    lean = LM(model, "lean")
-    for m in (lm, lean):
+    lm = LM(model, partial(CudaGraphsEngine, capture=EagerCapture) if args.device == "cpu" else "cuda_graphs")
+    fused = LM(model, "fused")
+    for m in (lm, fused):
         m.allocate(args.context + max(args.tokens, args.long) + 2 * K)
-    return lm, lean
+    return lm, fused
 
 
 def main(words: list[str] | None = None) -> None:
@@ -201,14 +200,14 @@ def main(words: list[str] | None = None) -> None:
         parser.error("no CUDA device is at hand; see above for a run on the CPU, which proves no figure")
     if not on_gpu:
         torch.set_num_threads(1)  # on a busy machine two threads can stall one another
-    lm, lean = make(args)
+    lm, fused = make(args)
     origin = {k: getattr(args, k) for k in ("shape", "dtype", "context", "runs")} | {"torch": torch.__version__}
     origin["device"] = torch.cuda.get_device_name(args.device) if on_gpu else "cpu, re-executed: says nothing of a GPU"
     origin |= {"engine": lm.engine.name, "notes": lm.notes()}
     figures = (
         step_figures(lm, args),
         decode_figures(lm, args),
-        identity_figures(lm, args, lean),
+        identity_figures(lm, args, fused),
         memory_figures(lm, args),
     )
     for figure, value, note in itertools.chain.from_iterable(figures):

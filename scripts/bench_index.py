@@ -21,7 +21,7 @@ METHODS, DATASETS = (
     ("self-sd", "swift", "clasp", "knapspec"),
     ("mini-stories", "mini-math", "mini-code", "mini-summary"),
 )
-BUILD = "import sys; from skipbench.cli import main; main()"
+BUILD = "import sys; from skipbench.cli.main import main; main()"
 ASK = """
 import resource, sys, time
 from pathlib import Path

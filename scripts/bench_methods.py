@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from bench_engine import SHAPES, checkpoint, interleaved, ratio
 
-from skipbench.decode.scratch import branch_runner
 from skipbench.decode.stopping import Fixed
+from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import choose_layers
 from skipbench.methods.knapspec import KnapSpec
 from skipbench.profile.latency import Point, fit, part_times
@@ -51,17 +51,17 @@ def calls(lm: LM) -> dict[str, Callable[[], Any]]:
     lm.allocate(CONTEXT + 160)
     points = [Point.of(n, 1, part_times(lm, n, 1, 8)) for n in (64, CONTEXT // 2, CONTEXT)]
     lm.prefill(text[:-HISTORY])
-    taps: list[torch.Tensor] = []
-    lm.run(lm.embed(text[-HISTORY:]), Span.chain(CONTEXT - HISTORY, HISTORY), taps=taps)
+    hidden_states: list[torch.Tensor] = []
+    lm.run(lm.embed(text[-HISTORY:]), TokenRows.chain(CONTEXT - HISTORY, HISTORY), hidden_states=hidden_states)
     lm.cache.length = CONTEXT
-    states = torch.stack(taps)
+    states = torch.stack(hidden_states)
     layers, skipped = states[::2, -1], lm.layers // 2
     method = KnapSpec(lm.layers, "knapspec", Fixed(10, 0.7))
     method.latency = fit(points, lm.layers)
     method.drafter.begin()
 
     def clasp() -> None:
-        run = branch_runner(lm, 1, skipped, 2)
+        run = parallel_branches(lm, 1, skipped, 2)
         choose_layers(layers, lambda unit, g: run(unit, g[:, None])[:, 0], skipped)
 
     def knapspec() -> None:
@@ -69,15 +69,15 @@ def calls(lm: LM) -> dict[str, Callable[[], Any]]:
         method._trace = {k: [] for k in ("optimised", "weights", "candidates", "gamma", "tpt")}
         method._optimise(lm)
 
-    def verify(span: Span) -> Callable[[], None]:
-        return lambda: lm.logits([7] * span.rows, span).argmax(-1).tolist()
+    def verify(token_rows: TokenRows) -> Callable[[], None]:
+        return lambda: lm.logits([7] * token_rows.rows, token_rows).argmax(-1).tolist()
 
     return {
-        "one": verify(Span.chain(CONTEXT, 1)),
+        "one": verify(TokenRows.chain(CONTEXT, 1)),
         "clasp": clasp,
         "knapspec": knapspec,
-        "chain": verify(Span.chain(CONTEXT, len(WIDTHS) + 1)),
-        "tree": verify(Span.tree(CONTEXT, tree())),
+        "chain": verify(TokenRows.chain(CONTEXT, len(WIDTHS) + 1)),
+        "tree": verify(TokenRows.tree(CONTEXT, tree())),
     }
 
 

@@ -17,15 +17,15 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from skipbench.decode.knapsack import knapsack
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.scratch import branch_runner
-from skipbench.lm.load import load
+from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import choose_layers
+from skipbench.methods.knapspec import knapsack
 from skipbench.methods.vanilla import Vanilla
+from skipbench.models.load import load
 
 WEIGHTS = ((1, 1), (2, 1), (1, 2), (3, 1))  # of attention and MLP, as a model has them at different context lengths
 Run = Callable[[int, Tensor], Tensor]
@@ -33,10 +33,10 @@ Run = Callable[[int, Tensor], Tensor]
 
 def states_of(lm: LM, tokens: list[int]) -> Tensor:
     """[S + 1, T, D], the target's states of all tokens; the cache then holds them."""
-    taps: list[Tensor] = []
-    lm.run(lm.embed(tokens), Span.chain(0, len(tokens)), taps=taps)
+    hidden_states: list[Tensor] = []
+    lm.run(lm.embed(tokens), TokenRows.chain(0, len(tokens)), hidden_states=hidden_states)
     lm.cache.length = len(tokens)
-    return torch.stack(taps)
+    return torch.stack(hidden_states)
 
 
 def cosines(x: Tensor, run: Run, sets: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def one_case(
     """Cosines found, best, mean and at random: of CLaSp for one M, and of KnapSpec for every skipped weight."""
     x, every = states_of(lm, tokens), subsets(lm.sublayers // size)
     units, recent = every.shape[1], min(6, len(tokens) // 2)
-    single = branch_runner(lm, 1, len(every), size)
+    single = parallel_branches(lm, 1, len(every), size)
     skipped = rng.randrange(1, units)
     last = x[::size, -1:]
     chosen, *_ = choose_layers(last[:, 0], lambda unit, g: single(unit, g[:, None])[:, 0], skipped)
@@ -66,7 +66,7 @@ def one_case(
     clasp = compare(cosines(last, single, same), (same == marks(chosen, units)).all(1))
 
     weights = (*rng.choice(WEIGHTS),) * (units // 2) if size == 1 else (1,) * units
-    last, several = x[::size, -recent:], branch_runner(lm, recent, 256, size)
+    last, several = x[::size, -recent:], parallel_branches(lm, recent, 256, size)
     budget = sum(weights) // 2
     weight, sets, *_ = knapsack(last, several, weights, budget, -1.0, [True] * units)
     found, total = cosines(last, several, every), every.long() @ torch.tensor(weights)
@@ -114,7 +114,7 @@ def random_lm(seed: int, layers: int = 6) -> LM:
     for parameter in model.parameters():
         if parameter.ndim > 1:
             parameter.mul_(float(torch.empty(1).uniform_(1.0, 8.0)))
-    lm = LM(model, "lean")
+    lm = LM(model, "fused")
     lm.allocate(64 + 512)
     return lm
 

@@ -3,7 +3,7 @@
     python scripts/compare_peers.py --prompts 4 --runs 5
 
 Theirs: `generate`, with `assistant_early_exit` (the first layers draft), and with `prompt_lookup_num_tokens`. Ours: vanilla and some
-methods on the lean engine, with all that a prompt costs: prefill, drafting, verification, adaptation. Greedy tokens are checked to be
+methods on the fused engine, with all that a prompt costs: prefill, drafting, verification, adaptation. Greedy tokens are checked to be
 the same in float32, and to differ in no more than reported otherwise. Medians of whole passes over the prompts; one line of JSON an
 arm follows the table.
 """
@@ -19,26 +19,27 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from skipbench.bench.latencies import latency_path, stored_latency
+from skipbench.bench.latency_file import latency_path, stored_latency
+from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import eos_ids
-from skipbench.bench.run import load_model, prepare
-from skipbench.cells import finish
-from skipbench.compose import compose, method_of, rows_of
+from skipbench.config.compose import compose
+from skipbench.config.model import Model
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method, UsesLatency
-from skipbench.lm.load import DTYPES
+from skipbench.experiments.cell import resolve_cell
+from skipbench.models.load import DTYPES
 
 Decode = Callable[[list[int]], list[int]]
 METHODS = ["vanilla", "self-sd", "prompt-lookup", "layerskip", "del"]
 BASE = "generate"
 
 
-def theirs(model: dict[str, Any], tokens: int, exit_layer: int, lookup: int) -> dict[str, Decode]:
+def theirs(model: Model, tokens: int, exit_layer: int, lookup: int) -> dict[str, Decode]:
     """Hugging Face's arms on a model of their own."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
-        model["path"], revision=model["revision"], dtype=DTYPES[model["dtype"]], attn_implementation="sdpa"
+        model.path, revision=model.revision, dtype=DTYPES[model.dtype], attn_implementation="sdpa"
     )
-    loaded = loaded.to(model["device"]).eval()
+    loaded = loaded.to(model.device).eval()
 
     def arm(**options: Any) -> Decode:
         def decode(prompt: list[int]) -> list[int]:
@@ -64,16 +65,16 @@ def theirs(model: dict[str, Any], tokens: int, exit_layer: int, lookup: int) -> 
 
 def ours(overrides: list[str], methods: list[str], prompts: int) -> tuple[dict[str, Decode], list[list[int]]]:
     """Our arms on one engine, and the token ids of the prompts."""
-    plain = compose(overrides)
-    lm, tokenizer = load_model(plain["model"], plain["engine"])
-    ids = [p.ids for p in prepare(lm, tokenizer, rows_of(plain["dataset"], prompts), plain["dataset"])]
-    tokens, eos = plain["dataset"]["max_new_tokens"], eos_ids(lm)
+    config = compose(overrides)
+    lm, tokenizer = load_model(config.model, config.engine)
+    ids = [p.ids for p in prepare(lm, tokenizer, config.dataset.rows(prompts), config.dataset)]
+    tokens, eos = config.dataset.max_new_tokens, eos_ids(lm)
 
     def arm(name: str) -> Decode:
-        settings, folder = finish(compose([*overrides, f"method={name}"]))
-        method: Method = method_of(settings["method"])(layers=lm.layers)
+        cell = resolve_cell(compose([*overrides, f"method={name}"]))
+        method: Method = cell.config.method.factory()(layers=lm.layers)
         if isinstance(method, UsesLatency) and method.latency is None:
-            path = latency_path(plain["model"], plain["engine"], str(lm.output_device), folder.parent.parent)
+            path = latency_path(config.model, config.engine, str(lm.output_device), cell.config.results)
             method.latency = stored_latency(lm, path)
         return lambda prompt: generate(lm, method, prompt, tokens, eos).tokens
 
@@ -126,7 +127,7 @@ def main() -> None:
         parser.error("a median of fewer than 5 runs says little")
     overrides = [f"model={args.model}", f"dataset={args.dataset}", f"dataset.max_new_tokens={args.tokens}", *args.more]
     mine, prompts = ours(overrides, args.methods, args.prompts)
-    model = compose(overrides)["model"]
+    model = compose(overrides).model
     arms = theirs(model, args.tokens, args.exit, args.lookup) | mine
     found = compare(arms, prompts, args.runs, time.thread_time if args.cpu_seconds else time.perf_counter)
     base, vanilla = found[BASE][0], found.get("skipbench, vanilla", found[BASE])[0]
@@ -137,7 +138,7 @@ def main() -> None:
         print(
             f"{name:42}{seconds:9.3f}{tokens / seconds:10.1f}{ratios[0]:12.2f}{ratios[1]:11.2f}{f'{same}/{len(prompts)}':>13}"
         )
-        line = {"figure": "peers", "model": args.model, "dtype": model["dtype"], "dataset": args.dataset, "arm": name}
+        line = {"figure": "peers", "model": args.model, "dtype": model.dtype, "dataset": args.dataset, "arm": name}
         times = {
             "seconds": round(seconds, 4),
             "over_generate": round(ratios[0], 3),
@@ -146,7 +147,7 @@ def main() -> None:
         lines.append(line | times | {"same": same, "prompts": len(prompts)})
     for line in lines:
         print(json.dumps(line))
-    if model["dtype"] == "float32" and any(line["same"] < len(prompts) for line in lines):
+    if model.dtype == "float32" and any(line["same"] < len(prompts) for line in lines):
         raise SystemExit("tokens differ from generate's: the ratios compare different work")
 
 

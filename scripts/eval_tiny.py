@@ -18,10 +18,10 @@ import torch
 from skipbench.data.datasets import mini
 from skipbench.data.mini import FAMILIES
 from skipbench.decode.loop import generate
-from skipbench.lm.load import load
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
+from skipbench.models.load import load
 from skipbench.scoring.programs import EXECUTED, program_of
 from skipbench.scoring.sandbox import run_program
 from skipbench.scoring.scorers import score
@@ -67,7 +67,7 @@ def agreement(lm: LM, skip: SkipSet, outputs: list[tuple[list[int], list[int]]])
     for prompt, out in outputs:
         lm.cache.length = 0
         lm.prefill(prompt)
-        choice = lm.logits(out[:-1], Span.chain(len(prompt), len(out) - 1), skip).argmax(-1).tolist()
+        choice = lm.logits(out[:-1], TokenRows.chain(len(prompt), len(out) - 1), skip).argmax(-1).tolist()
         same += sum(a == b for a, b in zip(choice, out[1:], strict=True))
         total += len(out) - 1
     return same / total
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--model", default=str(TINY))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    lm, tokenizer = load(args.model, engine="lean")
+    lm, tokenizer = load(args.model, engine="fused")
     lm.allocate(512)
     for family in FAMILIES:
         print(family, json.dumps(scores(lm, tokenizer, family, args.prompts)), flush=True)

@@ -67,7 +67,7 @@ def start(results: Path, prepare: Callable[[], None]) -> int:
         for handle in (0, 1, 2):
             os.dup2(quiet, handle)
         prepare()
-        from skipbench.cli import main
+        from skipbench.cli.main import main
 
         sys.argv = ["skipbench", *WORDS, f"results={results}"]
         main()
@@ -221,14 +221,14 @@ def load_once() -> None:
     import torch
 
     import skipbench.bench.run
-    import skipbench.cli
+    import skipbench.cli.main
     import skipbench.runs.index  # noqa: F401
-    from skipbench.catalogue import known_models
-    from skipbench.compose import compose
-    from skipbench.lm.load import load
+    from skipbench.config.catalog import known_models
+    from skipbench.config.compose import compose
+    from skipbench.models.load import load
 
     torch.set_num_threads(1)
-    load(compose(WORDS)["model"]["path"])
+    load(compose(WORDS).model.path)
     known_models()
 
 

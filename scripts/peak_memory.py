@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 
-from skipbench.bench.latencies import stored_latency
+from skipbench.bench.latency_file import stored_latency
+from skipbench.bench.load import load_model
 from skipbench.bench.prompts import SCRATCH_ROWS
-from skipbench.bench.run import load_model
-from skipbench.cells import finish
-from skipbench.compose import compose, method_of
+from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
-from skipbench.decode.method import UsesLatency
+from skipbench.decode.method import UsesLatency, log_of
+from skipbench.experiments.cell import resolve_cell
 
 METHODS = ["vanilla", "self-sd", "swift", "clasp", "knapspec"]
 SETTINGS = {  # so that the searches and programmes run within a few tokens, at their full size
@@ -35,11 +35,10 @@ SETTINGS = {  # so that the searches and programmes run within a few tokens, at 
 
 def peak(name: str, overrides: list[str], context: int, tokens: int) -> dict[str, float]:
     """Bytes of this process after a method has decoded, before it began, and of the cache; rounds, and searches or programmes run."""
-    plain = compose([*overrides, f"method={name}", *SETTINGS.get(name, [])])
-    lm, _ = load_model(plain["model"], plain["engine"])
+    config = compose([*overrides, f"method={name}", *SETTINGS.get(name, [])])
+    lm, _ = load_model(config.model, config.engine)
     lm.allocate(context + SCRATCH_ROWS)
-    settings, _ = finish(plain)
-    method = method_of(settings["method"])(layers=lm.layers)
+    method = resolve_cell(config).config.method.factory()(layers=lm.layers)
     if isinstance(method, UsesLatency) and method.latency is None:
         with tempfile.TemporaryDirectory() as folder:
             method.latency = stored_latency(lm, Path(folder) / "latency.json")
@@ -47,7 +46,7 @@ def peak(name: str, overrides: list[str], context: int, tokens: int) -> dict[str
     prompt = torch.randint(10, 1000, (context - tokens,), generator=generator).tolist()
     before = _bytes(lm.output_device)
     out = generate(lm, method, prompt, tokens)
-    trace = method.trace()
+    trace = log_of(method)
     searched = len(trace.get("optimised", trace.get("step", [])))  # programmes of CLaSp and KnapSpec, steps of SWIFT
     found = {"peak": _bytes(lm.output_device), "before": before, "cache": lm.cache.bytes}
     return found | {"rounds": len(out.rounds), "searched": searched}

@@ -24,18 +24,18 @@ from typing import Any
 
 import torch
 
-from skipbench.bench.latencies import stored_latency
+from skipbench.bench.latency_file import stored_latency
+from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import eos_ids
-from skipbench.bench.run import load_model, prepare
-from skipbench.catalogue import choices
-from skipbench.cells import finish
-from skipbench.compose import compose, method_of, rows_of
+from skipbench.config.catalog import choices
+from skipbench.config.compose import compose
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.loop import _score, _verify, generate  # the very code that runs verify with
+from skipbench.decode.loop import _verify, generate  # the very code that runs verify with
 from skipbench.decode.method import Draft, Method, UsesLatency
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
+from skipbench.experiments.cell import resolve_cell
 from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.formulas import predicted_speedup
 from skipbench.profile.clock import Clock
@@ -54,7 +54,7 @@ class Kind:
     rows: int
     exit: int | None
     early: int
-    taps: bool
+    hidden_states: bool
     tree: bool
 
 
@@ -71,16 +71,16 @@ class Watched:
     """A method whose rounds are written down."""
 
     def __init__(self, method: Method) -> None:
-        self.method, self.needs_states = method, method.needs_states
+        self.method, self.needs_hidden_states = method, bool(getattr(method, "needs_hidden_states", False))
         self.rounds: Counter[Kind] = Counter()
         self.example: dict[Kind, Example] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.method, name)
 
-    def propose(self, state: State, room: int) -> Draft:
-        draft = self.method.propose(state, room)
-        exit_at = len(draft.early[0]) - 1 if draft.early else None
+    def propose(self, state: State, budget: int) -> Draft:
+        draft = self.method.propose(state, budget)
+        exit_at = len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else None
         drafter = getattr(self.method, "drafter", None)
         skip: SkipSet | None = getattr(self.method, "skip", None) if exit_at is None else None
         kind = Kind(
@@ -88,8 +88,8 @@ class Watched:
             (len(skip.attention), len(skip.mlp)) if skip is not None else (0, 0),
             1 + len(draft.tokens),
             exit_at,
-            len(draft.early),
-            self.needs_states,
+            len(draft.early_exit_states),
+            self.needs_hidden_states,
             draft.parent is not None,
         )
         self.rounds[kind] += 1
@@ -104,11 +104,11 @@ def round_of(state: State, kind: Kind, example: Example) -> tuple[Callable[[], o
     early: list[list[Any]] = []
     if kind.exit is not None:
         early = [[lm.embed([5])] * (kind.exit + 1)] * kind.early
-    draft = Draft([5] * (kind.rows - 1), example.parent, early=early)
+    draft = Draft([5] * (kind.rows - 1), example.parent, early_exit_states=early)
     skip = example.skip or SkipSet.of(lm.layers)
     return (
         lambda: drafter.propose(state, skip, kind.steps, kind.exit) if kind.steps else None,
-        lambda: _verify(state, draft, _score(state, draft, [] if kind.taps else None)),
+        lambda: _verify(state, draft, kind.hidden_states),
     )
 
 
@@ -117,18 +117,16 @@ class Bench:
 
     def __init__(self, model: str, dataset: str, prompts: int, tokens: int, now: Callable[[], float]) -> None:
         self.overrides = [f"model={model}", f"dataset={dataset}", f"dataset.max_new_tokens={tokens}"]
-        plain = compose(self.overrides)
-        self.lm, tokenizer = load_model(plain["model"], plain["engine"])
-        self.prompts = [
-            p.ids for p in prepare(self.lm, tokenizer, rows_of(plain["dataset"], prompts), plain["dataset"])
-        ]
+        config = compose(self.overrides)
+        self.lm, tokenizer = load_model(config.model, config.engine)
+        self.prompts = [p.ids for p in prepare(self.lm, tokenizer, config.dataset.rows(prompts), config.dataset)]
         self.tokens, self.eos, self.now = tokens, eos_ids(self.lm), now
         with tempfile.TemporaryDirectory() as folder:
             self.latency = stored_latency(self.lm, Path(folder) / "latency.json")
 
     def method(self, name: str) -> Method:
-        settings, _ = finish(compose([*self.overrides, f"method={name}"]))
-        method: Method = method_of(settings["method"])(layers=self.lm.layers)
+        config = resolve_cell(compose([*self.overrides, f"method={name}"])).config
+        method: Method = config.method.factory()(layers=self.lm.layers)
         if isinstance(method, UsesLatency) and method.latency is None:
             method.latency = self.latency
         return method

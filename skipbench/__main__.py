@@ -1,6 +1,6 @@
 """`python -m skipbench`."""
 
-from skipbench.cli import main
+from skipbench.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,5 @@
 """Tiny random models of every family, and the methods of `conf/method`, for all tests."""
 
-import copy
 import functools
 import logging
 import os
@@ -16,21 +15,25 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # befo
 import pytest
 import torch
 
-from skipbench.cli import main
-from skipbench.compose import compose, method_of
+from skipbench.cli.main import main
+from skipbench.config.catalog import choices
+from skipbench.config.compose import compose, use_config_dir
+from skipbench.config.run_config import MethodConfig
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
-from skipbench.lm.graphs import GraphsEngine
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
-from skipbench.lm.record import Again
 from skipbench.scoring.sandbox import isolation
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 LAYERS = 4
-METHODS = sorted(p.stem for p in (ROOT / "conf" / "method").glob("*.yaml"))
-ENGINES = ("modules", "lean")
-EVERY_ENGINE = (*ENGINES, "graphs")
+if "SKIPBENCH_CONFIG_DIR" in os.environ:  # methods outside of the tree: the contract holds for them, too
+    use_config_dir(Path(os.environ["SKIPBENCH_CONFIG_DIR"]))
+METHODS = choices("method")
+ENGINES = ("reference", "fused")
+EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 
@@ -55,7 +58,10 @@ def random_model(family: str, vocab: int = 61) -> Any:
 @functools.cache
 def random_lm(family: str, engine: str, vocab: int = 61) -> LM:
     """The random model under an engine, with room for every test; `graphs` re-executes what it records."""
-    lm = LM(random_model(family, vocab), partial(GraphsEngine, recorder=Again) if engine == "graphs" else engine)
+    lm = LM(
+        random_model(family, vocab),
+        partial(CudaGraphsEngine, capture=EagerCapture) if engine == "cuda_graphs" else engine,
+    )
     lm.allocate(480)  # committed tokens, and the widest tree of any method
     return lm
 
@@ -72,14 +78,13 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
 
 def make_method(name: str, *overrides: str, layers: int = LAYERS) -> Method:
     """The method of `conf/method/<name>.yaml` with what it needs, then `overrides`."""
-    method: Method = method_of(copy.deepcopy(composed_method(name, *overrides)))(layers=layers)
+    method: Method = composed_method(name, *overrides).factory()(layers=layers)
     return method
 
 
 @functools.cache  # one composition per method and variant, of which the contract makes many methods
-def composed_method(name: str, *overrides: str) -> dict[str, Any]:
-    node: dict[str, Any] = compose([f"method={name}", *NEEDED.get(name, []), *overrides])["method"]
-    return node
+def composed_method(name: str, *overrides: str) -> MethodConfig:
+    return compose([f"method={name}", *NEEDED.get(name, []), *overrides]).method
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,12 @@ from scipy import stats
 
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method, Verdict
+from skipbench.decode.method import Method, Verification
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.skipset import SkipSet
 
@@ -83,7 +83,7 @@ def check_draft_logits(lm: LM, skip: SkipSet) -> None:
             hook.remove()
     lm.prefill(PROMPT)
     for step, (token, reference) in enumerate(zip(draft, wanted, strict=True)):
-        got = lm.logits([token], Span.chain(len(PROMPT) + step, 1), skip)[0]
+        got = lm.logits([token], TokenRows.chain(len(PROMPT) + step, 1), skip)[0]
         torch.testing.assert_close(got, reference, rtol=1e-3, atol=1e-4)
 
 
@@ -95,9 +95,9 @@ def check_tree_logits(lm: LM, skip: SkipSet) -> None:
     tokens = [token for pair in zip(*paths, strict=True) for token in pair]
     parent = tuple(row - 2 if row >= 2 else -1 for row in range(2 * depth))
     lm.prefill(PROMPT)
-    found = lm.logits(tokens, Span.tree(start, parent), skip).clone()
+    found = lm.logits(tokens, TokenRows.tree(start, parent), skip).clone()
     for branch, path in enumerate(paths):
-        wanted = lm.logits(path, Span.chain(start, depth), skip)
+        wanted = lm.logits(path, TokenRows.chain(start, depth), skip)
         torch.testing.assert_close(found[branch::2], wanted, rtol=1e-3, atol=1e-4)
 
 
@@ -157,7 +157,7 @@ def check_sampling(lm: LM, method: Method, runs: int = 1500, temperature: float 
 class Guesser:
     """A method with wild guesses as a chain or a tree: what lookup methods propose, with no distribution behind it."""
 
-    name, feature, needs_states = "guesser", "", True
+    name, feature, needs_hidden_states = "guesser", "", True
 
     def __init__(self, vocab: int, tree: bool) -> None:
         self.vocab, self.tree = vocab, tree
@@ -165,15 +165,15 @@ class Guesser:
     def begin(self, state: State) -> None:
         pass
 
-    def propose(self, state: State, room: int) -> Any:
+    def propose(self, state: State, budget: int) -> Any:
         from skipbench.decode.method import Draft
 
         first, second = state.pending, (state.pending + 1) % self.vocab
-        if self.tree and room >= 2:
+        if self.tree and budget >= 2:
             return Draft([first, second, second, first, first], [-1, -1, 0, 1, 2], steps=3)
-        return Draft([first, second][:room], steps=min(2, room))
+        return Draft([first, second][:budget], steps=min(2, budget))
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
-        rows = len(verdict.draft.tokens) + 1
-        assert len(verdict.states) == state.lm.sublayers + 1
-        assert all(x.shape[0] == rows for x in verdict.states)
+    def adapt(self, state: State, verification: Verification) -> None:
+        rows = len(verification.draft.tokens) + 1
+        assert len(verification.hidden_states) == state.lm.sublayers + 1
+        assert all(x.shape[0] == rows for x in verification.hidden_states)

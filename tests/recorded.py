@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from conftest import SHARED
 
-from skipbench.lm.load import load
 from skipbench.lm.model import LM
+from skipbench.models.load import load
 from skipbench.skipset import SkipSet
 
 NEEDS_RECORDS = pytest.mark.skipif(
@@ -23,7 +23,7 @@ def golden(name: str) -> Any:
 
 
 @functools.cache
-def checkpoint(name: str, engine: str = "lean") -> LM:
+def checkpoint(name: str, engine: str = "fused") -> LM:
     lm, _ = load(str(SHARED / "models" / name), engine=engine)
     lm.allocate(512)
     return lm

@@ -11,23 +11,27 @@ import torch
 from conftest import make_method, random_lm
 from safetensors.torch import load_file, save_file
 
-from skipbench import cells, commands
-from skipbench.bench.cell import Settings, run_cell
+from skipbench.bench import cell as bench_cell
+from skipbench.bench.cell import Settings
 from skipbench.bench.prompts import encode
-from skipbench.compose import compose
+from skipbench.cli import search
+from skipbench.cli.main import dispatch
+from skipbench.config.compose import compose
+from skipbench.config.paths import PACKAGE
 from skipbench.data.rows import Row
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import run_cell
 from skipbench.lm.families import family_of
-from skipbench.lm.load import load
-from skipbench.runs.provenance import PACKAGE, provenance
+from skipbench.models.load import load
+from skipbench.runs.provenance import provenance
 from skipbench.runs.store import RunStore
 
 TINY = PACKAGE / "models" / "tiny"
 
 
-def cell(*overrides: str, results: Path) -> bool:
-    return cells.cell(compose(["method=uniform", "limit=1", "engine.warmup=0", f"results={results}", *overrides]))
+def cell(*overrides: str, results: Path) -> None:
+    run_cell(compose(["method=uniform", "limit=1", "engine.warmup=0", f"results={results}", *overrides]))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def cell(*overrides: str, results: Path) -> bool:
         (["method=uniform", "method.ratoi=0.5"], "method.ratio"),
         (["method=unifrom"], "uniform"),
         (["method=uniform", "method.ratio=half"], "half"),
-        (["engine.name=fast"], r"modules, lean"),
+        (["engine.name=fast"], r"reference, fused"),
         (["model.dtype=float8"], r"float32, bfloat16, float16"),
         (["model=path"], r"model\.path"),
         (["method=fixed"], r"method\.skip"),
@@ -127,13 +131,13 @@ def test_a_tree_where_there_can_be_none(method: str) -> None:
 @pytest.mark.parametrize("method", ["vanilla", "lookahead", "clasp"])
 def test_a_search_for_a_method_without_a_stored_set(method: str) -> None:
     with pytest.raises(SkipbenchError, match="use method=self-sd"):
-        commands.command("search", [f"method={method}"])
+        search.run([f"method={method}"])
 
 
 @pytest.mark.parametrize("prompts", [0, -1])
 def test_a_search_without_development_prompts(prompts: int) -> None:
     with pytest.raises(SkipbenchError, match=r"search\.prompts"):
-        commands.command("search", [f"search.prompts={prompts}"])
+        search.run([f"search.prompts={prompts}"])
 
 
 def test_results_folder_not_writable(tmp_path: Path) -> None:
@@ -144,9 +148,9 @@ def test_results_folder_not_writable(tmp_path: Path) -> None:
 
 def test_unknown_command_and_kind() -> None:
     for call in (
-        lambda: commands.command("tabel", []),
-        lambda: commands.command("list", ["things"]),
-        lambda: commands.command("table", []),
+        lambda: dispatch(["tabel"]),
+        lambda: dispatch(["list", "things"]),
+        lambda: dispatch(["table"]),
     ):
         with pytest.raises(SkipbenchError, match=r"table|models|tiny"):
             call()
@@ -183,7 +187,7 @@ def test_a_truncated_checkpoint(broken: Path) -> None:
     [
         ({"model_type": "gpt2"}, "known: llama, mistral, qwen2, qwen3"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
-        ({"hidden_act": "gelu"}, "engine=modules"),
+        ({"hidden_act": "gelu"}, "engine=reference"),
     ],
 )
 def test_models_that_no_engine_can_drive(broken: Path, change: dict[str, Any], says: str) -> None:
@@ -205,7 +209,7 @@ def test_supported_rope_scalings_equal_hugging_face(broken: Path, rope: str) -> 
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps(config | {"rope_parameters": scaled}))
     tokens = list(range(100, 180))
-    for engine in ("modules", "lean"):
+    for engine in ("reference", "fused"):
         lm, _ = load(str(broken), engine=engine)
         lm.allocate(128)
         family_of(lm.config)
@@ -227,7 +231,7 @@ class Letters:
 
 
 def test_long_prompts_are_refused_or_cut() -> None:
-    lm = random_lm("llama", "lean")  # a context of 128
+    lm = random_lm("llama", "fused")  # a context of 128
     rows = [Row("short", "abc", {}, {}), Row("long", "x" * 200, {}, {})]
     with pytest.raises(SkipbenchError, match=r"'long' has 201 tokens.*at most 108.*truncate=left"):
         encode(rows, Letters(), lm, 20, "refuse")
@@ -239,7 +243,7 @@ def test_long_prompts_are_refused_or_cut() -> None:
 
 
 def test_nan_stops_the_sample_and_keeps_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = random_lm("llama", "lean")
+    lm = random_lm("llama", "fused")
     rows = [Row(str(i), text, {}, {}) for i, text in enumerate(("abc", "poison", "xyz"))]
     prompts = encode(rows, Letters(), lm, 8, "refuse")
     embed = lm.embed
@@ -250,7 +254,7 @@ def test_nan_stops_the_sample_and_keeps_the_rest(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(lm, "embed", poisoned)
     store = RunStore(tmp_path / "run", {}, provenance({}))
-    samples = run_cell(
+    samples = bench_cell.run_cell(
         lm, Letters(), make_method("uniform"), prompts, Settings(8, frozenset(), warmup=0), store, lambda _: None
     )
     assert [s.lossless for s in samples] == ["identical", "failed", "identical"]

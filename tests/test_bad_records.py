@@ -15,9 +15,11 @@ import yaml
 from rich.table import Table
 from test_runs import sample
 
-from skipbench import cells, figure, keeping, tables
-from skipbench.compose import compose
+from skipbench.cli import table
+from skipbench.cli.main import dispatch
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import run_cell
 from skipbench.report.figures.runs import read_run
 from skipbench.report.page.collect import all_runs, one_run
 from skipbench.runs.completions import Completion, dump_completion, read_completions
@@ -34,7 +36,7 @@ CONFIG: dict[str, Any] = {
     "model": {"name": "tiny", "dtype": "float32", "device": "cpu"},
     "method": {"name": "fixed"},
     "dataset": {"name": "mini-code", "scorer": "none"},
-    "engine": {"name": "lean", "threads": 1},
+    "engine": {"name": "fused", "threads": 1},
     "seed": 0,
 }
 METRICS = {
@@ -313,9 +315,9 @@ def test_commands_refuse_too(folder: Path, tmp_path: Path) -> None:
     (folder / "metrics.json").write_text('{"M": "high"}')
     results = folder.parent.parent
     for call in (
-        lambda: keeping.index([f"results={results}"]),
-        lambda: keeping.merge([str(results), f"results={tmp_path / 'other'}"]),
-        lambda: figure.figure([str(folder)]),
+        lambda: dispatch(["index", f"results={results}"]),
+        lambda: dispatch(["merge", str(results), f"results={tmp_path / 'other'}"]),
+        lambda: dispatch(["figure", str(folder)]),
     ):
         with pytest.raises(SkipbenchError, match=r"metrics\.json"):
             call()
@@ -323,7 +325,7 @@ def test_commands_refuse_too(folder: Path, tmp_path: Path) -> None:
     for text in ("{", "[]", '{"experiment": "swift-table2", "scale": "paper", "runs": "x"}', '{"experiment": [1]}'):
         bad.write_text(text)
         with pytest.raises(SkipbenchError, match=r"swift-table2\.json"):
-            tables.table([str(bad)])
+            table.run([str(bad)])
 
 
 def test_the_page_shows_a_bad_run_as_a_row(folder: Path) -> None:
@@ -379,17 +381,17 @@ def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> No
 
 def test_the_commands_of_a_damaged_cell_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["limit=2", "dataset.max_new_tokens=8", "engine.warmup=0", "method=uniform", "dataset=mini-math"]
-    table = ["tiny", *words, f"results={tmp_path}"]
-    tables.table(table)
+    command = ["tiny", *words, f"results={tmp_path}"]
+    table.run(command)
     (path,) = tmp_path.glob("runs/*/samples.jsonl")
     path.write_bytes(before := DAMAGE["a NUL in the last line"](path.read_bytes()))
     for more in ([], ["--render-only"]):
         with pytest.raises(SystemExit):
-            tables.table([*table, *more])
+            table.run([*command, *more])
         assert "samples.jsonl, line 2" in capsys.readouterr().err
         assert "samples.jsonl, line 2" in (tmp_path / "tables" / "tiny.md").read_text()
     with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 2"):
-        cells.cell(compose(table[1:]))
+        run_cell(compose(command[1:]))
     assert path.read_bytes() == before
 
 
@@ -405,7 +407,7 @@ def test_no_text_of_a_summary_steers_the_terminal(tmp_path: Path, capsys: pytest
     run = {"model": "\x1b[2J", "method": "\x9b2J", "dataset": "\u202ed", "keys": {}, "metrics": None}
     run |= {"stands_for": None, "reason": "\x1b]0;mine\x07", "provenance": {}}
     (tmp_path / "methods.json").write_text(json.dumps({"experiment": "methods", "scale": "embedded", "runs": [run]}))
-    tables.table([str(tmp_path / "methods.json")])
+    table.run([str(tmp_path / "methods.json")])
     told = capsys.readouterr().out
     assert r"\x1b[2J" in told and r"\x9b2J" in told and r"\u202ed" in told
     assert all(line.isprintable() for line in told.split("\n"))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from skipbench.catalogue import choices, known_models
-from skipbench.compose import compose, instantiate, method_of
+from skipbench.config.build import instantiate
+from skipbench.config.catalog import choices, known_models
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import FAMILIES
 from skipbench.skipset import SkipSet
@@ -19,11 +20,11 @@ METHODS = ("swift", "clasp", "knapspec", "self-sd", "layerskip")  # those whose 
 
 def made(model: str, method: str) -> dict[str, Any]:
     """The settings of the model for methods, after one of these was made."""
-    plain = compose([f"model={model}", f"method={method}"])
-    plain["method"] |= {"skip": "attn:1"} if "skip" in plain["method"] else {}
-    layers = (plain["model"]["architecture"] or {"layers": 12})["layers"]
-    assert method_of(plain["method"])(layers=layers).name == method
-    return dict(plain["model"]["settings"] or {})
+    config = compose([f"model={model}", f"method={method}"])
+    chosen = config.method.with_skip("attn:1") if config.method.skip is not None else config.method
+    layers = config.model.architecture.layers if config.model.architecture else 12
+    assert chosen.name == method and chosen.factory()(layers=layers) is not None
+    return config.model.settings
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -41,20 +42,21 @@ def test_every_hub_model_is_described() -> None:
     models = known_models()
     assert set(MODELS) - set(models) == {"tiny", "planted"}
     for name, model in models.items():
-        assert re.fullmatch(r"[\w.-]+/[\w.-]+", model["path"]), name
-        assert re.fullmatch(r"[0-9a-f]{40}|main", model["revision"]), name
-        assert model["architecture"]["family"] in FAMILIES, name
-        for skip in filter(None, model.get("sets", {}).values()):
-            assert SkipSet.parse(skip, model["architecture"]["layers"]).skipped, name
+        assert model.architecture is not None
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+", model.path), name
+        assert re.fullmatch(r"[0-9a-f]{40}|main", str(model.revision)), name
+        assert model.architecture.family in FAMILIES, name
+        for skip in filter(None, model.sets.values()):
+            assert SkipSet.parse(skip, model.architecture.layers).skipped, name
 
 
 def test_ids_and_revisions_stand_in_one_place() -> None:
     models = known_models()
-    assert len({m["path"] for m in models.values()}) == len(models)
-    pinned = [m["revision"] for m in models.values() if m["revision"] != "main"]
+    assert len({m.path for m in models.values()}) == len(models)
+    pinned = [m.revision for m in models.values() if m.revision != "main"]
     assert len(set(pinned)) == len(pinned)
     sources = "".join(p.read_text() for p in (ROOT / "skipbench").rglob("*.py"))
-    assert not [m["path"] for m in models.values() if m["path"] in sources]
+    assert not [m.path for m in models.values() if m.path in sources]
     files = [p.read_text() for p in (ROOT / "conf" / "model").glob("*.yaml")]
     shapes = [line for text in files for line in re.findall(r"^architecture: \{.*", text, re.M)]
     assert len({re.sub(r"\s", "", s) for s in shapes}) >= len(shapes) - 2  # Llama 3 and 3.1 differ in context only
@@ -89,15 +91,15 @@ def test_ids_and_revisions_stand_in_one_place() -> None:
     ],
 )
 def test_settings_reach_the_method(overrides: list[str], key: str, value: float) -> None:
-    node: Any = compose(overrides)["method"]
+    node: Any = compose(overrides).method.node
     for part in key.split("."):
         node = node[part]
     assert node == value
 
 
 def test_clasp_skips_the_papers_44_of_80_layers() -> None:
-    plain = compose(["model=llama3-70b", "method=clasp"])
-    assert method_of(plain["method"])(layers=80).skipped == 44
+    config = compose(["model=llama3-70b", "method=clasp"])
+    assert config.method.factory()(layers=80).skipped == 44
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from conftest import EVERY_ENGINE, FAMILIES, LAYERS, METHODS, composed_method, make_method, random_lm
 
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method
+from skipbench.decode.method import Method, load_state_dict, log_of, skip_text, state_dict
 from skipbench.skipset import SkipSet, fixed_set
 
 VARIANTS = {
@@ -34,7 +34,7 @@ SWITCHES = {
     "prompt-lookup": ["occurrence=first", "output=false", "ngram=1", "length=2"],
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip
-KEYS = {m: composed_method(m) for m in METHODS}
+KEYS = {m: composed_method(m).node for m in METHODS}
 NEEDS = {"default": (), "chain": ("stop",), "adaptive": ("stop",), "tree": ("stop", "tree")}
 CASES = [(m, v) for m in METHODS for v in VARIANTS if all(key in KEYS[m] for key in NEEDS[v])]
 # Method, engine and family are nearly independent, and `test_draft_logits` ties every engine to every
@@ -43,7 +43,7 @@ CASES = [(m, v) for m in METHODS for v in VARIANTS if all(key in KEYS[m] for key
 UNUSUAL = ("clasp", "del", "knapspec", "layerskip", "lookahead", "swift")
 GREEDY_CASES = dict.fromkeys(
     [
-        *((m, v, "llama", "lean") for m, v in CASES if v in ("default", "tree")),
+        *((m, v, "llama", "fused") for m, v in CASES if v in ("default", "tree")),
         *(("uniform", "tree", family, engine) for family in FAMILIES for engine in EVERY_ENGINE),
         *((m, "default", "mistral", engine) for m in UNUSUAL for engine in EVERY_ENGINE),
     ]
@@ -75,16 +75,16 @@ def test_greedy_of_every_other_method_behind_a_window(name: str, engine: str) ->
 @pytest.mark.parametrize(("name", "switch"), SWITCH_CASES)
 def test_every_switch(name: str, switch: str) -> None:
     """Greedy over several prompts with one method, so that what is carried across them counts too; then sampling."""
-    lm = random_lm("qwen3", "lean")
+    lm = random_lm("qwen3", "fused")
     method = method_of(name, switch)
     for first in range(3):
         contract.check_greedy(lm, method, [first, *contract.PROMPT], length=32)
-    contract.check_sampling(random_lm("llama", "lean", vocab=7), method_of(name, switch), runs=250, temperature=0.3)
+    contract.check_sampling(random_lm("llama", "fused", vocab=7), method_of(name, switch), runs=250, temperature=0.3)
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_eos_and_limits(name: str, variant: str) -> None:
-    lm = random_lm("llama", "lean")
+    lm = random_lm("llama", "fused")
     contract.check_eos(lm, method_of(name, variant))
     contract.check_limits(lm, method_of(name, variant))
 
@@ -111,12 +111,12 @@ def test_tree_logits(family: str, engine: str) -> None:
 
 @pytest.mark.parametrize(("name", "variant"), [c for c in CASES if c[1] in ("default", "tree")])
 def test_sampling(name: str, variant: str) -> None:
-    contract.check_sampling(random_lm("llama", "lean", vocab=7), method_of(name, variant), runs=500)
+    contract.check_sampling(random_lm("llama", "fused", vocab=7), method_of(name, variant), runs=500)
 
 
 @pytest.mark.parametrize("tree", [False, True])
 def test_sampling_of_guesses(tree: bool) -> None:
-    contract.check_sampling(random_lm("llama", "modules", vocab=7), contract.Guesser(7, tree), runs=1500)
+    contract.check_sampling(random_lm("llama", "reference", vocab=7), contract.Guesser(7, tree), runs=1500)
 
 
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
@@ -133,7 +133,7 @@ def test_the_random_models_accept_some_and_not_all() -> None:
     from skipbench.methods.fixed import FixedSet
 
     method = FixedSet("x", fixed_set("uniform", LAYERS, 0.3), Drafter(Fixed(5)))
-    rounds = [r for start in range(8) for r in generate(random_lm("llama", "lean"), method, [start, 2, 3], 24).rounds]
+    rounds = [r for start in range(8) for r in generate(random_lm("llama", "fused"), method, [start, 2, 3], 24).rounds]
     accepted, steps = sum(r.accepted for r in rounds), sum(r.steps for r in rounds)
     assert 0.02 < accepted / steps < 0.98
 
@@ -141,13 +141,13 @@ def test_the_random_models_accept_some_and_not_all() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_method_carries_is_all_that_lasts(name: str) -> None:
     """A method that goes on behind a stop gives the rounds and the trace of one that never stopped."""
-    lm, prompts = random_lm("llama", "lean"), [[first, *contract.PROMPT] for first in range(4)]
+    lm, prompts = random_lm("llama", "fused"), [[first, *contract.PROMPT] for first in range(4)]
     unbroken, before, after = (make_method(name) for _ in range(3))
     for method in (unbroken, before):
         for prompt in prompts[:3]:
             generate(lm, method, prompt, 48)
-    after.resume(json.loads(json.dumps(before.carry())))
+    load_state_dict(after, json.loads(json.dumps(state_dict(before))))
     wanted, found = (generate(lm, method, prompts[3], 48) for method in (unbroken, after))
     assert (found.tokens, found.rounds) == (wanted.tokens, wanted.rounds)
-    assert after.trace() == unbroken.trace() and after.skip_text() == unbroken.skip_text()
-    assert json.dumps(after.carry()) == json.dumps(unbroken.carry())
+    assert log_of(after) == log_of(unbroken) and skip_text(after) == skip_text(unbroken)
+    assert json.dumps(state_dict(after)) == json.dumps(state_dict(unbroken))

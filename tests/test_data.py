@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from skipbench.compose import compose
+from skipbench.config.compose import compose
 from skipbench.data.datasets import mini, tinystories
 from skipbench.data.draw import Where
 from skipbench.data.mini import FAMILIES, body_hash, held_out, is_held_out
@@ -165,8 +165,8 @@ def test_bodies_that_cannot_be_used(tmp_path: Path, array: Any) -> None:
 
 
 def where(path: Path, size: int | None = None) -> dict[str, Any]:
-    dataset = compose(["dataset=tinystories", "dataset.prompt=plain", f"dataset.path={path}"])["dataset"]
-    return {k: dataset[k] for k in Where.__annotations__} | {"size": size}
+    dataset = compose(["dataset=tinystories", "dataset.prompt=plain", f"dataset.path={path}"]).dataset
+    return {k: dataset.node[k] for k in Where.__annotations__} | {"size": size}
 
 
 def test_a_story_is_cut_after_the_prefix_as_it_stands_in_the_text(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Every table and figure of the papers that has an experiment: what its cells are, and what in the paper they stand for."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,10 +10,14 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from skipbench import cells, tables
-from skipbench.compose import compose
+from skipbench.cli import table
+from skipbench.config.compose import compose
+from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.grid import SCALES, Cell, experiments, matches, plan, printed_rows
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.grid import SCALES, PlannedCell, experiments, matches, plan, printed_rows
+from skipbench.experiments.plan import composed
+from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.published import KEYS, published
 from skipbench.runs.store import load_run, read_samples
 
@@ -38,14 +43,14 @@ JOINED = {
 COMPOSED: set[tuple[str, ...]] = set()
 
 
-def covering(planned: list[Cell], scale: str) -> list[Cell]:
+def covering(planned: list[PlannedCell], scale: str) -> list[PlannedCell]:
     """The first cell, and those with something that no cell of any experiment had before: a model, a dataset, a key for a method.
 
     An experiment adds nothing else to a configuration: `test_the_header_says_what_and_how` has its keys. Of numbers one is
     enough, and every model is composed with every method in `test_configs`.
     """
 
-    def part(cell: Cell, key: str, value: str) -> tuple[str, ...]:
+    def part(cell: PlannedCell, key: str, value: str) -> tuple[str, ...]:
         if key in ("model", "dataset"):
             return scale, key, value
         return scale, cell.overrides["method"], key, "number" if re.fullmatch(r"[\d.]+", value) else value
@@ -70,14 +75,14 @@ def test_every_listed_table_has_an_experiment() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_composes_and_dry_runs(name: str, tmp_path: Path) -> None:
+def test_composes_and_dry_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for scale in SCALES:
-        for cell in covering(plan(name, [], scale), scale):
-            plain = tables.composed(name, cell)
-            assert plain["method"]["name"] == cell.overrides["method"]
+        for cell, config in composed(name, covering(plan(name, [], scale), scale)):
+            assert config.method.name == cell.overrides["method"]
             if scale == "embedded":
-                assert plain["model"]["name"] == "tiny" and plain["dataset"]["name"].startswith("mini-")
-                assert cells.cell(plain | {"dry_run": True, "results": str(tmp_path)})
+                assert config.model.name == "tiny" and config.dataset.name.startswith("mini-")
+                assert run_cell(dataclasses.replace(config, dry_run=True, results=tmp_path)) is None
+                assert re.search(r": (\d+ samples|a search of \d+ sets), missing$", capsys.readouterr().out)
     assert not list(tmp_path.iterdir())
 
 
@@ -150,7 +155,7 @@ def test_overrides_of_the_command_line_go_first() -> None:
 
 def test_names_of_the_paper_name_no_run() -> None:
     one = plan("swift-table8", [], "embedded")[0]
-    assert "published" not in compose(one.words("swift-table8"))
+    assert "published" not in compose(one.words("swift-table8")).to_dict()
 
 
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0", "method=uniform,middle", "dataset=cnndm"]
@@ -160,17 +165,16 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun: list[str] = []
-    real = tables.cell
 
-    def cell(plain: dict[str, Any], show: bool = True) -> bool:
-        begun.append(f"{plain['method']['name']} {plain['dataset']['name']}")
-        if plain["method"]["name"] == "uniform":
+    def run_or_fail(config: RunConfig, print_table: bool = True) -> dict[str, Any] | None:
+        begun.append(f"{config.method.name} {config.dataset.name}")
+        if config.method.name == "uniform":
             raise RuntimeError("out of luck")
-        if plain["method"]["name"] == "first":
+        if config.method.name == "first":
             raise NotHereError("needs 140 GiB")
-        return real(plain, show)
+        return run_cell(config, print_table)
 
-    monkeypatch.setattr(tables, "cell", cell)
+    monkeypatch.setattr(table, "run_cell", run_or_fail)
     words = [
         "swift-table2",
         "scale=embedded",
@@ -180,7 +184,7 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
         "dataset=mini-math",
     ]
     with pytest.raises(SystemExit) as ended:
-        tables.table(words)
+        table.run(words)
     assert ended.value.code == 1
     assert begun == ["uniform mini-math", "first mini-math", "middle mini-math"]  # three models are one
     told = capsys.readouterr()
@@ -190,33 +194,33 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
     text = (tmp_path / "tables" / "swift-table2.md").read_text()
     assert "out of luck" in text and "140 GiB" in text
     begun.clear()
-    tables.table(["swift-table2", "--render-only", *words[1:]])
+    table.run(["swift-table2", "--render-only", *words[1:]])
     assert not begun
 
 
 def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
-    tables.table(["self-sd-table12", *words])
+    table.run(["self-sd-table12", *words])
     folder = tmp_path / "tables"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert {name.partition(".")[2] for name in before} == {"md", "tex", "csv", "html", "json"}
     for name in before.keys() - {"self-sd-table12.json"}:
         (folder / name).unlink()
-    tables.table([str(folder / "self-sd-table12.json")])
+    table.run([str(folder / "self-sd-table12.json")])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (folder / "other.json").write_text("[1]")
     for name in ("other.json", "missing.json"):
         with pytest.raises(SkipbenchError, match=name):
-            tables.table([str(folder / name)])
+            table.run([str(folder / name)])
 
 
 def test_a_table_names_rows_that_drafted_the_same_tokens(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "method.stop.max_steps=2,16,18"]
-    tables.table(["self-sd-table11", *words])
+    table.run(["self-sd-table11", *words])
     for _ in range(2):
         text = (tmp_path / "tables" / "self-sd-table11.md").read_text()
         assert re.findall(r"drafted the same tokens.*: (.*)\.", text) == ["max_steps=16 | max_steps=18"]
-        tables.table([str(tmp_path / "tables" / "self-sd-table11.json")])
+        table.run([str(tmp_path / "tables" / "self-sd-table11.json")])
 
 
 def test_a_cell_with_a_search_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,12 +231,12 @@ def test_a_cell_with_a_search_of_its_own(tmp_path: Path, capsys: pytest.CaptureF
         "dataset=mini-math",
         "method.stop.max_steps=3",
     ]
-    table = ["self-sd-table9", "scale=embedded", f"results={tmp_path}", *words]
-    tables.table([*table, "dry_run=true"])
+    command = ["self-sd-table9", "scale=embedded", f"results={tmp_path}", *words]
+    table.run([*command, "dry_run=true"])
     assert "a search of 3 sets, missing" in capsys.readouterr().out
-    tables.table([*table, "--render-only"])
+    table.run([*command, "--render-only"])
     assert "its search of 3 sets is not done yet" in (tmp_path / "tables" / "self-sd-table9.md").read_text()
-    tables.table(table)
+    table.run(command)
     (trace,) = tmp_path.glob("search/*/trace.jsonl")  # the longer search went on where the shorter one ended
     trials = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
     assert len(trials) == 3
@@ -244,12 +248,13 @@ def test_a_cell_with_a_search_of_its_own(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
-    tables.table(["self-sd-table12", *words])
+    table.run(["self-sd-table12", *words])
     assert len(list(tmp_path.glob("runs/*"))) == 1
     runs: list[dict[str, Any]] = []
-    for cell in plan("self-sd-table12", words[1:], "embedded"):
-        plain = tables.composed("self-sd-table12", cell) if cell.run else None
-        runs += tables._entries("self-sd-table12", cell, plain, None)
+    planned = plan("self-sd-table12", words[1:], "embedded")
+    configs = {cell.name: config for cell, config in composed("self-sd-table12", planned)}
+    for cell in planned:
+        runs += table_runs("self-sd-table12", cell, configs[cell.name] if cell.run else None, None)
     assert [run["metrics"] is not None for run in runs] == [True, False, False, False]
     assert [run["keys"]["dtype"] for run in runs[1:]] == ["fp8", "fp4", "nf4"]
     assert all("bitsandbytes" in run["reason"] for run in runs[1:])
@@ -258,14 +263,14 @@ def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
 def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     """The mini stories have groups too: a run of them stands in for one of Spec-Bench."""
     words = [f"results={tmp_path}", "limit=4", *SMALL[1:3], "model=tiny", "dataset=mini-stories", "method=uniform"]
-    plain = compose(words)
-    cells.cell(plain, show=False)
-    settings, folder = cells.finish(plain)
-    samples = read_samples(folder / "samples.jsonl")
+    config = compose(words)
+    run_cell(config, print_table=False)
+    resolved = resolve_cell(config)
+    samples = read_samples(resolved.folder / "samples.jsonl")
     group = next(iter(samples[0].groups))
-    run = tables._entry(settings, folder, None) | {"keys": {"method": "uniform"}}
+    run = run_entry(resolved) | {"keys": {"method": "uniform"}}
     assert run["provenance"]["layers"] == 12
-    split = tables._by_group(run, folder, "subtask", group)
+    split = _by_group(run, resolved.folder, "subtask", group)
     assert {r["keys"]["subtask"] for r in split} == {s.groups[group] for s in samples}
     assert sum(r["metrics"]["samples"] for r in split) == len(samples) == run["metrics"]["samples"]
     assert sum(r["metrics"]["rounds"] for r in split) == run["metrics"]["rounds"]

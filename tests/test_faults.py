@@ -13,9 +13,9 @@ from skipbench.decode.drafting import Drafter
 from skipbench.decode.method import Draft
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.cache import KVCache
-from skipbench.lm.frame import Frame
-from skipbench.lm.slot import Slot
-from skipbench.lm.span import Span
+from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.metadata import AttentionMetadata
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.skipset import SkipSet
 
@@ -24,32 +24,40 @@ Patch = pytest.MonkeyPatch
 
 def wrong_position(patch: Patch) -> None:
     """A drafted or verified row stands one position further than it should."""
-    chain = vars(Span)["chain"].__func__
+    chain = vars(TokenRows)["chain"].__func__
 
-    def shifted(cls: type, start: int, rows: int, visible: int | None = None) -> Span:
-        span: Span = chain(cls, start, rows, visible)
-        return span if start == 0 else Span(span.start, span.visible, range(span.visible + 1, span.visible + 1 + rows))
+    def shifted(cls: type, start: int, rows: int, visible: int | None = None) -> TokenRows:
+        token_rows: TokenRows = chain(cls, start, rows, visible)
+        return (
+            token_rows
+            if start == 0
+            else TokenRows(
+                token_rows.start,
+                token_rows.context_len,
+                range(token_rows.context_len + 1, token_rows.context_len + 1 + rows),
+            )
+        )
 
-    patch.setattr(Span, "chain", classmethod(shifted))
+    patch.setattr(TokenRows, "chain", classmethod(shifted))
 
 
 def wrong_mask(patch: Patch) -> None:
     """Rows see what stands behind them."""
-    make = Frame._make_mask
+    make = AttentionMetadata._make_mask
 
-    def open_mask(self: Frame, window: int | None) -> Any:
+    def open_mask(self: AttentionMetadata, window: int | None) -> Any:
         mask = make(self, window)
         return None if mask is None else torch.zeros_like(mask)
 
-    patch.setattr(Frame, "_make_mask", open_mask)
-    load = Slot.load
+    patch.setattr(AttentionMetadata, "_make_mask", open_mask)
+    load = GraphBuffers.load
 
-    def open_family(self: Slot, span: Span, rows: int) -> None:
-        load(self, span, rows)
-        self.family.fill_(True)
+    def open_family(self: GraphBuffers, token_rows: TokenRows, rows: int) -> None:
+        load(self, token_rows, rows)
+        self.tree_mask.fill_(True)
         self._shape = "open"
 
-    patch.setattr(Slot, "load", open_family)
+    patch.setattr(GraphBuffers, "load", open_family)
 
 
 def row_not_kept(patch: Patch) -> None:
@@ -87,7 +95,7 @@ def early_states_mixed_up(patch: Patch) -> None:
 
     def mixed(self: Drafter, *arguments: Any) -> Draft:
         draft = propose(self, *arguments)
-        draft.early.reverse()
+        draft.early_exit_states.reverse()
         return draft
 
     patch.setattr(Drafter, "propose", mixed)
@@ -95,13 +103,13 @@ def early_states_mixed_up(patch: Patch) -> None:
 
 def branches_over_a_committed_row(patch: Patch) -> None:
     """The alternatives of a dynamic programme overwrite the last committed row."""
-    branches = vars(Span)["branches"].__func__
+    branches = vars(TokenRows)["branches"].__func__
 
-    def lower(cls: type, start: int, *arguments: int) -> Span:
-        span: Span = branches(cls, start - 1, *arguments)
-        return span
+    def lower(cls: type, start: int, *arguments: int) -> TokenRows:
+        token_rows: TokenRows = branches(cls, start - 1, *arguments)
+        return token_rows
 
-    patch.setattr(Span, "branches", classmethod(lower))
+    patch.setattr(TokenRows, "branches", classmethod(lower))
 
 
 def check_all(engine: str) -> None:
@@ -143,4 +151,4 @@ def test_a_bonus_drawn_from_the_wrong_distribution_is_caught(monkeypatch: Patch)
 
     monkeypatch.setattr(verify, "_after_rejection", lambda p, q, token: (p, q))
     with pytest.raises(AssertionError):
-        contract.check_sampling(random_lm("llama", "lean", vocab=7), make_method("uniform"), runs=1500)
+        contract.check_sampling(random_lm("llama", "fused", vocab=7), make_method("uniform"), runs=1500)

@@ -3,16 +3,17 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
 from safetensors.torch import load_file, save_file
 
-from skipbench import commands
-from skipbench.compose import compose
+from skipbench.cli import data
+from skipbench.config.compose import compose
+from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fetch import fetch
-from skipbench.runs.provenance import PACKAGE
+from skipbench.models.download import fetch
 
 TINY = PACKAGE / "models" / "tiny"
 
@@ -42,7 +43,7 @@ def test_a_folder_is_checked(sharded: Path) -> None:
 
 
 def test_a_snapshot_of_the_hub(sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {}
+    asked: dict[str, Any] = {}
     commit = tmp_path / ("c" * 40)
     sharded.rename(commit)
 
@@ -54,22 +55,22 @@ def test_a_snapshot_of_the_hub(sharded: Path, tmp_path: Path, monkeypatch: pytes
     assert fetch("owner/name", "abc", None).commit == "c" * 40
     assert (asked["repo_id"], asked["revision"]) == ("owner/name", "abc")
     assert not any(".bin" in pattern or pattern == "*" for pattern in asked["patterns"])
-    shape = compose(["model=llama2-7b"])["model"]["architecture"]
+    shape = compose(["model=llama2-7b"]).model.architecture
     with pytest.raises(SkipbenchError, match="layers 32, not 12"):
         fetch("owner/name", "abc", shape)
 
 
 def test_data_says_what_is_there_and_what_is_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    commands.command("data", ["tiny", "mini-math", "planted"])
+    data.run(["tiny", "mini-math", "planted"])
     said = capsys.readouterr().out
     assert said.count("ok  ") == 3 and "300 prompts" in said and "nothing to fetch" in said
     with pytest.raises(SkipbenchError, match="not fetched: tinystories"):
-        commands.command("data", ["tiny", "tinystories", f"dataset.path={tmp_path / 'none.jsonl'}"])
+        data.run(["tiny", "tinystories", f"dataset.path={tmp_path / 'none.jsonl'}"])
     said = capsys.readouterr().out
     assert "ok       tiny" in said and "missing  tinystories" in said and "none.jsonl does not exist" in said
 
 
-@pytest.mark.parametrize("names", [[], ["cnddm"]])
-def test_data_wants_names_that_it_knows(names: list[str]) -> None:
-    with pytest.raises(SkipbenchError, match=r"cnndm.*llama3-8b"):
-        commands.command("data", names)
+@pytest.mark.parametrize(("names", "says"), [([], "cnndm.*llama3-8b"), (["cnddm"], r"Did you mean cnndm\?")])
+def test_data_wants_names_that_it_knows(names: list[str], says: str) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        data.run(names)

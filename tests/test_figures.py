@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from skipbench.cells import cell, finish
-from skipbench.commands import command
-from skipbench.compose import compose
+from skipbench.cli.main import dispatch
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.report.figures import courses, maps, scatter
 from skipbench.report.figures.registry import draw, draw_run
 from skipbench.report.figures.runs import Run, Swept, acceptances, read_run, swept
@@ -28,9 +28,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     results = tmp_path_factory.mktemp("figures")
     found = {}
     for name, overrides in CELLS.items():
-        plain = compose([*overrides, "limit=2", f"results={results}"])
-        cell(plain, show=False)
-        found[name] = read_run(finish(plain)[1])
+        config = compose([*overrides, "limit=2", f"results={results}"])
+        run_cell(config, print_table=False)
+        found[name] = read_run(resolve_cell(config).folder)
     return found
 
 
@@ -124,7 +124,7 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
     drawn = {f"clasp-figure4b.{suffix}" for suffix in ("json", "png", "svg")}
 
     def written(intervals: str, *flags: str) -> set[str]:
-        command("figure", ["clasp-figure4b", f"method.interval={intervals}", *words, *flags])
+        dispatch(["figure", "clasp-figure4b", f"method.interval={intervals}", *words, *flags])
         return {path.name for path in (tmp_path / "figures").iterdir()}
 
     assert written("256,512") == drawn
@@ -133,7 +133,7 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
     assert (
         text == "clasp-figure4b is not drawn: the swept key changed no token: 2 of 2 runs are identical to another.\n"
     )
-    assert text in capsys.readouterr().out
+    assert text in capsys.readouterr().err
     assert written("1,512", "--distinct") == drawn
 
 
@@ -147,6 +147,6 @@ def test_brute_force_lines_are_drawn_or_refused() -> None:
 
 def test_missing_records_are_named(tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match="holds no run"):
-        command("figure", [str(tmp_path)])
-    with pytest.raises(SkipbenchError, match="figure needs the folder of a run, or an experiment"):
-        command("figure", ["nothing"])
+        dispatch(["figure", str(tmp_path)])
+    with pytest.raises(SkipbenchError, match="figure needs an experiment, not 'nothing'"):
+        dispatch(["figure", "nothing"])

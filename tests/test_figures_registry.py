@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
-from skipbench import tables
-from skipbench.catalogue import choices
-from skipbench.cells import cell, finish
-from skipbench.compose import compose
+from skipbench.cli.main import dispatch
+from skipbench.config.catalog import choices
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.figure import figure
-from skipbench.grid import SCALES, plan
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.grid import SCALES, PlannedCell, plan
+from skipbench.experiments.plan import cells_of, composed, parse_request
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, NOTHING, Spec, draw, printed
 from skipbench.report.figures.runs import Run, Search, read_run
 from skipbench.report.figures.sweeps import VALUES, setting
 from skipbench.report.published import papers, published
-from skipbench.tables import grid
 
 DRAWN = sorted(FIGURES)
 WITHOUT_CELLS = {"self-sd-figure9"}
@@ -32,27 +31,30 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     results = tmp_path_factory.mktemp("records")
     found = {}
     for method, more in (("swift", []), ("clasp", ["method.interval=2"])):
-        plain = compose([f"method={method}", *more, "limit=2", f"results={results}"])
-        cell(plain, show=False)
-        found[method] = read_run(finish(plain)[1])
+        config = compose([f"method={method}", *more, "limit=2", f"results={results}"])
+        run_cell(config, print_table=False)
+        found[method] = read_run(resolve_cell(config).folder)
     return found
 
 
 def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
     """The grid of `name` with real records in its cells; of cells that differ in values only, one is composed."""
     runs: list[Run] = []
-    composed: dict[Any, dict[str, Any]] = {}
-    planned_cells = dict.fromkeys(tuple(c.overrides.items()) for c in plan(name, [], scale) if c.run)
-    first = {tuple(c.overrides.items()): c for c in reversed(plan(name, [], scale)) if c.run}
-    for number, planned in enumerate(first[key] for key in planned_cells):
-        like = (*planned.overrides, planned.overrides["method"])
-        if like not in composed:
-            composed[like] = tables.composed(name, planned)
-        plain = set_values(composed[like], planned.overrides)
+    unique: dict[Any, PlannedCell] = {}
+    for cell in plan(name, [], scale):
+        if cell.run:
+            unique.setdefault(tuple(cell.overrides.items()), cell)
+    cells = list(unique.values())
+    like = {(*c.overrides, c.overrides["method"]): c for c in cells}
+    configs = dict(zip(like, (config.to_dict() for _, config in composed(name, list(like.values()))), strict=True))
+    for number, planned in enumerate(cells):
+        plain = set_values(configs[*planned.overrides, planned.overrides["method"]], planned.overrides)
         names: dict[str, Any] = {k: plain[k]["name"] for k in ("model", "method", "dataset", "engine")}
         search = None
         if planned.searches:
-            search = Search(on=plain["own_search"]["name"], sets=plain["search"]["iterations"], seconds=10.0 + number)
+            search = Search(
+                on=plain["search_dataset"]["name"], sets=plain["search"]["iterations"], seconds=10.0 + number
+            )
         own: dict[str, Any] = {"settings": plain, "axes": planned.overrides, "keys": planned.keys, "search": search}
         runs.append(records["swift" if names["method"] == "swift" else "clasp"] | names | own)  # type: ignore[typeddict-item]
     return runs
@@ -65,7 +67,7 @@ def set_values(plain: dict[str, Any], overrides: dict[str, str]) -> dict[str, An
         if key in ("model", "dataset"):
             plain[key]["name"] = value
         if key == "search.on":
-            plain["own_search"] = plain["own_search"] | {"name": value}
+            plain["search_dataset"]["name"] = value
         if "." not in key or "@" in key:  # a group: what is composed holds it
             continue
         node, (*path, last) = plain, key.split(".")
@@ -127,7 +129,7 @@ def test_columns_are_known_and_what_is_left_out_is_printed(name: str) -> None:
 
 def test_a_figure_that_no_run_gives_names_its_commands() -> None:
     with pytest.raises(SkipbenchError, match=r"scripts/brute_force\.py > \S+' and 'python -m skipbench figure"):
-        figure(["clasp-figure3b"])
+        dispatch(["figure", "clasp-figure3b"])
 
 
 def test_a_set_of_another_task_is_searched_once_and_told_apart(
@@ -135,11 +137,12 @@ def test_a_set_of_another_task_is_searched_once_and_told_apart(
 ) -> None:
     words = ["scale=embedded", "dataset=mini-math", "search.on=mini-math,mini-code", "search.iterations=3", "limit=1"]
     words = [*words, "dataset.max_new_tokens=16", f"results={tmp_path}"]
-    figure(["swift-figure2b", *words])
+    dispatch(["figure", "swift-figure2b", *words])
     searches = {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")}
     assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.svg").exists()
-    figure(["swift-figure2b", *words, "dataset=mini-code"])
+    dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code"])
     assert {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")} == searches
-    cells = grid("swift-figure2b", words)
+    request = parse_request(["swift-figure2b", *words], "figure", DRAWN)
+    cells = cells_of("swift-figure2b", request, "embedded")
     assert [c.overrides["search.on"] for c, _ in cells] == ["mini-math", "mini-code"]
-    assert [plain["own_search"]["name"] for _, plain in cells] == ["mini-math", "mini-code"]
+    assert [config.search_dataset and config.search_dataset.name for _, config in cells] == ["mini-math", "mini-code"]

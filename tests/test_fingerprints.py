@@ -1,5 +1,6 @@
 """A record is of the weights and the method code that made it: others are refused, and `fresh=true` starts anew."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -11,12 +12,16 @@ from conftest import ROOT
 from safetensors.torch import load_file, save_file
 from test_bad_records import make_run
 
-from skipbench import cells, commands, figure, submit
-from skipbench.compose import compose
+from skipbench.cli import figure, search, submit, table
+from skipbench.config.compose import compose
+from skipbench.config.model import Model
+from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.grid import plan
+from skipbench.launch.status import CellStatus, cell_statuses, parse_submit
 from skipbench.runs.merge import merge_into
 from skipbench.runs.store import load_run, record_failure
-from skipbench.survey import survey
 
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
 METHOD = """
@@ -48,75 +53,73 @@ def words(checkpoint: Path, results: Path) -> list[str]:
     return [*SMALL, "model=path", f"model.path={checkpoint}", "method=uniform", f"results={results}"]
 
 
-def record(plain: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    folder = cells.finish(plain)[1]
+def record(config: RunConfig) -> tuple[Path, dict[str, Any]]:
+    folder = resolve_cell(config).folder
     return folder, load_run(folder)
 
 
-def refused(plain: dict[str, Any]) -> str:
+def refused(config: RunConfig) -> str:
     with pytest.raises(SkipbenchError) as error:
-        cells.cell(plain)
+        run_cell(config)
     text = str(error.value)
     assert "fresh=true" in text and "results=FOLDER" in text and "\n" not in text
     return text
 
 
 def test_other_weights_at_the_same_path_are_refused_until_told_to_start_anew(checkpoint: Path, tmp_path: Path) -> None:
-    plain = compose(words(checkpoint, tmp_path))
-    cells.cell(plain)
-    folder, first = record(plain)
+    config = compose(words(checkpoint, tmp_path))
+    run_cell(config)
+    folder, first = record(config)
     shutil.copytree(checkpoint, tmp_path / "copy")
     shutil.rmtree(checkpoint)
     shutil.copytree(tmp_path / "copy", checkpoint, copy_function=shutil.copy)  # the same weights at another time
-    cells.cell(plain)
+    run_cell(config)
     retrain(checkpoint)
-    text = refused(plain)
+    text = refused(config)
     assert "other weights" in text and str(checkpoint) in text and "code" not in text
     (folder / "status.json").write_text('{"state": "interrupted"}')  # nor does it go on with them
     (folder / "metrics.json").unlink()
-    assert "other weights" in refused(plain)
-    assert record(plain)[1]["provenance"] == first["provenance"]
-    cells.cell(compose([*words(checkpoint, tmp_path), "fresh=true", "dry_run=true"]))
-    assert record(plain)[1]["provenance"] == first["provenance"]
-    cells.cell(compose([*words(checkpoint, tmp_path), "fresh=true"]))
-    again = record(plain)[1]
+    assert "other weights" in refused(config)
+    assert record(config)[1]["provenance"] == first["provenance"]
+    run_cell(compose([*words(checkpoint, tmp_path), "fresh=true", "dry_run=true"]))
+    assert record(config)[1]["provenance"] == first["provenance"]
+    run_cell(compose([*words(checkpoint, tmp_path), "fresh=true"]))
+    again = record(config)[1]
     assert again["provenance"]["weights_sha256"] != first["provenance"]["weights_sha256"]
     assert again["metrics"]["samples"] == 1
     assert load_run(tmp_path / "replaced" / folder.name)["provenance"] == first["provenance"]
-    cells.cell(plain)
+    run_cell(config)
 
 
 def test_every_command_that_uses_a_finished_cell_refuses_it(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = ["tiny", *words(checkpoint, tmp_path), "dataset=mini-math"]
-    commands.command("table", table)
+    given = ["tiny", *words(checkpoint, tmp_path), "dataset=mini-math"]
+    table.run(given)
     assert "| mini-math" in (tmp_path / "tables" / "tiny.md").read_text()
     (folder,) = (tmp_path / "runs").iterdir()
     retrain(checkpoint)
     for more in ([], ["--render-only"]):
         with pytest.raises(SystemExit) as ended:
-            commands.command("table", [*table, *more])
+            table.run([*given, *more])
         assert ended.value.code == 1 and "other weights" in capsys.readouterr().err
         assert load_run(folder)["status"]["state"] == "done"
         (row,) = (line for line in (tmp_path / "tables" / "tiny.md").read_text().splitlines() if "mini-math |" in line)
         assert "other weights" in row and "x [" not in row
-    (cell,) = survey("tiny", table[1:])
-    assert cell.life.state == "failed" and "other weights" in str(cell.life.reason) and not cell.runnable
+    (cell,) = statuses(given)
+    assert cell.state.state == "failed" and "other weights" in str(cell.state.reason) and not cell.runnable
     with pytest.raises(SkipbenchError, match="other weights"):
-        figure.run_of(cells_of("tiny", table[1:]), cell.plain)
+        figure.run_of(plan("tiny", given[1:], "embedded")[0], cell.config)
     record_failure(folder, "refused")
     assert load_run(folder)["status"]["state"] == "done"
     with pytest.raises(SkipbenchError, match="requeued"):
-        submit.submit([*table, "hardware=local", "fresh=true"])
-    commands.command("table", [*table, "fresh=true"])
-    assert survey("tiny", table[1:])[0].life.state == "done"
+        submit.run([*given, "hardware=local", "fresh=true"])
+    table.run([*given, "fresh=true"])
+    assert statuses(given)[0].state.state == "done"
 
 
-def cells_of(experiment: str, overrides: list[str]) -> Any:
-    from skipbench.grid import plan
-
-    return plan(experiment, overrides, "embedded")[0]
+def statuses(words: list[str]) -> list[CellStatus]:
+    return cell_statuses(words[0], parse_submit(words, "status"))
 
 
 def test_edited_code_of_a_method_outside_the_package_is_refused(
@@ -127,29 +130,29 @@ def test_edited_code_of_a_method_outside_the_package_is_refused(
     (tmp_path / "unused.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     mine = [*SMALL, "method=uniform", "method._target_=thirds.make"]
-    plain = compose([*mine, f"results={tmp_path}"])
-    cells.cell(plain)
+    config = compose([*mine, f"results={tmp_path}"])
+    run_cell(config)
     (tmp_path / "unused.py").write_text("1")
-    cells.cell(plain)
+    run_cell(config)
     for name in ("thirds.py", "thirds_parts.py"):
         before = (tmp_path / name).read_text()
         (tmp_path / name).write_text(f"{before}\n# edited")
-        text = refused(plain)
+        text = refused(config)
         assert "other code of method" in text and "thirds.make" in text and "weights" not in text
         (tmp_path / name).write_text(before)
-        cells.cell(plain)
+        run_cell(config)
 
 
 def test_a_record_of_an_earlier_version_is_read_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
-    cells.cell(plain)
-    folder, state = record(plain)
+    config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
+    run_cell(config)
+    folder, state = record(config)
     old = {k: v for k, v in state["provenance"].items() if not k.endswith("s_sha256") or k[:4] in ("rows", "prom")}
     old.pop("method_sha256")
     (folder / "provenance.json").write_text(json.dumps(old))
     capsys.readouterr()
-    cells.cell(plain)
-    told = capsys.readouterr().out
+    run_cell(config)
+    told = capsys.readouterr().err
     assert "an earlier version" in told and "uniform" in told
 
 
@@ -166,7 +169,7 @@ def test_a_method_is_known_by_its_own_source(tmp_path: Path, monkeypatch: pytest
     (package / "other.py").write_text("")
     (tmp_path / "rules.py").write_text("class Rule: ...")
     monkeypatch.syspath_prepend(tmp_path)
-    method = {"_target_": "ours.make", "stop": {"_target_": "rules.Rule"}}
+    method = MethodConfig({"_target_": "ours.make", "stop": {"_target_": "rules.Rule"}})
     first = method_sha256(method)
     for path in (tmp_path / "rules.py", *package.rglob("*.py")):
         before = path.read_text()
@@ -179,8 +182,8 @@ def test_a_method_is_known_by_its_own_source(tmp_path: Path, monkeypatch: pytest
     shutil.rmtree(package)
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     assert method_sha256(method) == first
-    assert method_sha256({"_target_": "no_such_module.make"}) is None
-    ours = [method_sha256(compose([f"method={name}"])["method"]) for name in ("vanilla", "swift", "clasp")]
+    assert method_sha256(MethodConfig({"_target_": "no_such_module.make"})) is None
+    ours = [method_sha256(compose([f"method={name}"]).method) for name in ("vanilla", "swift", "clasp")]
     assert None not in ours and len(set(ours)) == 3
 
 
@@ -194,7 +197,7 @@ def test_weights_are_known_by_their_content_and_few_bytes_are_read(
     from skipbench.runs import fingerprint
 
     def of(path: Any, revision: str | None = None) -> str | None:
-        return fingerprint.weights_sha256({"path": str(path), "revision": revision})
+        return fingerprint.weights_sha256(Model(name="mine", path=str(path), revision=revision))
 
     whole = of(checkpoint)
     snapshot = tmp_path / "hub" / "models--me--mine" / "snapshots" / ("a" * 40)
@@ -253,16 +256,16 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(checkpoint: Pat
     def own(folder: Path) -> list[str]:
         return [w for w in words(folder, tmp_path) if w != "method=uniform"]
 
-    def stored(*more: str) -> str:
-        return str(cells.finish(compose([*more, "method=self-sd"]))[0]["method"]["skip"])
+    def stored(*more: str) -> str | None:
+        return resolve_cell(compose([*more, "method=self-sd"])).config.method.skip
 
-    commands.command("search", [*own(checkpoint), "method=self-sd", *small])
+    search.run([*own(checkpoint), "method=self-sd", *small])
     (path,) = (tmp_path / "skip_sets").iterdir()
     first = json.loads(path.read_text())
     assert stored(*own(checkpoint)) == first["skip"]
     with pytest.raises(NotHereError, match=f"{path.name} is of other weights, searched at {checkpoint}"):
         stored(*own(second))
-    commands.command("search", [*own(second), "method=self-sd", *small, "search.seed=5"])
+    search.run([*own(second), "method=self-sd", *small, "search.seed=5"])
     (other,) = set((tmp_path / "skip_sets").iterdir()) - {path}
     assert json.loads(path.read_text()) == first and stored(*own(checkpoint)) == first["skip"]
     assert stored(*own(second)) == json.loads(other.read_text())["skip"] != first["skip"]
@@ -284,38 +287,35 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(checkpoint: Pat
 
 
 def test_published_sets_are_used_for_named_models_beside_sets_of_others(tmp_path: Path) -> None:
-    shipped = cells.finish(compose(["method=self-sd", f"results={tmp_path}"]))[0]["method"]["skip"]
-    published = cells.finish(compose(["method=self-sd", "model=llama2-13b", f"results={tmp_path}"]))[0]["method"][
-        "skip"
-    ]
+    def skip_of(model: str) -> str | None:
+        return resolve_cell(compose(["method=self-sd", f"model={model}", f"results={tmp_path}"])).config.method.skip
+
+    before = {model: skip_of(model) for model in ("tiny", "llama2-13b")}
     (tmp_path / "skip_sets").mkdir()
     settings = {"method": {"name": "self-sd"}, "model": {"path": "/elsewhere"}, "weights_sha256": "0"}
-    for name in ("tiny", "llama2-13b"):
+    for name in before:
         stored = {"skip": "attn:1", "settings": settings}
         (tmp_path / "skip_sets" / f"{name}_self-sd_0123456789.json").write_text(json.dumps(stored))
-    for name, skip in (("tiny", shipped), ("llama2-13b", published)):
-        plain = compose(["method=self-sd", f"model={name}", f"results={tmp_path}"])
-        assert cells.finish(plain)[0]["method"]["skip"] == skip != "attn:1"
+    assert before == {model: skip_of(model) for model in before} and not {None, "attn:1"} & set(before.values())
 
 
 def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     own = [*words(checkpoint, tmp_path), "method=self-sd", "dataset=mini-math"]
     own = [w for w in own if w != "method=uniform"]
     small = ["search.prompts=1", "search.max_new_tokens=4", "search.strategy=random", "search.iterations=2"]
-    commands.command("search", [*own, *small])
+    search.run([*own, *small])
     (trace,) = tmp_path.glob("search/*/trace.jsonl")
     before = trace.read_text()
-    plain = compose([*own, *small])
-    plain["own_search"] = plain["dataset"]
-    searched = cells.finish(plain)[0]["method"]["skip"]
+    config = compose([*own, *small, "search.own=true"])
+    searched = resolve_cell(config).config.method.skip
     retrain(checkpoint)
     with pytest.raises(SkipbenchError, match=r"other weights.*fresh=true"):
-        commands.command("search", [*own, *small])
-    refused(plain)
+        search.run([*own, *small])
+    refused(config)
     with pytest.raises(SkipbenchError, match="other weights"):
-        cells.finish(plain)
+        resolve_cell(config)
     assert trace.read_text() == before
-    cells.cell(plain | {"fresh": True}, show=False)
+    run_cell(dataclasses.replace(config, fresh=True), print_table=False)
     assert len(list(tmp_path.glob("search/*/trace.jsonl"))) == 1 and trace.read_text() != before
     (old,) = tmp_path.glob("replaced/*/trace.jsonl")
     assert old.read_text() == before and searched
@@ -323,4 +323,4 @@ def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) 
     first = json.loads(lines[0])
     del first["settings"]["weights_sha256"]
     trace.write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")  # as an earlier version wrote it
-    commands.command("search", [*own, *small])
+    search.run([*own, *small])

@@ -59,7 +59,7 @@ def test_self_sd_threshold_is_that_of_the_published_code() -> None:
 def test_self_sd_rounds_are_those_of_the_published_code() -> None:
     """Tokens, and accepted and drafted counts of every round but the last two, where the code overshoots its length."""
     for case in golden("selfsd")["generation"]:
-        lm = checkpoint(case["model"], "lean")
+        lm = checkpoint(case["model"], "fused")
         skip = SkipSet.of(lm.layers, [2 * i for i in case["attn_skip"]] + [2 * i + 1 for i in case["mlp_skip"]])
         method = FixedSet("self-sd", skip, Drafter(stop_rule(case["config"], case["auto_parameters"])))
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])

@@ -13,13 +13,14 @@ from recorded import NEEDS_RECORDS, checkpoint, golden, skip_of, ties
 
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
+from skipbench.decode.method import log_of
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.scratch import branch_runner
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
+from skipbench.decode.trial_passes import parallel_branches
 from skipbench.decode.verify import verify_greedy
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import CLaSp, choose_layers
 from skipbench.methods.del_ import DEL
 from skipbench.methods.fixed import FixedSet
@@ -43,10 +44,10 @@ def verified_states(lm: LM, prompt: list[int], chunks: list[list[int]]) -> list[
     lm.prefill(prompt)
     found = []
     for tokens in chunks:
-        taps: list[torch.Tensor] = []
-        lm.run(lm.embed(tokens), Span.chain(lm.cache.length, len(tokens)), taps=taps)
+        hidden_states: list[torch.Tensor] = []
+        lm.run(lm.embed(tokens), TokenRows.chain(lm.cache.length, len(tokens)), hidden_states=hidden_states)
         lm.cache.length += len(tokens)
-        found.append(torch.stack(taps))
+        found.append(torch.stack(hidden_states))
     return found
 
 
@@ -58,7 +59,7 @@ def test_clasp_sets_and_cosines() -> None:
         lm, root, skipped = checkpoint(case["model"]), case["root_position"], case["M"]
         (states,) = verified_states(lm, case["token_ids"][:root], [case["token_ids"][root:]])
         lm.cache.length = case["position"] + 1
-        x, run = states[::2, case["number_of_matches"]], branch_runner(lm, 1, skipped, 2)
+        x, run = states[::2, case["number_of_matches"]], parallel_branches(lm, 1, skipped, 2)
         chosen, executes, skips, last = choose_layers(x, lambda i, g, run=run: run(i, g[:, None])[:, 0], skipped)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         record = case["float32"]
         assert float(torch.cosine_similarity(last.double(), x[-1].double(), dim=0)) == pytest.approx(
@@ -107,7 +108,7 @@ def test_knapspec_weights_candidates_and_choice() -> None:
         method.begin(State(lm, [1], Sampler(), 1, frozenset()))
         method._x = states
         method._optimise(lm)
-        trace = method.trace()
+        trace = log_of(method)
         assert trace["weights"] == [(record["w_attn"], record["w_mlp"])]
         final = [int(s in method.skip.skipped) for s in range(lm.sublayers)]
         if record["all_pruned"]:
@@ -149,7 +150,7 @@ def test_del_exit_layers_and_counts() -> None:
         method = DEL(lm.layers, "del", Fixed(case["num_speculations_cap"]), use_gamma=False, count_rejected=True)
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"]
-        ours = [(e, r.accepted, r.steps) for e, r in zip(method.trace()["exit_layer"], out.rounds, strict=True)]
+        ours = [(e, r.accepted, r.steps) for e, r in zip(log_of(method)["exit_layer"], out.rounds, strict=True)]
         theirs = [(r["exit_layer_used"], r["accepted"], r["drafted"]) for r in case["rounds"][1:]]
         assert same_rounds(ours, theirs)
 

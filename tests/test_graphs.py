@@ -1,4 +1,4 @@
-"""`engine=graphs` over recorders that re-execute on the CPU: what graphs would compute, token by token across bucket borders.
+"""`engine=cuda_graphs` over recorders that re-execute on the CPU: what graphs would compute, token by token across bucket borders.
 
 What a GPU adds, capturing, is in test_graphs_gpu.py. A frozen length corrupts K/V without failing anywhere, so it is planted here.
 """
@@ -16,8 +16,7 @@ import torch
 from conftest import make_method, random_lm, random_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from skipbench import cells
-from skipbench.compose import compose
+from skipbench.config.compose import compose
 from skipbench.decode import drafting
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
@@ -25,12 +24,13 @@ from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
-from skipbench.lm import bucket as sizes
-from skipbench.lm.graphs import GraphsEngine
+from skipbench.experiments.cell import run_cell
+from skipbench.lm.cuda_graphs import buckets as sizes
+from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
-from skipbench.lm.record import Again
-from skipbench.lm.slot import Slot
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.runs.store import RunStore
 from skipbench.skipset import SkipSet, fixed_set
 
@@ -57,8 +57,8 @@ def short_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "FIRST", 32)
 
 
-def graphs(family: str = "llama", way: str | None = None, capacity: int = 300) -> LM:
-    lm = LM(random_model(family), partial(GraphsEngine, recorder=Again, way=way))
+def graphs(family: str = "llama", backend: str | None = None, capacity: int = 300) -> LM:
+    lm = LM(random_model(family), partial(CudaGraphsEngine, capture=EagerCapture, backend=backend))
     lm.allocate(capacity)
     return lm
 
@@ -67,39 +67,41 @@ def text(lm: LM, method: Method, length: int = 100) -> list[int]:
     return generate(lm, method, PROMPTS[lm.config.model_type], length).tokens
 
 
-@pytest.mark.parametrize("way", ["masked", "parted"])
+@pytest.mark.parametrize("backend", ["masked", "split_kv"])
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_tokens_are_leans_at_every_length(family: str, way: str) -> None:
-    lm, lean = graphs(family, way), random_lm(family, "lean")
+def test_tokens_are_leans_at_every_length(family: str, backend: str) -> None:
+    lm, lean = graphs(family, backend), random_lm(family, "fused")
     wanted = text(lean, make_method("vanilla"))
     assert len(set(wanted[60:])) > 10
     for name, overrides in METHODS.items():
         assert text(lm, make_method(name, *overrides)) == wanted, name
-    assert {size for _, size, _ in recorded(lm)} >= {32, 40, 48, 56, 64, 80, 96, 112}
+    assert {size for _, size, _ in captured(lm)} >= {32, 40, 48, 56, 64, 80, 96, 112}
 
 
-def recorded(lm: LM) -> dict[Any, Any]:
-    assert isinstance(lm.engine, GraphsEngine)
+def captured(lm: LM) -> dict[Any, Any]:
+    assert isinstance(lm.engine, CudaGraphsEngine)
     (part,) = lm.engine.parts.values()
-    return part._recorded
+    return part._captured
 
 
 @torch.inference_mode()
 def test_logits_are_leans_for_every_shape_of_span() -> None:
-    lm, lean, text = graphs("mistral", "parted"), random_lm("mistral", "lean"), [*PROMPT] * 3
+    lm, lean, text = graphs("mistral", "split_kv"), random_lm("mistral", "fused"), [*PROMPT] * 3
     spans = [
-        Span.chain(36, 1), Span.chain(36, 17), Span.chain(40, 3, visible=20), Span.branches(36, 30, 5, 3),
-        Span.tree(36, (-1, 0, 0, 1, 1, 4)), Span.branches(36, 0, 2),
+        TokenRows.chain(36, 1), TokenRows.chain(36, 17), TokenRows.chain(40, 3, context_len=20), TokenRows.branches(36, 30, 5, 3),
+        TokenRows.tree(36, (-1, 0, 0, 1, 1, 4)), TokenRows.branches(36, 0, 2),
     ]  # fmt: skip
     for skip in (None, SkipSet.parse("attn:1,2;mlp:0", 4)):
-        for span in spans:
+        for token_rows in spans:
             lm.prefill(text)
             lean.prefill(text)
-            tokens = [7 * i % 61 for i in range(span.rows)]
-            taps: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
-            found, wanted = (m.logits(tokens, span, skip, t) for m, t in zip((lm, lean), taps, strict=True))
+            tokens = [7 * i % 61 for i in range(token_rows.rows)]
+            hidden_states: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+            found, wanted = (
+                m.logits(tokens, token_rows, skip, t) for m, t in zip((lm, lean), hidden_states, strict=True)
+            )
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-            for got, reference in zip(*taps, strict=True):
+            for got, reference in zip(*hidden_states, strict=True):
                 torch.testing.assert_close(got, reference, rtol=1e-4, atol=1e-4)
 
 
@@ -109,13 +111,13 @@ def test_recording_changes_nothing_in_the_cache_and_a_new_set_records_nothing() 
     lm.prefill(PROMPT * 3)
     before = [rows[:36].clone() for rows in lm.cache.rows]
     for rows in (1, 9, 20):
-        lm.logits([5] * rows, Span.chain(36, rows))
+        lm.logits([5] * rows, TokenRows.chain(36, rows))
     for rows_before, rows_now in zip(before, lm.cache.rows, strict=True):
         assert torch.equal(rows_before, rows_now[:36])
-    known = set(recorded(lm))
+    known = set(captured(lm))
     for seed in range(5):
-        lm.logits([5], Span.chain(36, 1), fixed_set("random", 4, 0.5, seed))
-    assert set(recorded(lm)) == known
+        lm.logits([5], TokenRows.chain(36, 1), fixed_set("random", 4, 0.5, seed))
+    assert set(captured(lm)) == known
 
 
 def test_a_larger_cache_is_recorded_anew() -> None:
@@ -125,24 +127,24 @@ def test_a_larger_cache_is_recorded_anew() -> None:
     assert text(lm, method) == wanted
 
 
-def frozen_length(load: Callable[..., None], slot: Slot, span: Span, rows: int) -> None:
-    """A graph replays the length that it was recorded with."""
-    if span.start == 0 or getattr(slot, "loads", 0) < 3:
-        load(slot, span, rows)
-    slot.loads = getattr(slot, "loads", 0) + 1  # type: ignore[attr-defined]  # the fault's own count
+def frozen_length(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int) -> None:
+    """A graph replays the length that it was captured with."""
+    if token_rows.start == 0 or getattr(buffers, "loads", 0) < 3:
+        load(buffers, token_rows, rows)
+    buffers.loads = getattr(buffers, "loads", 0) + 1  # type: ignore[attr-defined]  # the fault's own count
 
 
-def old_mask(load: Callable[..., None], slot: Slot, span: Span, rows: int) -> None:
+def old_mask(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int) -> None:
     """Rows are written where they belong, and see no more than the pass before saw."""
-    load(slot, span, rows)
-    slot.bounds[1] -= int(span.visible > 20)
+    load(buffers, token_rows, rows)
+    buffers.bounds[1] -= int(token_rows.context_len > 20)
 
 
-def old_shape(load: Callable[..., None], slot: Slot, span: Span, rows: int) -> None:
+def old_shape(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int) -> None:
     """A tree runs with what the buffers held before it, a chain."""
-    load(slot, span, rows)
-    slot.depth.copy_(slot._chain[0])
-    slot.family.copy_(slot._chain[1])
+    load(buffers, token_rows, rows)
+    buffers.depth.copy_(buffers._chain[0])
+    buffers.tree_mask.copy_(buffers._chain[1])
 
 
 @pytest.mark.parametrize("fault", [frozen_length, old_mask, old_shape])
@@ -150,16 +152,16 @@ def test_a_planted_fault_is_caught(fault: Callable[..., None], monkeypatch: pyte
     lm, wanted = graphs(), contract.plain_greedy(random_model("llama"), PROMPT, 100)
     methods = [make_method(name, *METHODS[name]) for name in ("vanilla", "swift")]
     assert [text(lm, method) for method in methods] == [wanted, wanted]
-    monkeypatch.setattr(Slot, "load", partial_method(fault, Slot.load))
+    monkeypatch.setattr(GraphBuffers, "load", partial_method(fault, GraphBuffers.load))
     assert any(text(lm, method) != wanted for method in methods)
 
 
 def partial_method(fault: Callable[..., None], load: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, span, rows: fault(load, self, span, rows)
+    return lambda self, token_rows, rows: fault(load, self, token_rows, rows)
 
 
 def test_a_bucket_too_short_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from skipbench.lm import graphs as module
+    from skipbench.lm.cuda_graphs import engine as module
 
     lm, wanted = graphs(), contract.plain_greedy(random_model("llama"), PROMPT, 100)
     monkeypatch.setattr(module, "bucket", lambda end, total: 64)
@@ -185,7 +187,7 @@ def queued_ahead(count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("engine", ["lean", "graphs"])
+@pytest.mark.parametrize("engine", ["fused", "cuda_graphs"])
 def test_queueing_ahead_changes_nothing(engine: str, temperature: float) -> None:
     """The first sub-layers of a step that is not taken leave no trace, nor do they draw a random number."""
     lm, found = random_lm("llama", engine), []
@@ -201,53 +203,57 @@ def test_queueing_ahead_changes_nothing(engine: str, temperature: float) -> None
 def test_without_a_gpu_lean_is_used_and_said() -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
-    lm = LM(random_model("llama"), "graphs")
-    assert lm.engine.name == "lean"
-    assert "no CUDA device" in lm.note and "engine=lean is used instead" in lm.note and "launched" in lm.note
+    lm = LM(random_model("llama"), "cuda_graphs")
+    assert lm.engine.name == "fused"
+    assert (
+        "no CUDA device" in " ".join(lm.notes())
+        and "engine=fused is used instead" in " ".join(lm.notes())
+        and "launched" in " ".join(lm.notes())
+    )
 
 
 def test_a_graph_that_computes_something_else_is_refused() -> None:
-    class Wrong(Again):
-        def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    class Wrong(EagerCapture):
+        def capture(self, work: Callable[[], None]) -> Callable[[], None]:
             work()
             return lambda: None
 
-    lm = LM(random_model("llama"), partial(GraphsEngine, recorder=Wrong))
+    lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=Wrong))
     lm.allocate(200)
-    assert lm.engine.name == "lean" and "does not give what lean gives" in lm.note
+    assert lm.engine.name == "fused" and "does not give what the fused engine gives" in " ".join(lm.notes())
 
 
 def test_out_of_memory_while_recording_goes_on_with_lean() -> None:
-    class Full(Again):
+    class Full(EagerCapture):
         left = 60
 
-        def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        def capture(self, work: Callable[[], None]) -> Callable[[], None]:
             self.left -= 1
             if self.left < 0:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return super().record(work)
+            return super().capture(work)
 
-    lm = LM(random_model("llama"), partial(GraphsEngine, recorder=Full))
+    lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=Full))
     lm.allocate(300)
     assert text(lm, make_method("uniform")) == contract.plain_greedy(lm.model, PROMPT, 100)
-    assert "no memory left" in lm.note and "run as engine=lean" in lm.note
+    assert "no memory left" in " ".join(lm.notes()) and "run as engine=fused" in " ".join(lm.notes())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 def test_a_run_records_the_engine_that_was_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["engine=graphs", "method=uniform", "limit=1", "engine.warmup=0", "dataset.max_new_tokens=6"]
-    cells.cell(compose([*words, f"results={tmp_path}"]))
+    words = ["engine=cuda_graphs", "method=uniform", "limit=1", "engine.warmup=0", "dataset.max_new_tokens=6"]
+    run_cell(compose([*words, f"results={tmp_path}"]))
     (folder,) = (tmp_path / "runs").iterdir()
     origin = json.loads((folder / "provenance.json").read_text())
-    assert origin["engine"] == "lean" and "no CUDA device" in origin["notes"][-1]
-    assert origin["notes"][-1] in capsys.readouterr().out
+    assert origin["engine"] == "fused" and "no CUDA device" in origin["notes"][-1]
+    assert origin["notes"][-1] in capsys.readouterr().err
 
 
 def test_what_shows_late_joins_the_provenance(tmp_path: Path) -> None:
-    store = RunStore(tmp_path, {"a": 1}, {"engine": "graphs", "notes": []})
+    store = RunStore(tmp_path, {"a": 1}, {"engine": "cuda_graphs", "notes": []})
     store.amend(notes=["no memory"])
     store.close()
-    assert json.loads((tmp_path / "provenance.json").read_text()) == {"engine": "graphs", "notes": ["no memory"]}
+    assert json.loads((tmp_path / "provenance.json").read_text()) == {"engine": "cuda_graphs", "notes": ["no memory"]}
 
 
 def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,7 +266,7 @@ def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> 
     bench_gpu.main(words.split())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {line["figure"] for line in lines} == set(bench_gpu.BARS)
-    assert all(line["met"] is None and line["engine"] == "graphs" for line in lines)
+    assert all(line["met"] is None and line["engine"] == "cuda_graphs" for line in lines)
     values = {line["figure"]: line["value"] for line in lines}
     assert values.pop("device allocations in a long decode") is None
     assert values["graphs tokens equal lean's"] == 1.0 and None not in values.values()
@@ -283,7 +289,7 @@ class Reads(TorchDispatchMode):
 def test_a_chain_reads_only_what_its_stop_rule_needs(threshold: float, temperature: float, reads: int) -> None:
     """Six steps: a confidence before each but the first, and the tokens at the end."""
     # In float32 on a CPU lean's norm, which the head uses, takes a number through Python.
-    lm = LM(random_model("llama").to(torch.bfloat16), partial(GraphsEngine, recorder=Again))
+    lm = LM(random_model("llama").to(torch.bfloat16), partial(CudaGraphsEngine, capture=EagerCapture))
     lm.allocate(100)
     drafter = Drafter(Fixed(6, threshold))
     state = State(lm, PROMPT, Sampler(temperature), 64, frozenset())

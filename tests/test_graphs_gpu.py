@@ -1,4 +1,4 @@
-"""`engine=graphs` on a GPU: what was captured computes what lean computes, at every length, and without waiting in a draft."""
+"""`engine=cuda_graphs` on a GPU: what was captured computes what lean computes, at every length, and without waiting in a draft."""
 
 import warnings
 from functools import partial
@@ -16,10 +16,10 @@ from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
-from skipbench.lm.graphs import GraphsEngine
+from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
-from skipbench.lm.slot import Slot
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet, fixed_set
 
 pytestmark = [
@@ -32,37 +32,40 @@ pytestmark = [
 def on_gpu(family: str, engine: Any, dtype: torch.dtype = torch.float32, capacity: int = 300) -> LM:
     lm = LM(random_model(family).to("cuda", dtype), engine)
     lm.allocate(capacity)
-    assert lm.note == ""
+    assert not any("cuda_graphs" in note for note in lm.notes())
     return lm
 
 
-@pytest.mark.parametrize("way", [None, "masked", "parted"])
+@pytest.mark.parametrize("backend", [None, "masked", "split_kv"])
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_tokens_are_leans_at_every_length(family: str, way: str | None) -> None:
-    lm, lean = on_gpu(family, partial(GraphsEngine, way=way)), on_gpu(family, "lean")
+def test_tokens_are_leans_at_every_length(family: str, backend: str | None) -> None:
+    lm, lean = on_gpu(family, partial(CudaGraphsEngine, backend=backend)), on_gpu(family, "fused")
     wanted = generate(lean, make_method("vanilla"), PROMPTS[family], 100).tokens
     for name, overrides in METHODS.items():
         assert generate(lm, make_method(name, *overrides), PROMPTS[family], 100).tokens == wanted, name
 
 
-@pytest.mark.parametrize("way", [None, "masked", "parted", "varlen"])
+@pytest.mark.parametrize("backend", [None, "masked", "split_kv", "varlen"])
 @torch.inference_mode()
-def test_half_precision_logits_are_near_leans(way: str | None) -> None:
+def test_half_precision_logits_are_near_leans(backend: str | None) -> None:
     """What differs between two kernels is a few units of the last place; a wrong length differs by the size of the logits."""
-    lm, lean = on_gpu("llama", partial(GraphsEngine, way=way), torch.bfloat16), on_gpu("llama", "lean", torch.bfloat16)
+    lm, lean = (
+        on_gpu("llama", partial(CudaGraphsEngine, backend=backend), torch.bfloat16),
+        on_gpu("llama", "fused", torch.bfloat16),
+    )
     for start in (20, 33, 70, 130):
-        for span in (Span.chain(start, 1), Span.chain(start, 9), Span.tree(start, (-1, 0, 0, 1))):
+        for token_rows in (TokenRows.chain(start, 1), TokenRows.chain(start, 9), TokenRows.tree(start, (-1, 0, 0, 1))):
             for m in (lm, lean):
                 m.prefill([7 * i % 61 for i in range(start)])
-            found, wanted = (m.logits([5] * span.rows, span).float() for m in (lm, lean))
+            found, wanted = (m.logits([5] * token_rows.rows, token_rows).float() for m in (lm, lean))
             assert float((found - wanted).norm()) <= 0.05 * float(wanted.norm())
 
 
 @pytest.mark.parametrize("fault", [frozen_length, old_mask, old_shape])
 def test_a_planted_fault_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm, lean = on_gpu("llama", "graphs"), on_gpu("llama", "lean")
+    lm, lean = on_gpu("llama", "cuda_graphs"), on_gpu("llama", "fused")
     wanted = generate(lean, make_method("vanilla"), PROMPT, 100).tokens
-    monkeypatch.setattr(Slot, "load", partial_method(fault, Slot.load))
+    monkeypatch.setattr(GraphBuffers, "load", partial_method(fault, GraphBuffers.load))
     methods = [make_method(name, *METHODS[name]) for name in ("vanilla", "swift")]
     assert any(generate(lm, method, PROMPT, 100).tokens != wanted for method in methods)
 
@@ -71,7 +74,7 @@ def test_a_planted_fault_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) 
 @torch.inference_mode()
 def test_a_draft_chain_waits_only_at_its_end(threshold: float) -> None:
     """Without a threshold the host reads once; with one, an event a step, which torch does not count as a synchronisation."""
-    lm = on_gpu("llama", "graphs")
+    lm = on_gpu("llama", "cuda_graphs")
     drafter, skip = Drafter(Fixed(6, threshold)), SkipSet.parse("attn:1;mlp:2", 4)
     state = State(lm, PROMPT, Sampler(), 64, frozenset())
     drafter.begin()
@@ -90,30 +93,30 @@ def test_a_draft_chain_waits_only_at_its_end(threshold: float) -> None:
 
 @torch.inference_mode()
 def test_new_sets_record_nothing_and_long_texts_allocate_nothing() -> None:
-    lm = on_gpu("llama", "graphs")
+    lm = on_gpu("llama", "cuda_graphs")
     method = make_method("uniform", "method.stop.threshold=0")
     generate(lm, method, PROMPT, 100)
-    known = set(test_graphs.recorded(lm))
+    known = set(test_graphs.captured(lm))
     for seed in range(5):
-        lm.logits([5], Span.chain(100, 1), fixed_set("random", 4, 0.5, seed))
+        lm.logits([5], TokenRows.chain(100, 1), fixed_set("random", 4, 0.5, seed))
     before = torch.cuda.memory_stats()["num_device_alloc"]
     for _ in range(5):
         generate(lm, method, PROMPT, 100)
     assert torch.cuda.memory_stats()["num_device_alloc"] == before
-    assert set(test_graphs.recorded(lm)) == known
+    assert set(test_graphs.captured(lm)) == known
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_layers_on_two_devices() -> None:
-    model, lean = random_model("llama"), on_gpu("llama", "lean")
+    model, lean = random_model("llama"), on_gpu("llama", "fused")
     for index, layer in enumerate(model.model.layers):
         layer.to(f"cuda:{index // 2}")
     model.model.embed_tokens.to("cuda:0")
     model.model.norm.to("cuda:1")
     model.lm_head.to("cuda:1")
-    lm = LM(model, "graphs")
+    lm = LM(model, "cuda_graphs")
     lm.allocate(300)
-    assert isinstance(lm.engine, GraphsEngine) and len(lm.engine.parts) == 2
+    assert isinstance(lm.engine, CudaGraphsEngine) and len(lm.engine.parts) == 2
     wanted = generate(lean, make_method("vanilla"), PROMPT, 100).tokens
     for name, overrides in METHODS.items():
         assert generate(lm, make_method(name, *overrides), PROMPT, 100).tokens == wanted, name

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from skipbench.compose import compose, rows_of
+from skipbench.config.compose import compose
 from skipbench.data.humaneval import problems
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
@@ -14,7 +14,7 @@ from skipbench.scoring.sandbox import Outcome, run_program
 
 
 def rows(*overrides: str, limit: int | None = None) -> list[Row]:
-    found: list[Row] = rows_of(compose(["dataset=humaneval", *overrides])["dataset"], limit)
+    found: list[Row] = compose(["dataset=humaneval", *overrides]).dataset.rows(limit)
     return found
 
 
@@ -54,7 +54,7 @@ def test_prompts() -> None:
             "\t", "    "
         )
     assert [r.prompt for r in self_sd] == [r.prompt for r in swift]
-    assert compose(["dataset=humaneval"])["dataset"]["max_new_tokens"] == 512
+    assert compose(["dataset=humaneval"]).dataset.max_new_tokens == 512
 
 
 def test_choosing_tasks() -> None:

@@ -15,7 +15,7 @@ from conftest import ROOT
 from test_bad_records import make_run
 from test_runs import sample
 
-from skipbench import keeping
+from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 from skipbench.report.table import markdown_table
 from skipbench.runs.files import append_line
@@ -76,9 +76,9 @@ def test_no_index_and_no_runs_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match="python -m skipbench index"):
         read_runs(tmp_path)
     with pytest.raises(SkipbenchError, match="has no runs"):
-        keeping.index([f"results={tmp_path}"])
+        dispatch(["index", f"results={tmp_path}"])
     with pytest.raises(SkipbenchError, match="does not take limit=3"):
-        keeping.index(["limit=3"])
+        dispatch(["index", "limit=3"])
 
 
 def test_runs_of_several_machines_come_together(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_other_counts_of_one_origin_are_refused_by_name(tmp_path: Path) -> None:
     assert str(mine) in left and str(other) in left and "samples [0, 1]" in left
     assert (mine / "samples.jsonl").read_text() == before
     with pytest.raises(SkipbenchError, match="1 not merged"):
-        keeping.merge([str(b), f"results={a}"])
+        dispatch(["merge", str(b), f"results={a}"])
 
 
 @pytest.mark.parametrize("more", [{"commit": "4567def"}, {"device": "NVIDIA A100"}, {"versions": {"torch": "3"}}])

@@ -9,12 +9,22 @@ import torch
 import torch.nn.functional as F
 from conftest import FAMILIES, random_model
 
-from skipbench.bench.latencies import part_bytes
-from skipbench.lm import kernels, weights
-from skipbench.lm.kernels import Choice, cache_file, choose, lay_out, packing_fault, products, race, raced
+from skipbench.bench.latency_file import part_bytes
+from skipbench.lm.fused import autotune as kernels
+from skipbench.lm.fused import weights
+from skipbench.lm.fused.autotune import (
+    LayoutChoice,
+    autotune,
+    cache_file,
+    choose,
+    packing_unsupported,
+    products,
+    to_layout,
+    tuned,
+)
+from skipbench.lm.fused.weights import MIB, Weights, pass_bytes
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
-from skipbench.lm.weights import MIB, Weights, pass_bytes
+from skipbench.lm.rows import TokenRows
 
 FAST_ONE = {"rows": [5.0, 9.0, 9.0], "columns": [2.0, 20.0, 20.0], "packed": [3.0, 4.0, 4.0]}
 
@@ -25,21 +35,21 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def needs_packing(dtype: torch.dtype) -> None:
-    fault = packing_fault(torch.randn(64, 32).to(dtype))
+    fault = packing_unsupported(torch.randn(64, 32).to(dtype))
     if fault is not None:
         pytest.skip(f"no packed products of {dtype} here: {fault}")
 
 
 def test_the_choice_is_the_cheapest_round_that_memory_allows() -> None:
     # Four one-row products and one of several: 4 * 2 + 4 with both copies, 4 * 3 + 4 packed alone.
-    assert choose(FAST_ONE, lambda layouts: True) == Choice("columns", "packed")
-    assert choose(FAST_ONE, lambda layouts: len(layouts) == 1) == Choice("packed", "packed")
-    assert choose(FAST_ONE, lambda layouts: False) == Choice("rows", "rows")
+    assert choose(FAST_ONE, lambda layouts: True) == LayoutChoice("columns", "packed")
+    assert choose(FAST_ONE, lambda layouts: len(layouts) == 1) == LayoutChoice("packed", "packed")
+    assert choose(FAST_ONE, lambda layouts: False) == LayoutChoice("rows", "rows")
     near = FAST_ONE | {"columns": [2.9, 20.0, 20.0]}  # 15.6 against 16: not worth a second copy
-    assert choose(near, lambda layouts: True) == Choice("packed", "packed")
+    assert choose(near, lambda layouts: True) == LayoutChoice("packed", "packed")
     assert (
-        str(Choice("columns", "packed")) == "columns for one row, packed for several"
-        and str(Choice("rows", "rows")) == "rows"
+        str(LayoutChoice("columns", "packed")) == "columns for one row, packed for several"
+        and str(LayoutChoice("rows", "rows")) == "rows"
     )
 
 
@@ -51,7 +61,7 @@ def test_every_layout_is_the_linear_function(layout: str, dtype: torch.dtype, bi
         needs_packing(dtype)
     torch.manual_seed(0)
     weight, bias = torch.randn(48, 40).to(dtype), torch.randn(48).to(dtype) if biased else None
-    product, added = products(lay_out(weight, layout), bias)
+    product, added = products(to_layout(weight, layout), bias)
     for rows in (1, 2, 9, 70):
         x, residual = torch.randn(rows, 40).to(dtype), torch.randn(rows, 48).to(dtype)
         wanted, before = (
@@ -67,42 +77,42 @@ def test_every_layout_is_the_linear_function(layout: str, dtype: torch.dtype, bi
 
 
 def test_a_race_times_every_layout_and_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    times, fault = raced(64, 32, torch.float32)
+    times, fault = tuned(64, 32, torch.float32)
     assert {"rows", "columns"} <= set(times) and all(len(t) == len(kernels.ROWS) and min(t) > 0 for t in times.values())
     assert ("packed" in times) == (fault is None)
 
     def again(*args: Any) -> Any:
-        raise AssertionError("raced again")
+        raise AssertionError("tuned again")
 
-    monkeypatch.setattr(kernels, "race", again)
-    assert raced(64, 32, torch.float32)[0] == times
+    monkeypatch.setattr(kernels, "autotune", again)
+    assert tuned(64, 32, torch.float32)[0] == times
     for other in ((65, 32, torch.float32), (64, 32, torch.bfloat16)):
-        with pytest.raises(AssertionError, match="raced again"):
-            raced(*other)
+        with pytest.raises(AssertionError, match="tuned again"):
+            tuned(*other)
 
 
 def test_of_processes_that_race_at_once_the_first_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two layouts in one sweep could part where sums tie."""
-    race_itself = kernels.race
+    race_itself = kernels.autotune
 
     def slower(*args: Any) -> Any:
-        monkeypatch.setattr(kernels, "race", race_itself)
-        raced(*args)  # another process, faster than this one
+        monkeypatch.setattr(kernels, "autotune", race_itself)
+        tuned(*args)  # another process, faster than this one
         return {name: [t + 1e9 for t in row] for name, row in race_itself(*args)[0].items()}, None
 
-    monkeypatch.setattr(kernels, "race", slower)
-    times, _ = raced(64, 32, torch.float32)
-    assert max(max(row) for row in times.values()) < 1e9 and raced(64, 32, torch.float32)[0] == times
+    monkeypatch.setattr(kernels, "autotune", slower)
+    times, _ = tuned(64, 32, torch.float32)
+    assert max(max(row) for row in times.values()) < 1e9 and tuned(64, 32, torch.float32)[0] == times
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"KEY": 1}', '{"KEY": {"times": {"rows": [1.0]}, "fault": null}}',
                                   '{"KEY": {"times": {"rows": [1.0, 2.0, -3.0], "columns": [1.0, 1.0, 1.0]}, "fault": null}}'])  # fmt: skip
 def test_a_broken_file_is_written_anew(text: str) -> None:
-    raced(64, 32, torch.float32)
+    tuned(64, 32, torch.float32)
     sound = cache_file().read_text()
     key = next(iter(json.loads(sound)))
     cache_file().write_text(text.replace("KEY", key))
-    times, _ = raced(64, 32, torch.float32)
+    times, _ = tuned(64, 32, torch.float32)
     entry = json.loads(cache_file().read_text())[key]
     assert set(entry["times"]) == set(times) and min(map(min, times.values())) > 0
 
@@ -110,12 +120,12 @@ def test_a_broken_file_is_written_anew(text: str) -> None:
 def test_a_file_that_cannot_be_written_costs_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert raced(64, 32, torch.float32)[0]
+    assert tuned(64, 32, torch.float32)[0]
 
 
 def test_other_entries_of_the_file_stay() -> None:
-    raced(64, 32, torch.float32)
-    raced(32, 32, torch.float32)
+    tuned(64, 32, torch.float32)
+    tuned(32, 32, torch.float32)
     assert len(json.loads(cache_file().read_text())) == 2
 
 
@@ -128,19 +138,19 @@ def test_a_private_operator_that_is_wrong_or_missing_is_left_out(monkeypatch: py
         return (lambda x: product(x) * 1.001), added
 
     monkeypatch.setattr(kernels, "products", wrong)
-    assert packing_fault(torch.randn(64, 32)) == "it does not agree with torch.nn.functional.linear"
+    assert packing_unsupported(torch.randn(64, 32)) == "it does not agree with torch.nn.functional.linear"
     monkeypatch.undo()
 
     def missing(weight: torch.Tensor, layout: str) -> torch.Tensor:
         raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_reorder_linear_weight'")
 
-    monkeypatch.setattr(kernels, "lay_out", missing)
-    fault = packing_fault(torch.randn(64, 32))
+    monkeypatch.setattr(kernels, "to_layout", missing)
+    fault = packing_unsupported(torch.randn(64, 32))
     assert fault is not None and "no attribute" in fault
 
 
 def test_without_packing_the_engine_runs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "packing_fault", lambda weight: "not built with oneDNN")
+    monkeypatch.setattr(kernels, "packing_unsupported", lambda weight: "not built with oneDNN")
     lm = LM(random_model("llama"))
     assert any("packed products are left out (not built with oneDNN)" in line for line in lm.notes())
     assert lm.engine.kernels and not any("packed" in text for text in lm.engine.kernels.values())
@@ -148,9 +158,17 @@ def test_without_packing_the_engine_runs_and_says_so(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
-    "choice", [Choice("packed", "packed"), Choice("columns", "packed"), Choice("columns", "columns"), Choice("rows", "columns")]
-)  # fmt: skip
-def test_the_model_is_the_same_with_any_layout(choice: Choice, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    "choice",
+    [
+        LayoutChoice("packed", "packed"),
+        LayoutChoice("columns", "packed"),
+        LayoutChoice("columns", "columns"),
+        LayoutChoice("rows", "columns"),
+    ],
+)
+def test_the_model_is_the_same_with_any_layout(
+    choice: LayoutChoice, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And so are the Hugging Face modules that lent their weights, which are stored and counted once unless the choice says twice."""
     needs_packing(torch.float32)
     monkeypatch.setattr(weights, "choose", lambda times, allowed: choice)
@@ -158,7 +176,7 @@ def test_the_model_is_the_same_with_any_layout(choice: Choice, family: str, monk
     lm = LM(random_model(family))
     lm.allocate(64)
     tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
-    assert lm.weight_bytes() == LM(random_model(family), "modules").weight_bytes() == pass_bytes(lm.model)
+    assert lm.weight_bytes() == LM(random_model(family), "reference").weight_bytes() == pass_bytes(lm.model)
     sizes = part_bytes(lm)
     assert lm.layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
     with torch.inference_mode():
@@ -166,7 +184,7 @@ def test_the_model_is_the_same_with_any_layout(choice: Choice, family: str, monk
         torch.testing.assert_close(lm.model(torch.tensor([tokens])).logits[0], wanted, rtol=1e-3, atol=1e-4)
         lm.prefill(tokens[:4])
         for n, rows in ((4, 1), (5, 2), (7, 3)):
-            logits = lm.logits(tokens[n : n + rows], Span.chain(n, rows))
+            logits = lm.logits(tokens[n : n + rows], TokenRows.chain(n, rows))
             torch.testing.assert_close(logits, wanted[n : n + rows], rtol=1e-3, atol=1e-4)
     q, up = lm.model.model.layers[0].self_attn.q_proj, lm.model.model.layers[0].mlp.up_proj
     assert isinstance(q, torch.nn.Linear) == (choice.layouts != ("packed",))
@@ -176,17 +194,17 @@ def test_the_model_is_the_same_with_any_layout(choice: Choice, family: str, monk
 
 
 def test_second_copies_stay_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "raced", lambda *args: (FAST_ONE, None))
+    monkeypatch.setattr(weights, "tuned", lambda *args: (FAST_ONE, None))
 
-    def second(spare_mib: int, keep: bool) -> Choice:
+    def second(spare_mib: int, keep: bool) -> LayoutChoice:
         made = Weights(spare_mib, 2 * MIB)
         return made._choose(torch.zeros(512, 512), 2, keep)
 
-    assert second(2, keep=False) == Choice("columns", "packed")  # two weights of 1 MiB
-    assert second(1, keep=False) == Choice("packed", "packed")
-    assert second(4, keep=True) == Choice("columns", "packed")  # the table of an embedding stays beside both
-    assert second(2, keep=True) == Choice("packed", "packed")
-    assert second(1, keep=True) == Choice("rows", "rows")
+    assert second(2, keep=False) == LayoutChoice("columns", "packed")  # two weights of 1 MiB
+    assert second(1, keep=False) == LayoutChoice("packed", "packed")
+    assert second(4, keep=True) == LayoutChoice("columns", "packed")  # the table of an embedding stays beside both
+    assert second(2, keep=True) == LayoutChoice("packed", "packed")
+    assert second(1, keep=True) == LayoutChoice("rows", "rows")
 
 
 def test_missing_instructions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,13 +222,13 @@ def test_missing_instructions_are_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_race_goes_through_as_much_as_a_pass_of_the_model_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     laid: list[str] = []
-    monkeypatch.setattr(kernels, "lay_out", lambda w, layout: (laid.append(layout), lay_out(w, layout))[1])
+    monkeypatch.setattr(kernels, "to_layout", lambda w, layout: (laid.append(layout), to_layout(w, layout))[1])
     for amount, count in ((12 << 10, 3), (1 << 10, 1), (10**9, kernels.MOST_WEIGHTS)):
         laid.clear()
-        race(32, 32, torch.float32, amount)
+        autotune(32, 32, torch.float32, amount)
         assert laid.count("rows") == laid.count("columns") == count
-    raced(32, 32, torch.float32, 4 << 20)
-    raced(32, 32, torch.float32, 8 << 20)
+    tuned(32, 32, torch.float32, 4 << 20)
+    tuned(32, 32, torch.float32, 8 << 20)
     assert len(json.loads(cache_file().read_text())) == 2
 
 
@@ -219,9 +237,9 @@ def test_a_part_of_a_large_weight_is_raced(monkeypatch: pytest.MonkeyPatch) -> N
 
     def spy(weight: torch.Tensor, layout: str) -> torch.Tensor:
         seen.add(tuple(weight.shape))
-        return lay_out(weight, layout)
+        return to_layout(weight, layout)
 
-    monkeypatch.setattr(kernels, "lay_out", spy)
+    monkeypatch.setattr(kernels, "to_layout", spy)
     monkeypatch.setattr(kernels, "PART_BYTES", 32 * 4 * 24)
-    race(1000, 32, torch.float32)
+    autotune(1000, 32, torch.float32)
     assert seen == {(24, 32)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_papertable import TABLES, metrics, run
 
-from skipbench.grid import experiments, plan
+from skipbench.experiments.grid import experiments, plan
 from skipbench.report import formats
 from skipbench.report.features import feature_table, features_latex
 from skipbench.report.latexlayout import PAGE_HEIGHT, blocks, height, pages

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Command
 
-from skipbench.compose import compose
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.sweep import manifest
-from skipbench.sweep.local import gpu_bytes, gpus, run_cells, slots
-from skipbench.sweep.watch import watch
+from skipbench.launch import manifest
+from skipbench.launch.local import gpu_bytes, gpus, run_cells, slots
+from skipbench.launch.watch import watch
 
 
 def python(code: str) -> list[str]:
@@ -170,8 +170,8 @@ def test_submit_runs_cells_here_and_status_agrees(
 
 def planned(folder: Path) -> Path:
     """A manifest of one cell."""
-    plain = compose(["dataset=mini-math", "method=uniform", "limit=50", f"results={folder / 'results'}"])
-    return manifest.write_cells(folder, [{"plain": plain}])
+    config = compose(["dataset=mini-math", "method=uniform", "limit=50", f"results={folder / 'results'}"])
+    return manifest.write_cells(folder, [{"config": config.to_dict()}])
 
 
 def begun(folder: Path) -> "tuple[subprocess.Popen[str], Path]":

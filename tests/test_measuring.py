@@ -9,8 +9,9 @@ from torch import Tensor
 from scripts.compare_peers import BASE, METHODS, compare, ours, theirs
 from scripts.peak_memory import peak
 from scripts.predicted import Bench, Kind, Watched
-from skipbench.compose import compose
+from skipbench.config.compose import compose
 from skipbench.decode.loop import Generation
+from skipbench.decode.method import log_of, skip_text
 from skipbench.lm.model import LM
 from skipbench.metrics.summary import _mean_step_cost
 from skipbench.runs.record import Arm, Sample, Seconds
@@ -55,7 +56,7 @@ def test_every_pass_of_a_method_is_counted(bench: Bench, name: str, monkeypatch:
 def kept_attention(watched: Watched, out: Generation, layers: int) -> int:
     """Attention sub-layers that all draft steps ran, as a summary reads them from the record."""
     arm = Arm(out.tokens, out.rounds, Seconds(0, 0, 0, 0, 0), "length")
-    text, trace = watched.skip_text(), watched.trace()
+    text, trace = skip_text(watched), log_of(watched)
     sample = Sample(0, "id", "hash", 1, [], arm, arm, "identical", skip=text, trace=trace)
     mean = _mean_step_cost([sample], layers, lambda skip: layers - len(skip.attention)) or 0.0
     return round(mean * sum(r.steps for r in out.rounds))
@@ -96,7 +97,7 @@ def test_predictions_follow_from_costs(bench: Bench) -> None:
 def test_peers_decode_the_same_tokens() -> None:
     overrides = ["model=tiny", "dataset=mini-stories", "dataset.max_new_tokens=10"]
     mine, prompts = ours(overrides, METHODS, 1)
-    arms = theirs(compose(overrides)["model"], 10, 6, 4) | mine
+    arms = theirs(compose(overrides).model, 10, 6, 4) | mine
     found = compare(arms, prompts, 1, time.thread_time)
     assert set(found) == set(arms) and BASE in found and len(found) == 3 + len(METHODS)
     for name, (seconds, tokens, same) in found.items():

@@ -1,5 +1,6 @@
 """The models of `conf/model`: sizes against counts worked by hand, memory, planted models, and what a failed load says."""
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,22 +17,29 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from skipbench import cells
 from skipbench.bench import memory
 from skipbench.bench.cell import looped
+from skipbench.bench.load import load_model
 from skipbench.bench.memory import GIB, ROOM, check_memory, fitting, gpus_needed, longest, needed_bytes
 from skipbench.bench.prompts import SCRATCH_ROWS
-from skipbench.bench.run import load_model
-from skipbench.bench.stored import resolve, stored_path, write_stored
-from skipbench.catalogue import known_models, model_facts, shape_of
-from skipbench.compose import compose
+from skipbench.bench.stored_sets import resolve, stored_path, write_stored
+from skipbench.config.architecture import Shape
+from skipbench.config.catalog import known_models, model_facts, shape_of
+from skipbench.config.compose import compose
 from skipbench.data.rows import Row
+from skipbench.decode.method import skip_text
 from skipbench.errors import SkipbenchError
-from skipbench.lm.load import layer_count, load
+from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.lm.model import LM
-from skipbench.lm.shape import Shape
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
+from skipbench.models.load import layer_count, load
 from skipbench.skipset import SkipSet, planted_set
+
+
+def sizes(name: str) -> Shape:
+    found = known_models()[name].architecture
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
@@ -53,12 +61,12 @@ from skipbench.skipset import SkipSet, planted_set
     ],
 )
 def test_parameters_are_those_of_the_checkpoint(name: str, parameters: int) -> None:
-    assert Shape(**known_models()[name]["architecture"]).parameters == parameters
+    assert sizes(name).parameters == parameters
 
 
 @pytest.mark.parametrize("text", ["4x128", "llama3-1b"])
 def test_parameters_are_those_of_the_modules(text: str) -> None:
-    shape = Shape(**(shape_of(text) | {"layers": 2, "vocab": 1300}))
+    shape = dataclasses.replace(shape_of(text), layers=2, vocab=1300)
     config = transformers.AutoConfig.for_model(
         shape.family, vocab_size=shape.vocab, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
         num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
@@ -91,14 +99,14 @@ def test_longest_is_bound_by_the_context() -> None:
 def test_a_model_that_does_not_fit_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 40 * GIB)
     with pytest.raises(SkipbenchError, match=r"needs 129\.\d GiB.*weights 128\.5 GiB.*40\.0 GiB are free.*llama2-13b"):
-        cells.cell(compose(["model=llama2-70b", "method=clasp", "limit=1", f"results={tmp_path}"]))
-    model = compose(["model=llama2-7b"])["model"]
-    exact = sum(needed_bytes(model, 64)) + ROOM
+        run_cell(compose(["model=llama2-70b", "method=clasp", "limit=1", f"results={tmp_path}"]))
+    config = compose(["model=llama2-7b", "dataset.max_new_tokens=64"])
+    exact = sum(needed_bytes(config.model, 64)) + ROOM
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact)
-    check_memory(model, 64, [], known_models())
+    check_memory(config.model, config.dataset, [])
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact - 1)
     with pytest.raises(SkipbenchError, match="llama2-7b"):
-        check_memory(model, 64, [], known_models())
+        check_memory(config.model, config.dataset, [])
 
 
 def test_the_datasets_cut_counts_in_the_memory_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -112,9 +120,9 @@ def test_the_datasets_cut_counts_in_the_memory_check(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("skipbench.bench.run.run", reached)  # 70 billion weights
     with pytest.raises(SkipbenchError, match="begun"):
-        cells.cell(compose(words))
+        run_cell(compose(words))
     with pytest.raises(SkipbenchError, match=r"cache 40\.1 GiB for about 131072 tokens"):
-        cells.cell(compose([*words, "dataset.context=null"]))
+        run_cell(compose([*words, "dataset.context=null"]))
 
 
 def test_models_that_need_several_gpus_are_spread() -> None:
@@ -125,8 +133,8 @@ def test_models_that_need_several_gpus_are_spread() -> None:
 
 def test_gpus_by_hand() -> None:
     def needed(model: str, dataset: str, gib: int, *words: str) -> int:
-        plain = compose([f"model={model}", f"dataset={dataset}", *words])
-        return gpus_needed(plain["model"], plain["dataset"], gib * GIB)
+        config = compose([f"model={model}", f"dataset={dataset}", *words])
+        return gpus_needed(config.model, config.dataset, gib * GIB)
 
     assert needed("llama3.1-70b", "pg19", 79) == 2  # 131.4 GiB of weights and 5.4 of cache, in 2 * (79 - 1 - 1.6)
     longer = "dataset.context=null", "dataset.max_new_tokens=130000"
@@ -151,9 +159,9 @@ def test_a_dry_run_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refuse)
     plan = ["model=llama3-70b", "method=clasp", "dry_run=true", f"results={tmp_path}"]
-    assert cells.cell(compose(plan))
+    assert run_cell(compose(plan)) is None
     with pytest.raises(SkipbenchError, match="80 layers"):
-        cells.cell(compose([*plan, "method=layerskip", "method.exit_layer=80"]))
+        run_cell(compose([*plan, "method=layerskip", "method.exit_layer=80"]))
 
 
 def response(status: int) -> Any:
@@ -186,43 +194,44 @@ def test_what_a_failed_load_says(cause: Exception, offline: bool, says: str, mon
 
 
 def test_a_checkpoint_of_other_sizes_is_refused() -> None:
-    tiny = compose([])["model"]["path"]
+    tiny = compose([]).model.path
     with pytest.raises(SkipbenchError, match=r"layers 32, not 12.*hidden 4096, not 192.*model=path"):
         load(tiny, shape=shape_of("llama2-7b"))
 
 
 def test_eight_bits_need_modules_and_a_gpu() -> None:
-    with pytest.raises(SkipbenchError, match="engine=modules"):
+    with pytest.raises(SkipbenchError, match="engine=reference"):
         load("meta-llama/Llama-3.1-405B", quantization="int8", device_map="auto")
     with pytest.raises(SkipbenchError, match="needs a GPU"):
-        load("meta-llama/Llama-3.1-405B", quantization="int8", engine="modules")
+        load("meta-llama/Llama-3.1-405B", quantization="int8", engine="reference")
 
 
 @pytest.mark.parametrize("kind", ["fp4", "nf4"])
 def test_four_bits_are_lossless_on_a_cpu(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes", reason="the extra quant")
     pytest.importorskip("accelerate", reason="the extra quant")
-    given = [f"model.quantization={kind}", "engine=modules", "method=self-sd", "dataset=mini-stories", "limit=1"]
-    plain = compose([*given, "dataset.max_new_tokens=12", f"results={tmp_path}"])
-    assert cells.cell(plain)
-    lm, _ = load_model(plain["model"], plain["engine"])
+    given = [f"model.quantization={kind}", "engine=reference", "method=self-sd", "dataset=mini-stories", "limit=1"]
+    config = compose([*given, "dataset.max_new_tokens=12", f"results={tmp_path}"])
+    assert run_cell(config)
+    lm, _ = load_model(config.model, config.engine)
     assert {layer.mlp.up_proj.weight.dtype for layer in lm.model.model.layers} == {torch.uint8}
     assert lm.model.lm_head.weight.dtype == torch.float32
 
 
 def test_bytes_of_four_bits() -> None:
-    model = known_models()["llama2-13b"]
-    shape = Shape(**model["architecture"])
+    shape = sizes("llama2-13b")
     layers = shape.parameters - 2 * 32000 * 5120 - 5120 - 40 * 2 * 5120  # norms stay as they are
     eight, four = (shape.weight_bytes("float16", kind) for kind in ("int8", "nf4"))
     assert eight - four == pytest.approx(layers * (1 - 0.5 - 4 / 64), rel=1e-3)
 
 
 def planted(*overrides: str) -> tuple[LM, Any, str]:
-    plain = compose(["model=planted", "model.shape=12x256", "model.dtype=float32", *overrides])
-    lm, tokenizer = load_model(plain["model"], plain["engine"])
+    config = compose(["model=planted", "model.shape=12x256", "model.dtype=float32", *overrides])
+    lm, tokenizer = load_model(config.model, config.engine)
     lm.allocate(400)
-    return lm, tokenizer, plain["model"]["sets"]["self-sd"]
+    skip = config.model.sets["self-sd"]
+    assert skip is not None
+    return lm, tokenizer, skip
 
 
 def agreement(lm: LM, prompt: list[int], text: list[int], skip: SkipSet) -> float:
@@ -233,8 +242,8 @@ def agreement(lm: LM, prompt: list[int], text: list[int], skip: SkipSet) -> floa
         for index, wanted in enumerate(text):
             at = len(prompt) + index - 1
             token = [(prompt + text)[at]]
-            right += int(lm.logits(token, Span.chain(at, 1), skip).argmax()) == wanted
-            lm.logits(token, Span.chain(at, 1))  # the draft's row is overwritten, as a verification does
+            right += int(lm.logits(token, TokenRows.chain(at, 1), skip).argmax()) == wanted
+            lm.logits(token, TokenRows.chain(at, 1))  # the draft's row is overwritten, as a verification does
     return right / len(text)
 
 
@@ -244,17 +253,20 @@ def greedy(lm: LM, prompt: list[int], count: int) -> list[int]:
         logits = lm.prefill(prompt)
         for _ in range(count):
             out.append(int(logits.argmax()))
-            logits = lm.logits(out[-1:], Span.chain(lm.cache.length, 1))
+            logits = lm.logits(out[-1:], TokenRows.chain(lm.cache.length, 1))
             lm.cache.length += 1
     return out
 
 
 @pytest.mark.parametrize("shape", ["12x256", "tied"])
 def test_what_was_planted_is_redundant_and_nothing_else(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    overrides = []
+    overrides: list[str] = []
     if shape == "tied":  # Llama 3.2's and Qwen3's small models tie the head to the embedding
-        small = dict(layers=12, hidden=256, heads=4, kv_heads=2, intermediate=704, vocab=3000, context=512, head_dim=32)
-        monkeypatch.setattr("skipbench.compose.shape_of", lambda name: small | {"tied": True, "family": "qwen3"})
+        small = Shape(
+            layers=12, hidden=256, heads=4, kv_heads=2, intermediate=704, vocab=3000, context=512, head_dim=32,
+            tied=True, family="qwen3",
+        )  # fmt: skip
+        monkeypatch.setattr("skipbench.config.compose.shape_of", lambda name: small)
     lm, tokenizer, text = planted(*overrides)
     skip = SkipSet.parse(text, lm.layers)
     assert len(skip.skipped) == 12
@@ -268,17 +280,16 @@ def test_what_was_planted_is_redundant_and_nothing_else(shape: str, monkeypatch:
 
 def test_a_seed_is_a_model() -> None:
     # The engine that leaves the weights under their names; the other lays them out as this machine's race says.
-    first, second, other = (planted(f"model.seed={n}", "engine=modules")[0].model.state_dict() for n in (1, 1, 2))
+    first, second, other = (planted(f"model.seed={n}", "engine=reference")[0].model.state_dict() for n in (1, 1, 2))
     assert all(torch.equal(first[k], second[k]) for k in first)
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
 
 
 def test_self_sd_takes_what_was_planted_until_a_search_finds_another(tmp_path: Path) -> None:
-    plain = compose(["model=planted", "model.shape=12x256", "method=self-sd", f"results={tmp_path}", "model.seed=3"])
-    settings, _ = cells.finish(plain)
-    assert settings["method"]["skip"] == str(planted_set(12, 0.5, 3))
-    write_stored(stored_path(tmp_path, plain["model"], "self-sd"), "attn:1", 1.0, {})
-    assert resolve("stored", plain["model"], "self-sd", tmp_path) == "attn:1"
+    config = compose(["model=planted", "model.shape=12x256", "method=self-sd", f"results={tmp_path}", "model.seed=3"])
+    assert resolve_cell(config).config.method.skip == str(planted_set(12, 0.5, 3))
+    write_stored(stored_path(tmp_path, config.model, "self-sd"), "attn:1", 1.0, {})
+    assert resolve("stored", config.model, "self-sd", tmp_path) == "attn:1"
 
 
 def test_clasp_finds_what_was_planted() -> None:
@@ -287,7 +298,7 @@ def test_clasp_finds_what_was_planted() -> None:
     lm, tokenizer, text = planted()
     method = make_method("clasp", "method.interval=64", layers=lm.layers)
     generate(lm, method, tokenizer.encode("Once upon a time"), 24, frozenset())
-    assert method.skip_text() == text
+    assert skip_text(method) == text
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.25, 6), (0.5, 12), (0.29, 7)])

@@ -55,6 +55,18 @@ def test_carries_the_published_numbers(installed: Path) -> None:
     assert sorted(path.name for path in (installed / "skipbench" / "report" / "papers").iterdir()) == here
 
 
+def test_carries_every_data_file(installed: Path) -> None:
+    for suffix in ("yaml", "jinja", "html", "css", "js"):
+        here = {path.relative_to(ROOT) for path in (ROOT / "skipbench").rglob(f"*.{suffix}")}
+        assert here <= {path.relative_to(installed) for path in installed.rglob(f"*.{suffix}")}
+    assert (installed / "skipbench/launch/plugin/hydra_plugins/skipbench_sweeper.py").exists()
+
+
+def test_sweeps(installed: Path, tmp_path: Path) -> None:
+    output = run(installed, tmp_path, "-m", "method=uniform,middle", "dry_run=true", "limit=1", "results=out")
+    assert output.count("1 samples, missing") == 2
+
+
 def test_plans_a_cell(installed: Path, tmp_path: Path) -> None:
     run(installed, tmp_path, "dry_run=true", "limit=1", f"results={tmp_path / 'out'}")
     assert not list(tmp_path.glob("out/runs/*/samples.jsonl"))

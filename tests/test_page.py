@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from skipbench.cells import cell
-from skipbench.compose import compose
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import run_cell
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.page.collect import COLUMNS, all_runs, as_script
 from skipbench.report.page.course import courses, skip_sets
@@ -36,7 +36,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two real runs, a table and a figure."""
     folder = tmp_path_factory.mktemp("results")
     for method in ("self-sd", "swift"):
-        cell(compose([f"method={method}", "limit=2", f"results={folder}", "dataset.max_new_tokens=48"]), show=False)
+        run_cell(
+            compose([f"method={method}", "limit=2", f"results={folder}", "dataset.max_new_tokens=48"]),
+            print_table=False,
+        )
     for name in ("tables", "figures"):
         (folder / name).mkdir()
     kept = json.loads((ROOT / "results" / "embedded" / "tables" / "clasp-table1.json").read_text())
@@ -99,7 +102,7 @@ def test_content(text: str, results: Path) -> None:
         assert {"draft length", "threshold"} <= {c["name"] for c in found[name]["courses"]}
         assert found[name]["skip"]["layers"] == 12
         assert found[name]["config"]["model"]["name"] == "tiny" and found[name]["provenance"]["python"]
-    assert all(f">{column}</button>" in text for column in COLUMNS)
+    assert all((f">{column}</button>" in text) == (column != "point") for column in COLUMNS)  # no sweep, no points
     assert all(html.escape(sentence) in text or sentence in html.unescape(text) for sentence in DEFINITIONS.values())
     assert "these are not replications" in text
     assert all(name in text for name in ("CLaSp Table 1", "Experiment methods", "swift Table 1: features"))
@@ -116,6 +119,25 @@ def test_texts_are_the_completions(results: Path, text: str) -> None:
             kept = sum(count for kind, count, _ in one["pieces"] if kind != "rejected")
             assert kept == len(record.method.tokens)
             assert all(piece[2] for piece in one["pieces"] if piece[0] == "accepted")
+
+
+@pytest.fixture(scope="module")
+def a_sweep(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of the runs, of which SWIFT's belongs to a sweep."""
+    folder = tmp_path_factory.mktemp("sweep")
+    shutil.copytree(results / "runs", folder / "runs")
+    (path,) = folder.glob("runs/*swift*/provenance.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"label": "method.window=<4>"}))
+    return write_page(folder)[0]
+
+
+def test_a_run_of_a_sweep_shows_its_point(a_sweep: Path) -> None:
+    document = a_sweep.read_text()
+    assert ">point</button>" in document and "<dt>point</dt>" in document
+    rows = {name: row.split("</td><td>") for name, row in re.findall(r'<tr data-run="([^"]*)">(.*?)</tr>', document)}
+    points = {name: cells[3].partition("</td>")[0] for name, cells in rows.items()}
+    assert sorted(points.values()) == ["", "method.window=&lt;4&gt;"]
+    assert all(("swift" in name) == bool(point) for name, point in points.items())
 
 
 def test_nothing_outside_is_loaded(text: str) -> None:
@@ -334,6 +356,13 @@ def test_run_in_a_browser(results: Path, text: str, tmp_path: Path, width: int) 
     for title in ("Time split", "Acceptance by position", "Skip map", "Draft length", "Threshold"):
         assert f"<h3>{title}</h3>" in document
     assert document.count('class="sample"') == 2 and 'class="accepted"' in document
+
+
+@in_browser
+def test_the_point_stands_beside_the_name_in_a_browser(a_sweep: Path, tmp_path: Path) -> None:
+    name = next(a_sweep.parent.glob("runs/*swift*")).name
+    document = browse(a_sweep, f"#run={name}", tmp_path)
+    assert f"<h2>{name} <small>method.window=&lt;4&gt;</small></h2>" in document
 
 
 @in_browser

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from skipbench import cells, tables
-from skipbench.compose import compose
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.table_runs import run_entry
 from skipbench.report import formats
 from skipbench.report.compared import same_drafts
 from skipbench.report.latex import escape
@@ -23,7 +24,7 @@ from skipbench.report.papernotes import same_device, touches
 from skipbench.report.papertable import Cell, PaperTable, Row, paper_table
 from skipbench.report.published import UNITS, papers, published, published_file
 
-PROVENANCE = {"engine": "lean", "device": "cpu", "torch": "2.8.0", "commit": "0123abc", "date": "2025-01-02"}
+PROVENANCE = {"engine": "fused", "device": "cpu", "torch": "2.8.0", "commit": "0123abc", "date": "2025-01-02"}
 TABLES = [(paper, table) for paper in papers() for table in published_file(paper)["tables"]]
 WRITERS = (formats.markdown, formats.latex, formats.csv, formats.html)
 
@@ -270,7 +271,7 @@ def test_what_differs_from_the_papers_setting_is_said() -> None:
     said = "\n".join(paper_table("swift", "table2", [one, two], "paper").cautions)
     assert "device: NVIDIA H100 80GB HBM3; the paper's: 4x NVIDIA RTX A6000 (40GB)." in said
     assert "dtype: bfloat16; the paper's: float16." in said
-    assert "engine: lean; the paper's: its own code." in said
+    assert "engine: fused; the paper's: its own code." in said
     assert "from 2 origins" in said
     assert re.search(r"origin a: commit 0123abc, .*H100.*: .*cnndm", said) and re.search(
         r"origin b: commit 4567def.*gsm8k", said
@@ -427,10 +428,10 @@ def test_the_same_runs_give_the_same_bytes() -> None:
 
 def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
     small = ["method=swift", "dataset=mini-summary", "limit=2", "dataset.max_new_tokens=24", "engine.warmup=0"]
-    plain = compose([*small, f"results={tmp_path}"])
-    assert cells.cell(plain, show=False)
-    settings, folder = cells.finish(plain)
-    entry = tables._entry(settings, folder, None)
+    config = compose([*small, f"results={tmp_path}"])
+    assert run_cell(config, print_table=False)
+    resolved = resolve_cell(config)
+    entry = run_entry(resolved)
     keys = {"model": "tiny", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
     t = paper_table(
         "swift", "table2", [{**entry, "keys": keys, "stands_for": "mini-summary stands for cnndm"}], "embedded"
@@ -439,4 +440,4 @@ def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
     assert (m.measured, speedup.measured) == (entry["metrics"]["M"], entry["metrics"]["speedup"]["paired"])
     assert all(c.reason for c in each(t) if c.measured is None)
     assert "2 of 2 greedy samples" in formats.markdown(t)
-    assert f'<td data-run="{folder.name}">{m.measured:.2f}</td>' in formats.html(t)
+    assert f'<td data-run="{resolved.folder.name}">{m.measured:.2f}</td>' in formats.html(t)

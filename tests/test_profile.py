@@ -1,6 +1,7 @@
 """The profile: rooflines by device, the fitted latency model, what is stored and drawn, and who uses it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,7 @@ import pytest
 import torch
 from conftest import random_lm
 
-from skipbench import cells, commands
-from skipbench.bench.latencies import (
+from skipbench.bench.latency_file import (
     FORMAT,
     SWEEPS,
     floor_s,
@@ -18,10 +18,16 @@ from skipbench.bench.latencies import (
     points_to_measure,
     stored_latency,
 )
-from skipbench.bench.run import load_model
-from skipbench.catalogue import CONF, known_hardware
-from skipbench.compose import compose
+from skipbench.bench.load import load_model
+from skipbench.cli.main import dispatch
+from skipbench.config import catalog
+from skipbench.config.catalog import known_hardware
+from skipbench.config.compose import compose
+from skipbench.config.hardware import Hardware
+from skipbench.config.model import Dtype
+from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import run_cell
 from skipbench.profile.latency import LatencyModel, Point, fit, overhead, part_times, residuals
 from skipbench.profile.roofline import Roofline, bandwidth, match, roofline
 from skipbench.report.figures.latency import latency
@@ -55,22 +61,20 @@ def test_a_device_is_known_by_its_whole_name(called: str, name: str | None) -> N
 
 def test_the_rates_of_the_datasheets_are_plausible() -> None:
     known = known_hardware()
-    assert len({d for facts in known.values() for d in facts["devices"]}) == sum(
-        len(f["devices"]) for f in known.values()
-    )
+    assert len({d for facts in known.values() for d in facts.devices}) == sum(len(f.devices) for f in known.values())
     for name, facts in known.items():
         if name == "cpu":
-            assert facts["bandwidth"] is None and not facts["flops"]
+            assert facts.bandwidth is None and not facts.flops
             continue
-        assert 3e11 < facts["bandwidth"] < 1e13 and 3e10 < facts["memory_bytes"] < 2e11
-        assert facts["flops"]["float32"] < facts["flops"]["bfloat16"] == facts["flops"]["float16"]
+        assert 3e11 < (facts.bandwidth or 0) < 1e13 and 3e10 < (facts.memory_bytes or 0) < 2e11
+        assert facts.flops["float32"] < facts.flops["bfloat16"] == facts.flops["float16"]
         assert "datasheet" in (CONF / "hardware" / f"{name}.yaml").read_text()
 
 
 def test_a_file_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hardware").mkdir()
     (tmp_path / "hardware" / "slurm-gpu.yaml").write_text("defaults: [_slurm]\npartition: long\n")
-    monkeypatch.setattr("skipbench.catalogue.CONF", tmp_path)
+    monkeypatch.setattr(catalog, "_folders", [tmp_path])
     assert known_hardware() == {}
     (tmp_path / "hardware" / "b200.yaml").write_text("devices: [NVIDIA B200]\nbandwith: 8e12\n")
     with pytest.raises(SkipbenchError, match=r"b200.yaml.*bandwith"):
@@ -79,7 +83,7 @@ def test_a_file_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_no_datasheet_says_is_measured() -> None:
     cpu = torch.device("cpu")
-    known: dict[str, Any] = {"here": {"devices": ["cpu"], "bandwidth": 123.0, "flops": {"float32": 456.0}}}
+    known = {"here": Hardware(["cpu"], bandwidth=123.0, flops={"float32": 456.0})}
     assert roofline(cpu, torch.float32, 1 << 20, known) == Roofline("here", 123.0, 456.0, "datasheet")
     assert bandwidth(cpu, 1 << 20, known) == 123.0
     half = roofline(cpu, torch.bfloat16, 1 << 20, known)
@@ -132,7 +136,7 @@ def test_a_point_is_the_lower_quartile() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3"])
 def test_parts_are_timed_in_every_family(family: str) -> None:
-    lm = random_lm(family, "lean")
+    lm = random_lm(family, "fused")
     times = part_times(lm, 12, 3, 2)
     assert {part: len(found) for part, found in times.items()} == dict.fromkeys(
         ("attention", "mlp", "head", "whole"), 2
@@ -145,7 +149,7 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
 
 
 def test_numbers_that_cannot_be_profiled() -> None:
-    lm = random_lm("llama", "lean")
+    lm = random_lm("llama", "fused")
     assert points_to_measure(lm, [8, 16, 500], [1, 5], 4) == ([8, 16], SWEEPS * 2 * 2)
     for contexts, rows in (([8], [1]), ([8, 500], [1]), ([8, 16], []), ([8, 16], [0]), ([8, 0], [1])):
         with pytest.raises(SkipbenchError, match="two contexts"):
@@ -153,9 +157,9 @@ def test_numbers_that_cannot_be_profiled() -> None:
 
 
 def test_a_profile_is_kept_drawn_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    commands.command("profile", [*SMALL, f"results={tmp_path}"])
-    text = capsys.readouterr().out
-    assert "residual" in text and "5000" in text and "roofline (cpu, measured)" in text
+    dispatch(["profile", *SMALL, f"results={tmp_path}"])
+    text, aside = capsys.readouterr()
+    assert "residual" in text and "5000" in aside and "roofline (cpu, measured)" in text
     (path,) = tmp_path.glob("latency/*.json")
     record = json.loads(path.read_text())
     assert record["format"] == FORMAT and record["contexts"] == [16, 32]
@@ -175,17 +179,17 @@ def test_a_profile_is_kept_drawn_and_used(tmp_path: Path, capsys: pytest.Capture
     record["contexts"] = [1, 4000]
     path.write_text(json.dumps(record))
     small = ["limit=1", "dataset.max_new_tokens=12", "engine.warmup=0", "method=uniform", f"results={tmp_path}"]
-    assert cells.cell(compose(small), show=False)
+    assert run_cell(compose(small), print_table=False)
     (metrics,) = [json.loads(p.read_text()) for p in tmp_path.glob("runs/*/metrics.json")]
     assert metrics["tpt"] < 0.6  # tokens/s of a model of 24 sub-layers that take a second each
     assert json.loads(path.read_text()) == record
 
 
 def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
-    plain = compose([])
-    lm, _ = load_model(plain["model"], plain["engine"])
+    config = compose([])
+    lm, _ = load_model(config.model, config.engine)
     lm.allocate(64)
-    path = latency_path(plain["model"], plain["engine"], "cpu", tmp_path)
+    path = latency_path(config.model, config.engine, "cpu", tmp_path)
     path.parent.mkdir()
     model = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0, "layers": 12}
     for text in ("not json", json.dumps({"model": model, "contexts": [64]})):  # damaged, or of another version
@@ -199,13 +203,13 @@ def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
 
 
 def test_another_engine_or_machine_has_another_model(tmp_path: Path) -> None:
-    plain = compose([])
-    here = latency_path(plain["model"], plain["engine"], "cpu", tmp_path)
-    assert latency_path(plain["model"], plain["engine"] | {"warmup": 9}, "cpu", tmp_path) == here
+    config = compose([])
+    here = latency_path(config.model, config.engine, "cpu", tmp_path)
+    assert latency_path(config.model, replace(config.engine, warmup=9), "cpu", tmp_path) == here
     others = [
-        latency_path(plain["model"] | {"dtype": "bfloat16"}, plain["engine"], "cpu", tmp_path),
-        latency_path(plain["model"], plain["engine"] | {"threads": 2}, "cpu", tmp_path),
-        latency_path(plain["model"], plain["engine"], "NVIDIA H200", tmp_path),
+        latency_path(replace(config.model, dtype=Dtype.bfloat16), config.engine, "cpu", tmp_path),
+        latency_path(config.model, replace(config.engine, threads=2), "cpu", tmp_path),
+        latency_path(config.model, config.engine, "NVIDIA H200", tmp_path),
     ]
     assert len({here, *others}) == 4
 
@@ -214,7 +218,7 @@ def test_an_interrupted_profile_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("skipbench.bench.latencies.overhead", interrupt)
+    monkeypatch.setattr("skipbench.bench.latency_file.overhead", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        commands.command("profile", [*SMALL, f"results={tmp_path}"])
+        dispatch(["profile", *SMALL, f"results={tmp_path}"])
     assert not list(tmp_path.rglob("*"))

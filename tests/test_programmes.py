@@ -8,13 +8,13 @@ from conftest import EVERY_ENGINE, make_method, random_lm, random_model
 from recorded import NEEDS_RECORDS, checkpoint
 
 from scripts.brute_force import one_case, states_of
-from skipbench.decode.knapsack import knapsack
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method
-from skipbench.decode.scratch import branch_runner
+from skipbench.decode.method import Method, skip_text
+from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import choose_layers
+from skipbench.methods.knapspec import knapsack
 from skipbench.skipset import SkipSet
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -25,7 +25,7 @@ class Plain:
     """A unit's output for one alternative after the other, each as a whole sequence from its first token and without a cache."""
 
     def __init__(self, family: str, x: torch.Tensor, size: int, recent: int) -> None:
-        self.lm, self.x, self.size, self.recent = LM(random_model(family), "modules"), x, size, recent
+        self.lm, self.x, self.size, self.recent = LM(random_model(family), "reference"), x, size, recent
         self.lm.allocate(64)
 
     def __call__(self, unit: int, states: torch.Tensor) -> torch.Tensor:
@@ -33,8 +33,10 @@ class Plain:
         found = []
         for branch in states:
             whole = torch.cat((self.x[self.size * unit, : -self.recent], branch))
-            span = Span.chain(0, len(whole))
-            found.append(self.lm.run(whole, span, first=self.size * unit, last=self.size * (unit + 1))[-self.recent :])
+            token_rows = TokenRows.chain(0, len(whole))
+            found.append(
+                self.lm.run(whole, token_rows, first=self.size * unit, last=self.size * (unit + 1))[-self.recent :]
+            )
         return torch.stack(found)
 
 
@@ -45,7 +47,7 @@ class Plain:
 def test_branches_in_one_pass_are_those_one_by_one(engine: str, family: str, size: int, recent: int) -> None:
     lm = random_lm(family, engine)
     x = states_of(lm, TOKENS)
-    together, plain = branch_runner(lm, recent, 6, size), Plain(family, x, size, recent)
+    together, plain = parallel_branches(lm, recent, 6, size), Plain(family, x, size, recent)
     branches = x[:6, -recent:] + 0.0
     for unit in range(lm.sublayers // size):
         wanted = plain(unit, branches)
@@ -58,16 +60,16 @@ def test_branches_in_one_pass_are_those_one_by_one(engine: str, family: str, siz
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 @torch.inference_mode()
 def test_the_programmes_choose_as_one_by_one(family: str) -> None:
-    lm = random_lm(family, "lean")
+    lm = random_lm(family, "fused")
     for cut in range(6, len(TOKENS) + 1):
         x = states_of(lm, TOKENS[:cut])
         for size, skipped in ((2, 2), (1, 3)):
-            run, plain = branch_runner(lm, 1, skipped, size), Plain(family, x, size, 1)
+            run, plain = parallel_branches(lm, 1, skipped, size), Plain(family, x, size, 1)
             ours = choose_layers(x[::size, -1], lambda u, g, run=run: run(u, g[:, None])[:, 0], skipped)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             theirs = choose_layers(x[::size, -1], lambda u, g, run=plain: run(u, g[:, None])[:, 0], skipped)  # type: ignore[misc]  # as above
             assert ours[0] == theirs[0]
         weights, free = [2, 1] * lm.layers, [True] * lm.sublayers
-        run, plain = branch_runner(lm, 4, 6), Plain(family, x, 1, 4)
+        run, plain = parallel_branches(lm, 4, 6), Plain(family, x, 1, 4)
         ours, theirs = (knapsack(x[:, -4:], r, weights, 6, 0.0, free) for r in (run, plain))
         assert ours[:2] == theirs[:2]
         torch.testing.assert_close(ours[3], theirs[3], rtol=1e-4, atol=1e-4)
@@ -78,7 +80,7 @@ def test_brute_force_finds_little_better() -> None:
     """scripts/brute_force.py gives the figures over many cases; a programme that ignores its states would end near random."""
     rng, clasp, knap = random.Random(0), [], []
     for family in ("llama", "qwen2", "qwen3"):
-        lm = random_lm(family, "lean")
+        lm = random_lm(family, "fused")
         for _ in range(4):
             one, many = one_case(lm, [rng.randrange(61) for _ in range(16)], 1, rng)
             clasp.append(one)
@@ -90,7 +92,7 @@ def test_brute_force_finds_little_better() -> None:
 
 
 def test_knapspec_from_the_full_model_drafts_a_prompt_as_if_it_were_the_first() -> None:
-    lm = random_lm("llama", "lean")
+    lm = random_lm("llama", "fused")
     options = ["method.start=full", "method.use_gamma=true", "method.lengths=[1,3]", "method.stop.threshold=0"]
 
     def steps(method: Method, first: int) -> list[int]:
@@ -118,6 +120,6 @@ def test_the_identities_of_a_known_model_are_found(name: str, overrides: list[st
     for first in range(3, 7):
         rounds = generate(lm, method, [1, *range(first, first + 12)], 96).rounds[8:]
         accepted, steps = accepted + sum(r.accepted for r in rounds), steps + sum(r.steps for r in rounds)
-        found = SkipSet.parse(method.skip_text(), lm.layers)
+        found = SkipSet.parse(skip_text(method), lm.layers)
     assert accepted >= 0.99 * steps > 0
     assert SkipSet.parse("attn:1,2,4,6,7,9,10;mlp:1,2,4,6,7,9,10", lm.layers).skipped <= found.skipped

@@ -5,6 +5,7 @@ import hashlib
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import pytest
 from conftest import ROOT, SHARED, make_method, random_lm
 from test_bad_input import Letters
 
-from skipbench import cells
-from skipbench.bench.cell import Settings, run_cell
+from skipbench.bench import cell as bench_cell
+from skipbench.bench.cell import Settings
 from skipbench.bench.prompts import VICUNA, Prompt, encode
-from skipbench.compose import compose, rows_of
+from skipbench.config.compose import compose
+from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import Row, rows_hash
 from skipbench.data.source import fetch, read_rows
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import run_cell
 from skipbench.runs.provenance import provenance
 from skipbench.runs.store import RunStore
 
@@ -42,9 +45,12 @@ NEEDS_SAMPLES = pytest.mark.skipif(
 )
 
 
-def composed(name: str, *overrides: str) -> dict[str, Any]:
-    dataset: dict[str, Any] = compose([f"dataset={name}", *(f"dataset.{o}" for o in overrides)])["dataset"]
-    return dataset
+def composed(name: str, *overrides: str) -> DatasetConfig:
+    return compose([f"dataset={name}", *(f"dataset.{o}" for o in overrides)]).dataset
+
+
+def keys_of(name: str, *overrides: str) -> Mapping[str, Any]:
+    return composed(name, *overrides).node
 
 
 def file(folder: Path, *rows: dict[str, Any], name: str = "rows.jsonl") -> Path:
@@ -54,7 +60,7 @@ def file(folder: Path, *rows: dict[str, Any], name: str = "rows.jsonl") -> Path:
 
 
 def render(name: str, path: Path, *overrides: str, limit: int | None = None) -> list[Row]:
-    return rows_of(composed(name, f"path={path}", *overrides), limit)
+    return composed(name, f"path={path}", *overrides).rows(limit)
 
 
 def message(call: Any) -> str:
@@ -68,9 +74,9 @@ def message(call: Any) -> str:
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_dataset_composes_in_every_variant(name: str) -> None:
-    dataset = composed(name)
+    dataset = dict(keys_of(name))
     assert dataset["name"] == name and dataset["max_new_tokens"] > 0 and "variants" not in dataset
-    assert composed(name, "max_new_tokens=7", "seed=3", "truncate=left") == dataset | {
+    assert keys_of(name, "max_new_tokens=7", "seed=3", "truncate=left") == dataset | {
         "max_new_tokens": 7, "seed": 3, "truncate": "left",
     }  # fmt: skip
     if name in PAPERS:
@@ -103,18 +109,18 @@ LENGTHS = {  # size, seed, shots, shuffled, max_new_tokens, scorer: METHODS sect
 
 @pytest.mark.parametrize(("name", "prompt"), LENGTHS)
 def test_the_papers_sizes_and_lengths(name: str, prompt: str) -> None:
-    found = composed(name, f"prompt={prompt}")
+    found = keys_of(name, f"prompt={prompt}")
     keys = ("size", "seed", "shots", "shuffle", "max_new_tokens", "scorer")
     assert tuple(found[k] for k in keys) == LENGTHS[name, prompt]
 
 
 def test_truncation_and_chat_of_the_papers() -> None:
-    assert [composed("cnndm")[k] for k in ("truncate", "keep", "reserve")] == ["end", "\nSummary:", 250]
-    assert [composed("xsum")[k] for k in ("truncate", "keep", "context")] == ["end", 3, 4096]
-    assert composed("govreport")["context"] == 16384 + 1024
-    assert composed("mmlu-pro", "prompt=chat")["thinking"] is True and composed("mmlu-pro")["chat"] == "none"
-    assert composed("specbench", "prompt=spec-bench")["chat"] == "vicuna"
-    assert composed("mmlu-pro")["split"] == "validation"
+    assert [keys_of("cnndm")[k] for k in ("truncate", "keep", "reserve")] == ["end", "\nSummary:", 250]
+    assert [keys_of("xsum")[k] for k in ("truncate", "keep", "context")] == ["end", 3, 4096]
+    assert keys_of("govreport")["context"] == 16384 + 1024
+    assert keys_of("mmlu-pro", "prompt=chat")["thinking"] is True and keys_of("mmlu-pro")["chat"] == "none"
+    assert keys_of("specbench", "prompt=spec-bench")["chat"] == "vicuna"
+    assert keys_of("mmlu-pro")["split"] == "validation"
 
 
 # Wording
@@ -246,11 +252,11 @@ def test_a_stream_holds_its_tasks_one_after_another(tmp_path: Path) -> None:
         "question": file(tmp_path, *[{"question": f"n{i}", "answer": ["x"]} for i in range(5)], name="5.jsonl"),
     }
     dataset = composed("stream", *(f"parts.{task}.path={path}" for task, path in paths.items()))
-    rows = rows_of(dataset, 2)
+    rows = dataset.rows(2)
     assert [row.groups["task"] for row in rows] == [task for task in paths for _ in range(2)]
-    assert rows == rows_of(dataset, None)[:2] + [r for r in rows_of(dataset, 2) if r.groups["task"] != "summarization"]
-    assert dataset["max_new_tokens"] == 512 and dataset["size"] == 500
-    assert rows_of(dataset, 2, seed_offset=1) != rows
+    assert rows == dataset.rows(None)[:2] + [r for r in dataset.rows(2) if r.groups["task"] != "summarization"]
+    assert dataset.max_new_tokens == 512 and dataset.node["size"] == 500
+    assert dataset.rows(2, seed_offset=1) != rows
 
 
 @NEEDS_SAMPLES
@@ -319,7 +325,7 @@ def test_rows_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     test = datasets.Dataset.from_list([{"article": f"a{i}", "highlights": f"h{i}", "id": str(i)} for i in range(9)])
     train = datasets.Dataset.from_list([{"article": "s", "highlights": "g", "id": "0"}])
     asked = hub(monkeypatch, {"test": test, "train": train})
-    rows = rows_of(composed("cnndm"), 2)
+    rows = composed("cnndm").rows(2)
     order = np.random.default_rng(2024).permutation(9)
     assert [row.prompt for row in rows] == [f"Article: s\nSummary: g\nArticle: a{i}\nSummary:" for i in order[:2]]
     revision = "96df5e686bee6baa90b8bee7c28b81fa3fa6223d"
@@ -327,23 +333,23 @@ def test_rows_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         ("abisee/cnn_dailymail", "3.0.0", {"split": split, "revision": revision}) for split in ("test", "train")
     ]
     test.info.download_checksums = {f"hf://datasets/abisee/cnn_dailymail@{revision}/3.0.0/test.parquet": {}}
-    assert rows_of(composed("cnndm"), 2) == rows
+    assert composed("cnndm").rows(2) == rows
     test.info.download_checksums = {"hf://datasets/abisee/cnn_dailymail@" + "0" * 40 + "/3.0.0/test.parquet": {}}
-    assert "holds another revision" in message(lambda: rows_of(composed("cnndm"), 2))
+    assert "holds another revision" in message(lambda: composed("cnndm").rows(2))
 
 
 def test_configurations_joined_by_plus_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = hub(monkeypatch, datasets.Dataset.from_list([{"question": "p", "answer": "1"}]))
-    assert len(rows_of(composed("aime25"), None)) == 2
+    assert len(composed("aime25").rows(None)) == 2
     assert [call[1] for call in asked] == ["AIME2025-I", "AIME2025-II"]
 
 
 def test_changed_columns_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     hub(monkeypatch, datasets.Dataset.from_list([{"text": "a", "summary": "b"}]))
-    text = message(lambda: rows_of(composed("xsum"), None))
+    text = message(lambda: composed("xsum").rows(None))
     assert "lacks the columns document; it has text, summary" in text and "dataset.columns" in text
     hub(monkeypatch, datasets.Dataset.from_list([{"problem": "a", "answer": 204}]))
-    assert "holds a int, but must be a str" in message(lambda: rows_of(composed("aime24"), None))
+    assert "holds a int, but must be a str" in message(lambda: composed("aime24").rows(None))
 
 
 @pytest.mark.parametrize(
@@ -360,7 +366,7 @@ def test_changed_columns_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_hub_that_fails_is_explained(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hub(monkeypatch, error)
-    text = message(lambda: rows_of(composed("cnndm"), 2))
+    text = message(lambda: composed("cnndm").rows(2))
     assert says in text and "abisee/cnn_dailymail (3.0.0)" in text
     assert "python -m skipbench data cnndm" in text and "dataset.path=FILE" in text
 
@@ -430,7 +436,7 @@ def conversation() -> list[Row]:
     ],
 )
 def test_a_second_turn_holds_the_first_and_its_answer(chat: str, first: str, second: str) -> None:
-    lm, reader = random_lm("llama", "lean"), Reader()
+    lm, reader = random_lm("llama", "fused"), Reader()
     prompts = encode(conversation(), reader, lm, 8, "left", chat=chat)
     encode(conversation()[:1], reader, lm, 8, "left", chat=chat)
     assert reader.text == first
@@ -448,7 +454,7 @@ def test_the_conversation_of_vicuna() -> None:
 
 
 def test_templates() -> None:
-    lm, reader = random_lm("llama", "lean"), Reader()
+    lm, reader = random_lm("llama", "fused"), Reader()
     encode(conversation()[:1], reader, lm, 8, "refuse", chat="template", thinking=True)
     assert reader.text == "<user>ask{'enable_thinking': True}"
     reader.chat_template = ""
@@ -457,7 +463,7 @@ def test_templates() -> None:
 
 
 def ids(text: str, **keys: Any) -> Prompt:
-    return encode([Row("x", text, {}, {})], Letters(), random_lm("llama", "lean"), 20, "end", **keys)[0]
+    return encode([Row("x", text, {}, {})], Letters(), random_lm("llama", "fused"), 20, "end", **keys)[0]
 
 
 def test_the_end_of_a_text_is_cut_before_what_is_kept() -> None:
@@ -475,7 +481,7 @@ def test_the_end_of_a_text_is_cut_before_what_is_kept() -> None:
 
 def test_a_turn_needs_the_one_before_it() -> None:
     rows = [Row("a/2", "more", {}, {}, after="a")]
-    assert "goes on with 'a'" in message(lambda: encode(rows, Reader(), random_lm("llama", "lean"), 8, "left"))
+    assert "goes on with 'a'" in message(lambda: encode(rows, Reader(), random_lm("llama", "fused"), 8, "left"))
 
 
 # Runs
@@ -492,8 +498,8 @@ def run(prompts: list[Prompt], folder: Path, stop: int | None = None) -> list[An
             raise KeyboardInterrupt
 
     try:
-        return run_cell(
-            random_lm("llama", "lean"),
+        return bench_cell.run_cell(
+            random_lm("llama", "fused"),
             Reader(),
             make_method("uniform"),
             prompts,
@@ -507,7 +513,7 @@ def run(prompts: list[Prompt], folder: Path, stop: int | None = None) -> list[An
 
 def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(tmp_path: Path) -> None:
     rows = [Row(str(i), "ask", {}, {}) for i in range(8)]
-    prompts = encode(rows, Reader(), random_lm("llama", "lean"), 8, "left")
+    prompts = encode(rows, Reader(), random_lm("llama", "fused"), 8, "left")
     found = {}
     for cell in "abcd":
         first = [sample.order[0] for sample in run(prompts, tmp_path / cell)]
@@ -522,7 +528,7 @@ def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(
 
 
 def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path) -> None:
-    lm = random_lm("llama", "lean")
+    lm = random_lm("llama", "fused")
     prompts = encode(conversation(), Reader(), lm, 8, "left")
     whole = run(prompts, tmp_path / "whole")
     answer = Reader().decode(whole[0].vanilla.tokens, skip_special_tokens=True)
@@ -541,7 +547,7 @@ def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path)
 def test_a_run_of_two_turns(tmp_path: Path) -> None:
     path = file(tmp_path, *TURNS)
     small = [f"dataset.path={path}", "dataset.max_new_tokens=12", "limit=1", f"results={tmp_path}"]
-    assert cells.cell(compose(["dataset=specbench", "method=uniform", *small]))
+    assert run_cell(compose(["dataset=specbench", "method=uniform", *small]))
     (folder,) = (tmp_path / "runs").iterdir()
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert [s["id"] for s in samples] == ["specbench-81", "specbench-81/2"]
@@ -550,5 +556,5 @@ def test_a_run_of_two_turns(tmp_path: Path) -> None:
     assert len(origin["rows_sha256"]) == len(origin["prompts_sha256"]) == 64
     (folder / "status.json").unlink()
     file(tmp_path, TURNS[0] | {"turns": ["Write.", "Anew."]})
-    text = message(lambda: cells.cell(compose(["dataset=specbench", "method=uniform", *small])))
+    text = message(lambda: run_cell(compose(["dataset=specbench", "method=uniform", *small])))
     assert "rows of the dataset have changed" in text

@@ -10,19 +10,19 @@ from rich.console import Console, RenderableType
 from skipbench.metrics.summary import Latency, summarise
 from skipbench.report.cell import MISSING, cell_lines, main_cells, markdown_cell, render_cell
 from skipbench.report.definitions import DEFINITIONS, caution
-from skipbench.report.table import csv_table, markdown_table, table_rows
+from skipbench.report.table import csv_table, html_table, markdown_table, table_rows
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
 HEADER = {
     "model": "llama3-8b",
     "method": "swift",
     "dataset": "cnndm",
-    "engine": "lean",
+    "engine": "fused",
     "dtype": "bfloat16",
     "device": "NVIDIA [H200]",
     "threads": "16",
 }
-PROVENANCE = {"engine": "lean", "device": "cpu", "commit": "0123abc", "date": "2025-01-02", "torch": "2.8.0"}
+PROVENANCE = {"engine": "fused", "device": "cpu", "commit": "0123abc", "date": "2025-01-02", "torch": "2.8.0"}
 
 
 def sample(index: int, draft_s: float, steps: int = 4, **more: Any) -> Sample:
@@ -201,6 +201,16 @@ def test_only_a_row_that_is_better_beyond_its_interval_is_bold(rows: list[dict[s
     assert markdown_table("T", rows).count("- bold: a measured speedup whose 95 % interval lies above 1") == 1
 
 
+def test_points_of_a_sweep_have_a_column() -> None:
+    points = ("method.interval=2", "method.interval=<8>")
+    runs = [run("clasp", "a", full(), label=label) for label in points] + [run("vanilla", "a", full())]
+    lines = [line.split("|")[4].strip() for line in markdown_table("Sweep", runs).splitlines() if line.startswith("|")]
+    assert [lines[0], *lines[2:]] == ["point", *points, ""]
+    shown = html_table("Sweep", runs)
+    assert "<th>point</th>" in shown and "<td>method.interval=&lt;8&gt;</td>" in shown
+    assert "point" not in html_table("T", runs[2:]) and "| point" not in markdown_table("T", runs[2:])
+
+
 def test_a_row_without_metrics_shows_the_reason() -> None:
     shown = markdown_table("Table 2", [run("del", "a", None, reason="needs 2 | more\nGiB"), run("swift", "a", full())])
     assert "needs 2 \\| more GiB" in shown
@@ -213,7 +223,7 @@ def test_table_ends_with_definitions_and_provenance() -> None:
     assert shown.startswith("## Table 2\n")
     assert "- limit=20" in shown
     assert f"- *alpha*: {DEFINITIONS['alpha']}" in shown
-    assert "engine: lean; device: cpu; commit: 0123abc; date: 2025-01-02; torch: 2.8.0" in shown
+    assert "engine: fused; device: cpu; commit: 0123abc; date: 2025-01-02; torch: 2.8.0" in shown
     assert "not replications" not in shown
 
 

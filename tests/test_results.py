@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from skipbench import figure
-from skipbench.catalogue import choices
+from skipbench.cli import figure
+from skipbench.config.catalog import choices
 from skipbench.report.features import feature_tables, feature_texts
 from skipbench.report.figures.kept import read_runs
 from skipbench.report.figures.registry import FIGURES
@@ -52,7 +52,7 @@ def test_a_table_renders_to_the_same_bytes(name: str) -> None:
 def test_a_figure_is_drawn_to_the_same_bytes(name: str, tmp_path: Path) -> None:
     kept = tmp_path / f"{name}.json"
     kept.write_bytes((EMBEDDED / "figures" / f"{name}.json").read_bytes())
-    figure.figure([str(kept)])
+    figure.run([str(kept)])
     for suffix in ("svg", "png"):
         assert kept.with_suffix(f".{suffix}").read_bytes() == (EMBEDDED / "figures" / f"{name}.{suffix}").read_bytes()
 

@@ -69,7 +69,7 @@ def test_killed_runs_end_with_the_same_records(tmp_path: Path) -> None:
     assert [r["index"] for r in records(parts)] == list(range(20))
     assert records(parts) == records(tmp_path / "whole")
     assert completions(parts) == completions(tmp_path / "whole") and completions(parts).count("\n") == 20
-    thresholds = [r["carry"]["threshold"] for r in records(parts)]
+    thresholds = [r["carry"]["stop"]["threshold"] for r in records(parts)]
     assert len(set(thresholds)) == 20, "no prompt moved the threshold, so nothing was there to restore"
     again = start(parts)
     assert "samples, speedup so far" not in again.communicate()[0], "a finished run was run again"

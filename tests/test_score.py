@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from skipbench import cells, commands
 from skipbench.bench import cell as bench_cell
-from skipbench.compose import compose
+from skipbench.cli.main import dispatch
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import run_cell
 from skipbench.runs.completions import Completion, cut_unfinished, dump_completion, read_completions
 from skipbench.runs.record import Arm, Sample, Seconds
 from skipbench.runs.store import RunStore, load_run
@@ -54,20 +55,20 @@ def run_folder(tmp_path: Path, texts: dict[str, tuple[str, str]], scorer: str = 
 HEADER = {
     "model": {"name": "m", "dtype": "float32", "device": "cpu"},
     "method": {"name": "x"},
-    "engine": {"name": "lean", "threads": 1},
+    "engine": {"name": "fused", "threads": 1},
 }
 RIGHT, WRONG = "\treturn 3\n", "    return 4\n"
 
 
 @pytest.mark.parametrize("method", ["uniform", "self-sd", "clasp"])
 def test_a_run_and_its_score(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cells.cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
+    run_cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
     (folder,) = tmp_path.glob("runs/*")
-    assert f"not scored yet: python -m skipbench score {folder}" in capsys.readouterr().out
+    assert f"not scored yet: python -m skipbench score {folder}" in capsys.readouterr().err
     assert metrics(folder)["score"]["vanilla"] == {} and not (folder / "scores.jsonl").exists()
     rows = read(folder, "completions.jsonl")
     assert [r["index"] for r in rows] == [0, 1, 2, 3] and all(r["vanilla"] == r["method"] != "" for r in rows)
-    commands.command("score", [folder.name, f"results={tmp_path}"])
+    dispatch(["score", folder.name, f"results={tmp_path}"])
     assert "vanilla and the method are equal, 4 samples" in capsys.readouterr().out
     score = metrics(folder)["score"]
     assert score["vanilla"] == score["method"] and 0 < score["vanilla"]["pass@1"] <= 1
@@ -76,21 +77,23 @@ def test_a_run_and_its_score(method: str, tmp_path: Path, capsys: pytest.Capture
     passed = [v["vanilla"]["passed"] for v in verdicts]
     assert sum(passed) / 4 == score["vanilla"]["pass@1"] and [v["id"] for v in verdicts] == [r["id"] for r in rows]
     assert "pass@1" in (folder / "table.md").read_text()
-    cells.cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
-    shown = capsys.readouterr().out
-    assert "not scored yet" not in shown and "pass@1" in shown
+    run_cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
+    shown = capsys.readouterr()
+    assert "not scored yet" not in shown.err and "pass@1" in shown.out
 
 
 def test_a_table_says_what_is_not_scored(tmp_path: Path) -> None:
     words = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0", f"results={tmp_path}", "method=uniform"]
-    commands.command("table", ["tiny", *words, "dataset=mini-code,mini-math"])
+    dispatch(["table", "tiny", *words, "dataset=mini-code,mini-math"])
     code, *other = [line for line in (tmp_path / "tables" / "tiny.md").read_text().splitlines() if "| mini-" in line]
     assert "python -m skipbench score" in code and not any("not scored" in line for line in other)
 
 
 def test_the_model_is_not_there_when_code_is_executed(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, {"a": (RIGHT, WRONG)})
-    program = "import sys\nfrom skipbench.cli import main\nmain()\nassert 'torch' not in sys.modules, 'torch is loaded'"
+    program = (
+        "import sys\nfrom skipbench.cli.main import main\nmain()\nassert 'torch' not in sys.modules, 'torch is loaded'"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, "score", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -158,7 +161,7 @@ def test_corpus_scores_join_those_of_the_samples(tmp_path: Path, monkeypatch: py
 def test_a_run_that_needs_no_execution_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run_folder(tmp_path, {"a": ("x", "x")}, scorer="math")
     before = (folder / "metrics.json").read_text()
-    commands.command("score", [str(folder)])
+    dispatch(["score", str(folder)])
     assert "nothing to execute" in capsys.readouterr().out
     assert (folder / "metrics.json").read_text() == before
 
@@ -175,7 +178,7 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
     for words, says in cases:
         with pytest.raises(SkipbenchError, match=says):
-            commands.command("score", words)
+            dispatch(["score", *words])
     store = RunStore(folder, {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER}, {})
     with pytest.raises(SkipbenchError, match="another process"):
         score_run(folder, "auto", 5.0, unseen)
@@ -194,8 +197,8 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(execute, "isolation", refuses)
     again = run_folder(tmp_path / "again", {"a": (RIGHT, RIGHT)})
     with pytest.raises(SkipbenchError, match="sandbox=none"):
-        commands.command("score", [str(again)])
-    commands.command("score", [str(again), "sandbox=none"])
+        dispatch(["score", str(again)])
+    dispatch(["score", str(again), "sandbox=none"])
     assert metrics(again)["score"]["method"] == {"pass@1": 1.0}
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from conftest import METHODS, NEEDED
 
-from skipbench import cells
-from skipbench.compose import compose, rows_of
-from skipbench.lm.load import load
+from skipbench.config.compose import compose
+from skipbench.experiments.cell import run_cell
+from skipbench.models.load import load
 from skipbench.runs.store import load_run
 from skipbench.scoring.scorers import score
 
@@ -22,15 +22,15 @@ CELLS = [(m, d) for m in METHODS for d in TOKENS if d == "mini-math" or m in ("v
 
 @functools.cache
 def tokenizer() -> Any:
-    return load(compose([])["model"]["path"], engine="lean")[1]
+    return load(compose([]).model.path, engine="fused")[1]
 
 
 @pytest.mark.parametrize(("method", "dataset"), CELLS)
 def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> None:
     small = ["limit=2", f"dataset.max_new_tokens={TOKENS[dataset]}", "engine.warmup=0", f"results={tmp_path}"]
     needed = NEEDED[method] if method in ("fixed", "self-sd-c") else []  # no set of theirs ships with the model
-    plain = compose([f"method={method}", f"dataset={dataset}", *needed, *small])
-    assert cells.cell(plain, show=False)
+    config = compose([f"method={method}", f"dataset={dataset}", *needed, *small])
+    assert run_cell(config, print_table=False)
     (folder,) = (tmp_path / "runs").iterdir()
     state = load_run(folder)
     metrics = state["metrics"]
@@ -40,10 +40,10 @@ def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> 
     assert max(metrics["score"]["vanilla"].values()) > 0, "no answer was reached, so nothing was compared"
     # A run scores a text once: each arm's own tokens are scored here.
     records = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    for record, row in zip(records, rows_of(plain["dataset"], 2), strict=True):
+    for record, row in zip(records, config.dataset.rows(2), strict=True):
         for arm in ("vanilla", "method"):
             text = tokenizer().decode(record[arm]["tokens"], skip_special_tokens=True)
-            assert record["score"][arm] == score(plain["dataset"]["scorer"], text, row.prompt, row.reference)
+            assert record["score"][arm] == score(config.dataset.scorer, text, row.prompt, row.reference)
 
 
 def test_a_method_that_loses_tokens_scores_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +56,8 @@ def test_a_method_that_loses_tokens_scores_for_itself(tmp_path: Path, monkeypatc
         return out if isinstance(method, cell.Vanilla) else dataclasses.replace(out, tokens=out.tokens[:3])
 
     monkeypatch.setattr(cell, "generate", lossy)
-    plain = compose(["method=prompt-lookup", "dataset=mini-math", "limit=1", "engine.warmup=0", f"results={tmp_path}"])
-    assert not cells.cell(plain, show=False)
+    config = compose(["method=prompt-lookup", "dataset=mini-math", "limit=1", "engine.warmup=0", f"results={tmp_path}"])
+    run_cell(config, print_table=False)
     (path,) = tmp_path.glob("runs/*/metrics.json")
     metrics = json.loads(path.read_text())
     assert metrics["score_equal"] is False

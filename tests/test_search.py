@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from skipbench import cells, commands
-from skipbench.bench import offline
-from skipbench.compose import compose, development
+from skipbench.bench import skip_search as offline
+from skipbench.cli.main import dispatch
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.search.run import Trial, search
 from skipbench.search.space import Space
@@ -223,7 +223,7 @@ def searched(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[list[st
     monkeypatch.setattr(offline, "prepare", spy)
     results = next(Path(w.partition("=")[2]) for w in words if w.startswith("results="))
     small = ["search.strategy=random", "search.iterations=1", "search.prompts=4", "search.max_new_tokens=2"]
-    commands.command("search", ["method=self-sd", "dataset=gsm8k", *small, *words])
+    dispatch(["search", "method=self-sd", "dataset=gsm8k", *small, *words])
     (trace,) = results.glob("search/*/trace.jsonl")
     (stored,) = results.glob("skip_sets/*.json")
     return seen, json.loads(trace.read_text().splitlines()[0])["settings"], json.loads(stored.read_text())
@@ -247,11 +247,11 @@ def test_without_a_training_split_a_search_avoids_the_rows_of_the_run(
     words = [f"dataset.path={questions(tmp_path / 'all.jsonl', 'all', 10)}", "dataset.prompt=self-sd", f"limit={limit}"]
     words += [f"results={tmp_path}"]
     prompts, settings, stored = searched(words, monkeypatch)
-    run = {row.prompt for row in cells.rows_of(compose(["dataset=gsm8k", *words])["dataset"], limit)}
+    run = {row.prompt for row in compose(["dataset=gsm8k", *words]).dataset.rows(limit)}
     assert len(prompts) == 4 and len(run & set(prompts)) == shared
     for record in (settings, stored["settings"]):
         assert record.get("prompts_shared_with_run", 0) == shared
-    assert ("decoded by the run, too" in capsys.readouterr().out) == bool(shared)
+    assert ("decoded by the run, too" in capsys.readouterr().err) == bool(shared)
 
 
 @pytest.mark.parametrize(
@@ -264,15 +264,15 @@ def test_without_a_training_split_a_search_avoids_the_rows_of_the_run(
     ],
 )
 def test_where_a_search_draws_from(name: str, split: str | None) -> None:
-    dataset = compose([f"dataset={name}"])["dataset"]
-    drawn = development(dataset, 20)
+    dataset = compose([f"dataset={name}"]).dataset
+    node, drawn = dataset.node, dataset.for_search(20).node
     if split is None:
-        assert drawn.get("split") == dataset.get("split") and drawn["run_limit"] == 20
+        assert drawn.get("split") == node.get("split") and drawn["run_limit"] == 20
     else:
-        assert drawn["split"] == split != dataset["split"]
+        assert drawn["split"] == split != node["split"]
 
 
 def test_a_search_of_a_stream_has_the_training_splits_of_its_parts() -> None:
-    parts = development(compose(["dataset=stream"])["dataset"], 7)["parts"]
+    parts = compose(["dataset=stream"]).dataset.for_search(7).node["parts"]
     assert parts["summarization"]["split"] == "train" and "run_limit" not in parts["summarization"]
     assert parts["instruction"]["run_limit"] == 7

@@ -7,17 +7,17 @@ import pytest
 import torch
 from conftest import make_method, random_model
 
-from skipbench.bench.run import load_model
-from skipbench.compose import compose
+from skipbench.bench.load import load_model
+from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import family_of
-from skipbench.lm.frame import Frame
-from skipbench.lm.lean import LeanEngine
+from skipbench.lm.fused.bit_exact import steps
+from skipbench.lm.fused.engine import FusedEngine
+from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
-from skipbench.lm.strict import steps
+from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
 
 PROMPTS = ["Once there was a dog and", "Lily and Tom went to the", "The dog had a red ball, and"]
@@ -25,9 +25,9 @@ PROMPTS = ["Once there was a dog and", "Lily and Tom went to the", "The dog had 
 
 def strict_or_skip(*overrides: str) -> tuple[LM, Any]:
     """The model under strict; skips the test on a machine where bfloat16 products depend on the rows."""
-    plain = compose(["model.dtype=bfloat16", "engine.strict=true", *overrides])
+    config = compose(["model.dtype=bfloat16", "engine.strict=true", *overrides])
     try:
-        lm, tokenizer = load_model(plain["model"], plain["engine"])
+        lm, tokenizer = load_model(config.model, config.engine)
     except SkipbenchError as error:
         if "cannot be kept" not in str(error):
             raise
@@ -74,8 +74,8 @@ def test_tiny_has_vanillas_bits(name: str, overrides: tuple[str, ...]) -> None:
 
 def test_planted_has_vanillas_bits() -> None:
     lm, tokenizer = strict_or_skip("model=planted", "model.shape=12x768")
-    plain = compose(["model=planted", "model.shape=12x768"])
-    skip = plain["model"]["sets"]["self-sd"]
+    config = compose(["model=planted", "model.shape=12x768"])
+    skip = config.model.sets["self-sd"]
     method = make_method("fixed", f'method.skip="{skip}"', layers=lm.layers)
     assert sum(same_bits(lm, method, tokenizer(prompt).input_ids, 16) for prompt in PROMPTS[:2]) > 0
     tree = make_method("fixed", f'method.skip="{skip}"', "method.tree=[4,3,2,1]", layers=lm.layers)
@@ -90,12 +90,12 @@ def test_a_row_of_a_tree_sees_what_a_chain_would(family: str) -> None:
         model = random_model(family).to(torch.float64)
         lm = LM(model, spare_mib=0)
         if strict:  # behind the probe's back, which float64 would not pass
-            lm.engine = LeanEngine(random_model(family).to(torch.float64), family_of(model.config), lm.cache, 0, True)
+            lm.engine = FusedEngine(random_model(family).to(torch.float64), family_of(model.config), lm.cache, 0, True)
         lm.allocate(64)
         tokens = list(range(3, 25))
         with torch.inference_mode():
             lm.prefill(tokens)
-            tree = Span.tree(len(tokens), (-1, 0, 0, 2, 1, 4, 2, 3)).verified()
+            tree = TokenRows.tree(len(tokens), (-1, 0, 0, 2, 1, 4, 2, 3)).verified()
             logits.append(lm.logits([5, 6, 7, 8, 9, 10, 11, 12], tree))
             cached.append(lm.cache.rows[1][: tree.end].clone())
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-9, atol=1e-9)
@@ -105,9 +105,9 @@ def test_a_row_of_a_tree_sees_what_a_chain_would(family: str) -> None:
 def test_rows_of_a_chain_need_nothing_laid_out() -> None:
     lm, _ = tiny()
     tables = lm._tables[lm.devices[0]]
-    chain = steps(Frame(Span.chain(30, 5), tables))
+    chain = steps(AttentionMetadata(TokenRows.chain(30, 5), tables))
     assert [s.source for s in chain] == [None] * 5 and [s.alone.end for s in chain] == [31, 32, 33, 34, 35]
-    leaves = steps(Frame(Span.tree(30, (-1, 0, 0, 0, 3)), tables))
+    leaves = steps(AttentionMetadata(TokenRows.tree(30, (-1, 0, 0, 0, 3)), tables))
     laid = [None if s.source is None else (s.at, s.source.tolist()) for s in leaves]
     assert laid == [None, None, (31, [2]), (31, [3]), (32, [4])]
 
@@ -116,20 +116,20 @@ def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPa
     """The planted fault: a strict engine whose rows share one call of attention."""
     tiny()
 
-    monkeypatch.setattr(Span, "verified", lambda self: self)  # the engine then takes the rows for any others
-    plain = compose(["model.dtype=bfloat16", "engine.strict=true"])
+    monkeypatch.setattr(TokenRows, "verified", lambda self: self)  # the engine then takes the rows for any others
+    config = compose(["model.dtype=bfloat16", "engine.strict=true"])
     with pytest.raises(
         SkipbenchError, match=r"cannot be kept on cpu in bfloat16: .* differ from the same rows one by one"
     ):
-        load_model(plain["model"], plain["engine"])
+        load_model(config.model, config.engine)
 
 
 def test_float32_and_modules_refuse() -> None:
-    plain = compose(["engine.strict=true"])
+    config = compose(["engine.strict=true"])
     with pytest.raises(SkipbenchError, match=r"cpu in float32.*use engine\.strict=false, or model\.dtype=bfloat16"):
-        load_model(plain["model"], plain["engine"])
-    with pytest.raises(SkipbenchError, match="needs engine=lean"):
-        LM(random_model("llama"), "modules", strict=True)
+        load_model(config.model, config.engine)
+    with pytest.raises(SkipbenchError, match="needs engine=fused"):
+        LM(random_model("llama"), "reference", strict=True)
 
 
 def test_the_model_loads_as_bfloat16() -> None:
@@ -144,7 +144,7 @@ def test_a_tree_without_a_draft_is_a_row_alone() -> None:
     ids = tokenizer(" ".join(PROMPTS)).input_ids
     with torch.inference_mode():
         lm.prefill(ids[:-1])
-        alone = lm.logits(ids[-1:], Span.chain(len(ids) - 1, 1))
-        assert torch.equal(lm.logits(ids[-1:], Span.tree(len(ids) - 1, (-1,)).verified()), alone)
-    assert Span.tree(5, (-1,)).contiguous_chain and not Span.tree(5, (-1, 0)).contiguous_chain
-    assert not Span.branches(9, 5, 1).contiguous_chain
+        alone = lm.logits(ids[-1:], TokenRows.chain(len(ids) - 1, 1))
+        assert torch.equal(lm.logits(ids[-1:], TokenRows.tree(len(ids) - 1, (-1,)).verified()), alone)
+    assert TokenRows.tree(5, (-1,)).contiguous_chain and not TokenRows.tree(5, (-1, 0)).contiguous_chain
+    assert not TokenRows.branches(9, 5, 1).contiguous_chain

@@ -1,5 +1,6 @@
 """Without a cluster: the text of a script, the state of a run, what is submitted, and signals."""
 
+import dataclasses
 import json
 import os
 import shlex
@@ -16,31 +17,41 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from omegaconf import OmegaConf
 from test_resume import lines, records
 
-from skipbench import catalogue
 from skipbench.bench.memory import out_of_memory
-from skipbench.catalogue import CONF, known_hardware, known_models, places
-from skipbench.cells import finish, search_trace
-from skipbench.compose import compose
+from skipbench.cli.status import run as status
+from skipbench.cli.submit import run as submit
+from skipbench.config import catalog
+from skipbench.config.catalog import known_hardware, known_models, places
+from skipbench.config.compose import compose
+from skipbench.config.hardware import Slurm
+from skipbench.config.model import Dtype
+from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
-from skipbench.grid import experiments
+from skipbench.experiments.cell import resolve_cell, search_trace
+from skipbench.experiments.grid import experiments
+from skipbench.launch import manifest, resolvers
+from skipbench.launch.script import Part, minutes, parts, script
+from skipbench.launch.slurm import requeue_self
+from skipbench.launch.status import CellStatus, cell_statuses, parse_submit, record_of, schedule_stages
 from skipbench.runs.files import acquire
-from skipbench.runs.life import life_of
 from skipbench.runs.reading import MOST_BYTES
-from skipbench.runs.stop import Interrupted, listening, unbroken
+from skipbench.runs.signals import Interrupted, defer_signals, handle_signals
+from skipbench.runs.state import run_state
 from skipbench.runs.store import record_failure
-from skipbench.submit import status, submit
-from skipbench.survey import key_of, survey, waves
-from skipbench.sweep import manifest
-from skipbench.sweep.script import Part, minutes, parts, script
-from skipbench.sweep.slurm import requeue_self
-from skipbench.tables import grid
 
 
-def hardware(name: str = "slurm-a100", **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = compose([f"hardware={name}"])["hardware"]
-    return found | more
+def hardware(name: str = "slurm-a100", **more: Any) -> Slurm:
+    found = compose([f"hardware={name}"]).hardware
+    assert isinstance(found, Slurm)
+    return replace(found, **more)
+
+
+def survey(name: str, words: list[str]) -> list[CellStatus]:
+    """The cells of an experiment with their states."""
+    return cell_statuses(name, parse_submit([name, *words], "status"))
 
 
 FIRST = Part(0, 12)
@@ -140,10 +151,10 @@ def test_what_is_no_time(time: str) -> None:
 
 
 def test_hardware_changes_no_run() -> None:
-    plain = compose(["method=uniform"])
+    config = compose(["method=uniform"])
     asked = compose(["method=uniform", "hardware=slurm-a100", "hardware.time=0:10:00"])
-    assert asked["hardware"]["time"] == "0:10:00"
-    assert finish(plain)[1] == finish(asked)[1]
+    assert asked.hardware is not None and asked.hardware.time == "0:10:00"
+    assert resolve_cell(config).folder == resolve_cell(asked).folder
 
 
 def say(folder: Path, age: float = 0, **value: Any) -> Path:
@@ -165,9 +176,9 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
     here = {"host": socket.gethostname()}
 
     def state(jobs: dict[str, str] | None = None, age: float = 0, **value: Any) -> str:
-        return life_of(say(tmp_path / "run", age, **value), jobs, stale_s=600).state
+        return run_state(say(tmp_path / "run", age, **value), jobs, stale_s=600).state
 
-    assert life_of(tmp_path / "none", None).state == "missing"
+    assert run_state(tmp_path / "none", None).state == "missing"
     assert [state(state=s) for s in ("done", "failed", "interrupted")] == ["done", "failed", "interrupted"]
     assert state(**here, pid=os.getpid()) == "running"
     assert state(**here, pid=gone.pid) == state(**here, pid=ended.pid) == "stale"
@@ -179,16 +190,16 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
     assert state(slurm="7", jobs=None) == "running", "Slurm's silence says nothing of a job"
     for text in ("", "[1]", "{}", '{"state": 5}', "\x00"):
         (tmp_path / "run" / "status.json").write_text(text)
-        assert life_of(tmp_path / "run", None).state == "failed", repr(text)
+        assert run_state(tmp_path / "run", None).state == "failed", repr(text)
 
 
 def test_a_failure_is_recorded_but_never_over_another_process(tmp_path: Path) -> None:
     record_failure(tmp_path / "run", "no memory")
-    assert life_of(tmp_path / "run", None).reason == "no memory"
+    assert run_state(tmp_path / "run", None).reason == "no memory"
     lock = acquire(tmp_path / "run")
     record_failure(tmp_path / "run", "the second one")
     os.close(lock)
-    assert life_of(tmp_path / "run", None).reason == "no memory"
+    assert run_state(tmp_path / "run", None).reason == "no memory"
 
 
 WORDS = ["tiny", "dataset=mini-math,mini-code", "method=uniform,random"]
@@ -197,7 +208,8 @@ WORDS = ["tiny", "dataset=mini-math,mini-code", "method=uniform,random"]
 def folders(results: Path) -> list[Path]:
     pairs = [(d, m) for d in ("mini-math", "mini-code") for m in ("uniform", "random")]
     return [
-        finish(compose(["experiment=tiny", f"dataset={d}", f"method={m}", f"results={results}"]))[1] for d, m in pairs
+        resolve_cell(compose(["experiment=tiny", f"dataset={d}", f"method={m}", f"results={results}"])).folder
+        for d, m in pairs
     ]
 
 
@@ -226,20 +238,20 @@ def test_what_became_of_jobs_without_a_record(tmp_path: Path, monkeypatch: pytes
     words = [*WORDS, f"results={tmp_path}"]
     cells = survey("tiny", words[1:])
     submission = manifest.next_folder(tmp_path, "tiny", make=True)
-    manifest.write_cells(submission, [{"name": f.name, "folder": key_of(f), "plain": f.plain} for f in cells])
+    manifest.write_cells(submission, [record_of(found) for found in cells])
     manifest.add_job(submission, "7", 0, 3)
     for task in (0, 1):
         (submission / f"7_{task}.log").write_text("python: command not found\n")
 
     def states() -> list[str]:
-        return [found.life.state for found in survey("tiny", words[1:])]
+        return [found.state.state for found in survey("tiny", words[1:])]
 
     squeue = tmp_path / "squeue"  # what a machine without Slurm lacks
     squeue.write_text("#!/bin/sh\necho '8|7|0|RUNNING'\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert states() == ["queued", "failed", "missing", "missing"], "a cancelled job never began, the last was not sent"
-    reason = survey("tiny", words[1:])[1].life.reason
+    reason = survey("tiny", words[1:])[1].state.reason
     assert reason == f"job 7_1 is over and left no record; see {submission / '7_1.log'}"
     squeue.write_text("#!/bin/sh\nexit 1\n")
     assert states() == ["missing"] * 4, "Slurm's silence says nothing of a job"
@@ -275,14 +287,14 @@ def test_a_cluster_of_ones_own_may_have_any_name(tmp_path: Path, monkeypatch: py
     shutil.copytree(CONF / "hardware", tmp_path / "hardware")
     shutil.copy(CONF / "hardware" / "slurm-a100.yaml", tmp_path / "hardware" / "ours.yaml")
     devices = known_hardware()
-    monkeypatch.setattr(catalogue, "CONF", tmp_path)
+    monkeypatch.setattr(catalog, "_folders", [tmp_path])
     assert places() == ["local", "ours", "slurm-a100", "slurm-a6000", "slurm-local"]
     assert known_hardware() == devices and "ours" not in devices
 
 
 def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "tiny", make=True)
-    manifest.write_cells(folder, [{"name": n, "folder": n, "plain": {}} for n in ("a", "b", "c")])
+    manifest.write_cells(folder, [{"name": n, "folder": n, "config": {}} for n in ("a", "b", "c")])
     manifest.add_job(folder, "7", 0, 2)
     manifest.add_job(folder, "9", 2, 1)
     sent = manifest.tasks(tmp_path)
@@ -309,25 +321,26 @@ def test_a_job_requeues_itself_only_so_often(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_out_of_memory_says_what_would_be_smaller() -> None:
-    model = {"device": "cpu"} | known_models()["llama2-13b"] | {"name": "llama2-13b", "dtype": "float32"}
-    told = out_of_memory(MemoryError(), model, 512, known_models()) or ""
+    model = replace(known_models()["llama2-13b"], name="llama2-13b", dtype=Dtype.float32, device="cpu")
+    told = out_of_memory(MemoryError(), model, 512) or ""
     assert "out of memory (MemoryError); model 'llama2-13b' needs" in told
     assert "model.dtype=bfloat16" in told and "model=" in told.partition("Next smaller")[2]
-    tiny = {"architecture": None, "device": "cpu", "dtype": "float32", "name": "tiny"}
-    assert "hardware.memory" in (out_of_memory(RuntimeError("can't allocate memory: 8 bytes"), tiny, 64, {}) or "")
-    assert out_of_memory(RuntimeError("shapes differ"), model, 512, {}) is None
+    tiny = compose([]).model
+    assert tiny.architecture is None
+    assert "hardware.memory" in (out_of_memory(RuntimeError("can't allocate memory: 8 bytes"), tiny, 64) or "")
+    assert out_of_memory(RuntimeError("shapes differ"), model, 512) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_waits_for_what_is_unbroken(number: int) -> None:
+def test_a_signal_waits_for_what_is_defer_signals(number: int) -> None:
     before, finished = signal.getsignal(number), False
-    with pytest.raises(Interrupted, match=signal.Signals(number).name), listening():
-        with unbroken():
+    with pytest.raises(Interrupted, match=signal.Signals(number).name), handle_signals():
+        with defer_signals():
             os.kill(os.getpid(), number)
             finished = True
         pytest.fail("the signal was lost")
     assert finished and signal.getsignal(number) == before
-    with pytest.raises(Interrupted), listening():
+    with pytest.raises(Interrupted), handle_signals():
         os.kill(os.getpid(), number)
         time.sleep(1)
 
@@ -351,7 +364,7 @@ def test_a_run_ended_by_a_signal_goes_on(tmp_path: Path) -> None:
     said = broken.communicate()[1]
     assert broken.returncode == 128 + signal.SIGTERM and "same command goes on" in said
     (folder,) = (parts_ / "runs").iterdir()
-    assert life_of(folder, None).state == "interrupted"
+    assert run_state(folder, None).state == "interrupted"
     assert 2 <= lines(parts_) < 30
     for results in (parts_, whole):
         done = start(results)
@@ -361,17 +374,18 @@ def test_a_run_ended_by_a_signal_goes_on(tmp_path: Path) -> None:
 
 def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: Path) -> None:
     cells = survey("swift-figure2b", ["scale=embedded", f"results={tmp_path}"])
-    assert len({key_of(found) for found in cells}) == len(cells) == 9
-    first, second = waves(cells)
-    searches = [search_trace(found.plain) for found in first]
+    assert len({found.key for found in cells}) == len(cells) == 9
+    first, second = schedule_stages(cells)
+    searches = [search_trace(found.config) for found in first]
     assert len(set(searches)) == len(searches) == 3
-    assert {search_trace(found.plain) for found in second} == set(searches) and len(second) == 6
-    assert waves(first) == [first] and waves([]) == []
+    assert {search_trace(found.config) for found in second} == set(searches) and len(second) == 6
+    assert schedule_stages(first) == [first] and schedule_stages([]) == []
     more = [
-        replace(f, plain=f.plain | {"search": f.plain["search"] | {"iterations": 10 + n}}) for n, f in enumerate(cells)
+        replace(f, config=replace(f.config, search=replace(f.config.search, iterations=10 + n)))
+        for n, f in enumerate(cells)
     ]
-    most = {search_trace(f.plain): f for f in more}  # the last of each, which wants most
-    assert waves(more)[0] == list(most.values())
+    most = {search_trace(f.config): f for f in more}  # the last of each, which wants most
+    assert schedule_stages(more)[0] == list(most.values())
 
 
 def bad_statuses(path: Path) -> Iterator[str]:
@@ -406,13 +420,14 @@ def test_a_bad_status_is_of_its_cell_alone_and_steers_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["tiny", "dataset=mini-math", "method=uniform,random", f"results={tmp_path / 'results'}"]
-    first, second = (finish(plain)[1] for _, plain in grid(command[0], command[1:]))
+    first, second = (found.folder for found in survey(command[0], command[1:]))
+    assert first is not None and second is not None
     for folder in (first, second):
         folder.mkdir(parents=True)
     error = "\x1b[2J\x1b]0;mine\x07\x9b5m\u202e\r\nanother line"
     (second / "status.json").write_text(json.dumps({"state": "failed", "error": error}))
     for name in bad_statuses(first / "status.json"):
-        life = life_of(first, None)
+        life = run_state(first, None)
         assert life.state == "failed" and str(first / "status.json") in str(life.reason), name
     (first / "status.json").symlink_to("/dev/zero")
     with pytest.raises(SystemExit):
@@ -425,7 +440,7 @@ def test_a_bad_status_is_of_its_cell_alone_and_steers_no_terminal(
 
 def test_jobs_that_cannot_be_read_hide_no_others(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "good", make=True)
-    manifest.write_cells(folder, [{"name": "a", "folder": "a", "plain": {}}])
+    manifest.write_cells(folder, [{"name": "a", "folder": "a", "config": {}}])
     manifest.add_job(folder, "7", 0, 1)
     for number, line in enumerate(("[" * 100_000, '{"job": "8", "first": 0, "count": 1000000000000}', "null")):
         bad = shutil.copytree(folder, tmp_path / "submit" / f"bad-{number}")
@@ -439,12 +454,13 @@ def test_jobs_that_cannot_be_read_hide_no_others(tmp_path: Path) -> None:
 
 def test_a_search_that_cannot_be_read_is_of_its_cell_alone(tmp_path: Path) -> None:
     words = ["swift-table11", "scale=embedded", f"results={tmp_path}"]
-    (trace,) = (search_trace(plain) for _, plain in grid(words[0], words[1:]) if plain.get("own_search"))
+    cells = survey(words[0], words[1:])
+    (trace,) = (search_trace(f.config) for f in cells if f.config.search_dataset is not None)
     trace.parent.mkdir(parents=True)
     trace.write_text("{}\n" + "[" * 100_000 + "\n")
     found = survey(words[0], words[1:])
-    (bad,) = (f for f in found if f.life.state == "failed")
-    assert str(trace) in str(bad.life.reason) and not bad.runnable and len(found) == 2
+    (bad,) = (f for f in found if f.state.state == "failed")
+    assert str(trace) in str(bad.state.reason) and not bad.runnable and len(found) == 2
 
 
 SIZES = ["clasp-table1", "models=llama3-70b,llama3-8b", "method=swift", "decoding.temperature=0.0"]
@@ -484,7 +500,7 @@ def test_arrays_hold_the_cells_that_need_their_gpus(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     submit([*SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
     folder = tmp_path / "submit" / "clasp-table1-1"
-    cells = [json.loads(line)["plain"]["model"]["name"] for line in (folder / "cells.jsonl").read_text().splitlines()]
+    cells = [json.loads(line)["config"]["model"]["name"] for line in (folder / "cells.jsonl").read_text().splitlines()]
     jobs = [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
     gpus = [options((folder / f"{n}.sh").read_text())["--gres"] for n in range(len(jobs))]
     found = {g: cells[job["first"] : job["first"] + job["count"]] for g, job in zip(gpus, jobs, strict=True)}
@@ -543,11 +559,10 @@ def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
         assert "python -m skipbench search method=self-sd" in found
         command = shlex.split(found.partition("search one: ")[2])
     advised = compose(command[4:])
-    (plain, *_) = [f.plain for f in survey(name, [*words[1:], "scale=paper", "method=self-sd"])]
-    for part in ("model", "method"):
-        assert advised[part] == plain[part]
-    assert all(advised["dataset"][key] == plain["dataset"][key] for key in ("name", "prompt"))
-    assert advised["search"]["iterations"] == 1000 and advised["results"] == plain["results"]
+    (config, *_) = [f.config for f in survey(name, [*words[1:], "scale=paper", "method=self-sd"])]
+    assert (advised.model, advised.method) == (config.model, config.method)
+    assert all(advised.dataset.node[key] == config.dataset.node[key] for key in ("name", "prompt"))
+    assert advised.search.iterations == 1000 and advised.results == config.results
     assert "to run them: " in told
     with pytest.raises(SystemExit):
         status([*words, "method=self-sd", "scale=paper"])
@@ -560,3 +575,16 @@ def test_every_experiment_prints_and_tells(name: str, tmp_path: Path, capsys: py
     shown, aside, told = printed_and_told([name, f"results={tmp_path}"], capsys)
     assert f"{name}: " in told and "0 failed" in told
     assert shown.startswith("#!/bin/bash\n") or "0 cells" in aside
+
+
+def test_hydras_launcher_reads_the_same_hardware() -> None:
+    resolvers.register()
+    raw = OmegaConf.load(CONF / "hydra" / "launcher" / "slurm.yaml")
+    del raw["defaults"]
+    for place, gres, memory, limit in (("slurm-a100", "gpu:a100:1", "120G", 720), (None, None, None, 60)):
+        node = None if place is None else {"hardware": dataclasses.asdict(hardware(place))}
+        made = OmegaConf.to_container(OmegaConf.merge({"results": "r"}, node or {"hardware": None}, raw), resolve=True)
+        assert isinstance(made, dict)
+        assert (made["gres"], made["additional_parameters"].get("mem"), made["timeout_min"]) == (gres, memory, limit)
+        assert made["setup"] == (None if place is None else ["export HF_HUB_OFFLINE=1"])
+        assert made["array_parallelism"] == 256

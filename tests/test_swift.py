@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import Prompt, eos_ids
-from skipbench.bench.run import load_model, prepare
-from skipbench.compose import compose, method_of, rows_of
+from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
@@ -21,15 +21,15 @@ Decode = Callable[..., list[SkipSet]]
 
 
 def make(*overrides: str) -> SWIFT:
-    method: SWIFT = method_of(compose(["method=swift", "method.beta=0", *overrides])["method"])(layers=12)
+    method: SWIFT = compose(["method=swift", "method.beta=0", *overrides]).method.factory()(layers=12)
     return method
 
 
 @pytest.fixture(scope="module")
 def prompts() -> tuple[LM, list[Prompt]]:
-    plain = compose(["dataset=mini-summary", "dataset.max_new_tokens=64"])
-    lm, tokenizer = load_model(plain["model"], plain["engine"])
-    return lm, prepare(lm, tokenizer, rows_of(plain["dataset"], 4), plain["dataset"])
+    config = compose(["dataset=mini-summary", "dataset.max_new_tokens=64"])
+    lm, tokenizer = load_model(config.model, config.engine)
+    return lm, prepare(lm, tokenizer, config.dataset.rows(4), config.dataset)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_the_first_set_is_spread_evenly(layers: int, ends: bool) -> None:
 def test_only_a_candidate_ends_the_search(decode: Decode) -> None:
     method = make("method.window=16", "method.ratio=0.6", "method.max_score=0.95")
     decode(method, last=1)
-    first, scores = method.trace()["best"][0], [score for _, score in method.tried]
+    first, scores = method.log["best"][0], [score for _, score in method.tried]
     assert scores[0] < 0.95 < first and len(scores) > 1  # the first set exceeds it, the first candidate does not
     decode(method, first=1)
     scores = [score for _, score in method.tried]

@@ -1,20 +1,22 @@
 """Sparsified weights: scores and masks by hand, what pruning leaves of the embedded model, and a lossless run with it."""
 
+import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import random_model
 
-from skipbench import cells
+from skipbench.bench.load import load_model
 from skipbench.bench.memory import check_memory
-from skipbench.bench.run import load_model
-from skipbench.compose import calibration_of, compose, rows_of
+from skipbench.config.compose import compose
+from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.cell import header, resolve_cell, run_cell
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
-from skipbench.lm.wanda import Pattern, kept, linears, parse_sparsity, prune, scores
+from skipbench.lm.rows import TokenRows
+from skipbench.models.sparsity import Pattern, kept, linears, parse_sparsity, prune, scores
+from skipbench.runs.store import load_run
 
 TEXTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8], []]
 
@@ -38,7 +40,7 @@ def test_equal_scores_leave_exactly_as_many() -> None:
     ("text", "ratio", "group"), [("wanda-0.3", 0.3, None), ("wanda-2:4", 0.5, 4), ("wanda-1:8", 0.875, 8)]
 )
 def test_every_matrix_of_every_layer_is_pruned(text: str, ratio: float, group: int | None) -> None:
-    dense, lm = random_model("llama"), LM(random_model("llama"), "modules")
+    dense, lm = random_model("llama"), LM(random_model("llama"), "reference")
     pattern = parse_sparsity(text)
     assert pattern is not None
     prune(lm, TEXTS, pattern)
@@ -53,13 +55,13 @@ def test_every_matrix_of_every_layer_is_pruned(text: str, ratio: float, group: i
 
 
 def test_a_layer_is_calibrated_behind_the_pruned_ones() -> None:
-    lm, reference = LM(random_model("qwen3"), "modules"), LM(random_model("qwen3"), "modules")
+    lm, reference = LM(random_model("qwen3"), "reference"), LM(random_model("qwen3"), "reference")
     prune(lm, TEXTS, Pattern(0.5))
     # By hand: the inputs of the last layer's queries, through the layers before as they are after pruning.
     rows = []
     with torch.inference_mode():
         for ids in TEXTS[:2]:
-            hidden = lm.run(lm.embed(ids), Span.chain(0, len(ids)), last=2 * (lm.layers - 1))
+            hidden = lm.run(lm.embed(ids), TokenRows.chain(0, len(ids)), last=2 * (lm.layers - 1))
             rows.append(lm.model.model.layers[-1].input_layernorm(hidden))
     norms = torch.cat(rows).square().sum(0).sqrt()
     dense = reference.model.model.layers[-1].self_attn.q_proj.weight
@@ -68,22 +70,22 @@ def test_a_layer_is_calibrated_behind_the_pruned_ones() -> None:
 
 
 def tiny(*overrides: str) -> tuple[LM, list[list[int]]]:
-    plain = compose(["dataset=mini-stories", "model.calibration.rows=8", *overrides])
-    lm, tokenizer = load_model(plain["model"], plain["engine"], calibration_of(plain))
+    config = compose(["dataset=mini-stories", "model.calibration.rows=8", *overrides])
+    lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
     lm.allocate(400)
-    return lm, [tokenizer.encode(row.prompt) for row in rows_of(plain["dataset"], 4)]
+    return lm, [tokenizer.encode(row.prompt) for row in config.dataset.rows(4)]
 
 
 def logits(lm: LM, texts: list[list[int]]) -> torch.Tensor:
     with torch.inference_mode():
-        return torch.cat([lm.logits(ids, Span.chain(0, len(ids))) for ids in texts])
+        return torch.cat([lm.logits(ids, TokenRows.chain(0, len(ids))) for ids in texts])
 
 
 def test_wanda_keeps_the_outputs_closer_than_chance() -> None:
     dense, texts = tiny()
     wanda, _ = tiny("model.sparsity=wanda-0.5")
-    assert wanda.engine.name == "lean"
-    chance, _ = tiny("engine=modules")
+    assert wanda.engine.name == "fused"
+    chance, _ = tiny("engine=reference")
     generator = torch.Generator().manual_seed(0)
     for layer in chance.model.model.layers:
         for linear in linears(layer):
@@ -98,12 +100,12 @@ def test_wanda_keeps_the_outputs_closer_than_chance() -> None:
 
 
 def test_engines_agree_on_a_sparsified_model() -> None:
-    lean, texts = tiny("model.sparsity=wanda-2:4")
-    modules, _ = tiny("model.sparsity=wanda-2:4", "engine=modules")
-    torch.testing.assert_close(logits(lean, texts), logits(modules, texts), rtol=1e-4, atol=1e-4)
+    fused, texts = tiny("model.sparsity=wanda-2:4")
+    reference, _ = tiny("model.sparsity=wanda-2:4", "engine=reference")
+    torch.testing.assert_close(logits(fused, texts), logits(reference, texts), rtol=1e-4, atol=1e-4)
 
 
-def settings(results: Path, *overrides: str) -> dict[str, Any]:
+def settings(results: Path, *overrides: str) -> RunConfig:
     given = ["method=self-sd", "dataset=mini-stories", "limit=2", "dataset.max_new_tokens=24", f"results={results}"]
     return compose([*given, *overrides])
 
@@ -112,17 +114,14 @@ def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
     names = set()
     for words in (["wanda-4:8"], ["none"], ["wanda-4:8", "4"], ["none", "4"]):
         more = [f"model.calibration.rows={words[1]}"] if len(words) > 1 else []
-        names.add(cells.finish(settings(tmp_path, f"model.sparsity={words[0]}", *more))[1])
+        names.add(resolve_cell(settings(tmp_path, f"model.sparsity={words[0]}", *more)).folder)
     assert len(names) == 3  # a dense model is not calibrated
-    plain = settings(tmp_path, "model.sparsity=wanda-4:8", "model.calibration.rows=8")
-    assert cells.cell(plain)
-    settled, folder = cells.finish(plain)
-    from skipbench.runs.store import load_run
-
-    state = load_run(folder)
+    config = settings(tmp_path, "model.sparsity=wanda-4:8", "model.calibration.rows=8")
+    assert run_cell(config)
+    state = load_run(resolve_cell(config).folder)
     assert state["metrics"]["lossless"]["identical"] == 2
     assert len(state["provenance"]["calibration_sha256"]) == 64
-    assert cells.header(settled, state["provenance"])["sparsity"] == "wanda-4:8"
+    assert header(config.record(), state["provenance"])["sparsity"] == "wanda-4:8"
 
 
 @pytest.mark.parametrize(
@@ -139,20 +138,21 @@ def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused(overrides: list[str], says: str, tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match=says):
-        cells.cell(settings(tmp_path, *overrides))
+        run_cell(settings(tmp_path, *overrides))
 
 
 def test_pruning_needs_the_modules_and_texts() -> None:
-    with pytest.raises(SkipbenchError, match="engine=lean"):
-        prune(LM(random_model("llama"), "lean"), TEXTS, Pattern(0.5))
+    with pytest.raises(SkipbenchError, match="engine=fused"):
+        prune(LM(random_model("llama"), "fused"), TEXTS, Pattern(0.5))
     with pytest.raises(SkipbenchError, match=r"model\.calibration\.rows"):
-        prune(LM(random_model("llama"), "modules"), [[]], Pattern(0.5))
+        prune(LM(random_model("llama"), "reference"), [[]], Pattern(0.5))
 
 
 def test_memory_counts_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = compose(["model=llama2-13b", "model.sparsity=wanda-2:4", "model.device=cpu"])["model"]
+    words = ["model=llama2-13b", "model.sparsity=wanda-2:4", "model.device=cpu", "dataset.max_new_tokens=16"]
+    config = compose(words)
     weights = 13_015_864_320 * 2
     monkeypatch.setattr("skipbench.bench.memory.host_free_bytes", lambda: weights + (3 << 30))
     with pytest.raises(NotHereError, match=r"float16, wanda-2:4\).*or 2\.5 GiB for model\.calibration"):
-        check_memory(model, 16, [], {})
-    check_memory(model | {"sparsity": "none"}, 16, [], {})
+        check_memory(config.model, config.dataset, [])
+    check_memory(dataclasses.replace(config.model, sparsity="none"), config.dataset, [])

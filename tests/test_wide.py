@@ -15,14 +15,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from skipbench import cells
 from skipbench.bench import cell
 from skipbench.bench.cell import TIE_ULPS, _compare
-from skipbench.compose import compose
-from skipbench.lm import wide
+from skipbench.config.compose import compose
+from skipbench.experiments.cell import run_cell
+from skipbench.lm import float32 as wide
+from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
-from skipbench.lm.wide import wide_logits
+from skipbench.lm.rows import TokenRows
 from skipbench.report.cell import exceptions, main_cells
 from skipbench.runs.record import Arm, Seconds
 from skipbench.runs.store import load_run, read_samples
@@ -31,22 +31,22 @@ TEXT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("engine", ["modules", "lean"])
+@pytest.mark.parametrize("engine", ["reference", "fused"])
 @torch.inference_mode()
 def test_they_are_the_models_own_in_float32(family: str, engine: str) -> None:
     lm = random_lm(family, engine)
-    torch.testing.assert_close(wide_logits(lm.model, TEXT), lm.prefill(TEXT)[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(float32_logits(lm.model, TEXT), lm.prefill(TEXT)[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()
 def test_of_bfloat16_they_are_the_same_weights_without_its_rounding(family: str) -> None:
     rounded = random_model(family).to(torch.bfloat16)
-    exact = LM(random_model(family).to(torch.bfloat16).float(), "modules")
+    exact = LM(random_model(family).to(torch.bfloat16).float(), "reference")
     exact.allocate(64)
-    lm = LM(rounded, "lean")  # whose weights may be packed
+    lm = LM(rounded, "fused")  # whose weights may be packed
     lm.allocate(64)
-    found = wide_logits(lm.model, TEXT)
+    found = float32_logits(lm.model, TEXT)
     assert found is not None and found.dtype == torch.float32
     wanted = exact.prefill(TEXT)[0]
     torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2 * float(wanted.abs().max()))
@@ -60,9 +60,9 @@ def arm(tokens: list[int]) -> Arm:
 
 @torch.inference_mode()
 def test_a_gap_within_two_ulp_is_a_tie_and_a_wider_one_a_divergence() -> None:
-    lm = LM(random_model("llama").to(torch.bfloat16), "lean")
+    lm = LM(random_model("llama").to(torch.bfloat16), "fused")
     lm.allocate(64)
-    logits = wide_logits(lm.model, TEXT)
+    logits = float32_logits(lm.model, TEXT)
     assert logits is not None
     order = logits.argsort(descending=True).tolist()
     ulp = torch.finfo(torch.bfloat16).eps * float(logits.abs().max())
@@ -125,7 +125,7 @@ def test_memory_at_16k_tokens_and_64_heads() -> None:
     with FakeTensorMode(), torch.no_grad():
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         with Peak() as whole:
-            wide_logits(model, [1] * 16384)
+            float32_logits(model, [1] * 16384)
         assert 2**30 < whole.most < 2**31  # at least the weights of one projection, and the hidden states
         last, cached = torch.empty(wide.CHUNK, 64, 128), torch.empty(16384, 8, 128)
         with sdpa_kernel(SDPBackend.MATH), Peak() as held:  # as a GPU does whose other kernels refuse
@@ -137,28 +137,28 @@ def test_memory_at_16k_tokens_and_64_heads() -> None:
 def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(family)
     with torch.inference_mode():
-        whole = wide_logits(model, TEXT)
+        whole = float32_logits(model, TEXT)
         monkeypatch.setattr(wide, "CHUNK", 5)
         monkeypatch.setattr(wide, "SCORES", 2 * 4 * len(TEXT))  # two rows of 4 heads
-        torch.testing.assert_close(wide_logits(model, TEXT), whole, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(float32_logits(model, TEXT), whole, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_mask_meets_grouped_heads(family: str) -> None:
     """On a GPU only the kernel that holds all scores and copies of all keys takes both."""
     model = random_model(family)
-    lm = LM(model, "lean")
+    lm = LM(model, "fused")
     lm.allocate(64)
     storage = {rows.untyped_storage().data_ptr() for rows in lm.cache.rows}
     with torch.inference_mode(), Calls() as calls:
         lm.prefill(TEXT)
         prefilled = len(calls.found)
-        lm.logits([3, 4, 5], Span.chain(len(TEXT), 3).verified())
-        lm.logits([3, 4, 5], Span.tree(len(TEXT), (-1, 0, 0)).verified())
+        lm.logits([3, 4, 5], TokenRows.chain(len(TEXT), 3).verified())
+        lm.logits([3, 4, 5], TokenRows.tree(len(TEXT), (-1, 0, 0)).verified())
         verified = calls.found[prefilled:]
         assert all(key.untyped_storage().data_ptr() in storage for (_, key, *_), _ in verified)  # not copied
         assert len(verified) == 2 * lm.layers
-        wide_logits(model, TEXT)
+        float32_logits(model, TEXT)
     for args, more in calls.found:
         assert len(args) < 4 or args[3] is None or not more.get("enable_gqa"), "a mask and grouped heads"
 
@@ -184,9 +184,9 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
         return arm
 
     monkeypatch.setattr(cell, "_decode", bent)
-    monkeypatch.setattr(cell, "wide_logits", scored)
+    monkeypatch.setattr(cell, "float32_logits", scored)
     settings = ["method=uniform", "limit=2", "engine.warmup=0", "dataset.max_new_tokens=8", f"results={tmp_path}"]
-    assert cells.cell(compose(settings))
+    assert run_cell(compose(settings))
     (folder,) = (path.parent for path in tmp_path.rglob("samples.jsonl"))
     run, samples = load_run(folder), read_samples(folder / "samples.jsonl")
     assert run["status"]["state"] == "done"

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from skipbench.bench.prompts import Prompt
 from skipbench.decode.loop import NotFinite, generate
-from skipbench.decode.method import Method
+from skipbench.decode.method import Method, load_state_dict, log_of, skip_text, state_dict
 from skipbench.decode.sampling import Sampler
+from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
-from skipbench.lm.wide import wide_logits
 from skipbench.methods.vanilla import Vanilla
 from skipbench.runs.completions import Completion
 from skipbench.runs.record import Arm, Divergence, Lossless, Sample, Seconds
-from skipbench.runs.stop import unbroken
+from skipbench.runs.signals import defer_signals
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
 
@@ -52,15 +52,15 @@ def run_cell(
 ) -> list[Sample]:
     """Decodes what `store` does not hold yet, appends one record a prompt, and returns all records.
 
-    Which arm goes first is balanced in blocks of two prompts (`arm_order`). A method that carries state across prompts goes on
-    from the state in the last record. A later turn of a conversation comes after vanilla's answer to the turn before it, for both
-    arms.
+    Which arm goes first is balanced in blocks of two prompts (`arm_order`). A method that carries
+    state across prompts goes on from the state in the last record. A later turn of a conversation
+    comes after vanilla's answer to the turn before it, for both arms.
     """
     samples = store.samples()
     done = {s.index for s in samples}
     missing = [i for i in range(len(prompts)) if i not in done]
     if samples:
-        method.resume(samples[-1].carry)
+        load_state_dict(method, samples[-1].carry)
     followed = {prompt.row.after for prompt in prompts}
     answers = {s.id: _answer(tokenizer, s) for s in samples if s.id in followed}
     ready = [i for i in missing if prompts[i].row.after is None or prompts[i].row.after in answers]
@@ -68,7 +68,7 @@ def run_cell(
         for arm in (Vanilla(), copy.deepcopy(method)):
             _decode(lm, arm, prompts[index].following(answers), index, settings)
     for index in missing:
-        with unbroken():  # a signal waits: both arms of a prompt are measured and written, or neither is
+        with defer_signals():  # a signal waits: both arms of a prompt are measured and written, or neither is
             order = arm_order(settings.seed, store.folder.name, index)
             sample, completion = _pair(lm, tokenizer, method, prompts[index].following(answers), index, settings, order)
             store.append(sample, completion)
@@ -85,9 +85,9 @@ def _answer(tokenizer: Any, sample: Sample) -> str:
 
 
 def arm_order(seed: int, cell: str, index: int) -> list[str]:
-    """Order of the arms at a prompt, drawn for each block of two prompts of a cell; the second prompt reverses the first's.
+    """Order of the arms at a prompt: drawn per block of two prompts, reversed at the second.
 
-    Depends on nothing else, so a run that goes on after a stop keeps it.
+    Depends on the arguments alone, so a run that goes on after a stop keeps it.
     """
     order = ["method", "vanilla"]
     random.Random(f"{seed}/{cell}/{index // 2}").shuffle(order)
@@ -118,11 +118,11 @@ def _pair(
         method=ours,
         lossless=kind,
         divergence=divergence,
-        skip=method.skip_text(),
+        skip=skip_text(method),
         score=scores if scores["vanilla"] else {},
         groups=prompt.row.groups | ({"prompt": "cut"} if prompt.cut else {}),
-        carry=method.carry(),
-        trace=method.trace(),
+        carry=state_dict(method),
+        trace=log_of(method),
     )
     row = prompt.row
     return sample, Completion(index, row.id, row.prompt, row.reference, texts["vanilla"], texts["method"])
@@ -148,7 +148,7 @@ def looped(tokens: list[int]) -> bool:
 @torch.inference_mode()
 def _scored(lm: LM, tokens: list[int]) -> Tensor:
     """Logits [V] behind `tokens`: in float32 arithmetic, which does not share the rounding that parted the outputs."""
-    logits = wide_logits(lm.model, tokens)
+    logits = float32_logits(lm.model, tokens)
     return lm.prefill(tokens)[0].float() if logits is None else logits
 
 

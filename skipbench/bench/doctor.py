@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from skipbench.bench.memory import Facts, fitting, gpu_lines
+from skipbench.bench.memory import Models, fitting, gpu_lines
 from skipbench.errors import SkipbenchError
-from skipbench.lm.load import load
+from skipbench.models.load import load
 from skipbench.scoring.sandbox import isolation
 
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
@@ -21,7 +21,7 @@ MODEL_TOKENS = 2048  # prompt and output for which the models' memory is said
 EXTRAS = {"accelerate": "big", "bitsandbytes": "quant", "hydra_plugins.hydra_submitit_launcher": "slurm"}
 
 
-def findings(results: Path, models: Facts) -> list[str]:
+def findings(results: Path, models: Models) -> list[str]:
     """Lines that begin with `ok`, `note` or `missing`; `models` are those to say where they fit."""
     memory = _memory()
     lines = [f"ok       Python {platform.python_version()}, torch {torch.__version__}"]
@@ -95,7 +95,7 @@ def _hub_cache() -> Path:
     return Path(os.environ.get("HF_HOME", cache)).expanduser() / "hub"
 
 
-def _devices(memory: int, models: Facts) -> list[str]:
+def _devices(memory: int, models: Models) -> list[str]:
     if torch.cuda.is_available():
         properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
         lines = [f"ok       CUDA device {p.name}: {_fits(p.total_memory, models)}" for p in properties]
@@ -104,7 +104,7 @@ def _devices(memory: int, models: Facts) -> list[str]:
     return [f"missing  no CUDA device: runs are on the CPU, where {_fits(memory, models)}"]
 
 
-def _fits(total_bytes: int, models: Facts) -> str:
+def _fits(total_bytes: int, models: Models) -> str:
     names = ", ".join(fitting(models, total_bytes, MODEL_TOKENS)) or "none of conf/model"
     return f"{total_bytes / 2**30:.0f} GiB hold, with {MODEL_TOKENS} tokens: {names}"
 

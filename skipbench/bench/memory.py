@@ -1,5 +1,6 @@
 """Whether a model fits, before anything of it is loaded: bytes of its weights and cache against what the device has."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import torch
 
 from skipbench.bench.prompts import SCRATCH_ROWS
+from skipbench.config.architecture import BYTES
+from skipbench.config.catalog import known_models
+from skipbench.config.model import Dtype, Model, Quantization
+from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import Row
 from skipbench.errors import NotHereError
-from skipbench.lm.shape import BYTES, Shape
 
 GIB = 2**30
 ROOM = GIB  # beside weights and cache: activations, logits, the CUDA context
@@ -18,15 +22,15 @@ TEXT_PER_TOKEN = 4  # characters; English text under the papers' tokenizers has 
 GPUS = {"A100 40 GB": 39 * GIB, "A6000": 47 * GIB, "A100 80 GB, A800, H100": 79 * GIB, "H200": 139 * GIB}
 """Usable bytes of the papers' GPU classes, smallest first."""
 
-Facts = Mapping[str, Mapping[str, Any]]
-"""By name of a model: `architecture` (arguments of `Shape`), `dtype`, `quantization`."""
+Models = Mapping[str, Model]
+"""Models of known sizes, by name."""
 
 
-def needed_bytes(model: Mapping[str, Any], tokens: int) -> tuple[int, int]:
+def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:
     """Bytes of weights, and of the cache of `tokens` tokens with the rows for drafts behind them."""
-    shape = Shape(**model["architecture"])
-    cache = shape.cache_bytes(model["dtype"], tokens + SCRATCH_ROWS)
-    return shape.weight_bytes(model["dtype"], model["quantization"]), cache
+    assert model.architecture is not None
+    cache = model.architecture.cache_bytes(model.dtype, tokens + SCRATCH_ROWS)
+    return model.architecture.weight_bytes(model.dtype, model.quantization), cache
 
 
 def longest(rows: Sequence[Row], max_new_tokens: int, context: int) -> int:
@@ -35,13 +39,13 @@ def longest(rows: Sequence[Row], max_new_tokens: int, context: int) -> int:
     return min(prompt + max_new_tokens, context)
 
 
-def fitting(models: Facts, memory: int, tokens: int) -> list[str]:
+def fitting(models: Models, memory: int, tokens: int) -> list[str]:
     """Names of the models that fit into `memory` bytes at that length, smallest first."""
     sizes = {name: sum(needed_bytes(model, tokens)) + ROOM for name, model in models.items()}
     return sorted((n for n in sizes if sizes[n] <= memory), key=lambda n: (sizes[n], n))
 
 
-def gpus_needed(model: Mapping[str, Any], dataset: Mapping[str, Any], each: int) -> int:
+def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
     """GPUs of `each` usable bytes for a cell, before its dataset is read; 1 for a model on the CPU or of unknown size.
 
     Prompts are taken to fill `dataset.context`, or to have `PROMPT_TOKENS`.
@@ -49,35 +53,35 @@ def gpus_needed(model: Mapping[str, Any], dataset: Mapping[str, Any], each: int)
     Raises:
         NotHereError: such a GPU holds no layer of the model.
     """
-    if model["architecture"] is None or model["device"] == "cpu":
+    if model.architecture is None or model.device == "cpu":
         return 1
-    tokens = _context(model, dataset["context"])
-    if dataset["context"] is None:
-        tokens = min(PROMPT_TOKENS + int(dataset["max_new_tokens"]), tokens)
+    tokens = _context(model, dataset.context)
+    if dataset.context is None:
+        tokens = min(PROMPT_TOKENS + dataset.max_new_tokens, tokens)
     return _gpus(model, tokens, each)
 
 
-def _gpus(model: Mapping[str, Any], tokens: int, each: int) -> int:
-    """GPUs that hold weights and what comes beside them; a layer lies whole on one of several GPUs, so one may stay half empty."""
+def _gpus(model: Model, tokens: int, each: int) -> int:
+    """GPUs that hold weights and cache; a layer lies whole on one of several GPUs, so one may stay half empty."""
+    assert model.architecture is not None
     weights, cache = needed_bytes(model, tokens)
     total = weights + max(cache, _calibration_bytes(model))
     if total + ROOM <= each:
         return 1
-    usable: int = each - ROOM - weights // model["architecture"]["layers"]
+    usable = each - ROOM - weights // model.architecture.layers
     if usable <= 0:
-        raise NotHereError(f"a GPU of {_gib(each)} holds no layer of {model['name']!r} and {_gib(ROOM)} for the rest")
+        raise NotHereError(f"a GPU of {_gib(each)} holds no layer of {model.name!r} and {_gib(ROOM)} for the rest")
     return max(2, -(-total // usable))
 
 
-def _context(model: Mapping[str, Any], cut: int | None) -> int:
+def _context(model: Model, cut: int | None) -> int:
     """Tokens that prompt and output have together: the model's context, or the dataset's where it is cut shorter."""
-    context = int(model["architecture"]["context"])
+    assert model.architecture is not None
+    context = model.architecture.context
     return context if cut is None else min(cut, context)
 
 
-def check_memory(
-    model: dict[str, Any], max_new_tokens: int, rows: Sequence[Row], models: Facts, context: int | None = None
-) -> None:
+def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> None:
     """Refuses a model of known sizes that does not fit its device.
 
     Args:
@@ -86,54 +90,55 @@ def check_memory(
     Raises:
         NotHereError: weights, cache and room are more than is free, with the numbers and the models that would fit.
     """
-    if model["architecture"] is None:
+    if model.architecture is None:
         return
-    free = free_bytes(model["device"])
+    free = free_bytes(model.device)
     if free is None:
         return
-    tokens = longest(rows, max_new_tokens, _context(model, context))
+    tokens = longest(rows, dataset.max_new_tokens, _context(model, dataset.context))
     weights, cache = needed_bytes(model, tokens)
-    pruned = model.get("sparsity", "none") != "none"
+    pruned = model.sparsity != "none"
     texts = _calibration_bytes(model)
     rest = max(cache, texts)  # the texts go before the run's cache comes
     if weights + rest + ROOM <= free:
         return
-    kinds = [model["dtype"], *(k for k in (model["quantization"], model.get("sparsity", "none")) if k != "none")]
+    kinds = [model.dtype, *(k for k in (model.quantization, model.sparsity) if k != "none")]
     calibration = f" (or {_gib(texts)} for model.calibration before)" if pruned else ""
     raise NotHereError(
-        f"model {model['name']!r} needs {_gib(weights + rest + ROOM)} on {model['device']}: weights {_gib(weights)} "
+        f"model {model.name!r} needs {_gib(weights + rest + ROOM)} on {model.device}: weights {_gib(weights)} "
         f"({', '.join(kinds)}), cache {_gib(cache)} for about {tokens} tokens{calibration}, "
         f"{_gib(ROOM)} for the rest; {_gib(free)} are free. "
-        f"Would fit: {', '.join(fitting(models, free, tokens)) or 'none of conf/model'}"
-        + (". Several GPUs are used with model.device=auto" if model["device"].startswith("cuda") else "")
+        f"Would fit: {', '.join(fitting(known_models(), free, tokens)) or 'none of conf/model'}"
+        + (". Several GPUs are used with model.device=auto" if model.device.startswith("cuda") else "")
     )
 
 
-def _calibration_bytes(model: Mapping[str, Any]) -> int:
+def _calibration_bytes(model: Model) -> int:
     """Hidden states of all calibration texts, which Wanda takes through the layers together; zeros in weights save nothing."""
-    if model.get("sparsity", "none") == "none":
+    if model.sparsity == "none":
         return 0
-    tokens = min(model["calibration"]["tokens"], model["architecture"]["context"])
-    bytes_each = Shape(**model["architecture"]).hidden * BYTES[model["dtype"]]
-    return int(model["calibration"]["rows"] * tokens * bytes_each)
+    assert model.architecture is not None
+    tokens = min(model.calibration.tokens, model.architecture.context)
+    bytes_each = model.architecture.hidden * BYTES[model.dtype]
+    return int(model.calibration.rows * tokens * bytes_each)
 
 
-def out_of_memory(error: Exception, model: Mapping[str, Any], max_new_tokens: int, models: Facts) -> str | None:
+def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | None:
     """What a cell that ran out of memory needs at least, and smaller settings; `None` for an error of another kind."""
     words = ("can't allocate memory", "out of memory")
     if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(w in str(error) for w in words):
         return None
     told = f"out of memory ({type(error).__name__}{': ' if str(error) else ''}{str(error).partition(chr(10))[0]})"
-    if model["architecture"] is None:
+    if model.architecture is None:
         return f"{told}; give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
     need = sum(needed_bytes(model, max_new_tokens)) + ROOM
-    changes: list[dict[str, str]] = [{"quantization": "int8"}] if model["device"].startswith("cuda") else []
-    changes += [{"dtype": "bfloat16"}] if model["dtype"] == "float32" else []
-    smaller = [(sum(needed_bytes({**model, **c}, max_new_tokens)) + ROOM, c) for c in changes]
+    changes: list[dict[str, Any]] = [{"quantization": Quantization.int8}] if model.device.startswith("cuda") else []
+    changes += [{"dtype": Dtype.bfloat16}] if model.dtype == "float32" else []
+    smaller = [(sum(needed_bytes(dataclasses.replace(model, **c), max_new_tokens)) + ROOM, c) for c in changes]
     told_smaller = [f"model.{k}={v} ({_gib(size)})" for size, c in smaller if size < need for k, v in c.items()]
-    told_smaller += [f"model={name}" for name in fitting(models, need - 1, max_new_tokens)[-1:]]
+    told_smaller += [f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]]
     return (
-        f"{told}; model {model['name']!r} needs {_gib(need)}, more for long prompts. "
+        f"{told}; model {model.name!r} needs {_gib(need)}, more for long prompts. "
         f"Next smaller: {', '.join(told_smaller) or 'no model of conf/model'}; or give the job more (hardware.memory=)"
     )
 
@@ -171,7 +176,7 @@ def host_free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     return free
 
 
-def gpu_lines(models: Facts, tokens: int) -> list[str]:
+def gpu_lines(models: Models, tokens: int) -> list[str]:
     """For every GPU class what fits on it that did not on the one before, then how many GPUs of 80 GB the others take."""
     lines, seen = [], set[str]()
     for gpu, memory in GPUS.items():
@@ -186,10 +191,11 @@ def gpu_lines(models: Facts, tokens: int) -> list[str]:
     return lines
 
 
-def size_text(model: Mapping[str, Any]) -> str:
+def size_text(model: Model) -> str:
     """Parameters, layers and bytes of a model in a line."""
-    shape = Shape(**model["architecture"])
-    kind = model["dtype"] if model["quantization"] == "none" else model["quantization"]
+    shape = model.architecture
+    assert shape is not None
+    kind: str = model.dtype if model.quantization == "none" else model.quantization
     return (
         f"{shape.parameters / 1e9:.2f}e9 parameters, {shape.layers} layers, {_gib(needed_bytes(model, 0)[0])} in {kind}"
     )

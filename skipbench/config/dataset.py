@@ -1,13 +1,13 @@
 """Schemas of `conf/dataset`."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from omegaconf import II, MISSING
 
 
-class Truncate(Enum):
+class Truncate(StrEnum):
     """What happens to a prompt that does not fit: `refuse` it, cut its `left` end off, or its `end` but for `keep`."""
 
     refuse = "refuse"
@@ -15,7 +15,7 @@ class Truncate(Enum):
     end = "end"
 
 
-class Chat(Enum):
+class Chat(StrEnum):
     """The form of a prompt: plain text (`none`), the tokenizer's chat `template`, or `vicuna`'s as text."""
 
     none = "none"
@@ -23,44 +23,62 @@ class Chat(Enum):
     vicuna = "vicuna"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Dataset:
     _target_: str = MISSING
     name: str = MISSING
+    """Its name in records and tables."""
     scorer: str = "none"
+    """How completions are scored: rouge, bleu, exact match, pass@k, or none."""
     max_new_tokens: int = 128
+    """Most tokens to decode per prompt."""
     truncate: Truncate = Truncate.refuse
+    """What happens to a prompt that does not fit."""
     keep: Any = 0
     """With `truncate=end`: how many tokens at the end stay, or the text that they are counted of."""
     reserve: int = 0
+    """Tokens of the context left free, such as for the rows of a tree."""
     context: int | None = None
     """Tokens that prompt, output and `reserve` share, if fewer than the model's context."""
     chat: Chat = Chat.none
+    """The form of a prompt."""
     thinking: bool | None = None
     """Passed to a chat template that knows `enable_thinking`."""
     seed: int = 0
+    """Seed by which rows and shots are drawn."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class MiniDataset(Dataset):
     _target_: str = "skipbench.data.datasets.mini"
     family: str = MISSING
+    """Which generator: mini-stories, mini-math, mini-code or mini-summary."""
     size: int = 300
+    """Rows to generate."""
     bodies: str | None = None
+    """Fingerprints of the answers that the model was trained on (.npy); rows get the label seen or unseen."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class HubDataset(Dataset):
     """A dataset of the papers. What differs from paper to paper stands in `variants`, and `prompt` chooses one of them."""
 
     hub: str = MISSING
+    """Hub id."""
     config: str | None = None
+    """Configuration of the hub dataset."""
     split: str = "test"
+    """Split that rows come from."""
     revision: str = MISSING
+    """Pinned commit of the hub dataset."""
     columns: dict[str, str] = MISSING
+    """What the dataset's columns are called here."""
     path: str | None = None
+    """A local file in the hub's columns instead of the hub: jsonl or parquet."""
     prompt: str = MISSING
+    """Wording, shots, sample and length as one paper has them; HumanEval: plain, swift or self-sd."""
     variants: dict[str, dict[str, Any]] = MISSING
+    """By name: the values of the keys below as one paper has them."""
     scorer: str = II("variant:scorer,none")
     max_new_tokens: int = II("variant:max_new_tokens")
     truncate: Truncate = II("variant:truncate,refuse")
@@ -70,31 +88,42 @@ class HubDataset(Dataset):
     chat: Chat = II("variant:chat,none")
     thinking: bool | None = II("variant:thinking,null")
     size: int | None = II("variant:size,null")
+    """Rows to draw; null takes all."""
     seed: int = II("variant:seed,0")
     shuffle: bool = II("variant:shuffle,true")
+    """Draws rows at random instead of in the order of the file."""
     shots: int = II("variant:shots,0")
+    """Solved examples before each prompt."""
     shots_split: str = "train"
     """Where shots come from, and the prompts of a search; the same as `split` where there is no other."""
     shots_path: str | None = None
+    """A local file for the shots."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class TinyStories(HubDataset):
     _target_: str = "skipbench.data.datasets.tinystories"
     prefix_words: int = 30
+    """Words of a story that are the prompt."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Stream(Dataset):
     _target_: str = "skipbench.data.datasets.stream"
     size: int = 500
+    """Rows per task."""
     parts: dict[str, Any] = MISSING
+    """The datasets of the tasks, in order."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class HumanEval(Dataset):
     _target_: str = "skipbench.data.humaneval.humaneval"
     prompt: str = "plain"
+    """Wording, shots, sample and length as one paper has them; HumanEval: plain, swift or self-sd."""
     size: int | None = None
+    """Tasks; null takes all."""
     shuffle: bool = False
+    """Draws rows at random instead of in the order of the file."""
     samples_per_task: int = 1
+    """Completions per task; 10 for pass@10."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 
-@dataclass
+@dataclass(frozen=True)
 class Hardware:
     """A device: rates from the maker's datasheet; those that are missing are measured."""
 
@@ -18,15 +18,20 @@ class Hardware:
     """Floating-point operations/s of dense matrix products, by dtype."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Slurm:
     """A cluster; no run's hash depends on it. A key that is null is left to the cluster's own default."""
 
     name: str = "slurm"
+    """Its name in messages."""
     partition: str | None = None
+    """sbatch --partition."""
     account: str | None = None
+    """sbatch --account."""
     qos: str | None = None
+    """sbatch --qos."""
     constraint: str | None = None
+    """sbatch --constraint."""
     gpu: str | None = None
     """Slurm's name of a GPU type; null takes any."""
     gpus: int | None = 0
@@ -34,9 +39,13 @@ class Slurm:
     gpu_memory_gib: float | None = None
     """What a process can use of the memory of one GPU."""
     cpus: int = 1
+    """CPUs per cell."""
     memory: str | None = None
+    """sbatch --mem, such as 120G."""
     time: str | None = None
+    """Time limit per cell, as sbatch --time."""
     exclusive: bool = False
+    """Takes whole nodes, so that neighbours do not disturb timings."""
     parallel: int | None = None
     """How many cells of an array run at once."""
     requeues: int = 3
@@ -53,11 +62,12 @@ class Slurm:
     """The interpreter on the nodes; null takes the one that submits."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Local:
     """This machine, as a queue of cells."""
 
     name: str = "local"
+    """Its name in messages."""
     workers: int | None = None
     """Cells at once; null: as many as the GPUs allow, or one without GPUs, where several disturb each other's timings."""
     gpus: int | None = None

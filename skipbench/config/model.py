@@ -1,13 +1,17 @@
 """Schemas of `conf/model`."""
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
 
+from skipbench.config.architecture import Shape
+from skipbench.errors import SkipbenchError
 
-class Dtype(Enum):
+
+class Dtype(StrEnum):
     """Precision of weights and cache."""
 
     float32 = "float32"
@@ -15,7 +19,7 @@ class Dtype(Enum):
     float16 = "float16"
 
 
-class Quantization(Enum):
+class Quantization(StrEnum):
     """Weights in fewer bits than `dtype`, through bitsandbytes."""
 
     none = "none"
@@ -24,7 +28,7 @@ class Quantization(Enum):
     nf4 = "nf4"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Calibration:
     """Texts by which `sparsity` weighs the inputs: at most so many rows of the run's dataset, each cut behind so many tokens.
 
@@ -33,48 +37,46 @@ class Calibration:
     """
 
     rows: int = 128
+    """Most rows of the dataset."""
     tokens: int = 2048
+    """Tokens per row."""
 
 
-@dataclass
-class Architecture:
-    """Sizes of a checkpoint as its own config.json has them; loading compares the two."""
-
-    layers: int = MISSING
-    hidden: int = MISSING
-    heads: int = MISSING
-    kv_heads: int = MISSING
-    intermediate: int = MISSING
-    vocab: int = MISSING
-    context: int = MISSING
-    head_dim: int | None = None
-    tied: bool = False
-    family: str = "llama"
-
-
-@dataclass
+@dataclass(frozen=True)
 class Model:
     name: str = MISSING
+    """Its name in records and tables."""
     path: str = MISSING
+    """A folder with a Hugging Face checkpoint, or a hub id."""
     revision: str | None = None
+    """Commit, branch or tag of the hub repository."""
     dtype: Dtype = Dtype.float32
+    """Precision of weights and of the cache."""
     device: str = "cpu"
+    """cpu, cuda, cuda:N, or auto to spread the layers over several devices (extra `big`)."""
     allow_pickle: bool = False
+    """Also loads .bin weights, which can run code. Code of the checkpoint itself is never run."""
     bodies: str | None = None
+    """Fingerprints of the answers seen in training (.npy), by which mini datasets label their rows."""
     skip_sets: str | None = None
+    """A JSON file of skip sets by method that comes with the checkpoint."""
     sets: dict[str, str | None] = field(default_factory=dict)
     """By method: the skip set that was published for this model, used until a search here finds another."""
     quantization: Quantization = Quantization.none
+    """Weights in fewer bits, for draft and target (extra `quant`)."""
     sparsity: str = "none"
     """`none`; by Wanda `wanda-0.5`, the share that goes, or `wanda-2:4`, 2 of every 4 stay. Draft and target are sparsified."""
     calibration: Calibration = field(default_factory=Calibration)
+    """Texts by which `sparsity` weighs the inputs."""
     gated: bool = False
-    architecture: Architecture | None = None
+    """The hub asks for an account and an accepted licence."""
+    architecture: Shape | None = None
+    """Sizes as the checkpoint's own config.json has them; loading compares the two."""
     settings: dict[str, Any] = field(default_factory=dict)
     """By method: the values that differ for this model; the files of `conf/method` read them, and the command line goes before."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class HubModel(Model):
     """A checkpoint of a paper: on a GPU, in the half precision of their tables (SWIFT C, CLaSp 4; Self-SD used bfloat16)."""
 
@@ -82,9 +84,18 @@ class HubModel(Model):
     device: str = "cuda"
 
 
-@dataclass
+@dataclass(frozen=True)
 class PlantedModel(Model):
     shape: str = "llama3-1b"
+    """Architecture of the random model: a model of conf/model, or LAYERSxHIDDEN, such as 24x256."""
     redundant: float = 0.5
+    """Share of sub-layers that change the output little, and so can be skipped."""
     seed: int = 0
+    """Seed of the weights and of the choice of redundant sub-layers."""
     dtype: Dtype = Dtype.bfloat16
+
+
+def check_path(path: str) -> None:
+    """Raises SkipbenchError for a path of a checkpoint that is no folder here and cannot be an id on the hub."""
+    if not Path(path).is_dir() and (path.startswith((".", "/")) or path.count("/") != 1):
+        raise SkipbenchError(f"model.path={path!r} is neither a folder nor a hub id like 'owner/name'")

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skipbench.decode.later import Later
-from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.deferred import DeferredScalar
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
 from skipbench.errors import SkipbenchError
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet
 
 AHEAD = {"cuda": 2}
@@ -44,15 +44,17 @@ class Drafter:
                 f"tree widths={list(widths)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive numbers, or none for a chain"
             )
         self.stop, self.widths = stop, tuple(widths)
-        self._trace: dict[str, list[Any]] = {}
+        self.log: dict[str, list[Any]] = {}
+        """Per round: `threshold` after it, `steps`, and how many of the first choices were `accepted`; per new skip set: its
+        first round and itself, under `skip`."""
 
     def begin(self) -> None:
         """A new prompt starts."""
         self.stop.begin()
-        self._trace = {"skip": [], "threshold": [], "steps": [], "accepted": []}
+        self.log = {"skip": [], "threshold": [], "steps": [], "accepted": []}
         self._skip: SkipSet | None = None
 
-    def propose(self, state: State, skip: SkipSet, room: int, exit_sublayer: int | None = None) -> Draft:
+    def propose(self, state: State, skip: SkipSet, budget: int, exit_sublayer: int | None = None) -> Draft:
         """Up to K draft steps below the pending token, the last of them the first whose confidence is below the threshold.
 
         With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the trace, and the draft
@@ -60,8 +62,8 @@ class Drafter:
         """
         if skip is not self._skip and skip != self._skip:
             self._skip = skip
-            self._trace["skip"].append([len(self._trace["steps"]), str(skip)])
-        steps = min(self.stop.max_steps, room)
+            self.log["skip"].append([len(self.log["steps"]), str(skip)])
+        steps = min(self.stop.max_steps, budget)
         if self.widths:
             return self._tree(state, skip, steps)
         return self._chain(state, skip, steps, exit_sublayer)
@@ -75,25 +77,25 @@ class Drafter:
         q: dict[int, Tensor] = {}
         early: list[list[Tensor]] = []
         token: list[int] | Tensor = [state.pending]
-        confidence: Later | None = None
+        confidence: DeferredScalar | None = None
         for step in range(steps):
-            frames, begun, hidden = lm.frames(Span.chain(base + step, 1)), 0, None
+            metadata, begun, hidden = lm.metadata(TokenRows.chain(base + step, 1)), 0, None
             if ahead and confidence is not None:
-                hidden, begun = lm.run(lm.embed(token), frames, skip, last=ahead), ahead
+                hidden, begun = lm.run(lm.embed(token), metadata, skip, last=ahead), ahead
             if confidence is not None and confidence.read() < threshold:
                 break
             if exit_sublayer is not None:
                 early.append([])
-                logits = lm.head(lm.run(lm.embed(token), frames, last=exit_sublayer, taps=early[-1]))
+                logits = lm.head(lm.run(lm.embed(token), metadata, last=exit_sublayer, hidden_states=early[-1]))
             elif hidden is not None:
-                logits = lm.head(lm.run(hidden, frames, skip, first=begun))
+                logits = lm.head(lm.run(hidden, metadata, skip, first=begun))
             else:
-                logits = lm.logits(token, frames, skip)
+                logits = lm.logits(token, metadata, skip)
             token, probability = self._next(state, logits, q, step - 1)
             tokens.append(token)
-            confidence = Later(probability) if threshold > 0 else None
+            confidence = DeferredScalar(probability) if threshold > 0 else None
         found = torch.cat(tokens).tolist() if tokens else []
-        return Draft(found, None, q, len(found), early=early)
+        return Draft(found, None, q, len(found), early_exit_states=early)
 
     def _next(self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int) -> tuple[Tensor, Tensor]:
         """The next token of a chain [1] and its untempered probability [1], both still on the device."""
@@ -114,7 +116,7 @@ class Drafter:
         token = state.pending
         for step in range(steps):
             children, confidence = self._children(
-                state, lm.logits([token], Span.chain(base + step, 1), skip), q, parent
+                state, lm.logits([token], TokenRows.chain(base + step, 1), skip), q, parent
             )
             tokens += children
             parents += [parent] * len(children)
@@ -148,21 +150,14 @@ class Drafter:
     def _width(self, confidence: float) -> int:
         return self.widths[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]
 
-    def update(self, verdict: Verdict) -> None:
+    def update(self, verification: Verification) -> None:
         """Tells the stop rule how the round went; in a tree only the chain of first choices counts."""
-        chain = verdict.draft.first_choices()
-        accepted = sum(node in chain for node in verdict.path)
-        self.stop.update(accepted, verdict.draft.steps)
-        for key, value in (("threshold", self.stop.threshold), ("steps", verdict.draft.steps), ("accepted", accepted)):
-            self._trace[key].append(value)
-
-    def carry(self) -> dict[str, Any]:
-        return self.stop.carry()
-
-    def resume(self, carry: dict[str, Any]) -> None:
-        self.stop.resume(carry)
-
-    def trace(self) -> dict[str, list[Any]]:
-        """Of every round: threshold after it, steps, and how many of the first choices were accepted; of every new skip set: its
-        first round and itself."""
-        return self._trace
+        chain = verification.draft.first_choices()
+        accepted = sum(node in chain for node in verification.accepted)
+        self.stop.update(accepted, verification.draft.steps)
+        for key, value in (
+            ("threshold", self.stop.threshold),
+            ("steps", verification.draft.steps),
+            ("accepted", accepted),
+        ):
+            self.log[key].append(value)

@@ -1,16 +1,25 @@
-"""THE loop: every method, vanilla included, decodes here."""
+"""The loop that every method decodes in, vanilla included.
+
+One round, with K = 3 drafted tokens of which the target accepts two:
+
+    committed          pending   draft           cache rows 0 .. length - 1: committed; behind them: scratch
+    t0 t1 t2 t3 t4     t5        a   b   c       propose: a, b, c
+                       |         |   |   |
+    one full pass over t5        a   b   c       score: logits behind each of the four rows
+                       a         b   x           the target's own choices: a, b accepted; c rejected, x is the bonus
+    t0 t1 t2 t3 t4 t5 a b        x               commit: K/V rows of t5, a, b kept; x is pending now
+"""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from skipbench.decode.method import Draft, Method, Verdict
+from skipbench.decode.method import Draft, Method, Verification
 from skipbench.decode.sampling import Sampler, best_tokens
 from skipbench.decode.state import Finish, State
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
-from skipbench.lm.span import Span
 from skipbench.profile.clock import Clock
 from skipbench.runs.record import Round
 
@@ -21,7 +30,7 @@ class NotFinite(FloatingPointError):
 
 @dataclass(frozen=True)
 class Generation:
-    """Output of one prompt: emitted ids, counts a round, seconds by phase, and why it ended."""
+    """Output of one prompt: emitted ids, counts per round, seconds by phase, and why it ended."""
 
     tokens: list[int]
     rounds: list[Round]
@@ -44,6 +53,7 @@ def generate(
     Args:
         prompt: at least one token id; with `max_new_tokens` and the draft's scratch it must fit into `lm.cache`.
         eos: ids that end the output; the first one emitted is kept.
+        sampler: greedy where none is given.
 
     Raises:
         NotFinite: NaN or infinite logits.
@@ -51,64 +61,57 @@ def generate(
     """
     clock = clock or Clock(lm.output_device)
     clock.start()
-    lm.cache.length = 0
     state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos)
-    _, bonus, _ = _verify(state, Draft(), lm.prefill(prompt))
-    state.emit([bonus])
+    state.emit([_prefill(state)])
     clock.mark("prefill")
     method.begin(state)
     clock.mark("adapt")
+    keeps_states = bool(getattr(method, "needs_hidden_states", False))
     rounds: list[Round] = []
     while state.finish is None:
-        draft = method.propose(state, state.room - 1)
+        draft = method.propose(state, state.remaining - 1)
         clock.mark("draft")
-        states: list[Tensor] = []
-        logits = _score(state, draft, states if method.needs_states else None)
-        path, bonus, choice = _verify(state, draft, logits)
+        verification = _verify(state, draft, keeps_states)
         clock.mark("verify")
-        emitted = state.commit(draft, path, bonus)
-        chain = len(draft.first_choices().intersection(path)) if draft.parent is not None else len(path)
-        nodes = len(draft.tokens) if draft.candidates is None else draft.candidates
-        rounds.append(Round(draft.steps, nodes, len(path), chain, emitted))
+        emitted = state.commit(verification)
+        rounds.append(_round(verification, emitted))
         clock.mark("other")
-        method.adapt(state, Verdict(draft, path, bonus, choice, states))
+        method.adapt(state, verification)
         clock.mark("adapt")
     return Generation(state.output, rounds, clock.stop(), state.finish)
 
 
-def _span(lm: LM, draft: Draft) -> Span:
-    """The rows of the pending token and the draft behind the committed ones."""
-    if draft.parent is None:
-        return Span.chain(lm.cache.length, 1 + len(draft.tokens)).verified()
-    return Span.tree(lm.cache.length, (-1, *(parent + 1 for parent in draft.parent))).verified()
+def _prefill(state: State) -> int:
+    """Fills the cache with the prompt. Returns the first token of the output."""
+    state.lm.cache.length = 0
+    logits = state.lm.prefill(state.tokens)
+    return _accept(state, Draft(), logits)[1]  # an empty draft: the bonus alone
 
 
-def _score(state: State, draft: Draft, taps: list[Tensor] | None) -> Tensor:
-    """Logits [n + 1, V] behind the pending token and every node; `taps` receives the S + 1 states [n + 1, D].
-
-    With `draft.early`, only the rows behind those that already ran pass the early sub-layers, and all pass the rest.
-    """
-    lm = state.lm
+def _verify(state: State, draft: Draft, keeps_states: bool) -> Verification:
+    """Runs the pending token and the draft through the full model, and accepts what the target would have said."""
+    hidden_states: list[Tensor] = []
+    rows = draft.token_rows(state.lm.cache.length)
     tokens = [state.pending, *draft.tokens]
-    if not draft.early:
-        return lm.logits(tokens, _span(lm, draft), taps=taps)
-    base, done, first = lm.cache.length, len(draft.early), len(draft.early[0]) - 1
-    early: list[list[Tensor]] = [*draft.early]
-    if done < len(tokens):
-        early.append([])
-        behind = Span.chain(base + done, len(tokens) - done).verified()
-        lm.run(lm.embed(tokens[done:]), behind, last=first, taps=early[-1])
-    hidden = torch.cat([states[first] for states in early])
-    if taps is not None:
-        taps += [torch.cat([states[s] for states in early]) for s in range(first)]
-    return lm.head(lm.run(hidden, Span.chain(base, len(tokens)).verified(), first=first, taps=taps))
+    logits = state.lm.score(tokens, rows, draft.early_exit_states, hidden_states if keeps_states else None)
+    return Verification(draft, *_accept(state, draft, logits), hidden_states)
 
 
-def _verify(state: State, draft: Draft, logits: Tensor) -> tuple[list[int], int, list[int]]:
-    choice = best_tokens(logits)
-    best = logits.gather(-1, choice[:, None])[:, 0]
-    choices: list[int] = choice.masked_fill(~best.isfinite(), -1).tolist()  # one transfer
-    if min(choices) < 0:
+def _accept(state: State, draft: Draft, logits: Tensor) -> tuple[list[int], int, list[int]]:
+    """Accepted nodes, the bonus, and the target's best tokens; `logits` [n + 1, V] of the pending token and every node."""
+    best = best_tokens(logits)
+    finite = logits.gather(-1, best[:, None])[:, 0].isfinite()
+    target_tokens: list[int] = best.masked_fill(~finite, -1).tolist()  # one transfer
+    if min(target_tokens) < 0:
         raise NotFinite(f"logits are not finite behind token {len(state.tokens)} of the sequence")
-    verify = verify_greedy(draft, choices) if state.sampler.greedy else verify_sampling(draft, logits, state.sampler)
-    return *verify, choices
+    if state.sampler.greedy:
+        return *verify_greedy(draft, target_tokens), target_tokens
+    return *verify_sampling(draft, logits, state.sampler), target_tokens
+
+
+def _round(verification: Verification, emitted: int) -> Round:
+    """Counts of one round for the record."""
+    draft, accepted = verification.draft, verification.accepted
+    chain = len(accepted) if draft.parent is None else len(draft.first_choices().intersection(accepted))
+    nodes = len(draft.tokens) if draft.num_verifiable is None else draft.num_verifiable
+    return Round(steps=draft.steps, nodes=nodes, accepted=len(accepted), chain=chain, emitted=emitted)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from skipbench.lm.rows import TokenRows
 from skipbench.profile.latency import LatencyModel
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ class Draft:
         q: for the children of a node (-1: of the pending token), the distribution [V] they were drawn from, in the order of
             the nodes and without replacement. A node that is missing has children that are guesses, not samples.
         steps: forward passes of the drafting model; a guess that needed none counts one a token.
-        candidates: only the first so many nodes may be accepted, all when `None`; the rows behind them are computed for
+        num_verifiable: only the first so many nodes may be accepted, all when `None`; the rows behind them are computed for
             the method's own use (Lookahead's window).
-        early: for early exit, the states of the pending token and of the first nodes of a chain whose early sub-layers
+        early_exit_states: for early exit, the states of the pending token and of the first nodes of a chain whose early sub-layers
             have run as the target's own: one list a row, [1, D] before the first and after every sub-layer. Verification
             goes on behind the last of them.
     """
@@ -32,17 +33,23 @@ class Draft:
     parent: list[int] | None = None
     q: dict[int, Tensor] = field(default_factory=dict)
     steps: int = 0
-    candidates: int | None = None
-    early: list[list[Tensor]] = field(default_factory=list)
+    num_verifiable: int | None = None
+    early_exit_states: list[list[Tensor]] = field(default_factory=list)
 
     def parents(self) -> list[int]:
         """Parent of every node, also for a chain."""
         return list(range(-1, len(self.tokens) - 1)) if self.parent is None else self.parent
 
+    def token_rows(self, start: int) -> TokenRows:
+        """The rows of its verification: the pending token at cache row `start`, the nodes behind it."""
+        if self.parent is None:
+            return TokenRows.chain(start, 1 + len(self.tokens)).verified()
+        return TokenRows.tree(start, (-1, *(parent + 1 for parent in self.parent))).verified()
+
     def first_choices(self) -> set[int]:
         """Nodes on the chain that follows the first child of every node."""
         chain, last = set[int](), -1
-        for node, parent in enumerate(self.parents()[: self.candidates]):
+        for node, parent in enumerate(self.parents()[: self.num_verifiable]):
             if parent == last:
                 chain.add(node)
                 last = node
@@ -50,71 +57,79 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What verification found.
+class Verification:
+    """Result of one verification pass.
 
     Attributes:
-        path: accepted nodes of the draft, in order, before any cut at EOS or at the token limit.
+        accepted: accepted nodes of the draft, in order, before any cut at EOS or at the token limit.
         bonus: the target's own token behind them.
-        choice: the target's most likely token behind the pending token and behind every node, n + 1 of them.
-        states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that need them, else empty.
+        target_tokens: the target's most likely token behind the pending token and behind every node, n + 1 of them.
+        hidden_states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that need them, else empty.
     """
 
     draft: Draft
-    path: list[int]
+    accepted: list[int]
     bonus: int
-    choice: list[int]
-    states: list[Tensor]
+    target_tokens: list[int]
+    hidden_states: list[Tensor]
 
     @property
     def last_row(self) -> int:
         """Row of the pass whose output became the bonus: that of the last accepted token, 0 for the pending one."""
-        return self.path[-1] + 1 if self.path else 0
+        return self.accepted[-1] + 1 if self.accepted else 0
 
 
 class Method(Protocol):
-    """A decoding method. All state between prompts is in `carry`, so that an interrupted run can go on.
+    """A decoding method: `begin`, `propose`, `adapt`. Nothing else has to be written.
 
-    Attributes:
-        needs_states: whether `adapt` reads the target's hidden states.
-        feature: one line for `list methods`.
+    Optional attributes, with the value that counts where one is missing:
+        needs_hidden_states (False): `adapt` reads the target's hidden states.
+        skip ("" for none): the skip set that drafts now; `str` of it is recorded per sample.
+        state_dict ({}): JSON values that the next prompt starts from, so that an interrupted run can go on. A property with
+            a setter where they are not one plain dict.
+        log ({}): the method's quantities over the prompt at hand, one list per quantity; set anew in `begin`.
+        drafter (None): the `Drafter` in use, whose log and stop rule are recorded with the method's own.
     """
 
     name: str
-    feature: str
-    needs_states: bool
 
     def begin(self, state: "State") -> None:
-        """A new prompt has been prefilled."""
+        """Starts a prompt, which has been prefilled."""
         ...
 
-    def propose(self, state: "State", room: int) -> Draft:
-        """At most `room` tokens below the pending one. Scratch rows of the cache may be overwritten."""
+    def propose(self, state: "State", budget: int) -> Draft:
+        """Proposes at most `budget` tokens below the pending one. Scratch rows of the cache may be overwritten."""
         ...
 
-    def adapt(self, state: "State", verdict: Verdict) -> None:
+    def adapt(self, state: "State", verification: Verification) -> None:
         """Learns from a round; the accepted tokens are already committed."""
         ...
 
-    def carry(self) -> dict[str, Any]:
-        """What the next prompt starts from, as plain JSON values."""
-        ...
 
-    def resume(self, carry: dict[str, Any]) -> None:
-        """Restores what `carry` returned."""
-        ...
+def skip_text(method: Method) -> str:
+    """The current skip set in text form, empty for none."""
+    return str(getattr(method, "skip", ""))
 
-    def skip_text(self) -> str:
-        """The current skip set in text form."""
-        ...
 
-    def trace(self) -> dict[str, list[Any]]:
-        """Course of the method's quantities over the prompt that just ended, one entry a round.
+def state_dict(method: Method) -> dict[str, Any]:
+    """What the next prompt starts from, as plain JSON values."""
+    stop = getattr(getattr(method, "drafter", None), "stop", None)
+    return {**getattr(method, "state_dict", {}), **({} if stop is None else {"stop": stop.state_dict})}
 
-        `skip` holds `[first round, set]` of every set that drafted. Where it is missing and
-        `skip_text` is empty, drafts count as made without a forward pass.
-        """
-        ...
+
+def load_state_dict(method: Method, state: dict[str, Any]) -> None:
+    """Restores what `state_dict` returned."""
+    own = dict(state)
+    if (stop := own.pop("stop", None)) is not None:
+        method.drafter.stop.state_dict = stop  # type: ignore[attr-defined]  # an optional attribute
+    if own:
+        method.state_dict = own  # type: ignore[attr-defined]
+
+
+def log_of(method: Method) -> dict[str, list[Any]]:
+    """The quantities of the prompt that just ended: the drafter's and the method's own."""
+    drafter = getattr(method, "drafter", None)
+    return {**({} if drafter is None else drafter.log), **getattr(method, "log", {})}
 
 
 @runtime_checkable

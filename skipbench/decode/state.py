@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from skipbench.decode.method import Draft
+from skipbench.decode.method import Verification
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 
@@ -32,27 +32,27 @@ class State:
         return self.tokens[self.prompt_length :]
 
     @property
-    def room(self) -> int:
+    def remaining(self) -> int:
         """Tokens that may still be emitted."""
         return self.max_new_tokens - (len(self.tokens) - self.prompt_length)
 
     def emit(self, tokens: list[int]) -> int:
         """Appends tokens up to the first EOS (kept) or the token limit; returns how many were credited."""
-        kept = tokens[: self.room]
+        kept = tokens[: self.remaining]
         for i, token in enumerate(kept):
             if token in self.eos:
                 kept = kept[: i + 1]
                 self.finish = "eos"
                 break
         self.tokens += kept
-        if self.finish is None and self.room == 0:
+        if self.finish is None and self.remaining == 0:
             self.finish = "length"
         return len(kept)
 
-    def commit(self, draft: Draft, path: list[int], bonus: int) -> int:
+    def commit(self, verification: Verification) -> int:
         """Keeps the accepted K/V rows, emits the accepted tokens and the bonus; returns how many were credited."""
-        base = self.lm.cache.length
-        emitted = self.emit([draft.tokens[node] for node in path] + [bonus])
+        base, draft, accepted = self.lm.cache.length, verification.draft, verification.accepted
+        emitted = self.emit([draft.tokens[node] for node in accepted] + [verification.bonus])
         # Row `base` is the pending token's, row `base + 1 + n` node n's. Emitted tokens but the last have their row kept.
-        self.lm.cache.keep([base, *(base + 1 + node for node in path[: emitted - 1])])
+        self.lm.cache.keep([base, *(base + 1 + node for node in accepted[: emitted - 1])])
         return emitted

@@ -1,6 +1,6 @@
 """When a chain of draft steps ends: after a fixed number, at low confidence, or at Self-SD's adaptive threshold."""
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from skipbench.errors import SkipbenchError
 
@@ -21,8 +21,8 @@ class StopRule(Protocol):
         """`accepted` of `drafted` tokens of a round were right."""
         ...
 
-    def carry(self) -> dict[str, Any]: ...
-    def resume(self, carry: dict[str, Any]) -> None: ...
+    state_dict: dict[str, Any]
+    """JSON values that the next prompt starts from; optional."""
 
 
 def _check(max_steps: int, threshold: float) -> None:
@@ -43,11 +43,7 @@ class Fixed:
     def update(self, accepted: int, drafted: int) -> None:
         """Nothing to learn."""
 
-    def carry(self) -> dict[str, Any]:
-        return {}
-
-    def resume(self, carry: dict[str, Any]) -> None:
-        """Nothing to restore."""
+    state_dict: ClassVar[dict[str, Any]] = {}
 
 
 class Adaptive:
@@ -119,8 +115,11 @@ class Adaptive:
             moved = self.threshold - self.step  # Eq. 3
         self.threshold = self.beta2 * self.threshold + (1 - self.beta2) * moved  # Eq. 4
 
-    def carry(self) -> dict[str, Any]:
+    @property
+    def state_dict(self) -> dict[str, Any]:
+        """gamma, which goes from prompt to prompt."""
         return {"threshold": self.threshold}
 
-    def resume(self, carry: dict[str, Any]) -> None:
-        self.threshold = carry["threshold"]
+    @state_dict.setter
+    def state_dict(self, state: dict[str, Any]) -> None:
+        self.threshold = state["threshold"]

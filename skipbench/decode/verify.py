@@ -22,7 +22,7 @@ def verify_greedy(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
     """
     path: list[int] = []
     at = -1
-    for node, parent in enumerate(draft.parents()[: draft.candidates]):
+    for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
         # Parents come first, so a node whose parent is the last accepted one continues the path. Siblings behind an
         # accepted node cannot match, because their parent is no longer the last.
         if parent == at and draft.tokens[node] == choice[at + 1]:
@@ -43,7 +43,7 @@ def verify_sampling(draft: Draft, logits: Tensor, sampler: Sampler) -> tuple[lis
     """
     p_all = sampler.probs(logits)
     children: dict[int, list[int]] = {}
-    for node, parent in enumerate(draft.parents()[: draft.candidates]):
+    for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
         children.setdefault(parent, []).append(node)
     path: list[int] = []
     at, p = -1, p_all[0]

@@ -11,7 +11,7 @@ class KVCache:
     """Keys and values of every layer, `[capacity, 2 * KV, d]` each: a row holds the keys of all heads, then the values.
 
     Rows `0 .. length - 1` are committed. Rows behind them are scratch: any pass may write there, and nothing reads a
-    row that the span of a pass does not name, so a rejected draft costs nothing.
+    row that the token_rows of a pass does not name, so a rejected draft costs nothing.
     """
 
     def __init__(self, devices: list[torch.device], kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
@@ -19,7 +19,7 @@ class KVCache:
         self.capacity = 0
         self.length = 0
         self.spare = 0
-        """Rows behind the last one, which no span names: an engine that rounds row counts up writes there."""
+        """Rows behind the last one, which no token_rows names: an engine that rounds row counts up writes there."""
         self.rows: list[Tensor] = []
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []

@@ -1,7 +1,8 @@
 """The model families that the engines can drive: one row each, keyed by `model_type` of the Hugging Face config.
 
-All of them share the decoder layer `x + attention(norm(x))`, `x + mlp(norm(x))` with rotary positions and a gated MLP. Llama's
-class covers Llama 1 to 3.2, Code Llama, Yi, DeepSeek-Coder and Vicuna.
+Only this file knows Hugging Face's attribute paths; everything else gets `ModelParts`. All families share the decoder layer
+`x + attention(norm(x))`, `x + mlp(norm(x))` with rotary positions and a gated MLP. Llama's class covers Llama 1 to 3.2, Code
+Llama, Yi, DeepSeek-Coder and Vicuna.
 """
 
 from collections.abc import Callable
@@ -40,6 +41,80 @@ FAMILIES = {
     "qwen2": Family(qk_norm=False, window=_window_by_layer),
     "qwen3": Family(qk_norm=True, window=_window_by_layer),
 }
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """One attention sub-layer: its norm, its module, and the linear modules in it."""
+
+    norm: Any
+    module: Any
+    qkv: tuple[Any, Any, Any]
+    output: Any
+    qk_norms: tuple[Any, Any] | None
+    """Norms of queries and keys per head."""
+
+    @property
+    def head_dim(self) -> int:
+        return int(self.module.head_dim)
+
+    @property
+    def scale(self) -> float:
+        """Factor of the products of queries and keys."""
+        return float(self.module.scaling)
+
+
+@dataclass(frozen=True)
+class MlpParts:
+    """One gated MLP sub-layer."""
+
+    norm: Any
+    module: Any
+    gate_up: tuple[Any, Any]
+    down: Any
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """The modules of a causal language model, by what they do."""
+
+    embedding: Any
+    layers: list[tuple[AttentionParts, MlpParts]]
+    norm: Any
+    head: Any
+    rotary: Any
+
+
+QKV, OUTPUT, GATE_UP, DOWN, HEAD = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("o_proj",),
+    ("gate_proj", "up_proj"),
+    ("down_proj",),
+    ("lm_head",),
+)
+"""Names of the linear modules inside an attention module, an MLP module, and the model."""
+
+
+def parts_of(model: Any) -> ModelParts:
+    """The parts of a Hugging Face model as they are now: an engine may put other modules in the place of linear ones.
+
+    Raises:
+        SkipbenchError: as `family_of`.
+    """
+    family, body = family_of(model.config), model.model
+
+    def of(layer: Any) -> tuple[AttentionParts, MlpParts]:
+        attention, mlp = layer.self_attn, layer.mlp
+        norms = (attention.q_norm, attention.k_norm) if family.qk_norm else None
+        q, k, v, gate, up = (getattr(m, n) for m, names in ((attention, QKV), (mlp, GATE_UP)) for n in names)
+        return (
+            AttentionParts(layer.input_layernorm, attention, (q, k, v), attention.o_proj, norms),
+            MlpParts(layer.post_attention_layernorm, mlp, (gate, up), mlp.down_proj),
+        )
+
+    return ModelParts(body.embed_tokens, [of(y) for y in body.layers], body.norm, model.lm_head, body.rotary_emb)
+
+
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # their cos/sin do not depend on the length decoded so far
 
 

@@ -24,24 +24,12 @@ import torch
 from torch import Tensor
 
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Verdict
-from skipbench.decode.scratch import replay
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
+from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
-
-FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
-    "approach": "Layer skipping",
-    "auxiliary": False,
-    "plug_and_play": True,
-    "training_free": True,
-    "separable": True,
-    "adaptive": True,
-    "context_aware": False,
-    "search": "cosine similarity, once a prompt",
-    "tree": "optional",
-}
 
 
 class ASD:
@@ -50,9 +38,6 @@ class ASD:
     Raises:
         SkipbenchError: a number out of range, or rules that keep the attention of every layer.
     """
-
-    feature = "a set a prompt: attention sub-layers that hardly turn the hidden state are left out"
-    needs_states = False
 
     def __init__(
         self,
@@ -84,38 +69,28 @@ class ASD:
     def begin(self, state: State) -> None:
         self.drafter.begin()
         self._rounds = 0
-        self._trace: dict[str, list[Any]] = {"cosine": []}
+        self.log: dict[str, list[Any]] = {"cosine": []}
         self._choose(state)
 
     def _choose(self, state: State) -> None:
         """One pass over scratch rows of the last tokens, whose states the prefill does not keep."""
-        at, taps = state.lm.cache.length, list[Tensor]()
+        at, hidden_states = state.lm.cache.length, list[Tensor]()
         rows = min(self.context_tokens, at)
-        replay(state, at - rows, rows, taps=taps, last=state.lm.sublayers - 1)
-        before, behind = torch.stack(taps[:-1:2]), torch.stack(taps[1::2])  # of every attention [L, rows, D]
+        forward_committed(state, at - rows, rows, hidden_states=hidden_states, last=state.lm.sublayers - 1)
+        before, behind = (
+            torch.stack(hidden_states[:-1:2]),
+            torch.stack(hidden_states[1::2]),
+        )  # of every attention [L, rows, D]
         cosine = torch.cosine_similarity(before.float(), behind.float(), dim=-1).mean(-1).tolist()
         similar = sorted((i for i in self.candidates if cosine[i] > self.threshold), key=lambda i: -cosine[i])
         self.skip = SkipSet.of(self.layers, [2 * i for i in similar[: self.most]])
-        self._trace["cosine"].append([round(c, 5) for c in cosine])
+        self.log["cosine"].append([round(c, 5) for c in cosine])
 
-    def propose(self, state: State, room: int) -> Draft:
-        return self.drafter.propose(state, self.skip, room)
+    def propose(self, state: State, budget: int) -> Draft:
+        return self.drafter.propose(state, self.skip, budget)
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
-        self.drafter.update(verdict)
+    def adapt(self, state: State, verification: Verification) -> None:
+        self.drafter.update(verification)
         self._rounds += 1
         if self.every and self._rounds % self.every == 0 and state.finish is None:
             self._choose(state)
-
-    def carry(self) -> dict[str, Any]:
-        return self.drafter.carry()
-
-    def resume(self, carry: dict[str, Any]) -> None:
-        self.drafter.resume(carry)
-
-    def skip_text(self) -> str:
-        return str(self.skip)
-
-    def trace(self) -> dict[str, list[Any]]:
-        """The drafter's, and the similarity of every attention at every choice."""
-        return self.drafter.trace() | self._trace

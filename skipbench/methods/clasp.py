@@ -33,24 +33,12 @@ import torch
 from torch import Tensor
 
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Verdict
-from skipbench.decode.scratch import branch_runner, replay
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
+from skipbench.decode.trial_passes import forward_committed, parallel_branches
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
-
-FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
-    "approach": "Layer skipping",
-    "auxiliary": False,
-    "plug_and_play": True,
-    "training_free": True,
-    "separable": "optional",
-    "adaptive": True,
-    "context_aware": False,
-    "search": "dynamic programming, every few rounds",
-    "tree": "optional",
-}
 
 UNITS, INTERVAL_UNITS, STARTS = ("layer", "sublayer"), ("rounds", "tokens"), ("prompt", "full")
 
@@ -103,8 +91,7 @@ class CLaSp:
         SkipbenchError: a ratio that skips nothing or everything, an interval below 1, or a word that is not known.
     """
 
-    feature = "a set a context: dynamic programming over the target's own hidden states, while decoding"
-    needs_states = True
+    needs_hidden_states = True
 
     def __init__(
         self,
@@ -139,41 +126,30 @@ class CLaSp:
         self.drafter.begin()
         self.skip = SkipSet.of(self.layers)
         self._since: int | None = None  # rounds or tokens since the last programme
-        self._trace: dict[str, list[Any]] = {"optimised": [], "cosine": []}
+        self.log: dict[str, list[Any]] = {"optimised": [], "cosine": []}
         if self.start == "prompt":
-            taps: list[Tensor] = []
-            replay(state, state.lm.cache.length - 1, 1, taps=taps)  # the prefill keeps no states
-            self._optimise(state, [x[0] for x in taps])
+            hidden_states: list[Tensor] = []
+            forward_committed(
+                state, state.lm.cache.length - 1, 1, hidden_states=hidden_states
+            )  # the prefill keeps no states
+            self._optimise(state, [x[0] for x in hidden_states])
 
-    def propose(self, state: State, room: int) -> Draft:
-        return self.drafter.propose(state, self.skip, room)
+    def propose(self, state: State, budget: int) -> Draft:
+        return self.drafter.propose(state, self.skip, budget)
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
-        self.drafter.update(verdict)
+    def adapt(self, state: State, verification: Verification) -> None:
+        self.drafter.update(verification)
         if self._since is not None:
-            self._since += 1 if not self.by_tokens else len(verdict.path) + 1
+            self._since += 1 if not self.by_tokens else len(verification.accepted) + 1
         if state.finish is None and (self._since is None or self._since >= self.interval):
-            self._optimise(state, [x[verdict.last_row] for x in verdict.states])
+            self._optimise(state, [x[verification.last_row] for x in verification.hidden_states])
 
     def _optimise(self, state: State, states: Sequence[Tensor]) -> None:
         """One programme for the last token in the cache, whose S + 1 states [D] are given."""
         x = torch.stack(list(states)[:: self.size])
-        run = branch_runner(state.lm, 1, self.skipped, self.size)
+        run = parallel_branches(state.lm, 1, self.skipped, self.size)
         chosen, _, _, last = choose_layers(x, lambda unit, g: run(unit, g[:, None])[:, 0], self.skipped)
         self.skip = SkipSet.of(self.layers, [self.size * u + k for u in chosen for k in range(self.size)])
         self._since = 0
-        self._trace["optimised"].append(len(self.drafter.trace()["steps"]))
-        self._trace["cosine"].append(round(float(torch.cosine_similarity(last, x[-1], dim=0)), 6))
-
-    def carry(self) -> dict[str, Any]:
-        return self.drafter.carry()
-
-    def resume(self, carry: dict[str, Any]) -> None:
-        self.drafter.resume(carry)
-
-    def skip_text(self) -> str:
-        return str(self.skip)
-
-    def trace(self) -> dict[str, list[Any]]:
-        """The drafter's, and of every programme: rounds before it, cosine of g[N, M] and x_N."""
-        return self.drafter.trace() | self._trace
+        self.log["optimised"].append(len(self.drafter.log["steps"]))
+        self.log["cosine"].append(round(float(torch.cosine_similarity(last, x[-1], dim=0)), 6))

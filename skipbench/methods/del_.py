@@ -26,24 +26,12 @@ import torch
 from torch import Tensor
 
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Verdict
-from skipbench.decode.scratch import replay
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
+from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
-
-FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
-    "approach": "Early exit",
-    "auxiliary": False,
-    "plug_and_play": False,
-    "training_free": False,
-    "separable": False,
-    "adaptive": True,
-    "context_aware": False,
-    "search": "exit layer by expected tokens a layer, every round",
-    "tree": False,
-}
 
 CONTEXT_TOKENS = 33  # of the prompt, whose shadow tokens the first choice rests on; the published port's number
 
@@ -55,8 +43,7 @@ class DEL:
         SkipbenchError: a decay outside 0 to 1, a length below 1, or a model of one layer.
     """
 
-    feature = "early exit whose layer and draft length follow the context"
-    needs_states = True
+    needs_hidden_states = True
 
     def __init__(
         self,
@@ -83,26 +70,28 @@ class DEL:
         self.drafter.begin()
         self.counts = torch.zeros(self.layers - 1, 2, dtype=torch.float64)  # matching and other shadow tokens a layer
         self.confidence = torch.zeros_like(self.counts)  # sums of their probabilities
-        self._trace: dict[str, list[Any]] = {"exit_layer": [], "length": []}
-        at, taps = state.lm.cache.length, list[Tensor]()
+        self.log: dict[str, list[Any]] = {"exit_layer": [], "length": []}
+        at, hidden_states = state.lm.cache.length, list[Tensor]()
         rows = min(CONTEXT_TOKENS, at)
-        replay(state, at - rows, rows, taps=taps)
-        self._learn(state, taps, rows)
+        forward_committed(state, at - rows, rows, hidden_states=hidden_states)
+        self._learn(state, hidden_states, rows)
 
-    def propose(self, state: State, room: int) -> Draft:
-        room = min(room, self.length) if self.use_gamma else room
+    def propose(self, state: State, budget: int) -> Draft:
+        budget = min(budget, self.length) if self.use_gamma else budget
         if self.dynamic_threshold:
             self.drafter.stop.threshold = self.threshold()
-        self._trace["exit_layer"].append(self.exit_layer)
-        self._trace["length"].append(self.length)
-        if room == 0:
+        self.log["exit_layer"].append(self.exit_layer)
+        self.log["length"].append(self.length)
+        if budget == 0:
             return Draft()
-        return self.drafter.propose(state, self._skip, room, exit_sublayer=2 * self.exit_layer)
+        return self.drafter.propose(state, self.skip, budget, exit_sublayer=2 * self.exit_layer)
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
-        self.drafter.update(verdict)
+    def adapt(self, state: State, verification: Verification) -> None:
+        self.drafter.update(verification)
         every = self.count_rejected and self.exit_layer == 1
-        self._learn(state, verdict.states, len(verdict.draft.tokens if every else verdict.path) + 1)
+        self._learn(
+            state, verification.hidden_states, len(verification.draft.tokens if every else verification.accepted) + 1
+        )
 
     def _learn(self, state: State, states: list[Tensor], rows: int) -> None:
         """Counts the shadow tokens of the first `rows` rows, and chooses the next exit and length by TPL."""
@@ -119,23 +108,10 @@ class DEL:
         )  # (1 - alpha^(d + 1)) / (1 - alpha), alpha = 1 included
         best = int((tokens / self._layers_run).numpy().argmax())  # TPL(l, d); of equal ones the first
         self.exit_layer, self.length = best // self.max_length + 1, best % self.max_length
-        self._skip = SkipSet.of(self.layers, range(2 * self.exit_layer, 2 * self.layers))
+        self.skip = SkipSet.of(self.layers, range(2 * self.exit_layer, 2 * self.layers))
 
     def threshold(self) -> float:
         """tau_l of the present exit layer; 0, which never ends a draft, where a mean is unknown."""
         means = self.confidence[self.exit_layer - 1] / self.counts[self.exit_layer - 1]
         value = float(means.mean())
         return value if value == value else 0.0
-
-    def carry(self) -> dict[str, Any]:
-        return self.drafter.carry()
-
-    def resume(self, carry: dict[str, Any]) -> None:
-        self.drafter.resume(carry)
-
-    def skip_text(self) -> str:
-        return str(self._skip)
-
-    def trace(self) -> dict[str, list[Any]]:
-        """The drafter's, and of every round: exit layer and chosen length."""
-        return self.drafter.trace() | self._trace

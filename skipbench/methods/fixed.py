@@ -1,10 +1,9 @@
 """A skip set that never changes: the fixed strategies of Self-SD Table 8 and SWIFT Figure 2, or one given by hand."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
 from skipbench.skipset import SkipSet, fixed_set
@@ -13,32 +12,17 @@ from skipbench.skipset import SkipSet, fixed_set
 class FixedSet:
     """Drafts with one skip set, by any stop rule, as a chain or as a tree; `exit_sublayer` as in `Drafter.propose`."""
 
-    feature = "one skip set for the whole run, chosen before it"
-    needs_states = False
-
     def __init__(self, name: str, skip: SkipSet, drafter: Drafter, exit_sublayer: int | None = None) -> None:
         self.name, self.skip, self.drafter, self.exit_sublayer = name, skip, drafter, exit_sublayer
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
 
-    def propose(self, state: State, room: int) -> Draft:
-        return self.drafter.propose(state, self.skip, room, self.exit_sublayer)
+    def propose(self, state: State, budget: int) -> Draft:
+        return self.drafter.propose(state, self.skip, budget, self.exit_sublayer)
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
-        self.drafter.update(verdict)
-
-    def carry(self) -> dict[str, Any]:
-        return self.drafter.carry()
-
-    def resume(self, carry: dict[str, Any]) -> None:
-        self.drafter.resume(carry)
-
-    def skip_text(self) -> str:
-        return str(self.skip)
-
-    def trace(self) -> dict[str, list[Any]]:
-        return self.drafter.trace()
+    def adapt(self, state: State, verification: Verification) -> None:
+        self.drafter.update(verification)
 
 
 def strategy(layers: int, name: str, ratio: float, stop: StopRule, seed: int = 0, tree: Sequence[int] = ()) -> FixedSet:

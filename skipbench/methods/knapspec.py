@@ -1,7 +1,7 @@
 """KnapSpec: Self-Speculative Decoding via Adaptive Layer Selection as a Knapsack Problem.
 
 Sub-layers are items of a 0/1 knapsack whose weights are their latencies at the present context length. One dynamic programme
-over the last r tokens (Algorithm 1, Eqs. 6 to 8: `decode/knapsack.py`) gives a candidate set for every skipped weight; the
+over the last r tokens (Algorithm 1, Eqs. 6 to 8) gives a candidate set for every skipped weight; the
 candidate that promises most tokens a second (TPT, Eqs. 4 and 9) drafts until the next programme.
 
 | paper | here | |
@@ -9,6 +9,8 @@ candidate that promises most tokens a second (TPT, Eqs. 4 and 9) drafts until th
 | X^(i) | `x[i]` [r, D] | target's states of the r tokens of the last m rounds |
 | t_Attn(n), t_MLP | `Latency` | seconds, profiled in the engine |
 | w_Attn, w_MLP, Delta | `weights` | integers, the lighter one 1 |
+| f^(i) | `run_sublayer(i - 1, ...)` | |
+| g[i, j], j | `g[j]` [J, r, D] | best states behind sub-layer i with skipped weight j |
 | K, tau, m, T, D | 2 `budget`, `tau`, `history`, `interval`, `lengths` | |
 | tau_conf | `stop.threshold` | |
 
@@ -25,19 +27,19 @@ Deviations (paper says / published code does / here, switch):
     x^(i) with nothing skipped: reset to X^(i) / computed anew / as the paper.  A branch stays where its cosine is >= tau (paper: >).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize, pad
 
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.knapsack import knapsack
-from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.sampling import best_tokens
-from skipbench.decode.scratch import branch_runner
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
+from skipbench.decode.trial_passes import parallel_branches
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.formulas import tpt
@@ -45,17 +47,71 @@ from skipbench.metrics.summary import Latency
 from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
-FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
-    "approach": "Layer skipping",
-    "auxiliary": False,
-    "plug_and_play": True,
-    "training_free": True,
-    "separable": True,
-    "adaptive": True,
-    "context_aware": True,
-    "search": "knapsack by latency, every few rounds",
-    "tree": "optional",
-}
+
+def knapsack(
+    x: Tensor,
+    run_sublayer: Callable[[int, Tensor], Tensor],
+    weights: Sequence[int],
+    budget: int,
+    tau: float,
+    free: Sequence[bool],
+) -> tuple[list[int], list[frozenset[int]], list[float], Tensor]:
+    """Algorithm 1, the forward search and the backtracking.
+
+    Args:
+        x: [S + 1, r, D] the target's states of r tokens, before the first and behind every sub-layer.
+        run_sublayer: index, states [n, r, D] -> [n, r, D]; n alternatives for the same tokens.
+        weights, free: of every sub-layer its weight, and whether it may be skipped.
+        budget: largest skipped weight.
+        tau: branches whose mean cosine to the target's states is below it are dropped.
+
+    Returns:
+        One candidate a surviving skipped weight, lightest first: weight, skipped sub-layers, cosine, last states [n, r, D].
+    """
+    count, unit = len(weights), normalize(x.float(), dim=-1)
+
+    # g[0, 0] = X^(0), and no other branch; sigma of each branch, minus infinity if dead; lengths of the states [J, r]
+    g, best, length = x[:1], unit.new_ones(1), x[:1].float().norm(dim=-1)
+    lengths = x.float().norm(dim=-1)  # of what skips nothing
+    executed = torch.zeros(count, budget + 1, dtype=torch.bool, device=x.device)
+    indices = torch.arange(budget + 1, device=x.device)
+    for i, w in enumerate(weights, 1):
+        reach = len(g) - 1  # heaviest branch that is alive
+        h = [x[i : i + 1], run_sublayer(i - 1, g[1:])] if reach else [x[i : i + 1]]
+        both = torch.cat([*h, g])  # h_e, and h_s of Eq. 7
+        wide = both.float()
+        length = torch.cat((lengths[i : i + 1], wide[1 : reach + 1].norm(dim=-1), length))
+        sigma = ((wide * unit[i]).sum(-1) / length).mean(
+            -1
+        )  # mean over the tokens of the cosine to the target's states
+        sigma.masked_fill_((sigma < tau) | (torch.cat((best, best)) == -torch.inf), -torch.inf)
+        top = max(reach, min(reach + w, budget)) if free[i - 1] else reach
+        run, skip = torch.split(sigma, reach + 1)
+        run = pad(run, (0, top - reach), value=-torch.inf)
+        fits = free[i - 1] and w <= top
+        skip = pad(skip, (w, top - reach - w), value=-torch.inf) if fits else torch.full_like(run, -torch.inf)
+        executed[i - 1, : top + 1] = keep = run >= skip  # Eq. 8
+        best = torch.maximum(run, skip)
+        alive = (best > -torch.inf).nonzero()[:, 0]
+        if not len(alive):
+            return [], [], [], g[:0]
+        best, j = best[: int(alive[-1]) + 1], indices[: int(alive[-1]) + 1]
+        # Of a dead branch any state will do.
+        chosen = torch.where(keep[: len(best)], j, j + (reach + 1 - w)).clamp_(0, len(both) - 1)
+        g, length = both.index_select(0, chosen), length.index_select(0, chosen)
+    rows = backtrack(executed, weights, alive).tolist()
+    sets = [frozenset(s for s in range(count) if row[s]) for row in rows]
+    return alive.tolist(), sets, best[alive].tolist(), g[alive]
+
+
+def backtrack(executed: Tensor, weights: Sequence[int], j: Tensor) -> Tensor:
+    """[n, S], true where the branch that ends with skipped weight j [n] skips; `executed` [S, budget + 1] holds the decisions."""
+    skipped = []
+    for i in range(len(weights) - 1, -1, -1):
+        skips = ~executed[i, j]
+        skipped.append(skips)
+        j = j - weights[i] * skips
+    return torch.stack(skipped[::-1], 1)
 
 
 def integer_weights(latency: Latency, cap: int | None) -> tuple[int, int]:
@@ -84,8 +140,7 @@ class KnapSpec:
         SkipbenchError: an interval, history, length or cap below 1, or a word or number of latencies that is not known.
     """
 
-    feature = "a set a context: a knapsack of sub-layers weighted by their latency, solved while decoding"
-    needs_states = True
+    needs_hidden_states = True
 
     def __init__(
         self,
@@ -137,18 +192,18 @@ class KnapSpec:
             self.skip, self._due = SkipSet.of(self.layers), self.history + 1
             self.drafter.stop.max_steps = self._max_steps
         self._x: list[Tensor] = []  # of each of the last rounds [S + 1, tokens, D]
-        self._trace: dict[str, list[Any]] = {k: [] for k in ("optimised", "weights", "candidates", "gamma", "tpt")}
+        self.log: dict[str, list[Any]] = {k: [] for k in ("optimised", "weights", "candidates", "gamma", "tpt")}
 
-    def propose(self, state: State, room: int) -> Draft:
-        return self.drafter.propose(state, self.skip, room)
+    def propose(self, state: State, budget: int) -> Draft:
+        return self.drafter.propose(state, self.skip, budget)
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
-        self.drafter.update(verdict)
+    def adapt(self, state: State, verification: Verification) -> None:
+        self.drafter.update(verification)
         self._due -= 1
         if state.finish is not None or self._due >= self.history:
             return
-        rows = [0, *(node + 1 for node in verdict.path)]
-        self._x = [*self._x, torch.stack(verdict.states)[:, rows]][-self.history :]
+        rows = [0, *(node + 1 for node in verification.accepted)]
+        self._x = [*self._x, torch.stack(verification.hidden_states)[:, rows]][-self.history :]
         if self._due <= 0 and len(self._x) >= min(self.history, self.interval):
             self._optimise(state.lm)
             self._due, self._x = self.interval, []
@@ -159,7 +214,7 @@ class KnapSpec:
         attention, mlp = weights = integer_weights(latency, self.weight_cap)
         budget = int(self.budget * (attention + mlp) * self.layers)  # K / 2, section 3.4, Efficiency via Pruning
         x = torch.cat(self._x, 1)[:, -(lm.cache.capacity - lm.cache.length) :]
-        run = branch_runner(lm, x.shape[1], budget)
+        run = parallel_branches(lm, x.shape[1], budget)
         weight, skipped, cosine, states = knapsack(x, run, weights * self.layers, budget, self.tau, self.free)
         self.skip, alpha, gamma, value = SkipSet.of(self.layers), [], None, None
         if weight:  # not all pruned
@@ -171,25 +226,19 @@ class KnapSpec:
             if self.use_gamma:
                 self.drafter.stop.max_steps = max(1, gamma)
         candidates = [[w, round(c, 5), a] for w, c, a in zip(weight, cosine, alpha, strict=True)]
-        values = (len(self.drafter.trace()["steps"]), weights, candidates, gamma, value)
-        for key, found in zip(self._trace, values, strict=True):
-            self._trace[key].append(found)
+        values = (len(self.drafter.log["steps"]), weights, candidates, gamma, value)
+        for key, found in zip(self.log, values, strict=True):
+            self.log[key].append(found)
 
-    def carry(self) -> dict[str, Any]:
-        own = {"skip": str(self.skip), "due": self._due, "max_steps": self.drafter.stop.max_steps}
-        return own | {"stop": self.drafter.carry()}
+    @property
+    def state_dict(self) -> dict[str, Any]:
+        """What the next prompt starts from."""
+        return {"skip": str(self.skip), "due": self._due, "max_steps": self.drafter.stop.max_steps}
 
-    def resume(self, carry: dict[str, Any]) -> None:
-        self.skip, self._due = SkipSet.parse(carry["skip"], self.layers), carry["due"]
-        self.drafter.stop.max_steps = carry["max_steps"]
-        self.drafter.resume(carry["stop"])
-
-    def skip_text(self) -> str:
-        return str(self.skip)
-
-    def trace(self) -> dict[str, list[Any]]:
-        """The drafter's, and of every programme: rounds before it, weights, [weight, cosine, acceptance] a candidate, gamma, TPT."""
-        return self.drafter.trace() | self._trace
+    @state_dict.setter
+    def state_dict(self, state: dict[str, Any]) -> None:
+        self.skip, self._due = SkipSet.parse(state["skip"], self.layers), state["due"]
+        self.drafter.stop.max_steps = state["max_steps"]
 
 
 def acceptance(lm: LM, target: Tensor, states: Tensor) -> list[float]:

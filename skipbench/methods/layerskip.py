@@ -24,18 +24,6 @@ from skipbench.errors import SkipbenchError
 from skipbench.methods.fixed import FixedSet
 from skipbench.skipset import SkipSet
 
-FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
-    "approach": "Early exit",
-    "auxiliary": False,
-    "plug_and_play": False,
-    "training_free": False,
-    "separable": False,
-    "adaptive": False,
-    "context_aware": False,
-    "search": "none: a fixed exit layer",
-    "tree": "optional",
-}
-
 PUBLISHED_EXIT = 8
 
 

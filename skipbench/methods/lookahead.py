@@ -23,19 +23,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.state import State
 from skipbench.errors import SkipbenchError
-from skipbench.lm.span import Span
-
-FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
-    "approach": "Jacobi decoding",
-    "auxiliary": False,
-    "plug_and_play": True,
-    "training_free": True,
-    "tree": True,
-}
+from skipbench.lm.rows import TokenRows
 
 
 class Lookahead:
@@ -44,9 +36,6 @@ class Lookahead:
     Raises:
         SkipbenchError: a window below 2, a level below 3, no guesses, or a first window of a wrong length.
     """
-
-    feature = "n-grams from Jacobi trajectories, without a draft model"
-    needs_states = False
 
     def __init__(
         self,
@@ -77,18 +66,18 @@ class Lookahead:
         draw = random.Random(f"{self.seed}/{prompt}")
         first = list(self.first_window) or [draw.choice(prompt) for _ in range(size)]
         self.pool: dict[int, list[tuple[int, ...]]] = {}
-        self._trace: dict[str, list[Any]] = {"guesses": []}
+        self.log: dict[str, list[Any]] = {"guesses": []}
         self._history: list[int] = []
         if self.pool_from_prompt:
             self._enter_text(state.tokens)
-        choices: list[int] = best_tokens(lm.logits(first, Span.chain(at, size))).tolist()
+        choices: list[int] = best_tokens(lm.logits(first, TokenRows.chain(at, size))).tolist()
         self._levels = [first[1:], choices]  # level 0 begins behind the pending token
 
-    def propose(self, state: State, room: int) -> Draft:
+    def propose(self, state: State, budget: int) -> Draft:
         self._pending = state.pending
         full = len(self._levels) == self.level - 1
         found = self.pool.get(state.pending, []) if full else []
-        tokens, parent = _tree([gram[: room if self.whole else min(room, self.level - 2)] for gram in found])
+        tokens, parent = _tree([gram[: budget if self.whole else min(budget, self.level - 2)] for gram in found])
         guessed = len(tokens)
         # Level 0 is a chain behind the pending token; an entry of a deeper level follows the one above it. The columns of
         # deeper levels begin at the pending token itself, those of level 0 one further.
@@ -100,13 +89,13 @@ class Lookahead:
             tokens += entries
             parent += above[: len(entries)]
             above = list(range(first, first + len(entries)))
-        self._trace["guesses"].append(guessed)
-        return Draft(tokens, parent, steps=guessed, candidates=guessed)
+        self.log["guesses"].append(guessed)
+        return Draft(tokens, parent, steps=guessed, num_verifiable=guessed)
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
+    def adapt(self, state: State, verification: Verification) -> None:
         """Moves the window on by one column, and enters its n-grams when all levels are there."""
         levels = self._levels
-        fresh = verdict.choice[-len(levels[-1]) :]  # what the model puts behind the deepest level
+        fresh = verification.target_tokens[-len(levels[-1]) :]  # what the model puts behind the deepest level
         if len(levels) < self.level - 1:
             self._levels = [entries[1:] for entries in levels] + [fresh[1:]]
         else:
@@ -130,19 +119,6 @@ class Lookahead:
         """The newest n-gram stands last; the oldest goes when there are more than G."""
         kept = [g for g in self.pool.get(key, []) if g != gram]
         self.pool[key] = [*kept, gram][-self.guesses :]
-
-    def carry(self) -> dict[str, Any]:
-        return {}
-
-    def resume(self, carry: dict[str, Any]) -> None:
-        """Nothing to restore: the pool is the prompt's own."""
-
-    def skip_text(self) -> str:
-        return ""
-
-    def trace(self) -> dict[str, list[Any]]:
-        """Of every round, the guessed tokens that were verified."""
-        return self._trace
 
 
 def _tree(grams: list[tuple[int, ...]]) -> tuple[list[int], list[int]]:

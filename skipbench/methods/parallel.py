@@ -17,19 +17,10 @@ Deviations (paper says / published code does / here, switch):
 """
 
 import random
-from typing import Any
 
-from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.state import State
 from skipbench.errors import SkipbenchError
-
-FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
-    "approach": "Jacobi decoding",
-    "auxiliary": False,
-    "plug_and_play": True,
-    "training_free": True,
-    "tree": False,
-}
 
 INITS = ("last", "prompt", "random")
 
@@ -40,9 +31,6 @@ class Parallel:
     Raises:
         SkipbenchError: a block below 2 tokens, or a word that is not known.
     """
-
-    feature = "Jacobi iteration over a block of guesses, without a draft model"
-    needs_states = False
 
     def __init__(
         self, layers: int, name: str, block_size: int = 8, init: str = "last", window: str = "block", seed: int = 0
@@ -59,11 +47,11 @@ class Parallel:
         self._prompt, self._vocabulary = state.tokens[: state.prompt_length], state.lm.config.vocab_size
         self._block: list[int] = []  # guesses behind the pending token
 
-    def propose(self, state: State, room: int) -> Draft:
+    def propose(self, state: State, budget: int) -> Draft:
         if not self._block or self.window == "sliding":
             # The bonus is a token of the block too, so a block of n puts n - 1 guesses to the test.
             self._block += [self._guess(state.pending) for _ in range(self.block_size - 1 - len(self._block))]
-        tokens = self._block[:room]
+        tokens = self._block[:budget]
         return Draft(tokens, steps=len(tokens))
 
     def _guess(self, pending: int) -> int:
@@ -71,19 +59,6 @@ class Parallel:
             return pending
         return self._random.choice(self._prompt) if self.init == "prompt" else self._random.randrange(self._vocabulary)
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
+    def adapt(self, state: State, verification: Verification) -> None:
         """What stood behind the bonus is replaced by the choices of this pass, which saw the old block (Eq. 3)."""
-        self._block = verdict.choice[len(verdict.path) + 1 :]
-
-    def carry(self) -> dict[str, Any]:
-        return {}
-
-    def resume(self, carry: dict[str, Any]) -> None:
-        """Nothing to restore."""
-
-    def skip_text(self) -> str:
-        return ""
-
-    def trace(self) -> dict[str, list[Any]]:
-        """Nothing beyond the rounds."""
-        return {}
+        self._block = verification.target_tokens[len(verification.accepted) + 1 :]

@@ -10,7 +10,7 @@ Deviations (published code does / here, switch):
 
 from typing import Any
 
-from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.state import State
 from skipbench.errors import SkipbenchError
 
@@ -21,9 +21,6 @@ class PromptLookup:
     Raises:
         SkipbenchError: a number below 1, or a word that is not known.
     """
-
-    feature = "copies what followed the same words before, without a draft model"
-    needs_states = False
 
     def __init__(
         self, layers: int, name: str, ngram: int = 3, length: int = 10, occurrence: str = "last", output: bool = True
@@ -37,7 +34,7 @@ class PromptLookup:
     def begin(self, state: State) -> None:
         self._behind: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token behind it
         self._indexed = 0  # tokens whose predecessors are in the table
-        self._trace: dict[str, list[Any]] = {"ngram": []}
+        self.log: dict[str, list[Any]] = {"ngram": []}
         self._index(state.tokens[: state.prompt_length])
 
     def _index(self, tokens: list[int]) -> None:
@@ -49,31 +46,18 @@ class PromptLookup:
                     self._behind[key] = at
         self._indexed = len(tokens)
 
-    def propose(self, state: State, room: int) -> Draft:
+    def propose(self, state: State, budget: int) -> Draft:
         tokens = state.tokens
         for n in range(min(self.ngram, len(tokens)), 0, -1):
             at = self._behind.get(tuple(tokens[-n:]))
-            if at is not None and room > 0:
+            if at is not None and budget > 0:
                 end = self._indexed if self.output else state.prompt_length
-                copied = tokens[at : min(at + min(self.length, room), end)]
-                self._trace["ngram"].append(n)
+                copied = tokens[at : min(at + min(self.length, budget), end)]
+                self.log["ngram"].append(n)
                 return Draft(copied, steps=len(copied))
-        self._trace["ngram"].append(0)
+        self.log["ngram"].append(0)
         return Draft()
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
+    def adapt(self, state: State, verification: Verification) -> None:
         if self.output:
             self._index(state.tokens)
-
-    def carry(self) -> dict[str, Any]:
-        return {}
-
-    def resume(self, carry: dict[str, Any]) -> None:
-        """Nothing to restore."""
-
-    def skip_text(self) -> str:
-        return ""
-
-    def trace(self) -> dict[str, list[Any]]:
-        """Of every round the length of the n-gram that was found, 0 for none."""
-        return self._trace

@@ -29,18 +29,6 @@ from skipbench.lm.model import LM
 from skipbench.methods.fixed import FixedSet
 from skipbench.skipset import SkipSet
 
-FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
-    "approach": "Layer skipping",
-    "auxiliary": False,
-    "plug_and_play": False,
-    "training_free": True,
-    "separable": True,
-    "adaptive": False,
-    "context_aware": False,
-    "search": "Bayesian optimisation, before the run",
-    "tree": "optional",
-}
-
 
 def self_sd(layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()) -> FixedSet:
     """Self-SD with a searched set in text form; `tree` adds SWIFT's dynamic verification (SWIFT Table 10).

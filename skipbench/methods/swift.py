@@ -14,18 +14,19 @@ says how many alternatives are verified with it as a tree (section 4.2). The sea
 
 Deviations (paper says / published code does / here, switch):
     protected: unspecified / first and last layer / as the code, `protect_ends`; r counts the other sub-layers.
-    first set: uniform, the best is retained / every odd layer whatever r is, with score 0, so that the first candidate with a
-        match replaces it / whole layers spread evenly, as many sub-layers as r says, scored as candidates are, `initial=ratio`;
-        `odd` as the code.
+    first set: uniform, the best is retained / every odd layer whatever r is, with score 0, so that
+        the first candidate with a match replaces it / whole layers spread evenly, of the size that r
+        says, scored as candidates are, `initial=ratio`; `odd` as the code.
     context: generated tokens / the first of each output / `context=first`, or `recent`.
-    end of search: score 0.95, 300 steps without improvement, S / 0.95 in the code, 0.93 in its script / `max_score`, `patience`;
-        only the score of a candidate counts, not that of the first set.
+    end of search: score 0.95, 300 steps without improvement, S / 0.95 in the code, 0.93 in its script / `max_score`, `patience`.
+        Only a candidate ends it, not the score of the first set.
     Bayesian step: unspecified / 10 000 draws, 10 gradient searches, 5 refits / 200 draws, neither of the rest (`bayes_draws`,
         `bayes_starts`, `bayes_restarts`): the set is a rounded point anyway, and the time counts. kappa 2.5.
     registered point: the candidate / the raw point / `register=rounded`, or `raw`.
     tree: 10, 5, 3, 1 by rising confidence / 10, 8, 5, 3 under greedy / `tree`, as the paper.
     skip ratio: lowered by 0.1 where acceptance stays below 0.7 / not in the code / `adjust_below`, 0 for never (as the code):
-        the mean acceptance of the last 100 rounds of the search is looked at; the search then starts again from an even first set.
+        the mean acceptance of the last 100 rounds of the search is looked at. The search then
+        starts again from an even set of the lower ratio.
     epsilon: unspecified / 0.8 / as the code.  Sampling: bonus token without temperature (a bug) / as the target samples.
 """
 
@@ -36,26 +37,14 @@ from typing import Any
 import numpy as np
 
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Verdict
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.sampling import best_tokens
-from skipbench.decode.scratch import replay
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
+from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
 from skipbench.skipset import SkipSet
-
-FEATURES = {  # declared for the papers' feature tables: read by report/features.py without an import
-    "approach": "Layer skipping",
-    "auxiliary": False,
-    "plug_and_play": True,
-    "training_free": True,
-    "separable": True,
-    "adaptive": True,
-    "context_aware": False,
-    "search": "random steps and Bayesian optimisation, while decoding",
-    "tree": True,
-}
 
 ADJUST_ROUNDS, ADJUST_BY = 100, 0.1
 KAPPA = 2.5
@@ -68,9 +57,6 @@ class SWIFT:
     Raises:
         SkipbenchError: a ratio that skips nothing or everything, or a number or word out of range.
     """
-
-    feature = "one set for a stream of prompts, searched by random and Bayesian steps while decoding"
-    needs_states = False
 
     def __init__(
         self,
@@ -114,7 +100,7 @@ class SWIFT:
         if initial == "odd":
             self.skip = SkipSet.of(layers, [s for s in self.free if s // 2 % 2])
             self.score: float | None = 0.0
-        if 0 < beta <= steps:  # the first suggestion imports for seconds: not while decoding, where every step is timed
+        if 0 < beta <= steps:  # the first suggestion imports for seconds, and decoding is timed
             suggest_point([[0.0]], [0.0], (seed, 0), kappa=KAPPA, **self.effort)
 
     def _restart(self, ratio: float) -> None:
@@ -133,7 +119,7 @@ class SWIFT:
         self._acceptance: deque[tuple[int, int]] = deque(maxlen=ADJUST_ROUNDS)
 
     def _even_set(self) -> SkipSet:
-        """Whole layers spread evenly over those that may be skipped; an odd count ends with the attention of one."""
+        """Whole layers spread evenly over the free ones, and one attention if `count` is odd."""
         attention, layers = self.free[: len(self.free) // 2], (self.count + 1) // 2
         chosen = [attention[int((i + 0.5) * len(attention) / layers)] for i in range(layers)]
         return SkipSet.of(self.layers, [s for a in chosen for s in (a, a + 1)][: self.count])
@@ -142,21 +128,21 @@ class SWIFT:
     def searching(self) -> bool:
         """Whether the optimisation phase lasts (section 4.1.2, last paragraph; B.2)."""
         o = len(self.tried)
-        exceeded = o > 0 and self.tried[-1][1] > self.max_score  # such a candidate is the last that is tried
+        exceeded = o > 0 and self.tried[-1][1] > self.max_score  # no candidate follows such a one
         return o < self.steps and o - self.best_step <= self.patience and not exceeded
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
-        self._trace: dict[str, list[Any]] = {"step": [], "matchness": [], "best": [], "ratio": []}
+        self.log: dict[str, list[Any]] = {"step": [], "matchness": [], "best": [], "ratio": []}
 
-    def propose(self, state: State, room: int) -> Draft:
-        return self.drafter.propose(state, self.skip, room)
+    def propose(self, state: State, budget: int) -> Draft:
+        return self.drafter.propose(state, self.skip, budget)
 
-    def adapt(self, state: State, verdict: Verdict) -> None:
+    def adapt(self, state: State, verification: Verification) -> None:
         """One optimisation step a round, once `window` tokens and one more stand behind the prompt."""
-        self.drafter.update(verdict)
+        self.drafter.update(verification)
         if self.searching and len(state.output) > self.window + 2:
-            self._acceptance.append((len(verdict.path), verdict.draft.steps))
+            self._acceptance.append((len(verification.accepted), verification.draft.steps))
             self._optimise(state)
             self._adjust()
 
@@ -171,8 +157,8 @@ class SWIFT:
         if matchness > self.score:
             self.skip, self.score, self.best_step = skip, matchness, len(self.tried)
         values = (len(self.tried), matchness, self.score, self.ratio)
-        for key, value in zip(self._trace, values, strict=True):
-            self._trace[key].append(value)
+        for key, value in zip(self.log, values, strict=True):
+            self.log[key].append(value)
 
     def _suggest(self) -> list[float]:
         """Eq. 2: the next candidate as a point, of whose coordinates the largest are skipped."""
@@ -194,7 +180,7 @@ class SWIFT:
         """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts, in one pass over scratch rows."""
         at = len(state.tokens) - 1 - self.window if self.recent else state.prompt_length
         wanted = state.tokens[at + 1 : at + self.window + 1]
-        found = best_tokens(state.lm.head(replay(state, at, self.window, skip))).tolist()
+        found = best_tokens(state.lm.head(forward_committed(state, at, self.window, skip))).tolist()
         return [a == b for a, b in zip(found, wanted, strict=True)].count(True) / self.window
 
     def _adjust(self) -> None:
@@ -205,26 +191,20 @@ class SWIFT:
         if full and accepted < self.adjust_below * steps and int(len(self.free) * lower) > 0:
             self._restart(lower)
 
-    def carry(self) -> dict[str, Any]:
-        """The search so far; its points only while it lasts."""
+    @property
+    def state_dict(self) -> dict[str, Any]:
+        """The search so far, which goes on across prompts; its points only while it lasts."""
         own = {"skip": str(self.skip), "score": self.score, "ratio": self.ratio, "best_step": self.best_step}
         tried = self.tried if self.searching else [([], m) for _, m in self.tried]
-        return own | {"tried": tried, "acceptance": list(self._acceptance), "stop": self.drafter.carry()}
+        return own | {"tried": tried, "acceptance": list(self._acceptance)}
 
-    def resume(self, carry: dict[str, Any]) -> None:
-        self._restart(carry["ratio"])
-        for o in range(1, len(carry["tried"]) + 1):
+    @state_dict.setter
+    def state_dict(self, state: dict[str, Any]) -> None:
+        self._restart(state["ratio"])
+        for o in range(1, len(state["tried"]) + 1):  # the generator draws again what it drew
             if not self.beta or o % self.beta or o == 1:
                 self._draws.choice(len(self.free), self.count, replace=False)
-        self.tried = [(point, matchness) for point, matchness in carry["tried"]]
-        self.skip, self.score = SkipSet.parse(carry["skip"], self.layers), carry["score"]
-        self.best_step = carry["best_step"]
-        self._acceptance.extend((a, s) for a, s in carry["acceptance"])
-        self.drafter.resume(carry["stop"])
-
-    def skip_text(self) -> str:
-        return str(self.skip)
-
-    def trace(self) -> dict[str, list[Any]]:
-        """The drafter's, and of every optimisation step: its number, matchness, the best so far, and the ratio."""
-        return self.drafter.trace() | self._trace
+        self.tried = [(point, matchness) for point, matchness in state["tried"]]
+        self.skip, self.score = SkipSet.parse(state["skip"], self.layers), state["score"]
+        self.best_step = state["best_step"]
+        self._acceptance.extend((a, s) for a, s in state["acceptance"])

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 CONFIDENCE = 0.95
 RESAMPLES = 9999
 BOOTSTRAP_FROM = 20
-"""Below so many ratios the bootstrap's interval is too short: at 4 it covers the mean in 80 % of the cases instead of 95 %."""
+"""Fewest ratios for the bootstrap, whose interval is too short for few: at 4 it covers 80 %, not 95 %."""
 
 
 def paired_ratio_interval(ratios: Sequence[float], seed: int = 0) -> tuple[float, tuple[float, float] | None]:
     """Geometric mean of per-sample ratios and its 95 % interval, computed on the logarithms.
 
-    Below `BOOTSTRAP_FROM` ratios the interval is Student's t, from there on the BCa bootstrap (the percentile one where BCa is
-    undefined: all ratios equal, for example). Two ratios give an interval of one degree of freedom, six times as wide as the
-    normal distribution's. One ratio says nothing about its spread: None. The order of the ratios does not matter.
+    Below `BOOTSTRAP_FROM` ratios it is Student's t interval, from there on that of the BCa bootstrap,
+    or the percentile one where BCa is undefined (all ratios equal, for example). Of two ratios it is
+    very wide, 12.7 standard errors on either side; one ratio says nothing about the spread: None.
+    The order of the ratios does not matter.
 
     Raises:
         ValueError: there is no ratio, or one is not positive and finite.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from skipbench.config.architecture import Shape
 from skipbench.lm.model import LM
-from skipbench.lm.planted import planted_model
-from skipbench.lm.shape import Shape
-from skipbench.lm.span import Span
+from skipbench.lm.rows import TokenRows
 from skipbench.metrics.summary import Latency
+from skipbench.models.random_weights import planted_model
 from skipbench.skipset import SkipSet
 
 UNTIMED = 3  # calls before the timed ones
@@ -31,8 +31,8 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     """
     lm.allocate(context_tokens + rows)
     device = lm.output_device
-    span = Span.chain(context_tokens, rows)
-    frames = lm.frames(span)
+    token_rows = TokenRows.chain(context_tokens, rows)
+    frames = lm.metadata(token_rows)
     tokens = [0] * rows
     hidden = lm.embed(tokens)
     inputs = {d: (hidden.to(d), frames.on(d)) for d in set(lm.devices)}
@@ -51,7 +51,7 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
         "attention": through(0),
         "mlp": through(1),
         "head": lambda: lm.head(last),
-        "whole": lambda: lm.logits(tokens, span),
+        "whole": lambda: lm.logits(tokens, token_rows),
     }
     found: dict[str, list[float]] = {part: [] for part in calls}
     for _ in range(UNTIMED):

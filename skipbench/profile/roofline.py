@@ -3,18 +3,18 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from skipbench.config.hardware import Hardware
 from skipbench.lm.model import LM
 
 MOST_BYTES = 256 << 20  # of the matrix that is read to measure bandwidth
 PRODUCT = 1024  # rows and columns of the matrices whose product measures arithmetic
 TRIES = 10
 
-Known = Mapping[str, Mapping[str, Any]]
-"""By name of a device: `devices`, `bandwidth` and `flops` as in `conf/hardware`."""
+Known = Mapping[str, Hardware]
+"""Devices by the name of their file in `conf/hardware`."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Roofline:
 
 def match(device_name: str, known: Known) -> str | None:
     """The entry of a device by the name that its driver gives, in full; `None` where there is none."""
-    return next((name for name, facts in known.items() if device_name in facts["devices"]), None)
+    return next((name for name, facts in known.items() if device_name in facts.devices), None)
 
 
 def device_name(device: torch.device) -> str:
@@ -56,20 +56,20 @@ def roofline(device: torch.device, dtype: torch.dtype, size_bytes: int, known: K
     """
     called = device_name(device)
     name = match(called, known)
-    facts: Mapping[str, Any] = known[name] if name is not None else {}
-    flops = facts.get("flops", {}).get(str(dtype).removeprefix("torch."))
+    facts = None if name is None else known[name]
+    flops = None if facts is None else facts.flops.get(str(dtype).removeprefix("torch."))
     return Roofline(
         name or called,
         bandwidth(device, size_bytes, known),
         flops or product_flops(device, dtype),
-        "datasheet" if facts.get("bandwidth") and flops else "measured",
+        "datasheet" if facts is not None and facts.bandwidth and flops else "measured",
     )
 
 
 def bandwidth(device: torch.device, size_bytes: int, known: Known) -> float:
     """Bytes/s of a device's memory: its datasheet's where `known` has it, else measured at `size_bytes`."""
     name = match(device_name(device), known)
-    rate: float | None = None if name is None else known[name].get("bandwidth")
+    rate: float | None = None if name is None else known[name].bandwidth
     return rate or read_bandwidth(device, size_bytes)
 
 

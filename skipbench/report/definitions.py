@@ -17,7 +17,7 @@ DEFINITIONS: dict[str, str] = {
     "of the sets that drafted, and c = 0 for drafts without a forward pass / the same with the "
     "measured cost of a draft step and of a verification pass.",
     "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation included: geometric "
-    "mean of the per-sample ratios [95 % interval on their logarithms: Student's t, from 20 samples on the BCa bootstrap].",
+    "mean of the per-sample ratios [95 % interval: Student's t on the logarithms, BCa bootstrap from 20 samples on].",
     "speedup by": "micro: sum of tokens / sum of seconds; macro: mean tokens/s (SWIFT); s/token: mean s/token "
     "(Self-SD); end-to-end: micro with the prefill.",
     "tok/s": "decoded tokens per second, pooled, without the prefill: vanilla -> method.",

@@ -1,9 +1,5 @@
-"""The papers' tables of features: what the methods' files declare beside what the papers print.
+"""The papers' tables of features: rows of the methods here beside the rows that the papers print."""
 
-A file of `skipbench/methods` declares `FEATURES`, a literal that is read from its source: importing it would need torch.
-"""
-
-import ast
 import csv
 import io
 from dataclasses import dataclass
@@ -17,8 +13,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.cell import markdown_grid
 from skipbench.report.latex import FITTED, HEAD, escape
 
-METHODS = Path(__file__).parent.parent / "methods"
-PRINTED = Path(__file__).parent / "features.yaml"
+ROWS = Path(__file__).parent / "features.yaml"
 MEANING = {
     "approach": "how tokens are drafted",
     "auxiliary": "needs modules beside the model, such as more parameters or a data store",
@@ -47,18 +42,18 @@ class FeatureTable:
 
 
 def declared() -> dict[str, dict[str, Any]]:
-    """What each method's file declares, by the method's name."""
-    found = {}
-    for path in sorted(METHODS.glob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["FEATURES"]:
-                found[path.stem.rstrip("_").replace("_", "-")] = {**EVERY_METHOD, **ast.literal_eval(node.value)}
-    return found
+    """The features of each method here, by its name."""
+    return {method: {**EVERY_METHOD, **facts} for method, facts in _rows()["here"].items()}
+
+
+def _rows() -> dict[str, Any]:
+    known: dict[str, Any] = yaml.safe_load(ROWS.read_text(encoding="utf-8"))
+    return known
 
 
 def feature_tables() -> dict[str, str]:
     """The papers that have one, by the name of the table: `swift-table1`."""
-    known = yaml.safe_load(PRINTED.read_text(encoding="utf-8"))
+    known = _rows()["papers"]
     return {f"{paper}-{of['table']}": paper for paper, of in known.items()}
 
 
@@ -74,12 +69,12 @@ def feature_texts(paper: str) -> dict[str, str]:
 
 
 def feature_table(paper: str) -> FeatureTable:
-    """The feature table of `paper`, every row by the paper and, where the method is implemented, by its declaration.
+    """The feature table of `paper`, every row by the paper and, where the method is implemented, by what is here.
 
     Raises:
         SkipbenchError: the paper has no such table.
     """
-    known = yaml.safe_load(PRINTED.read_text(encoding="utf-8"))
+    known = _rows()["papers"]
     if paper not in known:
         raise SkipbenchError(f"{paper!r} has no table of features; there are those of {', '.join(known)}")
     of, ours = known[paper], declared()
@@ -95,7 +90,7 @@ def feature_table(paper: str) -> FeatureTable:
         tuple(rows),
         (
             *(f"{name}: {MEANING[name]}" for name in of["columns"]),
-            "here: what is implemented and declared in skipbench/methods; optional: by a switch, not by default",
+            "here: what is implemented in skipbench/methods; optional: by a switch, not by default",
         ),
     )
 

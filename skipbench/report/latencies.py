@@ -6,12 +6,15 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from skipbench.config.model import Model
+from skipbench.config.schemas import Engine
 
-def title(record: Mapping[str, Any], model: Mapping[str, Any], engine: Mapping[str, Any], device: str) -> str:
-    """What was profiled and on what; `model` and `engine` of the configuration."""
-    threads = f"{engine['threads']} thread{'s' if engine['threads'] > 1 else ''}"
+
+def title(record: Mapping[str, Any], model: Model, engine: Engine, device: str) -> str:
+    """What was profiled and on what."""
+    threads = f"{engine.threads} thread{'s' if engine.threads > 1 else ''}"
     layers = record["model"]["layers"]
-    return f"{model['name']}: {layers} layers, engine {engine['name']}, {model['dtype']}, {device}, {threads}"
+    return f"{model.name}: {layers} layers, engine {engine.name}, {model.dtype}, {device}, {threads}"
 
 
 def latency_table(record: Mapping[str, Any], title: str) -> RenderableType:

@@ -19,6 +19,7 @@ COLUMNS = (
     "dataset",
     "model",
     "method",
+    "point",
     "M",
     "alpha",
     "tau",
@@ -30,6 +31,8 @@ COLUMNS = (
     "origin",
     "note",
 )
+OPTIONAL = ("point", "origin", "note")
+"""Columns that are left out where no row has any content."""
 NOTED = ("samples", "alpha", "E(Spd)", "speedup", "lossless")
 PROVENANCE = ("engine", "device", "commit", "date", "torch")
 
@@ -38,7 +41,8 @@ def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     """One row a run, `COLUMNS` to text: grouped by dataset, then model, then method, each in order of appearance.
 
     The best speedup of each dataset and model is bold, by the rule `BOLD`; the note of a run without metrics is its
-    reason. Where runs come from several commits, devices or versions, `origin` tells them apart.
+    reason. In a sweep, `point` holds the overrides in which a run differs from the others: its `label`. Where runs
+    come from several commits, devices or versions, `origin` tells them apart.
     """
     ordered = _grouped(runs)
     blocks: dict[tuple[str, str], dict[int, tuple[str, Interval | None]]] = {}
@@ -55,15 +59,21 @@ def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
         if place in best:
             cells["speedup"] = f"**{cells['speedup']}**"
         names = {name: str(run.get(name) or MISSING) for name in ("dataset", "model", "method")}
+        names["point"] = str(run.get("label") or "")
         mark = marks.get(origin_of(run), "") if metrics else ""
         rows.append({**names, **cells, "origin": mark, "note": _note(run)})
     return rows
 
 
+def _shown(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The columns without those of `OPTIONAL` in which every row is empty."""
+    return [c for c in columns if c not in OPTIONAL or any(row[c] for row in rows)]
+
+
 def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
     """The table with its notes, definitions and provenance; columns without any content are left out."""
     rows = table_rows(runs)
-    columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
+    columns = _shown(COLUMNS, rows)
     warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
     rule = [f"{BOLD}."] if any(run.get("metrics") for run in runs) else []
     parts = [
@@ -81,7 +91,7 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
 def html_table(title: str, runs: Sequence[Run]) -> str:
     """`markdown_table` as a `<section>` for a page with a style of its own; speedups name their runs."""
     rows = table_rows(runs)
-    columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
+    columns = _shown(COLUMNS, rows)
     warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
     lines = [f"origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()]
     lines += [f"{name}: {text}" for name, text in definitions_for(columns)]

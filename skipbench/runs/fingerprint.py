@@ -1,18 +1,18 @@
-"""Fingerprints of a run's weights and of its method's source.
-
-A run is named by its settings; the fingerprints tell whether the same settings still mean the same run.
-"""
+"""Fingerprints of a run's weights and of its method's source: they tell a record from what the same settings would give now."""
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from skipbench.config.model import Model, PlantedModel
+from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import read_json
 from skipbench.runs.shapes import Origin
@@ -20,17 +20,17 @@ from skipbench.runs.shapes import Origin
 WHOLE = 64 * 2**20
 """Weight files up to this many bytes are hashed in full, larger ones by samples."""
 BLOCK, BLOCKS = 4096, 512
-"""Bytes per sampled block and blocks per file: 2 MiB are read of a weight file of any size."""
+"""Bytes per sampled block, and blocks per file: a few megabytes are read of a checkpoint of any size."""
 OWN = ("skipbench.decode.", "skipbench.methods.")
-"""Parts of skipbench that count as a method's code; the commit stands for the rest."""
+"""The parts of skipbench that belong to a method; the commit in the provenance stands for the rest."""
 
 
-def fingerprints(model: dict[str, Any], method: dict[str, Any]) -> dict[str, str | None]:
+def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
     """Entries of the provenance; None where the weights or the source are not on this machine."""
     return {"weights_sha256": weights_sha256(model), "method_sha256": method_sha256(method)}
 
 
-def refuse_other(folder: Path, model: dict[str, Any], method: dict[str, Any]) -> None:
+def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
     """Compares the record in `folder` with the weights and the method's source as they are now.
 
     A fingerprint that the record lacks, or that cannot be taken here, is not compared.
@@ -43,11 +43,10 @@ def refuse_other(folder: Path, model: dict[str, Any], method: dict[str, Any]) ->
         return
     now = fingerprints(model, method)
     names = {
-        "weights_sha256": f"other weights (model.path={model['path']})",
-        "method_sha256": f"other code of method {method['name']} ({method.get('_target_')})",
+        "weights_sha256": f"other weights (model.path={model.path})",
+        "method_sha256": f"other code of method {method.name} ({method.target})",
     }
-    both = [key for key in names if None not in (before.get(key), now[key])]
-    changed = [names[key] for key in both if before[key] != now[key]]
+    changed = [names[key] for key in names if None not in (before.get(key), now[key]) and before[key] != now[key]]
     if changed:
         raise SkipbenchError(
             f"{folder} was made with {' and '.join(changed)}: changed since; "
@@ -55,26 +54,26 @@ def refuse_other(folder: Path, model: dict[str, Any], method: dict[str, Any]) ->
         )
 
 
-def weights_sha256(model: dict[str, Any]) -> str | None:
+def weights_sha256(model: Model) -> str | None:
     """Hash of the checkpoint's config.json and weights, independent of its place and of file times.
 
-    A planted model has no files: its shape and its seed are hashed. Of files above `WHOLE` bytes,
-    the size, the safetensors header and evenly spaced blocks are hashed, so that a change between
-    the blocks goes unseen.
+    A planted model has no files: its shape and its seed are hashed. Of files above `WHOLE` bytes, the size, the safetensors
+    header and evenly spaced blocks are hashed, so that a change between the blocks goes unseen.
 
     Returns:
         None if the checkpoint is not on this machine.
     """
-    if "redundant" in model:
-        return _sha256([model["architecture"], model["redundant"], model["seed"]])
-    folder = _folder(model["path"], model["revision"])
+    if isinstance(model, PlantedModel):
+        assert model.architecture is not None
+        return _sha256([dataclasses.asdict(model.architecture), model.redundant, model.seed])
+    folder = _folder(model.path, model.revision)
     try:
         files = _weight_files(folder) if folder is not None else []
         if folder is None or not files:
             return None
-        there = [path for path in (folder / "config.json", *files) if path.is_file()]
-        return _sha256([[path.name, *_digest(str(path), *_stamp(path))] for path in there])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading says what is wrong
+        names = [folder / "config.json", *files]
+        return _sha256([[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading the checkpoint tells what is wrong
         return None
 
 
@@ -103,8 +102,7 @@ def _weight_files(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            shards = set(json.loads(index.read_text())["weight_map"].values())
-            return [folder / shard for shard in sorted(shards)]
+            return [folder / shard for shard in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
     return []
 
 
@@ -127,17 +125,16 @@ def _digest(path: str, size: int, mtime_ns: int, inode: int) -> tuple[int, str]:
     return size, sha.hexdigest()
 
 
-def method_sha256(method: dict[str, Any]) -> str | None:
-    """Hash of a method's source: the files of its `_target_`s and of the decode loop, and their imports.
+def method_sha256(method: MethodConfig) -> str | None:
+    """Hash of the source of a method: the files of its `_target_`s and of the decode loop, and what they import of their own.
 
-    Imports are followed within skipbench under `OWN`, and outside of skipbench within the target's
-    package, or within the folder of a target that is a single module.
+    Of skipbench these are the files under `OWN`; outside of it, the target's package, or what lies beside a single module.
 
     Returns:
         None if a target's source cannot be found.
     """
     sources: dict[str, bytes] = {}
-    roots = [*_targets(method), "skipbench.decode.loop"]
+    roots = [*_targets(method.node), "skipbench.decode.loop"]
     for root in roots:
         found = _source(root)
         if found is None:
@@ -159,7 +156,7 @@ def method_sha256(method: dict[str, Any]) -> str | None:
 
 def _targets(node: Any) -> Iterator[str]:
     """Every `_target_` in the method's settings: its own, and that of its stop rule."""
-    if isinstance(node, dict):
+    if isinstance(node, Mapping):
         if isinstance(node.get("_target_"), str):
             yield node["_target_"]
         for value in node.values():
@@ -167,7 +164,7 @@ def _targets(node: Any) -> Iterator[str]:
 
 
 def _source(name: str) -> tuple[str, Path] | None:
-    """Module and file of a dotted name, which may end in names inside the module; imports nothing."""
+    """Module and file of a dotted name, whose last parts may be names inside the module. Nothing but the path is searched."""
     top, *rest = name.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -192,17 +189,16 @@ def _source(name: str) -> tuple[str, Path] | None:
 
 
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
-    """True for a module of the root's package, or beside a root that is a single module."""
+    """Whether an imported module is of the root's package, or lies beside a root that is a single module."""
     if imported[0].partition(".")[0] == root[0].partition(".")[0] or imported[0].startswith(OWN):
         return True
-    single = "." not in root[0] and root[1].name != "__init__.py"
-    beside = imported[1].is_relative_to(root[1].parent) and "site-packages" not in imported[1].parts
-    return single and beside
+    beside = imported[1].is_relative_to(root[1].parent)
+    return "." not in root[0] and root[1].name != "__init__.py" and beside and "site-packages" not in imported[1].parts
 
 
 @functools.cache
 def _imports(source: bytes, package: str) -> list[str]:
-    """Dotted names that a source file imports anywhere; none if it does not parse."""
+    """Dotted names that a source file imports, those of its functions too; none of a file that does not parse."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

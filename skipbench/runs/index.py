@@ -148,6 +148,7 @@ def table_runs(runs: pd.DataFrame) -> list[dict[str, Any]]:
         more["transformers"] = origin.get("versions", {}).get("transformers")
         reason = None if metrics else ": ".join(str(row[k]) for k in ("state", "error") if isinstance(row[k], str))
         names = {k: row[k] for k in ("model", "method", "dataset")}
+        names["label"] = origin.get("label")
         found.append(names | {"metrics": metrics, "reason": reason, "provenance": origin | more})
     return found
 

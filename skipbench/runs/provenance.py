@@ -7,13 +7,13 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).resolve().parent.parent
+from skipbench.config.paths import PACKAGE
+
 PACKAGES = (
     "skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "hydra-core", "omegaconf",
     "bayesian-optimization", "numpy",
@@ -94,9 +94,9 @@ def installed(path: str) -> Path:
     return PACKAGE / path.removeprefix("package:") if path.startswith("package:") else Path(path)
 
 
-def engine_text(engine: Mapping[str, Any]) -> str:
+def engine_text(name: str, strict: bool) -> str:
     """Name of an engine's settings in tables: what changes the arithmetic stands behind it."""
-    return f"{engine['name']}, strict" if engine.get("strict") else str(engine["name"])
+    return f"{name}, strict" if strict else name
 
 
 def config_hash(config: dict[str, Any]) -> str:

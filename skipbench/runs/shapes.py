@@ -43,6 +43,7 @@ class Origin(TypedDict, total=False):
     started: Text
     host: Text
     device: Text
+    label: Text
     versions: dict[Text, Text]
     weights_sha256: Text | None
     method_sha256: Text | None

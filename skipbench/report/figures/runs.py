@@ -73,7 +73,9 @@ def read_run(
         model=settings["model"]["name"],
         method=settings["method"]["name"],
         dataset=settings["dataset"]["name"],
-        engine=str(origin.get("engine") or engine_text(settings["engine"])),
+        engine=str(
+            origin.get("engine") or engine_text(settings["engine"]["name"], bool(settings["engine"].get("strict")))
+        ),
         device=str(origin.get("device") or settings["model"].get("device")),
         layers=origin.get("layers"),
         settings=settings,

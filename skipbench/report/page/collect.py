@@ -19,7 +19,7 @@ from skipbench.runs.store import load_run, read_samples
 MOST_TEXTS = 3
 NAMES = ("model", "method", "dataset")
 MEASURED = ("M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "lossless")
-COLUMNS = (*NAMES, *MEASURED, "engine", "device", "commit", "date", "note")
+COLUMNS = (*NAMES, "point", *MEASURED, "engine", "device", "commit", "date", "note")
 Found = dict[str, Any]
 
 
@@ -49,6 +49,7 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
             "texts": [_text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]],
         }
         cells = names | {
+            "point": str(origin.get("label") or ""),
             "engine": str(origin.get("engine") or names["engine"]),
             **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
             "device": str(origin.get("device") or value_at(config, "model", "device") or MISSING),
@@ -59,7 +60,7 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
     except (SkipbenchError, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
         return {
             "id": printable(folder.name),
-            "cells": dict.fromkeys(COLUMNS, MISSING) | {"note": f"cannot be read: {error}"},
+            "cells": dict.fromkeys(COLUMNS, MISSING) | {"point": "", "note": f"cannot be read: {error}"},
             "sort": {},
             "detail": {"unreadable": printable(f"{folder.name}: {error}")},
         }

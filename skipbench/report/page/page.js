@@ -196,6 +196,7 @@ function show(id) {
   if (!source) return place.append(make("p", {}, "No such run is in this page."));
   const run = JSON.parse(source.textContent);
   if (run.unreadable) return place.append(make("p", {}, run.unreadable));
+  if (run.provenance.label) place.firstElementChild.append(" ", make("small", {}, run.provenance.label));
   const row = rows.find(r => r.dataset.run === id);
   place.append(make("dl", {class: "facts"}, ...heads.flatMap((h, i) => row.cells[i].textContent ?
     [make("div", {}, make("dt", {}, h.textContent), make("dd", {}, row.cells[i].textContent))] : [])));

@@ -70,7 +70,7 @@ def page(
     )  # fmt: skip
     return environment.get_template("page").render(
         runs=[run | {"json": Markup(as_script(run["detail"]))} for run in runs],
-        columns=COLUMNS,
+        columns=[c for c in COLUMNS if c != "point" or any(run["cells"][c] for run in runs)],
         numeric=MEASURED,
         names={name: sorted({run["cells"][name] for run in runs}) for name in NAMES[:2]},
         tables={title: Markup(text) for title, text in tables.items()},

@@ -1,0 +1,91 @@
+"""From the settings of a cell to its model, its method and its encoded prompts."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
+from skipbench.config.model import Model, PlantedModel
+from skipbench.config.run_config import DatasetConfig
+from skipbench.config.schemas import Engine, EngineName
+from skipbench.data.rows import Row
+from skipbench.decode.method import Method
+from skipbench.errors import SkipbenchError
+from skipbench.lm.model import LM
+from skipbench.models.load import layer_count, load, load_planted
+from skipbench.models.sparsity import Pattern, parse_sparsity, prune
+
+MakeMethod = Callable[..., Method]
+
+
+def load_model(model: Model, engine: Engine, calibration: Sequence[Row] = ()) -> tuple[LM, Any]:
+    """The model and its tokenizer as `model` and `engine` of the configuration say; sets the number of threads.
+
+    Args:
+        calibration: rows by which weights are pruned, where `model.sparsity` says so.
+
+    Raises:
+        SkipbenchError: a value that cannot be used, or a checkpoint that cannot be loaded.
+    """
+    pattern = _sparsity(model)
+    if pattern is None:
+        return _dense(model, engine)
+    lm, tokenizer = _dense(model, dataclasses.replace(engine, name=EngineName.reference, strict=False))
+    tokens = min(model.calibration.tokens, lm.max_positions)
+    prune(lm, [tokenizer.encode(row.prompt)[:tokens] for row in calibration], pattern)
+    return LM(lm.model, engine.name, engine.strict, engine.spare_mib), tokenizer
+
+
+def _sparsity(model: Model) -> Pattern | None:
+    """Raises SkipbenchError for a pattern or a calibration that cannot be."""
+    pattern = parse_sparsity(model.sparsity)
+    if pattern is None:
+        return None
+    if model.calibration.tokens < 1:
+        raise SkipbenchError(f"model.calibration.tokens={model.calibration.tokens}; wanted 1 or more")
+    if model.quantization != "none":
+        raise SkipbenchError(
+            f"model.sparsity={model.sparsity} prunes weights in full; with model.quantization={model.quantization} there are "
+            f"none. Leave one of them out"
+        )
+    return pattern
+
+
+def _dense(model: Model, engine: Engine) -> tuple[LM, Any]:
+    if engine.threads < 1:
+        raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
+    torch.set_num_threads(engine.threads)
+    if model.device.startswith("cuda") and not torch.cuda.is_available():
+        raise SkipbenchError(f"model.device={model.device}, but no CUDA device is at hand; use model.device=cpu")
+    if engine.spare_mib < 0:
+        raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
+    if isinstance(model, PlantedModel):
+        assert model.architecture is not None and model.sets["self-sd"] is not None
+        return load_planted(
+            model.architecture, model.sets["self-sd"], model.seed, model.path, model.dtype, engine.name,
+            model.device, engine.strict, engine.spare_mib,
+        )  # fmt: skip
+    return load(
+        model.path, model.revision, model.dtype, engine.name, model.device, model.allow_pickle, model.quantization,
+        model.architecture, engine.strict, engine.spare_mib,
+    )  # fmt: skip
+
+
+def check_method(model: Model, make_method: MakeMethod) -> None:
+    """Makes the method for a model of this depth: the configured one, else that of the checkpoint's config; no weights are read.
+
+    Raises:
+        SkipbenchError: a setting that does not fit the model, or a model whose configuration cannot be read.
+    """
+    _sparsity(model)
+    known = model.architecture
+    make_method(layers=known.layers if known else layer_count(model.path, model.revision))
+
+
+def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> list[Prompt]:
+    """Encoded prompts, and room for the longest of them in the cache."""
+    prompts = encode(rows, tokenizer, lm, **dataset.encoding)
+    lm.allocate(max(p.longest for p in prompts) + dataset.max_new_tokens + SCRATCH_ROWS)
+    return prompts

@@ -1,0 +1,77 @@
+"""`search`: the offline search of Self-SD for a skip set, over the engine at hand."""
+
+from collections.abc import Sequence
+
+from skipbench.bench.load import load_model, prepare
+from skipbench.bench.prompts import eos_ids
+from skipbench.bench.stored_sets import other_weights, search_folder, stored_path, write_stored
+from skipbench.config.run_config import RunConfig
+from skipbench.data.rows import Row
+from skipbench.errors import SkipbenchError
+from skipbench.methods.self_sd import objective
+from skipbench.report.console import progress, say
+from skipbench.runs.files import set_aside
+from skipbench.runs.fingerprint import weights_sha256
+from skipbench.search.run import Trial, search
+from skipbench.search.strategies import make_strategy
+from skipbench.skipset import SkipSet
+
+
+def search_skip_set(
+    config: RunConfig, rows: list[Row], shared: int = 0, store: bool = True, calibration: Sequence[Row] = ()
+) -> Trial:
+    """Searches the set that decodes the development rows fastest, and stores it under the results folder.
+
+    Args:
+        rows: development prompts, of the training split, or of rows that the run leaves out.
+        shared: how many of them the run decodes too, for want of others; the trace and the stored set say so.
+        store: whether `method.skip=stored` means the best set from now on.
+        calibration: rows for `load_model`.
+
+    Raises:
+        SkipbenchError: no rows, or the trace of another search or of other weights in the way.
+    """
+    options = config.search
+    if not rows:
+        raise SkipbenchError(f"dataset={config.dataset.name} has no development prompts; a search needs at least one")
+    lm, tokenizer = load_model(config.model, config.engine, calibration)
+    dataset = config.dataset.with_max_new_tokens(options.max_new_tokens)
+    first = [row for row in rows if row.after is None]  # a later turn has no prompt before there is an answer
+    prompts = [p.ids for p in prepare(lm, tokenizer, first, dataset)]
+    goal = objective(lm, prompts, options.max_new_tokens, eos_ids(lm), config.method.make_stop)
+    folder, settings = search_folder(config)
+    if shared:
+        settings |= {"prompts_shared_with_run": shared}
+        say(
+            f"{shared} of {len(prompts)} prompts of this search are decoded by the run, too: dataset "
+            f"{config.dataset.name} has no training split and too few other rows"
+        )
+    settings |= {"weights_sha256": weights_sha256(config.model)}
+    if config.fresh:
+        set_aside(folder)
+    elif other := other_weights(folder / "trace.jsonl", config.model):
+        raise SkipbenchError(other)
+    start = SkipSet.parse(options.start, lm.layers)
+    strategy = make_strategy(
+        options.strategy,
+        lm.layers,
+        seed=options.seed,
+        ratio=options.ratio,
+        protect=options.protect,
+        init=options.init,
+        rounded=options.rounded,
+        tol=options.tol,
+        start=start if start.skipped else None,
+    )
+    goal(start)  # warm-up
+    with progress("search", options.iterations) as advance:
+
+        def report(trial: Trial, best: Trial) -> None:
+            advance(f"best {best.detail.get('tokens_per_s', 0):.0f} tokens/s, alpha {best.detail.get('alpha', 0):.3f}")
+
+        best = search(goal, strategy, lm.layers, options.iterations, folder / "trace.jsonl", settings, report)
+    assert best.value is not None
+    if store:
+        path = stored_path(config.results, config.model, config.method.name)
+        write_stored(path, best.skip, best.value, settings)
+    return best

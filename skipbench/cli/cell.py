@@ -1,0 +1,84 @@
+"""`cell`: one cell of a submitted manifest, in a process of its own; the tasks of an array call it."""
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.launch import manifest, slurm
+from skipbench.launch.watch import HANDED_ON, WATCHED, watch
+from skipbench.report.console import complain
+from skipbench.runs.signals import Interrupted
+from skipbench.runs.store import record_failure
+
+EXIT_REPORTED = 3
+"""Exit status of a watched cell that failed and wrote down why."""
+
+
+def run(arguments: list[str]) -> None:
+    """Runs cell NUMBER of MANIFEST, with a second process that watches over it.
+
+    Raises:
+        SkipbenchError: no such cell.
+        SystemExit: 1 when the cell failed, 128 + n when signal n asked for its end, or killed it.
+    """
+    if len(arguments) != 2 or not arguments[1].isdecimal():
+        raise SkipbenchError("cell needs a manifest and a number, as submit writes them into its script")
+    config = manifest.read_cell(Path(arguments[0]), int(arguments[1]))
+    if os.environ.get(WATCHED) == str(os.getppid()):
+        _run_watched(config)
+        return
+    code = watch([sys.executable, "-m", "skipbench", "cell", *arguments], os.environ)
+    if reason := exit_reason(code, config, Path(arguments[0]).parent):
+        _fail(config, reason)
+    sys.exit(1 if code == EXIT_REPORTED else code if code >= 0 else 128 - code)
+
+
+def _run_watched(config: RunConfig) -> None:
+    try:
+        run_cell(config, print_table=False)
+    except Interrupted as stop:
+        complain(f"{stop}: {slurm.requeue_self() if stop.signal == signal.SIGUSR2 else 'preempted or cancelled'}")
+        sys.exit(128 + stop.signal)
+    except Exception as error:
+        _fail(config, _reason(error, config))
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(EXIT_REPORTED)  # without memory, libraries may fail or spin at the interpreter's end
+
+
+def _fail(config: RunConfig, reason: str) -> None:
+    with contextlib.suppress(SkipbenchError):  # before its search is done a cell has no folder
+        record_failure(resolve_cell(config).folder, reason)
+    complain(f"failed: {reason}")
+
+
+def _reason(error: Exception, config: RunConfig) -> str:
+    """Why a cell failed, in a line."""
+    if isinstance(error, SkipbenchError):
+        return str(error)
+    text = f"{type(error).__name__}: {error}"
+    try:
+        from skipbench.bench.memory import out_of_memory
+
+        return out_of_memory(error, config.model, config.dataset.max_new_tokens) or text
+    except Exception:  # without memory the advice may fail; the record must still get the reason known above
+        return f"{text}; give the job more (hardware.memory=)" if isinstance(error, MemoryError) else text
+
+
+def exit_reason(code: int, config: RunConfig, logs: Path) -> str | None:
+    """Explains an exit status for a cell that wrote no reason. Returns `None` if the cell wrote one."""
+    # A signal that was passed on may meet the child at its very end, when it has written down already how it ended.
+    passed_on = {end for number in HANDED_ON for end in (-number, 128 + number)}
+    if code in {0, EXIT_REPORTED, 128 + signal.SIGINT} | passed_on:
+        return None
+    if code > 0:
+        return f"ended with exit status {code} and left no reason, as where memory ends; its log in {logs} may tell"
+    text = f"killed by {signal.Signals(-code).name}"
+    if -code != signal.SIGKILL:
+        return text
+    return f"{text}; where nobody sent it, it was the kernel, for memory: {_reason(MemoryError(), config)}"

@@ -1,0 +1,55 @@
+"""`data`: fetches datasets and models into the hub's cache and checks them; runs with HF_HUB_OFFLINE=1 use that."""
+
+from collections.abc import Sequence
+
+from skipbench.config.catalog import choices
+from skipbench.config.compose import compose
+from skipbench.config.explain import did_you_mean
+from skipbench.config.model import PlantedModel
+from skipbench.errors import SkipbenchError
+from skipbench.report.console import show
+
+
+def run(arguments: list[str]) -> None:
+    """Fetches every name, and says of each what it found.
+
+    Raises:
+        SkipbenchError: an unknown name, or something that could not be fetched.
+    """
+    overrides = [a for a in arguments if "=" in a]
+    names = [a for a in arguments if "=" not in a]
+    datasets, models = choices("dataset"), choices("model")
+    known = [*datasets, *models]
+    for name in names:
+        if name not in known:
+            raise SkipbenchError(f"data needs datasets or models, not {name!r}.{did_you_mean(name, known)} See list")
+    if not names:
+        raise SkipbenchError(f"data needs datasets or models: {', '.join(datasets)}; {', '.join(models)}")
+    failed = []
+    for name in names:
+        try:
+            text = _model(name, overrides) if name in models else _dataset(name, overrides)
+            show(f"ok       {name}: {text}")
+        except SkipbenchError as error:
+            failed.append(name)
+            show(f"missing  {name}: {error}")
+    if failed:
+        raise SkipbenchError(f"not fetched: {', '.join(failed)}; the reasons stand above")
+
+
+def _dataset(name: str, overrides: Sequence[str]) -> str:
+    from skipbench.data.rows import rows_hash
+
+    dataset = compose([f"dataset={name}", *(o for o in overrides if o.startswith("dataset."))]).dataset
+    rows = dataset.rows(None)
+    return f"{len(rows)} prompts, revision {dataset.revision or 'none'}, rows {rows_hash(rows)[:16]}"
+
+
+def _model(name: str, overrides: Sequence[str]) -> str:
+    model = compose([f"model={name}", *(o for o in overrides if o.startswith("model."))]).model
+    if isinstance(model, PlantedModel):
+        return "made on the fly, nothing to fetch"
+    from skipbench.models.download import fetch
+
+    found = fetch(model.path, model.revision, model.architecture)
+    return f"{found.weight_bytes / 2**30:.2f} GiB of weights, commit {found.commit or 'none'}, {found.folder}"

@@ -1,0 +1,126 @@
+"""`figure`: runs what an experiment lacks, then draws it; or draws one run's folder."""
+
+import json
+from pathlib import Path
+
+from skipbench.config.catalog import paper_side
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import checked_run, resolve_cell, run_cell, search_trace
+from skipbench.experiments.grid import PlannedCell
+from skipbench.experiments.plan import cells_of, experiment_names, parse_request, scale_of
+from skipbench.report.console import say
+from skipbench.report.figures.kept import dump_runs, read_runs
+from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
+from skipbench.report.figures.runs import Run, Search, read_run, swept
+from skipbench.report.figures.scatter import brute_force
+from skipbench.report.figures.style import save, styled
+from skipbench.runs.files import write_atomic
+
+
+def run(arguments: list[str]) -> None:
+    """Writes results/figures/NAME.png and .svg, and the records behind them as NAME.json, which can be drawn again.
+
+    With `--distinct` a figure of which most runs have the draft of another is not drawn; NAME.txt says so.
+
+    Raises:
+        SkipbenchError: no such figure, or records are missing; it names them and the command that makes them.
+    """
+    first = next((Path(a) for a in arguments if not a.startswith("-")), None)
+    if first is not None and first.suffix == ".jsonl":
+        _brute_force(first)
+    elif first is not None and first.suffix == ".json":
+        _redraw(first)
+    elif first is not None and first.is_dir():
+        _one_run(first)
+    else:
+        _experiment(arguments)
+
+
+def _experiment(arguments: list[str]) -> None:
+    known = sorted({*experiment_names()} & {*FIGURES, *NOT_RUN})
+    request = parse_request(arguments, "figure", known, ("--render-only", "--distinct"))
+    if len(request.names) > 1:
+        raise SkipbenchError(f"figure draws one at a time, not {' and '.join(request.names)}")
+    name = request.names[0]
+    if name in NOT_RUN:
+        raise SkipbenchError(f"{name} is not drawn from runs: {NOT_RUN[name]}")
+    cells = cells_of(name, request, scale_of(name, request.scale))
+    runs, missing = [], []
+    for number, (cell, config) in enumerate(cells, 1):
+        try:
+            if "--render-only" not in request.flags:
+                say(f"cell {number} of {len(cells)}: {cell.name}")
+                run_cell(config, print_table=False)
+            if not config.dry_run:
+                runs.append(run_of(cell, config))
+        except SkipbenchError as error:
+            missing.append(f"{cell.name}: {error}")
+    if missing:
+        command = " ".join(["python -m skipbench figure", *(a for a in arguments if a != "--render-only")])
+        raise SkipbenchError("; ".join([f"{name} lacks {len(missing)} of {len(cells)} records", *missing, command]))
+    if runs:
+        path = cells[0][1].results / "figures" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if "--distinct" in request.flags and swept(runs).in_vain:
+            _leave_out(path, f"{name} is not drawn: {swept(runs).mark}.\n")
+            return
+        write_atomic(path, dump_runs(name, runs))
+        path.with_suffix(".txt").unlink(missing_ok=True)
+        _redraw(path)
+    elif not cells:
+        reasons = [str(case["reason"]) for case in paper_side(name).get("cases", []) if "reason" in case]
+        say(f"{name} has no cell that can be run: {'; '.join(reasons)}")
+
+
+def _leave_out(path: Path, reason: str) -> None:
+    """Puts `reason` in the place of an earlier figure."""
+    for suffix in (".json", ".png", ".svg"):
+        path.with_suffix(suffix).unlink(missing_ok=True)
+    write_atomic(path.with_suffix(".txt"), reason)
+    say(reason.rstrip())
+
+
+def run_of(cell: PlannedCell, config: RunConfig) -> Run:
+    """The finished run of an experiment's cell, with what the experiment knows of it.
+
+    Raises:
+        SkipbenchError: it is not there, or not finished.
+    """
+    from skipbench.bench.stored_sets import seconds_of_trace
+
+    search = None
+    if config.search_dataset is not None:
+        sets = config.search.iterations
+        search = Search(on=config.search_dataset.name, sets=sets, seconds=seconds_of_trace(search_trace(config), sets))
+    resolved = resolve_cell(config)
+    checked_run(resolved)
+    return read_run(resolved.folder, cell.overrides, cell.keys, search)
+
+
+def _redraw(path: Path) -> None:
+    """Draws the figure of a file of records beside it."""
+    drawn, shown = draw(*read_runs(path))
+    _say(save(drawn, shown, path.with_suffix("")))
+
+
+def _one_run(folder: Path) -> None:
+    one = read_run(folder)
+    for kind, drawn in draw_run(one).items():
+        _say(save(drawn, [one], folder / "figures" / kind))
+
+
+def _brute_force(path: Path) -> None:
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise SkipbenchError(
+            f"{path} cannot be read ({error}); make it with python scripts/brute_force.py > FILE"
+        ) from error
+    with styled():
+        drawn = brute_force(lines)
+    _say(save(drawn, [], path.with_suffix("")))
+
+
+def _say(paths: list[Path]) -> None:
+    say(f"written: {paths[0]} and {paths[1].suffix}")

@@ -1,0 +1,36 @@
+"""`list`: the choices of one kind, with the first comment of each file."""
+
+from skipbench.cli.help import first_comment
+from skipbench.config.catalog import choices, file_of, known_models
+from skipbench.config.explain import did_you_mean
+from skipbench.config.model import Model
+from skipbench.errors import SkipbenchError
+from skipbench.report.console import show
+
+KINDS = {"models": "model", "methods": "method", "datasets": "dataset", "experiments": "experiment"}
+
+
+def run(arguments: list[str]) -> None:
+    """Prints the choices.
+
+    Raises:
+        SkipbenchError: not exactly one kind.
+    """
+    if len(arguments) != 1 or arguments[0] not in KINDS:
+        hint = did_you_mean(arguments[0], list(KINDS)) if arguments else ""
+        raise SkipbenchError(f"list needs one of: {', '.join(KINDS)}.{hint}")
+    group = KINDS[arguments[0]]
+    names = choices(group)
+    models = known_models() if group == "model" else {}
+    width = max(16, *map(len, names))
+    for name in names:
+        size = _size(models[name]) if name in models else ""
+        show(f"{name:{width}} {first_comment(file_of(group, name))} {size}".rstrip())
+
+
+def _size(model: Model) -> str:
+    """What a model takes, and whether it is gated or its revision open."""
+    from skipbench.bench.memory import size_text
+
+    marks = {"gated": model.gated, "revision not pinned": model.revision == "main"}
+    return "; ".join([size_text(model), *(mark for mark, holds in marks.items() if holds)])

@@ -1,0 +1,125 @@
+"""The front door: a first bare word chooses a command, everything else is one cell or a sweep through Hydra."""
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+from skipbench.cli.help import COMMANDS, print_help
+from skipbench.config.catalog import with_search_path
+from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
+from skipbench.config.explain import did_you_mean
+from skipbench.errors import SkipbenchError
+from skipbench.report.console import complain
+from skipbench.runs.signals import Interrupted, handle_signals
+
+HYDRA_FLAGS = {
+    "-m", "--multirun", "-r", "--run", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
+    "-sc", "--shell-completion", "-cd", "--config-dir", "--hydra-help",
+}  # fmt: skip
+OWN_FLAGS = {"-h", "--help", "--version", "--render-only", "--print", "--distinct", "--fresh"}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point. Exit status 0 done, 1 something failed, 2 the command was wrong, 130 interrupted, 128 + n signal n."""
+    with handle_signals(), one_kind_of_error():
+        dispatch(list(sys.argv[1:] if argv is None else argv))
+
+
+def dispatch(argv: list[str]) -> None:
+    """Runs what a command line asks for.
+
+    Raises:
+        SkipbenchError: the command line is wrong.
+    """
+    argv = _with_config_dir(argv)
+    if "--version" in argv:
+        sys.stdout.write(f"skipbench {metadata.version('skipbench')}\n")
+    elif {"-h", "--help"} & set(argv):
+        print_help([a for a in argv if a not in ("-h", "--help")])
+    elif argv and re.fullmatch(r"[a-z]+", argv[0]):
+        if argv[0] not in COMMANDS:
+            raise _stray(argv[0])
+        importlib.import_module(f"skipbench.cli.{argv[0]}").run(_with_path(argv[1:]))
+    else:
+        _cell_or_sweep(_with_path(argv))
+
+
+def _cell_or_sweep(argv: list[str]) -> None:
+    _check_flags(argv)
+    overrides = [a for a in argv if "=" in a and not a.startswith("-")]
+    flags = [a for a in argv if a not in overrides]  # argparse wants them together, in front
+    sys.argv = ["skipbench", *flags, *with_search_path([checked(a) for a in overrides])]
+    from skipbench.launch.sweeper import job, register
+
+    register()
+    # Hydra then raises its errors instead of printing them: `explained` says the same on every route.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    with explained(overrides):
+        run_hydra(job)
+
+
+def _check_flags(argv: Sequence[str]) -> None:
+    for word in argv:
+        flag = word.partition("=")[0]
+        if word.startswith("-") and flag not in HYDRA_FLAGS:
+            known = sorted(HYDRA_FLAGS | OWN_FLAGS)
+            raise SkipbenchError(f"unknown flag {flag!r}.{did_you_mean(flag, known)} Flags: {', '.join(known)}")
+        if "=" not in word and not word.startswith("-") and not _is_value(argv, word):
+            raise _stray(checked(word))
+
+
+def _stray(word: str) -> SkipbenchError:
+    return SkipbenchError(
+        f"{word!r} is neither a command nor an override KEY=VALUE, such as method=uniform."
+        f"{did_you_mean(word, [*COMMANDS])} Commands: {', '.join(COMMANDS)}"
+    )
+
+
+def _is_value(argv: Sequence[str], word: str) -> bool:
+    """Whether a bare word belongs to the flag before it, as in `--cfg job`."""
+    at = list(argv).index(word)
+    takes = ("-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir")
+    return (at > 0 and argv[at - 1] in takes) or bool({"-sc", "--shell-completion"} & set(argv))
+
+
+def _with_config_dir(argv: list[str]) -> list[str]:
+    """Takes `--config-dir DIR` from a command line, for commands and Hydra alike."""
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        flag, sign, folder = word.partition("=")
+        if flag not in ("-cd", "--config-dir"):
+            rest.append(word)
+            continue
+        use_config_dir(Path(folder if sign else next(words, "")))
+    return rest
+
+
+def _with_path(argv: list[str]) -> list[str]:
+    """A checkpoint folder of one's own takes nothing else from the embedded model, its name least of all."""
+    given = any(a.startswith("model.path=") for a in argv) and not any(a.startswith("model=") for a in argv)
+    return [*argv, "model=path"] if given else argv
+
+
+@contextmanager
+def one_kind_of_error() -> Iterator[None]:
+    """Prints an error as one line and chooses the exit status."""
+    try:
+        yield
+    except SkipbenchError as error:
+        complain(f"error: {error}")
+        sys.exit(2)
+    except BrokenPipeError:  # the reader, such as `head`, has gone; nor may the interpreter's last flush fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        complain("interrupted; what is finished is kept, the same command goes on")
+        sys.exit(130)
+    except Interrupted as interrupted:
+        complain(str(interrupted))
+        sys.exit(128 + interrupted.signal)

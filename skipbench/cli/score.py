@@ -1,0 +1,94 @@
+"""`score`: executes the code that runs have generated, in a sandbox, and adds the scores to their metrics."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import header
+from skipbench.report.cell import markdown_cell, number
+from skipbench.report.console import progress_of, show
+from skipbench.runs.files import write_atomic
+from skipbench.runs.store import load_run
+from skipbench.scoring.execute import Scored, score_run, waits_for_score
+
+KEYS = {"sandbox": "auto", "timeout": "5", "results": "results"}
+
+
+def run(arguments: list[str]) -> None:
+    """Scores `RUN [RUN ...]`, or `all` that wait for it.
+
+    Raises:
+        SkipbenchError: a run that is not there or cannot be scored, or a key that is not one of `KEYS`.
+    """
+    values = KEYS | dict(_pair(a) for a in arguments if "=" in a)
+    sandbox = _sandbox(values["sandbox"])
+    try:
+        timeout_s = float(values["timeout"])
+    except ValueError as error:
+        raise SkipbenchError(f"timeout={values['timeout']}; wanted seconds") from error
+    results, names = Path(values["results"]), [a for a in arguments if "=" not in a]
+    folders = _waiting(results) if names == ["all"] else [_folder(name, results) for name in names]
+    if names == ["all"] and not folders:
+        show(f"no run in {results} waits for a score")
+    elif not folders:
+        raise SkipbenchError(
+            "score needs a run: its folder, or its name below results/runs; or all that wait for it: all"
+        )
+    for folder in folders:
+        with progress_of(folder.name) as update:
+            scored = score_run(folder, sandbox, timeout_s, update)
+        state = load_run(folder)
+        if scored is not None:
+            write_atomic(
+                folder / "table.md", markdown_cell(state["metrics"], header(state["config"], state["provenance"]))
+            )
+        for line in (folder.name, *_lines(state["metrics"], scored)):
+            show(line)
+
+
+def _pair(argument: str) -> tuple[str, str]:
+    key, _, value = argument.partition("=")
+    if key not in KEYS:
+        raise SkipbenchError(f"unknown key {key!r} of score; allowed: {', '.join(KEYS)}")
+    return key, value
+
+
+def _sandbox(value: str) -> Literal["auto", "none"]:
+    if value == "none":
+        return "none"
+    if value == "auto":
+        return "auto"
+    raise SkipbenchError(f"sandbox={value}; choose auto, or none to run generated code without isolation")
+
+
+def _folder(name: str, results: Path) -> Path:
+    for folder in (Path(name), results / "runs" / name):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise SkipbenchError(f"there is no run {name}, neither in that folder nor in {results / 'runs' / name}")
+
+
+def _waiting(results: Path) -> list[Path]:
+    """Finished runs whose generated code was not executed yet."""
+    found = [(folder, load_run(folder)) for folder in sorted((results / "runs").glob("*")) if folder.is_dir()]
+    done = [(folder, state) for folder, state in found if state["config"] and state["metrics"]]
+    return [folder for folder, state in done if waits_for_score(state["config"]["dataset"]["scorer"], state["metrics"])]
+
+
+def _lines(metrics: dict[str, Any] | None, scored: Scored | None) -> list[str]:
+    """What a run scored, vanilla against the method, and whether they are equal."""
+    score = (metrics or {}).get("score") or {}
+    vanilla, method = score.get("vanilla") or {}, score.get("method") or {}
+    lines = [
+        f"  {name} {number(vanilla.get(name), 3)} -> {number(method.get(name), 3)}" for name in {**vanilla, **method}
+    ]
+    if scored is None:
+        return ["  nothing to execute: its scores were made by the run itself", *lines]
+    if scored.differ:
+        lines.append(
+            f"  vanilla and the method differ on {len(scored.differ)} of {scored.samples} samples, first {scored.differ[0]}"
+        )
+    else:
+        same = "equal" if vanilla == method else "not equal"
+        lines.append(f"  vanilla and the method are {same}, {scored.samples} samples")
+    return lines

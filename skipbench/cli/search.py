@@ -1,0 +1,22 @@
+"""`search`: looks for a skip set offline and stores it."""
+
+from skipbench.config.compose import compose
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import search_set
+from skipbench.report.console import show
+
+
+def run(arguments: list[str]) -> None:
+    """Searches on development prompts of the dataset; `method.skip=stored` then means the best set.
+
+    Raises:
+        SkipbenchError: the method takes no skip set, or a value cannot be used.
+    """
+    config = compose(arguments)
+    if config.method.skip is None:
+        raise SkipbenchError(f"method={config.method.name} has no skip set to search; use method=self-sd")
+    if config.search.on is not None:
+        raise SkipbenchError(f"search.on={config.search.on} is for the cells of an experiment; here use dataset=")
+    best = search_set(config, store=True)
+    detail = ", ".join(f"{k} {v:.3g}" for k, v in best.detail.items())
+    show(f"best of the search: {best.skip or '(nothing skipped)'}\n{detail}")

@@ -1,0 +1,181 @@
+"""`submit`: the missing cells of experiments on a cluster, or on the GPUs of this machine."""
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from skipbench.config.catalog import places
+from skipbench.config.hardware import Local, Slurm
+from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.launch import local, manifest, slurm
+from skipbench.launch.script import Part, parts, script
+from skipbench.launch.status import (
+    TO_RUN,
+    CellStatus,
+    cell_statuses,
+    command_line,
+    counts,
+    parse_submit,
+    record_of,
+    schedule_stages,
+)
+from skipbench.report.console import say, show
+from skipbench.runs.files import write_atomic
+
+
+def run(arguments: list[str]) -> None:
+    """Submits sbatch arrays, or runs cells here with `hardware=local`; `--print` only shows the scripts or the cells.
+
+    Raises:
+        SkipbenchError: no such experiment or hardware, or Slurm refuses.
+        SystemExit: 1 when a cell failed that was run here.
+    """
+    asked = parse_submit(arguments, "submit", ("--print",))
+    hardware, only_print = asked.hardware, "--print" in asked.request.flags
+    if hardware is None:
+        raise SkipbenchError(
+            f"submit needs hardware=NAME, one of: {', '.join(places())}; or a file of your own in conf/hardware"
+        )
+    if any(w.startswith("fresh=") for w in asked.words):
+        raise SkipbenchError(
+            "submit takes no fresh=: a job that is requeued would start anew each time; use results=FOLDER, or table"
+        )
+    tell = say if only_print else show
+    taken: set[str] = set()
+    failed = False
+    gpus = local.gpus() if isinstance(hardware, Local) else None
+    gpu_bytes = _gpu_bytes(hardware, gpus)
+    for name in asked.request.names:
+        cells = [_with_gpus(cell, hardware, gpus, gpu_bytes) for cell in cell_statuses(name, asked)]
+        tell(f"{name}: {counts(cells)}")
+        for cell in cells:
+            if not cell.runnable:
+                tell(f"not submitted: {cell.name}: {cell.state.reason}")
+        todo = [c for c in cells if c.state.state in TO_RUN and c.runnable and c.key not in taken]
+        taken |= {c.key for c in todo}
+        if todo and isinstance(hardware, Local):
+            failed |= _run_here(name, schedule_stages(todo), hardware, gpus or [], only_print)
+        elif todo and isinstance(hardware, Slurm):
+            _submit(name, schedule_stages(todo), hardware, only_print)
+        if not only_print:
+            show(f"see: {command_line('status', name, asked.words)}")
+    if failed:
+        sys.exit(1)
+
+
+def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | None:
+    """Usable bytes of one GPU; `None` where cells are not told apart by it.
+
+    Args:
+        gpus: those of this machine; `None` on a cluster.
+
+    Raises:
+        SkipbenchError: more GPUs per cell than there are, or GPUs of unknown memory.
+    """
+    if hardware.gpus is not None:
+        if gpus is not None and not 1 <= hardware.gpus <= max(1, len(gpus)):
+            raise SkipbenchError(
+                f"hardware.gpus={hardware.gpus}; wanted null, or 1 to the number of GPUs at hand, {len(gpus)}"
+            )
+        return None
+    if isinstance(hardware, Local):
+        return local.gpu_bytes(gpus or [])
+    if hardware.gpu_memory_gib is None:
+        raise SkipbenchError(
+            "hardware.gpus=null asks for as many GPUs as a model needs, by hardware.gpu_memory_gib; give one of the two"
+        )
+    return int(hardware.gpu_memory_gib * 2**30)
+
+
+def _with_gpus(
+    cell: CellStatus, hardware: Slurm | Local, gpus: Sequence[str] | None, gpu_bytes: int | None
+) -> CellStatus:
+    """The cell with the number of its GPUs; not runnable where it cannot have them. Arguments as of `_gpu_bytes`."""
+    if cell.state.state not in TO_RUN or not cell.runnable:
+        return cell
+    if gpu_bytes is None:
+        return replace(cell, gpus=1 if hardware.gpus is None else hardware.gpus)
+    from skipbench.bench.memory import gpus_needed
+
+    try:
+        needed = gpus_needed(cell.config.model, cell.config.dataset, gpu_bytes)
+    except NotHereError as error:
+        return replace(cell, runnable=False, state=replace(cell.state, reason=str(error)))
+    size, device = f"{needed} GPUs of {gpu_bytes / 2**30:.0f} GiB", cell.config.model.device
+    if needed > 1 and device != "auto":
+        reason = f"it needs {size}, and model.device={device} is one: give model.device=auto"
+    elif gpus is not None and needed > len(gpus):
+        reason = f"it needs {size}; {len(gpus)} at hand"
+    else:
+        return replace(cell, gpus=needed)
+    return replace(cell, runnable=False, state=replace(cell.state, reason=reason))
+
+
+def _manifest(name: str, cells: Sequence[CellStatus], make: bool) -> Path:
+    folder = manifest.next_folder(cells[0].config.results.resolve(), name, make)
+    if make:
+        manifest.write_cells(folder, [record_of(cell) for cell in cells])
+    return folder
+
+
+def _submit(name: str, stages: Sequence[Sequence[CellStatus]], hardware: Slurm, only_print: bool) -> None:
+    """The jobs of the second stage start when those of the first are over, however they ended."""
+    stages = [sorted(stage, key=lambda cell: cell.gpus) for stage in stages]  # an array asks for one number of GPUs
+    folder = _manifest(name, [cell for stage in stages for cell in stage], make=not only_print)
+    path, python, limit = folder / manifest.CELLS, hardware.python or sys.executable, slurm.array_limit()
+    first, before, scripts = 0, list[str](), 0
+    for number, stage in enumerate(stages):
+        jobs = []
+        for part, gpus in _parts(stage, limit, first):
+            text = script(f"skipbench-{name}", path, part, replace(hardware, gpus=gpus), python, Path.cwd())
+            if only_print:
+                after = "# Submitted to start after the jobs of the scripts above.\n" if number else ""
+                sys.stdout.write(text + after)
+                continue
+            file, scripts = folder / f"{scripts}.sh", scripts + 1
+            write_atomic(file, text)
+            jobs.append(job := slurm.sbatch(file, after=before))
+            manifest.add_job(folder, job, part.first, part.count)
+            show(f"submitted: job {job}, {part.count} cells{f' of {gpus} GPUs' if gpus > 1 else ''}, {file}")
+        first, before = first + len(stage), jobs
+
+
+def _parts(stage: Sequence[CellStatus], limit: int, start: int) -> Iterator[tuple[Part, int]]:
+    """Arrays of at most `limit` tasks for a stage in the order of its GPUs, each with what its cells ask for."""
+    for gpus, group in itertools.groupby(stage, key=lambda cell: cell.gpus):
+        count = len(list(group))
+        yield from ((part, gpus) for part in parts(count, limit, start))
+        start += count
+
+
+def _run_here(
+    name: str, stages: Sequence[Sequence[CellStatus]], hardware: Local, gpus: Sequence[str], only_print: bool
+) -> bool:
+    """Runs the cells on this machine, stage by stage. Returns whether one of them failed."""
+    cells = [cell for stage in stages for cell in stage]
+    at_once = len(local.slots(hardware.workers, gpus))
+    slots = local.slots(len(gpus) or at_once, gpus)
+    at_once = min(at_once, len(slots) // min(cell.gpus for cell in cells))
+    if only_print:
+        sys.stdout.writelines(f"{c.name}{f', {c.gpus} GPUs' if c.gpus > 1 else ''}\n" for c in cells)
+        return False
+    folder = _manifest(name, cells, make=True)
+    used = ", ".join(slot.get("CUDA_VISIBLE_DEVICES", "none") for slot in slots)
+    show(f"{len(cells)} cells, {at_once} at a time, GPUs: {used}; logs in {folder}")
+    command = [sys.executable, "-m", "skipbench", "cell", str(folder / manifest.CELLS)]
+    codes: list[int] = []
+
+    def ended(number: int, code: int) -> None:
+        codes.append(code)
+        how = "done" if code == 0 else f"failed, see {folder / f'{number}.log'}"
+        show(f"{len(codes)}/{len(cells)} {cells[number].name}: {how}")
+
+    first = 0
+    for stage in stages:
+        numbers = range(first, first + len(stage))
+        needs = {n: cells[n].gpus for n in numbers}
+        local.run_cells({n: [*command, str(n)] for n in numbers}, folder, slots, ended, needs, at_once)
+        first += len(stage)
+    return any(codes)

@@ -1,0 +1,110 @@
+"""`table`: runs what is missing of experiments, then writes their tables from the records alone."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
+from skipbench.experiments.grid import PlannedCell, plan
+from skipbench.experiments.plan import Request, composed, experiment_names, parse_request, scale_of
+from skipbench.experiments.table_runs import table_runs
+from skipbench.report.console import complain, say, show
+from skipbench.report.features import feature_tables, feature_texts
+from skipbench.report.written import read_texts, summary, texts
+from skipbench.runs.files import write_atomic
+
+
+def run(arguments: list[str]) -> None:
+    """Runs and writes results/tables/NAME.*; `--render-only` only writes. A NAME.json is rendered again from itself.
+
+    Raises:
+        SkipbenchError: no such experiment, scale or key.
+        SystemExit: 1, when cells failed; the tables are written, and what failed is printed.
+    """
+    names = [a for a in arguments if "=" not in a and not a.startswith("-")]
+    if names and all(name.endswith(".json") for name in names):
+        for name in names:
+            _write(Path(name).with_suffix(""), read_texts(Path(name)))
+        return
+    features = feature_tables()
+    request = parse_request(arguments, "table", sorted([*experiment_names(), *features]), ("--render-only",))
+    failed = []
+    for name in request.names:
+        if name in features:
+            results = next((o.partition("=")[2] for o in request.overrides if o.startswith("results=")), "results")
+            _write(Path(results) / "tables" / name, feature_texts(features[name]))
+        else:
+            failed += _experiment(name, request)
+    for text in failed:
+        complain(f"failed: {text}")
+    if failed:
+        sys.exit(1)
+
+
+def _experiment(name: str, request: Request) -> list[str]:
+    """Runs and writes one experiment. Returns what failed."""
+    render_only = "--render-only" in request.flags
+    scale = scale_of(name, request.scale, without_torch=render_only)
+    planned = plan(name, request.overrides, scale, request.models)
+    if not planned:
+        say(f"{name} has none of the models {', '.join(request.models)}")
+        return []
+    cells = composed(name, planned)
+    reasons: dict[tuple[str, ...], str] = {}
+    failed = []
+    for number, (cell, config) in enumerate(cells, 1):
+        if not render_only:
+            say(f"{name}, cell {number} of {len(cells)}: {cell.name}")
+        try:
+            _run(config, render_only)
+        except NotHereError as error:
+            reasons[tuple(cell.words(name))] = str(error)
+        except Exception as error:  # the next cells do not depend on it
+            reason = str(error) if isinstance(error, SkipbenchError) else f"{type(error).__name__}: {error}"
+            reasons[tuple(cell.words(name))] = reason
+            failed.append(f"{name}, {cell.name}: {reason}")
+    if not any(config.dry_run for _, config in cells):
+        _write_table(name, scale, planned, cells, reasons)
+    return failed
+
+
+def _run(config: RunConfig, render_only: bool) -> None:
+    """Runs a cell, unless its records say that it is done: that needs neither torch nor the dataset.
+
+    Args:
+        render_only: checks the records and runs nothing.
+    """
+    done = False
+    if render_only or not config.fresh:
+        with contextlib.suppress(NotHereError):
+            done = (checked_run(resolve_cell(config))["status"] or {}).get("state") == "done"
+    if not render_only and (config.dry_run or not done):
+        run_cell(config, print_table=False)
+
+
+def _write_table(
+    name: str,
+    scale: str,
+    planned: list[PlannedCell],
+    cells: list[tuple[PlannedCell, RunConfig]],
+    reasons: dict[tuple[str, ...], str],
+) -> None:
+    configs = {tuple(cell.words(name)): config for cell, config in cells}
+    runs = []
+    for cell in planned:  # one that is not run may have the overrides of one that is: `run` tells them apart
+        key = tuple(cell.words(name))
+        runs += table_runs(name, cell, configs[key] if cell.run else None, reasons.get(key) if cell.run else None)
+    results = next((config.results for _, config in cells), Path("results"))
+    stored = summary(name, scale, runs)
+    _write(results / "tables" / name, texts(stored) | {"json": stored})
+
+
+def _write(path: Path, formats: dict[str, str]) -> None:
+    """Writes each text to `path` with its suffix, and shows the Markdown."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for suffix, text in formats.items():
+        write_atomic(path.with_name(f"{path.name}.{suffix}"), text)
+    show(formats["md"])
+    say(f"written: {path}.{', .'.join(formats)}")

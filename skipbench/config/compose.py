@@ -1,0 +1,217 @@
+"""Composition: overrides in, `RunConfig` out. Only this room, and the sweeper, see a `DictConfig`."""
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from skipbench.config import resolvers
+from skipbench.config.catalog import add_config_folder, choices, config_folders, shape_of, with_search_path
+from skipbench.config.decoding import check_decoding
+from skipbench.config.explain import explain, hydra_initialized
+from skipbench.config.paths import CONF
+from skipbench.config.run_config import RunConfig
+from skipbench.config.schemas import register
+from skipbench.errors import SkipbenchError
+from skipbench.skipset import planted_set
+
+OURS = ("experiment", "local", "published", "scale", "models")
+"""Top-level keys that choose cells; a cell itself does not have them."""
+SWAPPED = ("model", "method", "dataset")
+"""Groups that differ from cell to cell of an experiment. Their nodes are composed once per choice."""
+FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
+"""What Hydra raises for a wrong override; the last, for a key below one that is null."""
+
+resolvers.register()
+register(CONF)
+
+
+def use_config_dir(folder: Path) -> None:
+    """Adds a folder of configuration files: its choices stand beside those of `conf`, and its methods get schemas.
+
+    Raises:
+        SkipbenchError: no such folder.
+    """
+    if not folder.is_dir():
+        raise SkipbenchError(f"--config-dir {folder}: no such folder")
+    add_config_folder(folder.resolve())
+    register(folder.resolve())
+
+
+def compose(overrides: Sequence[str]) -> RunConfig:
+    """The configuration of one cell.
+
+    Raises:
+        SkipbenchError: an unknown key or choice, a value of a wrong type, or a value that is missing.
+    """
+    return compose_cells([overrides])[0]
+
+
+def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
+    """The configurations of many cells.
+
+    Hydra composes each choice of model, method and dataset once; cells are put together from these nodes.
+
+    Raises:
+        SkipbenchError: as `compose`.
+    """
+    found: list[RunConfig] = []
+    cache: dict[tuple[str, ...], DictConfig] = {}
+    with hydra_initialized():
+        for cell in cells:
+            overrides = [checked(word) for word in cell]
+            with explained(overrides):
+                found.append(to_run_config(_assemble(overrides, cache, alone=len(cells) == 1)))
+    return found
+
+
+def _assemble(overrides: list[str], cache: dict[tuple[str, ...], DictConfig], alone: bool) -> DictConfig:
+    """One cell, from nodes that other cells may have composed before."""
+    if alone:
+        return hydra.compose("config", overrides=with_search_path(overrides))
+    chosen = {group: tuple(w for w in overrides if _choice(w) and _group(w) == group) for group in (*SWAPPED, "")}
+    config = _node([w for w in overrides if _choice(w)], chosen, cache)
+    parser = OverridesParser.create()
+    for parsed in parser.parse_overrides([w for w in overrides if not _choice(w)]):
+        OmegaConf.update(config, parsed.key_or_group, parsed.value(), force_add=False)
+    return config
+
+
+def _node(
+    words: Sequence[str], chosen: Mapping[str, Sequence[str]], cache: dict[tuple[str, ...], DictConfig]
+) -> DictConfig:
+    """The configuration of these choices; Hydra composes it only where one of its nodes is new."""
+    keys = {group: (group, *chosen[""], *chosen[group]) for group in SWAPPED}
+    root = ("", *chosen[""])
+    if root not in cache or not cache.keys() >= set(keys.values()):
+        whole = hydra.compose("config", overrides=with_search_path(list(words)))
+        with open_dict(whole):
+            cache |= {key: whole.pop(group) for group, key in keys.items()}
+        cache[root] = whole
+    config = copy.deepcopy(cache[root])
+    with open_dict(config):
+        for group, key in keys.items():
+            config[group] = cache[key]
+    return config
+
+
+def _choice(word: str) -> bool:
+    """Whether an override chooses a file of a group."""
+    key = word.partition("=")[0].partition("@")[0]
+    return any((folder / key).is_dir() for folder in config_folders())
+
+
+def _group(word: str) -> str:
+    """The swapped group whose node an override of a choice changes; empty for any other."""
+    group, _, package = word.partition("=")[0].partition("@")
+    owner = (package or group).partition(".")[0]
+    return owner if owner in SWAPPED else ""
+
+
+def checked(word: str) -> str:
+    """An override without Hydra's `+`: a key that the schemas lack is an error, never added.
+
+    Raises:
+        SkipbenchError: the override deletes a key, or has none.
+    """
+    if word.startswith("~"):
+        raise SkipbenchError(f"{word}: a key cannot be deleted; set it to null where it may be")
+    word = word.lstrip("+")
+    if not word.partition("=")[0].strip():
+        raise SkipbenchError(f"{word!r} is no override; wanted KEY=VALUE, as in method=uniform")
+    return word
+
+
+@contextlib.contextmanager
+def explained(overrides: Sequence[str]) -> Iterator[None]:
+    """Turns Hydra's errors into one line that names the key, what is allowed, and the likely intent."""
+    try:
+        yield
+    except FAILURES as error:
+        raise SkipbenchError(explain(error, list(overrides))) from error
+
+
+def to_run_config(config: DictConfig) -> RunConfig:
+    """Resolves a composed configuration.
+
+    Raises:
+        SkipbenchError: a value that must be given is missing.
+    """
+    plain = OmegaConf.to_container(config, resolve=True, enum_to_str=True, throw_on_missing=True)
+    assert isinstance(plain, dict)
+    check_decoding(**plain["decoding"])
+    _check_stop(plain["method"].get("stop"))
+    plain["model"] |= _planted(plain["model"])
+    if plain["search"]["own"]:
+        plain["search_dataset"] = _without_variants(_search_dataset(config, plain))
+    return RunConfig.from_dict({str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")})
+
+
+def _check_stop(stop: Any) -> None:
+    """Raises SkipbenchError for a word in place of a stop rule: the rule is chosen by a key of its own."""
+    if isinstance(stop, str):
+        raise SkipbenchError(
+            f"method.stop={stop}; a stop rule is chosen by stop@method.stop={'|'.join(choices('stop'))}"
+        )
+
+
+def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:
+    """Where a cell's own search draws its prompts.
+
+    Keys of the cell's dataset, such as its length, do not carry over to another one: all cells share the search on that.
+    """
+    on = plain["search"]["on"]
+    if on is None:
+        return plain["dataset"]
+    with hydra_initialized():
+        other = hydra.compose("config", overrides=with_search_path([f"dataset={on}"]))
+    config = copy.deepcopy(config)
+    with open_dict(config):
+        config.dataset = other.dataset
+    found = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    assert isinstance(found, dict)
+    return found["dataset"]
+
+
+def _without_variants(node: Any) -> Any:
+    """Drops the table of variants: the keys hold what the chosen one says, and the others are not part of the run."""
+    if not isinstance(node, dict):
+        return node
+    return {k: _without_variants(v) for k, v in node.items() if k != "variants" or "prompt" not in node}
+
+
+def _planted(model: dict[str, Any]) -> dict[str, Any]:
+    """What follows from the shape of a planted model: its sizes, and the skip set that was planted."""
+    if "redundant" not in model:
+        return {}
+    architecture = shape_of(model["shape"])
+    skip = str(planted_set(architecture.layers, model["redundant"], model["seed"]))
+    return {"architecture": dataclasses.asdict(architecture), "sets": {"self-sd": skip, "self-sd-c": skip}}
+
+
+def run_hydra(job: Callable[[DictConfig], Any]) -> None:
+    """Reads `sys.argv` as Hydra does (single cell, sweep, `--cfg`, `--info`, completion) and calls `job` per cell.
+
+    A single cell runs after Hydra has returned, which would print a line of its own about an error.
+    """
+    alone: list[DictConfig] = []
+
+    def run_or_keep(config: DictConfig) -> Any:
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            return job(config)
+        alone.append(config)
+        return None
+
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_or_keep)()
+    for config in alone:
+        job(config)

@@ -1,0 +1,278 @@
+"""`RunConfig`: the settings of one cell, typed and frozen. Nothing else leaves this room."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from skipbench.config.build import instantiate
+from skipbench.config.dataset import Dataset
+from skipbench.config.hardware import Local, Slurm
+from skipbench.config.model import Model, PlantedModel
+from skipbench.config.schemas import Decoding, Engine, Profile, Search
+from skipbench.errors import SkipbenchError
+
+IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
+"""Keys on which samples depend: they are a run's record, and their hash its name."""
+FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
+"""Keys of a dataset that decide how a row becomes token ids."""
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A decoding method and its settings."""
+
+    node: Mapping[str, Any]
+    """`_target_`, and the keyword arguments of what it names."""
+
+    @property
+    def name(self) -> str:
+        return str(self.node["name"])
+
+    @property
+    def target(self) -> str:
+        """Dotted path of the class or function that makes the method."""
+        return str(self.node["_target_"])
+
+    @property
+    def skip(self) -> str | None:
+        """The skip set in text form, or `stored`; `None` for a method that takes none."""
+        return self.node.get("skip")
+
+    @property
+    def max_steps(self) -> int | None:
+        """Most draft steps per round, of a method with a stop rule."""
+        stop = self.node.get("stop")
+        return None if stop is None else int(stop["max_steps"])
+
+    def with_skip(self, skip: str) -> "MethodConfig":
+        return MethodConfig({**self.node, "skip": skip})
+
+    def factory(self) -> Callable[..., Any]:
+        """The method without its model; stop rules are built, and their values checked, at once."""
+        part: Callable[..., Any] = instantiate(self.node, _partial_=True)
+        return part
+
+    def make_stop(self) -> Any:
+        """A stop rule in its first state.
+
+        Raises:
+            SkipbenchError: the method has none, or a value that cannot be used.
+        """
+        return instantiate(self.node["stop"])
+
+
+@dataclass(frozen=True)
+class DatasetConfig:
+    """A dataset, its prompt form and its scorer."""
+
+    node: Mapping[str, Any]
+
+    @property
+    def form(self) -> Dataset:
+        """The keys that every dataset has."""
+        known = {f.name for f in dataclasses.fields(Dataset)}
+        return msgspec.convert({k: v for k, v in self.node.items() if k in known}, Dataset)
+
+    @property
+    def name(self) -> str:
+        return str(self.node["name"])
+
+    @property
+    def scorer(self) -> str:
+        return str(self.node["scorer"])
+
+    @property
+    def max_new_tokens(self) -> int:
+        return int(self.node["max_new_tokens"])
+
+    @property
+    def context(self) -> int | None:
+        context: int | None = self.node["context"]
+        return context
+
+    @property
+    def revision(self) -> str | None:
+        return self.node.get("revision")
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """Keyword arguments of `encode`: length, truncation and chat form."""
+        return {key: self.node[key] for key in FORM}
+
+    def with_max_new_tokens(self, count: int) -> "DatasetConfig":
+        return DatasetConfig({**self.node, "max_new_tokens": count})
+
+    def rows(self, limit: int | None, seed_offset: int = 0, key: str = "limit") -> list[Any]:
+        """Returns the rows, all of them or the first `limit`.
+
+        Args:
+            limit: counts what the dataset's `size` counts: instances, whole conversations, or the instances of each task.
+            seed_offset: added to the seed, for rows that are not those of a run.
+            key: what `limit` is called on the command line.
+
+        Raises:
+            SkipbenchError: `limit` is below 1, or the dataset cannot be read.
+        """
+        _check_limit(limit, key)
+        arguments = _row_arguments(self.node, seed_offset)
+        if limit is not None and "size" in arguments:
+            arguments["size"] = limit if arguments["size"] is None else min(limit, arguments["size"])
+        # Rows that Hydra passes on would come out as configurations.
+        parts = {task: instantiate(part) for task, part in arguments.pop("parts", {}).items()}
+        make = instantiate(arguments, _partial_=True)
+        rows: list[Any] = make(parts=parts) if parts else make()
+        return rows
+
+    def for_search(self, limit: int | None) -> "DatasetConfig":
+        """The dataset of a search for a run's skip set: the training split, from which shots are drawn as well.
+
+        A dataset without one stays as it is, and `run_limit` says how many rows the run takes, which are avoided.
+
+        Args:
+            limit: of the run.
+        """
+        return DatasetConfig(_for_search(self.node, limit))
+
+    @property
+    def run_limit_matters(self) -> bool:
+        """Whether the rows of a search depend on those of the run, for want of a training split."""
+        return "run_limit" in self.for_search(None).node
+
+    def search_rows(self, count: int) -> tuple[list[Any], int]:
+        """The prompts of a search on what `for_search` returned, and how many of them the run decodes too.
+
+        Raises:
+            SkipbenchError: `count` is below 1, or the dataset cannot be read.
+        """
+        _check_limit(count, "search.prompts")
+        if "parts" in self.node:
+            parts = [DatasetConfig(part).search_rows(count) for part in self.node["parts"].values()]
+            return [row for rows, _ in parts for row in rows], sum(shared for _, shared in parts)
+        if "run_limit" not in self.node:
+            return self.rows(count, seed_offset=1000), 0
+        of_run = {row.prompt for row in self.rows(self.node["run_limit"])}
+        rows = [row for row in self.rows(None, seed_offset=1000) if row.after is None]
+        rows = sorted(rows, key=lambda row: row.prompt in of_run)[:count]  # stable: rows of the run come last
+        return rows, sum(row.prompt in of_run for row in rows)
+
+
+def _check_limit(limit: int | None, key: str) -> None:
+    if limit is not None and limit < 1:
+        raise SkipbenchError(f"{key}={limit}; wanted 1 or more, or null for all")
+
+
+def _for_search(node: Mapping[str, Any], limit: int | None) -> dict[str, Any]:
+    if "parts" in node:
+        most = node["size"] if limit is None else min(limit, node["size"])
+        return {**node, "parts": {task: _for_search(part, most) for task, part in node["parts"].items()}}
+    if "shots_split" in node:
+        path, split = node["shots_path"], node["shots_split"]
+        if path != node["path"] if path else not node["path"] and split != node["split"]:
+            return {**node, "path": path, "split": split}
+    once = {"samples_per_task": 1} if "samples_per_task" in node else {}
+    return {**node, **once, "run_limit": limit}
+
+
+def _row_arguments(node: Mapping[str, Any], seed_offset: int) -> dict[str, Any]:
+    """What the dataset's function takes; `name` only where rows come from somebody else."""
+    left_out = {*FORM, "scorer", "variants", "run_limit"} | (set() if "hub" in node else {"name"})
+    arguments = {k: v for k, v in node.items() if k not in left_out}
+    if "parts" in arguments:  # a stream draws nothing itself
+        del arguments["seed"]
+        arguments["parts"] = {task: _row_arguments(part, seed_offset) for task, part in arguments["parts"].items()}
+    else:
+        arguments["seed"] += seed_offset
+    if seed_offset and "shuffle" in arguments:
+        arguments["shuffle"] = True  # in the order of the file the rows would be those of the run
+    return arguments
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One cell, model x method x dataset, with everything that it needs."""
+
+    model: Model
+    method: MethodConfig
+    dataset: DatasetConfig
+    decoding: Decoding
+    engine: Engine
+    search: Search
+    profile: Profile
+    seed: int
+    limit: int | None
+    results: Path
+    dry_run: bool
+    fresh: bool = False
+    label: str | None = None
+    """In a sweep: the overrides in which this cell differs from the others."""
+    hardware: Slurm | Local | None = None
+    search_dataset: DatasetConfig | None = None
+    """In an experiment: where the cell's own search for a skip set draws its prompts; `None`: no search of its own."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"model": self.model.name, "method": self.method.name, "dataset": self.dataset.name}
+
+    def calibration_rows(self) -> list[Any]:
+        """The rows by which a sparsified model is calibrated, drawn with a seed of their own; none for a dense one."""
+        if self.model.sparsity == "none":
+            return []
+        return self.dataset.rows(self.model.calibration.rows, seed_offset=2000, key="model.calibration.rows")
+
+    def record(self) -> dict[str, Any]:
+        """The settings that a run's folder records, and that its name is the hash of."""
+        plain = self.to_dict()
+        return {key: plain[key] for key in IN_RECORD} | {"model": self._model_record("settings", "gated")}
+
+    def search_record(self) -> dict[str, Any]:
+        """The settings that the trace of a search depends on."""
+        plain = self.to_dict()
+        options = {k: v for k, v in plain["search"].items() if k not in ("iterations", "on", "own")}
+        parts = {key: plain[key] for key in ("method", "dataset", "engine")}
+        return {"model": self._model_record(), **parts, "search": options}
+
+    def _model_record(self, *left_out: str) -> dict[str, Any]:
+        """The model's settings; those of calibration only where weights are pruned."""
+        dense = ("sparsity", "calibration") if self.model.sparsity == "none" else ()
+        return {k: v for k, v in self.to_dict()["model"].items() if k not in (*left_out, *dense)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as plain JSON values; `RunConfig.from_dict` reads them."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_encode)
+        plain |= {"method": dict(self.method.node), "dataset": dict(self.dataset.node)}
+        plain["search_dataset"] = None if self.search_dataset is None else dict(self.search_dataset.node)
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "RunConfig":
+        """Raises SkipbenchError for a key that is not known."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        if unknown := sorted(set(plain) - known):
+            raise SkipbenchError(f"unknown key {unknown[0]!r}. Allowed here: {', '.join(sorted(known))}")
+        parts: dict[str, Any] = {
+            "model": msgspec.convert(plain["model"], PlantedModel if "redundant" in plain["model"] else Model),
+            "method": MethodConfig(plain["method"]),
+            "dataset": DatasetConfig(plain["dataset"]),
+            "results": Path(plain["results"]),
+        }
+        for key, kind in (("decoding", Decoding), ("engine", Engine), ("search", Search), ("profile", Profile)):
+            parts[key] = msgspec.convert(plain[key], kind)
+        hardware, dataset = plain.get("hardware"), plain.get("search_dataset")
+        parts["hardware"] = (
+            None if hardware is None else msgspec.convert(hardware, Local if "workers" in hardware else Slurm)
+        )
+        parts["search_dataset"] = None if dataset is None else DatasetConfig(dataset)
+        return cls(
+            **parts,
+            **{key: plain[key] for key in ("seed", "limit", "dry_run")},
+            fresh=plain.get("fresh", False),
+            label=plain.get("label"),
+        )
+
+
+def _encode(value: Any) -> Any:
+    return str(value)

@@ -1,0 +1,196 @@
+"""Schemas of `conf/`: every key with its type and default, checked before anything is loaded."""
+
+import dataclasses
+import functools
+import operator
+import re
+import types
+import typing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from skipbench.config.dataset import HubDataset, HumanEval, MiniDataset, Stream, TinyStories
+from skipbench.config.hardware import Local, Slurm
+from skipbench.config.model import HubModel, Model, PlantedModel
+from skipbench.config.signature import schema_of
+
+
+class EngineName(StrEnum):
+    """How sub-layers are executed."""
+
+    reference = "reference"
+    fused = "fused"
+    cuda_graphs = "cuda_graphs"
+
+
+class StrategyName(StrEnum):
+    """How an offline search chooses its next set."""
+
+    bayes = "bayes"
+    random = "random"
+    greedy = "greedy"
+    exhaustive = "exhaustive"
+
+
+@dataclass(frozen=True)
+class Decoding:
+    temperature: float = 0.0
+    """0 decodes greedily; above 0 is speculative sampling at that temperature."""
+    top_p: float = 1.0
+    """Nucleus sampling: the smallest set of tokens with this probability; 1 keeps all."""
+    top_k: int = 0
+    """Samples among the k most likely tokens; 0 keeps all."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: EngineName = EngineName.fused
+    threads: int = 1
+    """CPU threads of torch. One thread gives the steadiest timings."""
+    warmup: int = 2
+    """Prompts decoded by both arms before the clock counts."""
+    strict: bool = False
+    """Verified rows pass attention one by one, so that bfloat16 output is bit for bit vanilla's; engine=fused only."""
+    spare_mib: int = 512
+    """Memory for a second layout of weights on a CPU, in MiB; 0 keeps one layout per weight."""
+
+
+@dataclass(frozen=True)
+class Search:
+    strategy: StrategyName = StrategyName.bayes
+    """How the next set is chosen."""
+    iterations: int = 200
+    """Skip sets to try."""
+    on: str | None = None
+    """In an experiment: the dataset to search on, if not the cell's own."""
+    own: bool = False
+    """In an experiment: the cell searches its skip set first."""
+    prompts: int = 8
+    """Development prompts on which every set is timed."""
+    max_new_tokens: int = 64
+    """Tokens decoded per development prompt."""
+    seed: int = 1
+    """Seed of the strategy."""
+    init: int = 10
+    """Random sets before the first Bayesian step."""
+    ratio: float | None = None
+    """Share of all sub-layers to skip, 0 to 1; null lets the strategy choose any number."""
+    rounded: bool = False
+    """Registers the rounded point of a Bayesian step, not the raw one."""
+    tol: float = 0.0
+    """A trial that is better by less than this share of the best time does not count as better (strategy=greedy)."""
+    start: str = ""
+    """The first set to try, in text form, such as attn:1,3;mlp:2."""
+    protect: list[int] = field(default_factory=list)
+    """Sub-layers that are never skipped: 2i is the attention of layer i, 2i + 1 its MLP."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    contexts: list[int] = field(default_factory=lambda: [64, 256, 512, 1024])
+    """Context lengths in tokens at which sub-layers are timed."""
+    rows: list[int] = field(default_factory=lambda: [1, 2, 5, 9, 17])
+    """Numbers of rows per pass: 1 is a draft step, more a verification."""
+    repeats: int = 20
+    """Timed repetitions per point."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The composed configuration as Hydra sees it; `RunConfig` is what the package gets."""
+
+    model: Model = MISSING
+    """The model; a choice of conf/model, or model.path=FOLDER for a checkpoint of your own."""
+    method: Any = MISSING
+    """The decoding method; a choice of conf/method."""
+    dataset: Any = MISSING
+    """The prompts and their scorer; a choice of conf/dataset."""
+    decoding: Decoding = MISSING
+    """Greedy decoding or sampling; a choice of conf/decoding."""
+    engine: Engine = MISSING
+    """How sub-layers are executed; a choice of conf/engine."""
+    search: Search = MISSING
+    """The offline search for a skip set; a choice of conf/search."""
+    profile: Profile = field(default_factory=Profile)
+    """What the command `profile` measures."""
+    seed: int = 0
+    """Seed of sampling and of the order of the two arms."""
+    limit: int | None = 20
+    """Prompts per cell, in the units of dataset.size; null takes all."""
+    results: str = "results"
+    """The folder of records, tables and figures."""
+    dry_run: bool = False
+    """Checks the settings and names the run's folder; loads no model."""
+    fresh: bool = False
+    """Sets the old record aside, below `results/replaced`, and starts anew."""
+    label: str | None = None
+    """In a sweep: what this cell is called; no run depends on it."""
+    hardware: Any = None
+    """Where jobs run; no run depends on it."""
+    scale: Any = None
+    """For experiments: `paper` or `embedded`; no run depends on it."""
+    models: Any = None
+    """For experiments: only these of the paper's models."""
+    published: Any = None
+    """In an experiment: the keys of its cells in the paper's table; no run depends on it."""
+
+
+SCHEMAS: dict[tuple[str | None, str], type] = {
+    (None, "_config"): Config,
+    ("model", "_model"): Model,
+    ("model", "_hub"): HubModel,
+    ("model", "_planted"): PlantedModel,
+    ("search", "_search"): Search,
+    ("dataset", "_mini"): MiniDataset,
+    ("dataset", "_hub"): HubDataset,
+    ("dataset", "_tinystories"): TinyStories,
+    ("dataset", "_stream"): Stream,
+    ("dataset", "_humaneval"): HumanEval,
+    ("decoding", "_decoding"): Decoding,
+    ("engine", "_engine"): Engine,
+    ("hardware", "_slurm"): Slurm,
+    ("hardware", "_local"): Local,
+}
+FROM_SIGNATURE = ("method", "stop")
+"""Groups whose files name a `_target_`; the schema `_<file>` follows from its signature."""
+
+
+def register(folder: Path) -> None:
+    """Stores the schemas for Hydra; a leading underscore marks a schema, which is not a choice.
+
+    Args:
+        folder: a config folder; each file of its groups `method` and `stop` gets a schema of its own.
+    """
+    store = ConfigStore.instance()
+    for (group, name), schema in SCHEMAS.items():
+        store.store(group=group, name=name, node=writable(schema))
+    for group in FROM_SIGNATURE:
+        for path in sorted((folder / group).glob("*.yaml")):
+            target = re.search(r"^_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+            if target is not None:
+                store.store(group=group, name=f"_{path.stem}", node=schema_of(target[1]))
+
+
+@functools.cache
+def writable(schema: type) -> type:
+    """A twin of a frozen dataclass that Hydra may change: OmegaConf makes nodes of frozen ones read-only."""
+    fields = []
+    for name, kind in typing.get_type_hints(schema).items():
+        own = next(f for f in dataclasses.fields(schema) if f.name == name)
+        copied: dict[str, Any] = {"default": own.default, "default_factory": own.default_factory}
+        if dataclasses.is_dataclass(own.default_factory):
+            copied["default_factory"] = writable(own.default_factory)
+        fields.append((name, _twin(kind), dataclasses.field(**copied)))
+    bases = tuple(writable(base) for base in schema.__bases__ if dataclasses.is_dataclass(base))
+    return dataclasses.make_dataclass(schema.__name__, fields, bases=bases)
+
+
+def _twin(kind: Any) -> Any:
+    if isinstance(kind, types.UnionType):
+        return functools.reduce(operator.or_, (_twin(part) for part in kind.__args__))
+    return writable(kind) if dataclasses.is_dataclass(kind) and isinstance(kind, type) else kind

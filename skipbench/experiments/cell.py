@@ -1,0 +1,208 @@
+"""One cell: its settings resolved, its folder, its run, its table."""
+
+import dataclasses
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skipbench.config.catalog import choices, model_facts
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.report.cell import markdown_cell, render_cell
+from skipbench.report.console import say, show
+from skipbench.runs.files import set_aside, write_atomic
+from skipbench.runs.fingerprint import refuse_other
+from skipbench.runs.provenance import config_hash, engine_text, run_name
+from skipbench.runs.store import load_run, read_samples
+from skipbench.scoring.execute import waits_for_score
+
+BUDGETS = {
+    "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],
+    "self-sd-c": ["search=constrained"],
+}
+"""Settings of the papers' searches, by method: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of 32 tokens)."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell whose skip set is known: its settings, and the folder that their hash names."""
+
+    config: RunConfig
+    folder: Path
+
+    def state(self) -> str:
+        """`done`, `running`, `failed`, `interrupted` as its record says, or `missing`."""
+        return str((load_run(self.folder)["status"] or {"state": "missing"})["state"])
+
+
+def resolve_cell(config: RunConfig) -> Cell:
+    """Fills in the stored skip set, and names the run's folder by the hash of all settings.
+
+    Raises:
+        NotHereError: no set is stored, or the cell's own search is not done or of other weights.
+    """
+    from skipbench.bench.stored_sets import best_of_trace, other_weights, resolve
+
+    method = config.method
+    if config.search_dataset is not None:
+        if other := other_weights(search_trace(config), config.model):
+            raise NotHereError(other)
+        skip = best_of_trace(search_trace(config), config.search.iterations)
+        if skip is None:
+            raise NotHereError(f"its search of {config.search.iterations} sets is not done yet")
+        method = method.with_skip(skip)
+    elif method.skip is not None:
+        try:
+            method = method.with_skip(resolve(method.skip, config.model, method.name, config.results))
+        except NotHereError as error:
+            raise NotHereError(f"{error}; or search one: {search_command(config)}") from error
+    config = dataclasses.replace(config, method=method)
+    names = [config.model.name, method.name, config.dataset.name]
+    return Cell(config, config.results / "runs" / run_name(names, config_hash(config.record())))
+
+
+def search_trace(config: RunConfig) -> Path:
+    """The trace of a cell's own search."""
+    from skipbench.bench.stored_sets import search_folder
+
+    assert config.search_dataset is not None
+    dataset = config.search_dataset.for_search(config.limit)
+    return search_folder(dataclasses.replace(config, dataset=dataset))[0] / "trace.jsonl"
+
+
+def search_command(config: RunConfig) -> str:
+    """The command that searches a skip set for a cell: on its own model and dataset, with the budget of the papers."""
+    model, dataset = config.model, config.dataset
+    words = ["python", "-m", "skipbench", "search", f"method={config.method.name}"]
+    facts = model_facts(model.name) if model.name in choices("model") else {}
+    if facts.get("path") == model.path:
+        words += [f"model={model.name}", f"model.dtype={model.dtype}"]
+    else:  # a checkpoint of the user's own, whatever it is called
+        keys = ("path", "name", "revision", "dtype", "device")
+        words += ["model=path", *(f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None)]
+    words += [f"model.{k}={getattr(model, k)}" for k in ("quantization", "sparsity") if getattr(model, k) != "none"]
+    words += [f"dataset={dataset.name}"]
+    given = {key: dataset.node.get(key) for key in ("prompt", "path", "shots_path")}
+    words += [f"dataset.{key}={value}" for key, value in given.items() if value is not None]
+    if dataset.run_limit_matters:
+        words += [f"limit={'null' if config.limit is None else config.limit}"]
+    words += BUDGETS.get(config.method.name, BUDGETS["self-sd"])
+    words += [f"engine={config.engine.name}"] if config.engine.name != "fused" else []
+    words += [f"results={config.results}"] if str(config.results) != "results" else []
+    return shlex.join(words)
+
+
+def checked_run(cell: Cell) -> dict[str, Any]:
+    """The record of a cell as `load_run` gives it, checked to be of today's weights and method, and whole if it is done.
+
+    Raises:
+        SkipbenchError: it is of others, cannot be read, or lost samples.
+    """
+    state = load_run(cell.folder)
+    if (state["status"] or {}).get("state") == "done":
+        read_samples(cell.folder / "samples.jsonl")
+    refuse_other(cell.folder, cell.config.model, cell.config.method)
+    return state
+
+
+def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
+    """The head of a cell's table, from its record."""
+    origin, model, engine = provenance or {}, settings["model"], settings["engine"]
+    return {
+        **{k: settings[k]["name"] for k in ("model", "method", "dataset")},
+        "engine": origin.get("engine") or engine_text(engine["name"], bool(engine.get("strict"))),
+        "dtype": model["dtype"],
+        **({"sparsity": model["sparsity"]} if "sparsity" in model else {}),
+        "device": origin.get("device", model["device"]),
+        "threads": str(engine["threads"]),
+    }
+
+
+def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | None:
+    """Runs what is missing of one cell and prints its table.
+
+    Returns:
+        Its metrics; `None` for a dry run.
+
+    Raises:
+        SkipbenchError: a value that cannot be used, or samples that failed.
+    """
+    from skipbench.bench.memory import check_memory
+
+    if config.search_dataset is not None and not _search(config):
+        return None
+    cell = resolve_cell(config)
+    config = cell.config
+    if config.dry_run:
+        _check(cell)
+        return None
+    if config.fresh:
+        set_aside(cell.folder)
+    state = checked_run(cell)
+    if state["provenance"] and "weights_sha256" not in state["provenance"]:
+        say(
+            f"{cell.folder}: begun by an earlier version, without fingerprints; weights and method code are not compared"
+        )
+    metrics: dict[str, Any] | None = state["metrics"] if cell.state() == "done" else None
+    if metrics is None:
+        from skipbench.bench.run import run
+
+        # The weights alone may be too much; that is known before a dataset is fetched.
+        check_memory(config.model, config.dataset, [])
+        rows = config.dataset.rows(config.limit)
+        check_memory(config.model, config.dataset, rows)
+        say(str(cell.folder), "dim")
+        metrics = run(config, cell.folder, rows, config.calibration_rows())
+        head = header(config.record(), load_run(cell.folder)["provenance"])
+        write_atomic(cell.folder / "table.md", markdown_cell(metrics, head))
+    if print_table:
+        show(render_cell(metrics, header(config.record(), load_run(cell.folder)["provenance"])))
+        if waits_for_score(config.dataset.scorer, metrics):
+            say(to_score(cell.folder))
+    if failed := metrics["lossless"]["failed"]:
+        raise SkipbenchError(f"{failed} samples failed; see {cell.folder / 'status.json'}")
+    return metrics
+
+
+def _check(cell: Cell) -> None:
+    from skipbench.bench.load import check_method
+
+    rows = cell.config.dataset.rows(cell.config.limit)
+    check_method(cell.config.model, cell.config.method.factory())
+    show(f"{cell.folder}: {len(rows)} samples, {cell.state()}")
+
+
+def _search(config: RunConfig) -> bool:
+    """Searches the skip set of a cell that has a search of its own; False where a dry run leaves it at that."""
+    from skipbench.bench.stored_sets import best_of_trace, other_weights
+
+    trace = search_trace(config)
+    assert config.search_dataset is not None
+    other = other_weights(trace, config.model)
+    if other and not config.fresh:
+        raise SkipbenchError(other)
+    if not other and best_of_trace(trace, config.search.iterations) is not None:
+        return True
+    if config.dry_run:
+        show(f"{trace.parent}: a search of {config.search.iterations} sets, missing")
+        return False
+    search_set(dataclasses.replace(config, dataset=config.search_dataset), store=False)
+    return True
+
+
+def search_set(config: RunConfig, store: bool) -> Any:
+    """Searches a skip set on prompts of the training split, or else on rows that the run leaves out."""
+    from skipbench.bench.memory import check_memory
+    from skipbench.bench.skip_search import search_skip_set
+
+    check_memory(config.model, config.dataset.with_max_new_tokens(config.search.max_new_tokens), [])
+    calibration = config.calibration_rows()
+    config = dataclasses.replace(config, dataset=config.dataset.for_search(config.limit))
+    rows, shared = config.dataset.search_rows(config.search.prompts)
+    return search_skip_set(config, rows, shared, store, calibration)
+
+
+def to_score(folder: Path) -> str:
+    """The command for a run whose code is not executed yet."""
+    return f"not scored yet: python -m skipbench score {folder}"

@@ -1,0 +1,221 @@
+"""The cells of an experiment: its axes and cases, at a scale, and what in the paper each of them stands for."""
+
+import functools
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from skipbench.config.catalog import axes, choices, paper_side
+from skipbench.config.paths import CONF
+from skipbench.errors import SkipbenchError
+from skipbench.report.published import KEYS, paper_of, published
+
+SCALES = ("paper", "embedded")
+KEY_OF = {  # an override, and the key under which `published` has it
+    "model": "model",
+    "dataset": "dataset",
+    "method": "method",
+    "decoding.temperature": "temperature",
+    "decoding.top_p": "top_p",
+    "dataset.max_new_tokens": "max_new_tokens",
+    "model.dtype": "dtype",
+    "method.stop.max_steps": "max_steps",
+    "method.stop.threshold": "threshold",
+    "method.stop.target": "target",
+    "method.interval": "interval",
+    "method.window": "window",
+    "method.tau": "tau_pruning",
+    "search.iterations": "search_steps",
+    "search.on": "set_from",
+}
+Keys = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell: `overrides` compose it; without `run` it is not run, and `reason` says why."""
+
+    overrides: dict[str, str]
+    keys: Keys = field(default_factory=dict)
+    """What it stands for in the paper, in the ids of `published`."""
+    stands_for: str | None = None
+    reason: str | None = None
+    run: bool = True
+
+    @property
+    def searches(self) -> bool:
+        """Whether its skip set comes from a search of its own."""
+        return self.run and any(o in ("search", "search.iterations", "search.on") for o in self.overrides)
+
+    def words(self, experiment: str) -> list[str]:
+        own = ["search.own=true"] if self.searches else []
+        return [f"experiment={experiment}", *(f"{key}={value}" for key, value in self.overrides.items()), *own]
+
+    @property
+    def name(self) -> str:
+        """Its overrides, in a line."""
+        return " ".join(f"{key}={value}" for key, value in self.overrides.items())
+
+
+@functools.cache
+def printed_rows(experiment: str) -> list[dict[str, Any]]:
+    """The numbers that the paper prints in the table of `experiment`; none for figures that print none."""
+    paper, table = paper_of(experiment) or (None, None)
+    return [row for row in published(paper) if row["table"] == table] if paper else []
+
+
+def plan(experiment: str, overrides: Sequence[str], scale: str, models: Sequence[str] = ()) -> list[PlannedCell]:
+    """The cells of `experiment`, in its order, those that become the same once.
+
+    Args:
+        overrides: of the command line; one of an axis replaces the experiment's values, and may hold several.
+        scale: `paper` or `embedded`; an experiment of no paper has only one.
+        models: of the paper's models only these; all where empty.
+
+    Raises:
+        SkipbenchError: an unknown scale, or an override that leaves no cell.
+    """
+    if scale not in SCALES:
+        raise SkipbenchError(f"scale={scale}; wanted {' or '.join(SCALES)}")
+    given = dict(_pair(o) for o in overrides)
+    own = paper_of(experiment)
+    rows = printed_rows(experiment)
+    cells = []
+    for point, case in _points(experiment, given):
+        if models and point.get("model") not in models:
+            continue
+        keys = _keys(point, case, rows) if own else {}
+        cell = PlannedCell(point, keys, None, case.get("reason") or case.get("note"), "reason" not in case)
+        cells += _embedded(cell, given, rows) if own and scale == "embedded" else [cell]
+    if not cells and not models:
+        raise SkipbenchError(f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out")
+    unique: list[PlannedCell] = []
+    for cell in cells:
+        if cell not in unique:
+            unique.append(cell)
+    return unique
+
+
+def _points(experiment: str, given: Mapping[str, str]) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    """Every point of the grid with the case that it belongs to; a case is a grid of its own over the common axes."""
+    common, found = axes(experiment), []
+    cases = paper_side(experiment).get("cases") or [{}]
+    named = {axis for case in cases for axis in case} | set(common)
+    rest = {key: value for key, value in given.items() if key not in named}
+    for case in cases:
+        values = common | {k: _text(v) for k, v in case.items() if k not in ("keys", "reason", "note")}
+        lists = {axis: _split(found) for axis, found in values.items()}
+        for axis in given.keys() & lists.keys():
+            # What else a case says fits its methods only; an axis that a case lacks is none of its own.
+            wanted = _split(given[axis])
+            lists[axis] = [v for v in lists[axis] if v in wanted] if axis == "method" and axis in case else wanted
+        for point in itertools.product(*lists.values()):
+            found.append((dict(zip(lists, point, strict=True)) | rest, case))
+    return found
+
+
+def _keys(point: Mapping[str, str], case: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Keys:
+    """Of the keys by which the paper's table tells its rows apart, those that the point fixes."""
+    used = {key for row in rows for key in row if key in KEYS} | {"model", "dataset", "method"}
+    keys: Keys = {KEY_OF[axis]: yaml.safe_load(value) for axis, value in point.items() if KEY_OF.get(axis) in used}
+    if "temperature" in used:
+        keys.setdefault("temperature", 0.0)  # conf/decoding: greedy, unless something else is said
+    keys |= case.get("keys", {})
+    return keys | _constants(keys, rows)
+
+
+def _constants(keys: Keys, rows: Sequence[Mapping[str, Any]]) -> Keys:
+    """What all printed rows of these keys have in common, such as the paper's number format."""
+    matching = [row for row in rows if matches(keys, row)]
+    fixed = {}
+    for key in sorted({key for row in matching for key in row if key in KEYS} - keys.keys()):
+        values = {row.get(key) for row in matching}
+        if len(values) == 1:
+            fixed[key] = values.pop()
+    return fixed
+
+
+def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether a printed row agrees with a cell in every key that both have."""
+    return all(row[key] == value for key, value in keys.items() if key in row)
+
+
+def _embedded(cell: PlannedCell, given: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> list[PlannedCell]:
+    """The cell with the embedded model and the mini dataset in it; one a subtask where each has its own."""
+    scale = _scale()
+    point, keys = dict(cell.overrides), dict(cell.keys)
+    if "model.quantization" in point and "model.quantization" not in given:
+        keys["model"] = scale["model"]
+        return [
+            replace(
+                cell,
+                keys=keys,
+                run=False,
+                reason="bitsandbytes is no part of the embedded scale; give model.quantization=nf4 engine=reference to a run",
+            )
+        ]
+    for axis in [a for a in point if a not in given and a not in scale["keep"] and a.startswith(tuple(scale["drop"]))]:
+        del point[axis]
+    if "model" not in given:
+        point["model"] = keys["model"] = scale["model"]
+    for axis, factor in scale["times"].items():
+        if axis in point and axis not in given:
+            value = int(point[axis])
+            point[axis] = str(max(min(2, value), round(value * factor)))  # 0 is none, and stays
+    own = {k: v for k, v in scale["methods"].get(point["method"], {}).items() if k not in point}
+    settings = {k: str(v) for k, v in (scale["overrides"] | own).items() if k not in given}
+    if not cell.searches:  # no run depends on it
+        settings = {k: v for k, v in settings.items() if not k.startswith("search")}
+    if "search.on" in point and "search.on" not in given:
+        point["search.on"] = _main(scale["datasets"].get(point["search.on"], scale["other"]), scale)
+    dataset = point.get("dataset", "")
+    if "dataset" in given or dataset.startswith("mini-"):
+        return [replace(cell, overrides=point | settings, keys=keys)]
+    found = scale["datasets"].get(dataset, scale["other"])
+    parts = found if isinstance(found, dict) and any("subtask" in row for row in rows) else {None: _main(found, scale)}
+    return [
+        replace(
+            cell,
+            overrides=point | {"dataset": mini} | settings,
+            keys=keys if part is None else keys | {"subtask": part},
+            stands_for=f"{mini} stands for {dataset}" + (f", {part}" if part else ""),
+        )
+        for part, mini in parts.items()
+    ]
+
+
+@functools.cache
+def _scale() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CONF / "scale" / "embedded.yaml").read_text())
+    return found
+
+
+def _main(found: Any, scale: Mapping[str, Any]) -> str:
+    return str(scale["other"] if isinstance(found, dict) else found)
+
+
+def _pair(override: str) -> tuple[str, str]:
+    key, sign, value = override.partition("=")
+    if not sign:
+        raise SkipbenchError(f"{override!r} is no override; wanted KEY=VALUE")
+    return key, value
+
+
+def _split(values: str) -> list[str]:
+    """At commas, but not inside brackets, braces or quotes."""
+    return [v.strip() for v in re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^,])+", values)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_text, value))}]"
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+
+
+def experiments(prefix: str = "") -> list[str]:
+    """Names of experiments of the papers that begin with `prefix`."""
+    return [name for name in choices("experiment") if paper_of(name) and name.startswith(prefix)]

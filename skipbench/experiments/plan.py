@@ -1,0 +1,102 @@
+"""An experiment's cells with their configurations, at the scale and for the models that were asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skipbench.config.catalog import choices
+from skipbench.config.compose import compose_cells
+from skipbench.config.explain import did_you_mean
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.grid import PlannedCell, plan
+from skipbench.report.console import say
+from skipbench.report.published import paper_of
+
+OWN = ("scale", "models")
+"""Keys of a command on experiments that are no overrides of a cell."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks of experiments.
+
+    Attributes:
+        names: the experiments.
+        overrides: for their cells.
+        scale: `paper` or `embedded`; `None`: by the device.
+        models: only these of the paper's models; all where empty.
+        flags: words with a leading dash.
+    """
+
+    names: list[str]
+    overrides: list[str]
+    scale: str | None
+    models: list[str]
+    flags: list[str]
+
+
+def parse_request(words: Sequence[str], command: str, known: Sequence[str], flags: Sequence[str] = ()) -> Request:
+    """Reads `NAME [NAME ...] [key=value ...] [--flag]`.
+
+    Args:
+        known: names that may be given.
+        flags: those that the command has.
+
+    Raises:
+        SkipbenchError: no name, an unknown name, or an unknown flag.
+    """
+    names = [w for w in words if "=" not in w and not w.startswith("-")]
+    if not names:
+        raise SkipbenchError(f"{command} needs an experiment; known: {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise SkipbenchError(
+                f"{command} needs an experiment, not {name!r}.{did_you_mean(name, list(known))} Known: {', '.join(known)}"
+            )
+    given = [w for w in words if w.startswith("-")]
+    for flag in given:
+        if flag not in flags:
+            raise SkipbenchError(f"{command} has no flag {flag}; it has {', '.join(flags) or 'none'}")
+    pairs = [w for w in words if "=" in w and not w.startswith("-")]
+    own = dict(w.split("=", 1) for w in pairs if w.partition("=")[0] in OWN)
+    overrides = [w for w in pairs if w.partition("=")[0] not in OWN]
+    models = [m for m in own.get("models", "").split(",") if m]
+    return Request(names, overrides, own.get("scale"), models, given)
+
+
+def scale_of(experiment: str, given: str | None, without_torch: bool = False) -> str:
+    """The scale that was asked for; else `paper` where there is a GPU, `embedded` elsewhere.
+
+    Args:
+        without_torch: looks for the driver instead of importing torch.
+    """
+    if given is not None or paper_of(experiment) is None:
+        return given or "paper"
+    if without_torch:
+        gpu = Path("/proc/driver/nvidia/version").exists()
+    else:
+        import torch
+
+        gpu = torch.cuda.is_available()
+    scale, why = ("paper", "a CUDA device is here") if gpu else ("embedded", "no CUDA device is here")
+    say(f"scale={scale}, since {why}")
+    return scale
+
+
+def composed(experiment: str, planned: Sequence[PlannedCell]) -> list[tuple[PlannedCell, RunConfig]]:
+    """The cells that can be run, each once, with their configurations."""
+    unique: dict[tuple[str, ...], PlannedCell] = {}
+    for cell in planned:
+        if cell.run:
+            unique.setdefault(tuple(cell.words(experiment)), cell)
+    return list(zip(unique.values(), compose_cells([list(words) for words in unique]), strict=True))
+
+
+def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
+    """Every cell of an experiment that can be run, those that are the same once."""
+    return composed(experiment, plan(experiment, request.overrides, scale, request.models))
+
+
+def experiment_names() -> list[str]:
+    return choices("experiment")

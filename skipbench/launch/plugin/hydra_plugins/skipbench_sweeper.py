@@ -1,0 +1,5 @@
+"""Hydra looks for plugins in the namespace package `hydra_plugins`; `skipbench.launch.sweeper` puts this folder on the path."""
+
+from skipbench.launch.sweeper import ExperimentSweeper
+
+__all__ = ["ExperimentSweeper"]

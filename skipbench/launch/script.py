@@ -1,0 +1,133 @@
+"""The text of an sbatch script: an array whose tasks are cells of a manifest."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skipbench.config.hardware import Slurm
+from skipbench.errors import SkipbenchError
+
+
+@dataclass(frozen=True)
+class Part:
+    """`count` cells of the manifest from `first` on; as many as an array may have."""
+
+    first: int
+    count: int
+
+
+def parts(cells: int, limit: int, start: int = 0) -> list[Part]:
+    """Splits `cells` cells, from number `start` on, into arrays of at most `limit` tasks, Slurm's `MaxArraySize`.
+
+    Raises:
+        SkipbenchError: the cluster allows no arrays.
+    """
+    if limit < 1:
+        raise SkipbenchError(f"this cluster allows arrays of {limit} tasks (MaxArraySize); ask for at least 1")
+    return [Part(start + first, min(limit, cells - first)) for first in range(0, cells, limit)]
+
+
+def script(name: str, manifest: Path, part: Part, hardware: Slurm, python: str, cwd: Path) -> str:
+    """The script of one array; absolute paths, since nothing but this text reaches the node.
+
+    Args:
+        name: of the jobs.
+        manifest: one cell a line; logs lie beside it.
+        hardware: the cluster.
+        python: the interpreter on the nodes.
+        cwd: where the cells run, and what their relative paths start from.
+
+    Raises:
+        SkipbenchError: a value that cannot stand in a script, or a number out of range.
+    """
+    command = f'{shlex.quote(python)} -m skipbench cell {shlex.quote(str(manifest))} "$(({part.first} + SLURM_ARRAY_TASK_ID))"'
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {option}" for option in _options(name, manifest.parent, part, hardware, cwd)),
+        f"export SKIPBENCH_REQUEUES={_number(hardware, 'requeues', 0)}",
+        *setup(hardware),
+        "# In the place of the shell: Slurm's signals go to what the batch script itself is.",
+        f"exec {command}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def setup(hardware: Slurm) -> list[str]:
+    """Lines of shell before the command."""
+    return [*(["export HF_HUB_OFFLINE=1"] if hardware.offline else []), *hardware.setup]
+
+
+def gres(hardware: Slurm) -> str | None:
+    """The GPUs in Slurm's words, as `gpu:a100:1`; `None` for none. Where `gpus` is null, whatever the model, it is one."""
+    gpus = 1 if hardware.gpus is None else _number(hardware, "gpus", 0)
+    return ":".join(["gpu", *filter(None, [hardware.gpu]), str(gpus)]) if gpus else None
+
+
+def more(hardware: Slurm) -> dict[str, Any]:
+    """Memory and exclusiveness by sbatch's names: submitit's own keys take whole gigabytes, and no exclusive node."""
+    found = {"mem": hardware.memory, "exclusive": hardware.exclusive}
+    return {key: value for key, value in found.items() if value}
+
+
+def minutes(time: str) -> int:
+    """Whole minutes, rounded up, of a time as Slurm reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+
+    Raises:
+        SkipbenchError: something else.
+    """
+    if not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", time):
+        raise SkipbenchError(f"hardware.time={time}; wanted minutes, or as in 12:00:00 or 2-12:00:00")
+    days, dash, clock = time.rpartition("-")
+    numbers = [int(n) for n in clock.split(":")]
+    if not dash and len(numbers) < 3:
+        numbers = [0, *numbers]
+    h, m, s = [*numbers, 0, 0][:3]
+    return -(-(int(days or 0) * 86400 + h * 3600 + m * 60 + s) // 60)
+
+
+def _options(name: str, folder: Path, part: Part, hardware: Slurm, cwd: Path) -> Iterator[str]:
+    parallel = "" if hardware.parallel is None else f"%{_number(hardware, 'parallel', 1)}"
+    yield _option("job-name", name)
+    yield f"--array=0-{part.count - 1}{parallel}"
+    # Slurm reads %A and %a in these two, and a doubled sign as one.
+    log = f"{str(folder).replace('%', '%%')}/%A_%a.log"
+    yield _option("output", log)
+    yield _option("chdir", str(cwd))
+    yield "--open-mode=append"
+    yield "--requeue" if hardware.requeues else "--no-requeue"
+    yield f"--signal=B:USR2@{_number(hardware, 'signal_s', 1)}"
+    yield "--ntasks=1"
+    yield f"--cpus-per-task={_number(hardware, 'cpus', 1)}"
+    if asked := gres(hardware):
+        yield _option("gres", asked)
+    for key, option in (("memory", "mem"), *((k, k) for k in ("partition", "account", "qos", "constraint", "time"))):
+        if getattr(hardware, key) is not None:
+            yield _option(option, str(getattr(hardware, key)))
+    if hardware.exclusive:
+        yield "--exclusive"
+    yield from (_safe("options", word) for word in hardware.options)
+
+
+def _option(name: str, value: str) -> str:
+    if re.fullmatch(r"[\w@%+=:,./-]+", _safe(name, value)):
+        return f"--{name}={value}"
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'--{name}="{quoted}"'
+
+
+def _safe(name: str, value: str) -> str:
+    if not value.isprintable():
+        raise SkipbenchError(
+            f"{name}={value!r} holds a line break or control character; sbatch reads one option a line"
+        )
+    return value
+
+
+def _number(hardware: Slurm, key: str, least: int) -> int:
+    value = int(getattr(hardware, key))
+    if value < least:
+        raise SkipbenchError(f"hardware.{key}={value}; wanted {least} or more")
+    return value

@@ -1,0 +1,184 @@
+"""States of an experiment's cells: from their records, and from the jobs that were submitted for them."""
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from skipbench.config.catalog import places
+from skipbench.config.compose import compose
+from skipbench.config.hardware import Local, Slurm
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.cell import resolve_cell, search_trace
+from skipbench.experiments.plan import Request, cells_of, experiment_names, parse_request, scale_of
+from skipbench.launch import manifest, slurm
+from skipbench.runs.fingerprint import refuse_other
+from skipbench.runs.provenance import config_hash
+from skipbench.runs.state import STALE_S, STATES, RunState, run_state
+
+TO_RUN = ("missing", "failed", "interrupted", "stale")
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """A cell of an experiment and its state.
+
+    Attributes:
+        folder: of its run; `None` while its skip set is missing.
+        runnable: False where the cell waits for something that the user has to do.
+        gpus: what a job asks for.
+    """
+
+    name: str
+    config: RunConfig
+    folder: Path | None
+    state: RunState
+    runnable: bool = True
+    gpus: int = 1
+
+    @property
+    def key(self) -> str:
+        """Identifies a cell: its run's folder, or while its skip set is missing, where that comes from and the settings."""
+        if self.folder is not None:
+            return self.folder.name
+        settings = self.config.record()
+        if self.config.search_dataset is None:  # the set is searched by hand
+            return f"{self.name}, {config_hash(settings)}"
+        return f"search of {self.search}, {config_hash(settings | {'iterations': self.config.search.iterations})}"
+
+    @property
+    def search(self) -> str:
+        """The folder of the search for its skip set."""
+        return search_trace(self.config).parent.name
+
+
+@dataclass(frozen=True)
+class SubmitRequest:
+    """What a command line of `submit` or `status` asks for."""
+
+    request: Request
+    hardware: Slurm | Local | None
+    stale_s: float
+    words: list[str]
+
+
+def parse_submit(arguments: Sequence[str], command: str, flags: Sequence[str] = ()) -> SubmitRequest:
+    """Reads experiments, overrides, `hardware=`, `scale=`, `models=`, `stale=SECONDS`.
+
+    Raises:
+        SkipbenchError: an unknown name, flag, or hardware, or a value that is no number.
+    """
+    request = parse_request(arguments, command, experiment_names(), flags)
+    words = request.overrides
+    stale = [w.partition("=")[2] for w in words if w.startswith("stale=")]
+    hardware = hardware_of(words)
+    request = replace(request, overrides=[w for w in words if not w.startswith(("hardware", "stale="))])
+    if request.scale is None and isinstance(hardware, Slurm):  # that this machine has no GPU says nothing of the nodes
+        request = replace(request, scale="embedded" if hardware.gpus == 0 else "paper")
+    given = [a for a in arguments if "=" in a and not a.startswith("-")]
+    return SubmitRequest(request, hardware, _seconds(stale[-1]) if stale else STALE_S, given)
+
+
+def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
+    """The settings of `hardware=`, `None` where it is not among the words.
+
+    Raises:
+        SkipbenchError: no such choice or key, or a device.
+    """
+    own = [w for w in words if w.partition("=")[0].partition(".")[0] == "hardware"]
+    chosen = [w.partition("=")[2] for w in own if w.startswith("hardware=")]
+    if not chosen:
+        return None
+    hardware = compose(own).hardware if chosen[-1] in places() else None
+    if hardware is None:
+        raise SkipbenchError(
+            f"hardware={chosen[-1]} is no place where cells run; wanted one of: {', '.join(places())}, or a file of your "
+            f"own in conf/hardware with _slurm among its defaults, as in slurm-a100.yaml"
+        )
+    return hardware
+
+
+def cell_statuses(experiment: str, asked: SubmitRequest) -> list[CellStatus]:
+    """Every cell of an experiment that can be run, those that become one run once, with its state."""
+    live = slurm.jobs()
+    submitted: dict[str, list[manifest.Task]] | None = None
+    cells: dict[str, CellStatus] = {}
+    for _, config in cells_of(experiment, asked.request, scale_of(experiment, asked.request.scale)):
+        cell = _status(config, live, asked.stale_s)
+        if submitted is None:
+            submitted = manifest.tasks(config.results)
+        cells.setdefault(cell.key, replace(cell, state=_with_jobs(cell, submitted.get(cell.key, []), live)))
+    return list(cells.values())
+
+
+def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -> CellStatus:
+    name = "/".join(config.names.values())
+    try:
+        cell = resolve_cell(config)
+        state = run_state(cell.folder, live, stale_s)
+        if state.state == "done":
+            try:
+                refuse_other(cell.folder, cell.config.model, cell.config.method)
+            except SkipbenchError as error:  # submitted again it would be refused again
+                return CellStatus(name, config, cell.folder, RunState("failed", str(error)), runnable=False)
+        return CellStatus(name, config, cell.folder, state)
+    except NotHereError as error:
+        return CellStatus(name, config, None, RunState("missing", str(error)), config.search_dataset is not None)
+    except SkipbenchError as error:
+        if config.search_dataset is None:
+            raise
+        return CellStatus(name, config, None, RunState("failed", str(error)), runnable=False)  # an unreadable search
+
+
+def _with_jobs(cell: CellStatus, tasks: Sequence[manifest.Task], live: Mapping[str, str] | None) -> RunState:
+    """The state in a cell's record; where it has none, what became of its jobs. `live` as of `slurm.jobs`."""
+    if cell.state.state not in TO_RUN or live is None:
+        return cell.state
+    if states := [live[task.job] for task in tasks if task.job in live]:
+        return RunState("queued", f"its job is {states[-1]}")
+    begun = [task for task in tasks if task.log.exists()]
+    if begun and cell.state.state == "missing" and cell.folder is not None:
+        return RunState("failed", f"job {begun[-1].job} is over and left no record; see {begun[-1].log}")
+    return cell.state
+
+
+def schedule_stages(cells: Sequence[CellStatus]) -> list[list[CellStatus]]:
+    """Splits cells into at most two stages so that each missing search runs once.
+
+    Stage 1 holds one cell per search, the one with the most iterations; stage 2 holds the cells that reuse its result.
+    """
+    first: dict[str, CellStatus] = {}
+    for cell in cells:
+        key = cell.key if cell.folder is not None else cell.search
+        if key not in first or cell.config.search.iterations > first[key].config.search.iterations:
+            first[key] = cell
+    early = {id(cell) for cell in first.values()}
+    stages = [c for c in cells if id(c) in early], [c for c in cells if id(c) not in early]
+    return [stage for stage in stages if stage]
+
+
+def counts(cells: Sequence[CellStatus]) -> str:
+    """How many cells are in which state, in a line."""
+    count = Counter(cell.state.state for cell in cells)
+    return f"{len(cells)} cells: " + ", ".join(f"{count[state]} {state}" for state in STATES)
+
+
+def command_line(command: str, name: str, words: Sequence[str]) -> str:
+    """The command on an experiment with the same words."""
+    kept = [w for w in words if command != "table" or not w.startswith(("hardware", "stale="))]
+    return shlex.join(["python", "-m", "skipbench", command, name, *kept])
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SkipbenchError(f"stale={text}; wanted a number of seconds") from None
+
+
+def record_of(cell: CellStatus) -> dict[str, Any]:
+    """A cell as the manifest of a submission holds it."""
+    return {"name": cell.name, "folder": cell.key, "config": cell.config.to_dict()}

@@ -1,0 +1,260 @@
+"""`engine=cuda_graphs`: one CUDA graph per sub-layer and row count, replayed in the order of a skip set.
+
+A pass uploads its position as a few numbers, replays one graph that makes masks and rotary tables of them, then one graph per
+sub-layer; a skipped sub-layer is not replayed, so that a new skip set needs no capture. The length enters in two ways: attention
+reads a bucket of the cache, of few sizes, and a mask (or a length) made on the device says where in it the text ends. The
+graphs of a row count and bucket are captured at first use, all sub-layers together: lazily, because most pairs never occur;
+together, because a search over skip sets would otherwise meet captures in its timings.
+
+Prompts and passes of more than MAX_ROWS rows run the fused engine's sub-layers, over the same weights and cache. Embedding and
+head are the fused engine's too: one kernel and two, which a graph would only surround with copies.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skipbench.lm.attention import AttentionBackend, attention_backends
+from skipbench.lm.cache import KVCache
+from skipbench.lm.cuda_graphs.buckets import MAX_ROWS, bucket, padded_rows
+from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, GraphCapture, Replay
+from skipbench.lm.cuda_graphs.sublayers import Attention, Mlp
+from skipbench.lm.engine import Engine, Sublayer, refuse_strict
+from skipbench.lm.families import Family, parts_of
+from skipbench.lm.fused.engine import FusedEngine
+from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.rows import TokenRows
+
+PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its rows
+MIN_FREE_BYTES = 512 << 20  # bytes that graphs of a few row counts may take, beside weights and cache
+FALLBACK_NOTE = (
+    "the tokens are the same, but every kernel is launched by itself, which bounds the speed of small passes"
+)
+MakeCapture = Callable[[torch.device], GraphCapture]
+
+
+def make_engine(model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int) -> Engine:
+    """As `MakeEngine`; the fused engine where graphs cannot be used."""
+    if reason := unsupported_reason(model):
+        return replaced(FusedEngine(model, family, cache, spare_mib), reason)
+    return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)
+
+
+def replaced(fused: FusedEngine, reason: str) -> FusedEngine:
+    """The fused engine with a note on what it replaces."""
+    fused.add_note(f"engine=cuda_graphs: {reason}; engine=fused is used instead: {FALLBACK_NOTE}")
+    return fused
+
+
+def unsupported_reason(model: Any) -> str | None:
+    """Why graphs cannot run this model on this machine, `None` if they can."""
+    devices = {p.device for p in model.parameters()}
+    if not torch.cuda.is_available():
+        return "no CUDA device is at hand"
+    others = sorted({str(d) for d in devices if d.type != "cuda"})
+    if others:
+        return f"weights are on {', '.join(others)}, and CUDA graphs hold work of a GPU alone"
+    for device in devices:
+        free, _ = torch.cuda.mem_get_info(device)
+        if free < MIN_FREE_BYTES:
+            return f"{free >> 20} MiB are free on {device}, {MIN_FREE_BYTES >> 20} MiB is what graphs may need"
+    return None
+
+
+class CudaGraphsEngine:
+    """Sub-layers that replay one graph each."""
+
+    name = "cuda_graphs"
+    result_is_borrowed = True
+
+    def __init__(
+        self,
+        model: Any,
+        family: Family,
+        cache: KVCache,
+        *,
+        strict: bool,
+        spare_mib: int,
+        capture: MakeCapture = CudaGraphCapture,
+        backend: str | None = None,
+    ) -> None:
+        """`backend`: of `attend.attention_backends`; `None` takes the fastest of those that the capture can time."""
+        refuse_strict(strict, "cuda_graphs")
+        self.fused = FusedEngine(model, family, cache, spare_mib)
+        self.kernels, self.cache = self.fused.kernels, cache
+        self.embed, self.head = self.fused.embed, self.fused.head
+        cache.spare = MAX_ROWS
+        self.parts: dict[torch.device, DeviceGraphs] = {}
+        self.sublayers: list[Sublayer] = []
+        for index, (layer, device) in enumerate(zip(parts_of(model).layers, cache.devices, strict=True)):
+            if device not in self.parts:
+                self.parts[device] = DeviceGraphs(model.config, cache, capture(device), backend)
+            part = self.parts[device]
+            window = family.window(model.config, index)
+            part.attentions[2 * index] = Attention(layer[0], index, window, model.config, cache)
+            part.mlps[2 * index + 1] = Mlp(layer[1])
+            self.sublayers += [part.sublayer(s, self.fused.sublayers[s]) for s in (2 * index, 2 * index + 1)]
+
+    def notes(self) -> list[str]:
+        failed = self.failed
+        more = f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: {FALLBACK_NOTE}"
+        return [*self.fused.notes(), *([more] if failed else [])]
+
+    @property
+    def failed(self) -> str | None:
+        """Why no more graphs were captured, where a device ran out of memory."""
+        return next((p.failed for p in self.parts.values() if p.failed), None)
+
+    def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
+        reason = self.self_test(rotary)
+        return self if reason is None else replaced(self.fused, reason)
+
+    def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:
+        """Captures and replays one pass over an empty cache. Returns why graphs cannot be used, if they cannot."""
+        at, rows = min(100, self.cache.capacity // 2), self.cache.rows
+        if at == 0:
+            return None
+        for layer in rows:
+            layer.normal_()  # zeros would hide a wrong mask
+        try:
+            return self._difference(TokenRows.chain(at, 1), tables) or self.failed
+        except RuntimeError as error:
+            return f"a sub-layer cannot be captured: {str(error).splitlines()[0]}"
+        finally:
+            for layer in rows:
+                layer.zero_()
+
+    def _difference(self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]) -> str | None:
+        for device, part in self.parts.items():
+            metadata = AttentionMetadata(token_rows, tables[device])
+            part.metadata = None
+            ones = torch.ones(1, part.hidden, dtype=self.cache.dtype, device=device)
+            for s in (next(iter(part.attentions)), next(iter(part.mlps))):
+                found = self.sublayers[s](ones, metadata).float()
+                wanted = self.fused.sublayers[s](ones, metadata).float()
+                if not float((found - wanted).norm()) <= 0.02 * float((wanted - ones).norm()):
+                    return f"a replayed sub-layer on {device} does not give what the fused engine gives"
+        return None
+
+
+class DeviceGraphs:
+    """The layers of one device: their buffers by row count, and what was captured."""
+
+    def __init__(self, config: Any, cache: KVCache, capture: GraphCapture, backend: str | None) -> None:
+        self.cache, self.capture, self.backend = cache, capture, backend
+        self.hidden, self.group = config.hidden_size, config.num_attention_heads // config.num_key_value_heads
+        self.attentions: dict[int, Attention] = {}
+        self.mlps: dict[int, Mlp] = {}
+        self.metadata: AttentionMetadata | None = None
+        self.buffers: GraphBuffers | None = None
+        self.failed: str | None = None
+        self._rows: list[Tensor] | None = None  # the cache that was captured
+
+    def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
+        def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
+            if metadata is not self.metadata:
+                self._prepare(metadata)
+            if self.buffers is None:
+                return eager(hidden, metadata)
+            if hidden is not self._out:
+                if len(hidden) != len(self._out):
+                    return eager(hidden, metadata)  # more alternatives than a pass has rows go through an MLP together
+                self._out.copy_(hidden)
+            self._replays[s]()
+            return self._out
+
+        return run
+
+    def _prepare(self, metadata: AttentionMetadata) -> None:
+        """The first sub-layer of a pass: position, masks and tables of its rows."""
+        self.metadata, self.buffers = metadata, None
+        if metadata.start == 0 or metadata.rows > MAX_ROWS:
+            return
+        if self.cache.rows is not self._rows:
+            self._reset(metadata.tables)
+        rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
+        chain = self._varlen and metadata.token_rows.contiguous_chain
+        if (rows, size, chain) not in self._captured and not self._capture(rows, size, chain):
+            return
+        buffers = self._buffers[rows]
+        buffers.load(metadata.token_rows, metadata.rows)
+        self._replays = self._captured[rows, size, chain]
+        self._replays[PREPARE_INPUTS]()
+        self.buffers, self._out = buffers, buffers.view(metadata.rows)
+
+    def _reset(self, tables: RotaryCache) -> None:
+        """The cache was made anew: nothing captured holds any more."""
+        self._rows = self.cache.rows
+        self._buffers: dict[int, GraphBuffers] = {}
+        self._mlps: dict[int, dict[int, Replay]] = {}
+        self._captured: dict[tuple[int, int, bool], dict[int, Replay]] = {}
+        self._windows = tuple(dict.fromkeys(a.window for a in self.attentions.values()))
+        half_precision = self.cache.dtype in (torch.float16, torch.bfloat16)
+        self._varlen = self.capture.device.type == "cuda" and half_precision and self._windows == (None,)
+        half = tables.sin.shape[1] // 2
+        with torch.inference_mode(False):
+            self._columns = torch.arange(len(self._rows[0]), device=tables.device)
+            self._cos = tables.cos[:, None].clone()
+            self._sin = torch.cat((-tables.sin[:, :half], tables.sin[:, half:]), -1)[:, None]
+
+    def _capture(self, rows: int, size: int, chain: bool) -> bool:
+        """Records every sub-layer of the device for a row count and bucket; whether there was memory for it."""
+        if self.failed:
+            return False
+        d, dtype, device = self._cos.shape[-1], self.cache.dtype, self.capture.device
+        try:
+            if rows not in self._buffers:
+                self._buffers[rows] = GraphBuffers(rows, self.hidden, d, self.group, dtype, device)
+            self._captured[rows, size, chain] = self._capture_all(self._buffers[rows], size, chain)
+        except torch.OutOfMemoryError:
+            self.failed = f"{device} has no memory left for graphs of {rows} rows over {size} cache rows"
+        return self.failed is None
+
+    def _capture_all(self, buffers: GraphBuffers, size: int, chain: bool) -> dict[int, Replay]:
+        """By sub-layer, and PREPARE_INPUTS; MLPs know no bucket.
+
+        Meanwhile the buffers say that the rows stand at the end of the bucket and are written behind the cache: recording
+        executes the work, and nothing that is in the cache may change.
+        """
+        record = self.capture.capture
+        end = min(size, self.cache.capacity)
+        buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows), buffers.rows)
+        buffers.bounds[2].fill_(self.cache.capacity)
+        found = {
+            PREPARE_INPUTS: record(buffers.input_preparation(size, self._windows, self._columns, self._cos, self._sin))
+        }
+        found[PREPARE_INPUTS]()
+        buffers.hidden.normal_()
+        attend = self._fastest_backend(buffers, size, chain)
+        found |= {s: record(a.work(buffers, size, attend)) for s, a in self.attentions.items()}
+        if buffers.rows not in self._mlps:
+            self._mlps[buffers.rows] = {s: record(mlp.work(buffers)) for s, mlp in self.mlps.items()}
+        return found | self._mlps[buffers.rows]
+
+    def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> AttentionBackend:
+        """The backend of attention that is quickest on this device, of those that work and agree with the plain one."""
+        first = next(iter(self.attentions.values()))
+        choices = attention_backends(size, first.scale, chain)
+        if self.backend is not None:
+            return choices.get(self.backend, choices["masked"])
+        query = torch.randn(buffers.rows, first.heads, first.d, dtype=buffers.dtype, device=buffers.device)
+        cached = self.cache.rows[first.index]
+        wanted, best, least = choices["masked"](query, cached, buffers, size, first.window), "masked", None
+        for name, attend in choices.items():
+            try:
+                got = attend(query, cached, buffers, size, first.window)
+                seconds = self.capture.seconds(self.capture.capture(first.work(buffers, size, attend)))
+            except (
+                RuntimeError,
+                AttributeError,
+                TypeError,
+                ImportError,
+            ):  # of an operator that is missing or wants other shapes
+                continue
+            close = float((got - wanted).float().norm()) <= 0.02 * float(wanted.float().norm())
+            if seconds is not None and close and (least is None or seconds < least):
+                best, least = name, seconds
+        return choices[best]

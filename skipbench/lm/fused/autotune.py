@@ -1,0 +1,199 @@
+"""Which layout of a weight, and which product, is fastest on this machine: tuned once, then kept in a file of the machine's.
+
+A weight [out, in] can be kept as `rows` (as Hugging Face keeps it), as `columns` ([in, out] in memory), both multiplied by
+`torch.mm`, or `packed` by oneDNN, through two private operators of torch that are used only where they agree with `F.linear`.
+No layout wins everywhere: in float32 `columns` was fastest for one row and slow for nine, `packed` the other way round.
+"""
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skipbench.runs.files import write_atomic
+from skipbench.runs.provenance import cpu_name
+
+ROWS = (1, 4, 9)
+"""Row counts that are tuned: a step of decoding, and two sizes of verification."""
+DRAFT_STEPS = 4  # one-row passes in a usual round: eight draft steps with half of the sub-layers
+MIN_GAIN = 1.05  # keep a second copy of a weight only if it speeds up a round by at least 5 %
+AUTOTUNE_WORKING_SET_BYTES = 48 << 20
+"""Total size of the weights that the autotuner cycles through, so that it measures memory and not cache speed. Models smaller
+than this are tuned with their own size."""
+MOST_WEIGHTS = 256
+PART_BYTES = 64 << 20  # of a larger weight only so much is tuned: its time is bound by memory, and grows with its size
+REPEATS = 25  # after 7 the least for nine rows was still up to twice what it came down to, and the wrong layout won
+
+Times = dict[str, list[float]]
+"""Microseconds of every layout for `ROWS` rows."""
+Product = Callable[[Tensor], Tensor]
+Sum = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class LayoutChoice:
+    """Layouts for one row and for several; they are the same where one copy is kept."""
+
+    one: str
+    several: str
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.one, self.several)))
+
+    def __str__(self) -> str:
+        return self.one if self.one == self.several else f"{self.one} for one row, {self.several} for several"
+
+
+def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> LayoutChoice:
+    """The fastest layouts for a round of draft steps and verification, of those that memory allows; `rows` always is."""
+
+    def cost(choice: LayoutChoice) -> float:
+        several = times[choice.several]
+        return DRAFT_STEPS * times[choice.one][0] + sum(several[1:]) / len(several[1:])
+
+    pairs = [
+        c for c in (LayoutChoice(a, b) for a in times for b in times) if c.layouts == ("rows",) or allowed(c.layouts)
+    ]
+    single = min((c for c in pairs if c.one == c.several), key=cost)
+    double = min(pairs, key=cost)
+    return double if cost(double) * MIN_GAIN < cost(single) else single
+
+
+def to_layout(weight: Tensor, layout: str) -> Tensor:
+    """`weight` [out, in] in a layout; `rows` is the weight itself."""
+    if layout == "columns":
+        return weight.t().contiguous().t()
+    if layout == "packed":
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS[-1])
+        return packed
+    return weight
+
+
+def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
+    """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight in any layout."""
+    if weight.is_mkldnn:
+        plain, binary = torch.ops.mkldnn._linear_pointwise.default, torch.ops.mkldnn._linear_pointwise.binary
+        return (lambda x: plain(x, weight, bias, "none", [], "")), (lambda r, x: binary(x, r, weight, bias, "add"))
+    across = weight.t()
+    if bias is None:
+        return (lambda x: torch.mm(x, across)), (lambda r, x: torch.addmm(r, x, across))
+    return (lambda x: torch.addmm(bias, x, across)), (lambda r, x: r + torch.addmm(bias, x, across))
+
+
+def packing_unsupported(weight: Tensor) -> str | None:
+    """Why the packed product cannot be used for weights like this one, `None` if it can."""
+    try:
+        product, added = products(to_layout(weight, "packed"), None)
+        generator = torch.Generator().manual_seed(0)
+        for rows in ROWS:
+            x = torch.randn(rows, weight.shape[1], generator=generator).to(weight.dtype)
+            residual = torch.randn(rows, weight.shape[0], generator=generator).to(weight.dtype)
+            wanted = F.linear(x.float(), weight.float())
+            room = 4 * torch.finfo(weight.dtype).eps * (1.0 + float(wanted.abs().max()) + float(residual.abs().max()))
+            for found, right in ((product(x), wanted), (added(residual, x), wanted + residual.float())):
+                if not float((found.float() - right).abs().max()) <= room * weight.shape[1] ** 0.5:
+                    return "it does not agree with torch.nn.functional.linear"
+    except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
+        return " ".join(str(error).split())[:120]
+    return None
+
+
+@torch.inference_mode()
+def autotune(
+    outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = AUTOTUNE_WORKING_SET_BYTES
+) -> tuple[Times, str | None]:
+    """Times of every layout for random weights of that shape, and why packing was left out.
+
+    Args:
+        pass_bytes: weights that one pass of the model reads.
+    """
+    outputs = max(1, min(outputs, PART_BYTES // (inputs * dtype.itemsize)))
+    generator = torch.Generator().manual_seed(0)
+    count = max(
+        1, min(MOST_WEIGHTS, min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) // (outputs * inputs * dtype.itemsize))
+    )
+    weights = [(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5).to(dtype) for _ in range(count)]
+    fault = packing_unsupported(weights[0])
+    layouts = ["rows", "columns"] if fault else ["rows", "columns", "packed"]
+    calls = {name: [products(to_layout(w, name), None)[0] for w in weights] for name in layouts}
+    times: Times = {name: [] for name in layouts}
+    order = random.Random(0)
+    for rows in ROWS:
+        x = torch.randn(rows, inputs, generator=generator).to(dtype)
+        best = dict.fromkeys(layouts, float("inf"))
+        for _ in range(REPEATS):
+            for name in order.sample(layouts, len(layouts)):
+                for _ in range(2):  # the first time brings back what the other layouts have displaced from the caches
+                    began = time.perf_counter()
+                    for call in calls[name]:
+                        call(x)
+                best[name] = min(best[name], (time.perf_counter() - began) / count * 1e6)
+        for name in layouts:  # the least of several: other programs of the machine only ever add
+            times[name].append(best[name])
+    return times, fault
+
+
+def cache_file() -> Path:
+    """File with the autotuner's results of this user's machines."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skipbench" / "kernels.json"
+
+
+def tuned(
+    outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = AUTOTUNE_WORKING_SET_BYTES
+) -> tuple[Times, str | None]:
+    """`autotune`, or what the file holds of an earlier one with this processor, torch, number of threads, dtype, shape and amount."""
+    parts = (cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}")
+    key = "; ".join(
+        [
+            *parts,
+            f"{torch.get_num_threads()} threads",
+            str(dtype),
+            f"{inputs}x{outputs}",
+            f"{min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) >> 20} MiB",
+        ]
+    )
+    known = _read().get(key)
+    if not _is_valid(known):
+        times, fault = autotune(outputs, inputs, dtype, pass_bytes)
+        known = _store(key, {"times": {k: [round(v, 2) for v in row] for k, row in times.items()}, "fault": fault})
+    return known["times"], known["fault"]
+
+
+def _store(key: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Stores an entry and returns it, or the one of a process that tuned at the same time: all of a machine choose alike."""
+    found = _read()
+    if _is_valid(earlier := found.get(key)):
+        return earlier
+    try:
+        cache_file().parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(cache_file(), json.dumps(found | {key: entry}, indent=1) + "\n")
+    except OSError:  # a home that cannot be written to costs a race at every load, no more
+        pass
+    return entry
+
+
+def _read() -> dict[str, Any]:
+    """The file's entries; none where it is missing or broken, and the next race writes it anew."""
+    try:
+        found = json.loads(cache_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_valid(entry: Any) -> TypeGuard[dict[str, Any]]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("times"), dict) or "fault" not in entry:
+        return False
+    rows = entry["times"].values()
+    return {"rows", "columns"} <= set(entry["times"]) <= {"rows", "columns", "packed"} and all(
+        isinstance(r, list) and len(r) == len(ROWS) and all(isinstance(t, float) and t > 0 for t in r) for r in rows
+    )

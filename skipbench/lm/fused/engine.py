@@ -1,0 +1,188 @@
+"""`engine=fused`: the same arithmetic from the same weights, in fewer and larger calls.
+
+Queries, keys and values come from one product, gate and up from one, the residual sum is part of the output products, and
+attention reads a slice of the preallocated cache. The Hugging Face modules keep working: their weights become views of the
+fused ones, so that nothing is stored twice.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skipbench.errors import SkipbenchError
+from skipbench.lm.attention import fold, unfold
+from skipbench.lm.cache import KVCache
+from skipbench.lm.engine import Sublayer
+from skipbench.lm.families import DOWN, GATE_UP, HEAD, OUTPUT, QKV, AttentionParts, Family, MlpParts, parts_of
+from skipbench.lm.fused.bit_exact import rows_one_by_one
+from skipbench.lm.fused.weights import Weights, pass_bytes
+from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+
+
+def make_engine(model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int) -> "FusedEngine":
+    """As `MakeEngine`."""
+    return FusedEngine(model, family, cache, spare_mib, strict)
+
+
+class FusedEngine:
+    """Sub-layers of families whose layers are Llama's."""
+
+    name = "fused"
+    result_is_borrowed = False
+
+    def __init__(self, model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool = False) -> None:
+        """
+        Args:
+            spare_mib: memory that second layouts of weights may take, MiB.
+            strict: verified rows pass attention one by one.
+
+        Raises:
+            SkipbenchError: another activation than SiLU.
+        """
+        if model.config.hidden_act != "silu":
+            raise SkipbenchError(
+                f"engine=fused knows hidden_act 'silu' only, the model has {model.config.hidden_act!r}; "
+                f"use engine=reference"
+            )
+        weights, parts = Weights(spare_mib, pass_bytes(model)), parts_of(model)
+        self.sublayers: list[Sublayer] = []
+        for index, (attention, mlp) in enumerate(parts.layers):
+            window = family.window(model.config, index)
+            self.sublayers.append(_attention(attention, index, window, model.config, cache, weights, strict))
+            self.sublayers.append(_mlp(mlp, model.config, weights))
+        self._final_norm, self._embedding = _Norm(parts.norm), parts.embedding.weight
+        tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
+        self._head = weights.fuse(model, HEAD, 1, keep=tied)
+        self.kernels, self._notes = weights.kernels, weights.notes(self._embedding)
+
+    def notes(self) -> list[str]:
+        return self._notes
+
+    def add_note(self, note: str) -> None:
+        self._notes = [*self._notes, note]
+
+    def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "FusedEngine":
+        return self
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self._embedding)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self._head(self._final_norm(hidden))
+
+
+class _Norm:
+    """RMS norm; on a CPU in fewer or cheaper calls than torch's, and one row of float32 gets its scale through Python."""
+
+    def __init__(self, module: Any) -> None:
+        self.weight, self.eps = module.weight.data, module.variance_epsilon
+        self.shape = tuple(self.weight.shape)
+        self.on_cpu, self.scalar = self.weight.device.type == "cpu", self.weight.dtype == torch.float32
+        self.wide = self.weight.float()
+        self.zero = torch.zeros(1)
+        self.room = torch.full((1, 1), self.eps)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        if not self.on_cpu:
+            return F.rms_norm(hidden, self.shape, self.weight, self.eps)
+        if self.scalar and hidden.shape[0] == 1:
+            row = hidden.view(-1)
+            mean_square = float(torch.dot(row, row)) / self.shape[0]
+            return torch.addcmul(self.zero, hidden, self.weight, value=1.0 / math.sqrt(mean_square + self.eps))
+        wide = hidden.float()  # float32 is not copied
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.addcmul(self.room, norm, norm, value=1.0 / self.shape[0]).rsqrt_()
+        if self.scalar:
+            return torch.mul(hidden, self.weight).mul_(scale)
+        return wide.mul_(scale).mul_(self.wide).to(hidden.dtype)
+
+
+def _rope_cos_sin(metadata: AttentionMetadata) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [T, 1, d] of a metadata's rows, made once a pass; the sine carries the sign of `rotate_half`."""
+    if metadata.rope_cos_sin is None and metadata.whole is not None:
+        cos, sin = _rope_cos_sin(metadata.whole)
+        metadata.rope_cos_sin = cos[: metadata.rows], sin[: metadata.rows]
+    elif metadata.rope_cos_sin is None:
+        tables, index = metadata.tables, metadata.index
+        if tables.rope_cos_sin is None:
+            half = tables.sin.shape[1] // 2
+            sin = torch.cat((-tables.sin[:, :half], tables.sin[:, half:]), -1)
+            tables.rope_cos_sin = tables.cos[:, None], sin[:, None]
+        cos, sin = tables.rope_cos_sin
+        metadata.rope_cos_sin = (
+            (cos[index], sin[index])
+            if isinstance(index, slice)
+            else (cos.index_select(0, index), sin.index_select(0, index))
+        )
+    return metadata.rope_cos_sin
+
+
+def _attention(
+    parts: AttentionParts,
+    index: int,
+    window: int | None,
+    config: Any,
+    cache: KVCache,
+    weights: Weights,
+    strict: bool,
+) -> Sublayer:
+    d, kv, heads = parts.head_dim, config.num_key_value_heads, config.num_attention_heads
+    rotated, half, scale = heads + kv, d // 2, parts.scale
+    norm = _Norm(parts.norm)
+    qkv_of = weights.fuse(parts.module, QKV, config.num_hidden_layers)
+    out_of = weights.fuse(parts.module, OUTPUT, config.num_hidden_layers)
+    q_norm, k_norm = parts.qk_norms or (None, None)
+    group = heads // kv
+
+    def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
+        """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
+        t, end, mask = metadata.rows, metadata.end, metadata.mask(window, group)
+        keys, values = cache.keys[index][:, :, :end], cache.values[index][:, :, :end]
+        # The queries of a group are rows of one product over their shared keys: kernels that take a mask want no groups.
+        if mask is not None:
+            out = F.scaled_dot_product_attention(fold(query, kv), keys, values, mask, scale=scale)
+            return unfold(out, t)
+        if t == 1:
+            query = query.view(1, kv, group, d)
+            return F.scaled_dot_product_attention(query, keys, values, scale=scale).view(1, heads * d)
+        query = query.transpose(0, 1)[None]  # a square chain from row 0
+        out = F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=scale, enable_gqa=group > 1)
+        return out[0].transpose(0, 1).reshape(t, heads * d)
+
+    def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
+        t = metadata.rows
+        cos, sin = _rope_cos_sin(metadata)
+        qkv = qkv_of(norm(hidden)).view(t, heads + 2 * kv, d)
+        rotated_qk = qkv[:, :rotated]
+        if q_norm is not None and k_norm is not None:
+            normed = (F.rms_norm(rotated_qk[:, :heads], (d,), q_norm.weight, q_norm.variance_epsilon),
+                      F.rms_norm(rotated_qk[:, heads:], (d,), k_norm.weight, k_norm.variance_epsilon))  # fmt: skip
+            rotated_qk = torch.cat(normed, 1)
+        rotated_qk = torch.addcmul(rotated_qk * cos, torch.roll(rotated_qk, half, -1), sin)
+        rows = cache.rows[index][metadata.start : metadata.end]
+        rows[:, :kv] = rotated_qk[:, heads:]
+        rows[:, kv:] = qkv[:, rotated:]
+        if strict and t > 1 and metadata.token_rows.verifies:
+            each = rows_one_by_one(metadata, cache.rows[index])
+            out = torch.cat([attend(rotated_qk[step.row : step.row + 1, :heads], step.alone) for step in each])
+        else:
+            out = attend(rotated_qk[:, :heads], metadata)
+        return out_of.added(hidden, out)
+
+    return run
+
+
+def _mlp(parts: MlpParts, config: Any, weights: Weights) -> Sublayer:
+    norm = _Norm(parts.norm)
+    up_of = weights.fuse(parts.module, GATE_UP, config.num_hidden_layers)
+    down_of = weights.fuse(parts.module, DOWN, config.num_hidden_layers)
+
+    def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
+        gate, up = up_of(norm(hidden)).chunk(2, -1)
+        inner = F.silu(gate) * up
+        return down_of.added(hidden, inner)
+
+    return run

@@ -1,0 +1,129 @@
+"""Fused weights in the layouts that are fastest here, and the Hugging Face modules that lend theirs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skipbench.lm.families import parts_of
+from skipbench.lm.fused.autotune import LayoutChoice, choose, products, to_layout, tuned
+from skipbench.runs.provenance import cpu_flags
+
+MIB = 1 << 20
+
+
+def pass_bytes(model: Any) -> int:
+    """Bytes of weights that a pass of one row reads: all but an embedding table, which it only looks one row up in."""
+    total: int = sum(p.numel() * p.element_size() for p in model.parameters())
+    table = parts_of(model).embedding.weight
+    return total if model.config.tie_word_embeddings else total - int(table.numel() * table.element_size())
+
+
+class Weight:
+    """`x [T, in] -> x W^T + b [T, out]`, and the same added to a residual."""
+
+    def __init__(self, one: Tensor, several: Tensor, bias: Tensor | None) -> None:
+        """`one`, `several`: the weight [out, in] in the layouts for one row and for more; often the same tensor."""
+        self._one, self._add_one = products(one, bias)
+        self._several, self._add_several = products(several, bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._one(x) if x.shape[0] == 1 else self._several(x)
+
+    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+        """`residual` [T, out] + product; neither argument changes."""
+        return self._add_one(residual, x) if x.shape[0] == 1 else self._add_several(residual, x)
+
+
+class Weights:
+    """Makes the fused weights of one model, within a limit on the memory that second layouts take."""
+
+    def __init__(self, spare_mib: int, pass_bytes: int) -> None:
+        """`pass_bytes`: weights that one pass of the model reads."""
+        self._spare, self._pass_bytes = spare_mib * MIB, pass_bytes
+        self._chosen: dict[tuple[int, int], LayoutChoice] = {}
+        self.kernels: dict[str, str] = {}
+        """Layouts by shape, `INxOUT`."""
+        self._faults: set[str] = set()
+
+    def fuse(self, parent: Any, names: Sequence[str], count: int, keep: bool = False) -> Weight:
+        """One weight of the linear modules `names` of `parent`, which use its memory from then on.
+
+        Args:
+            count: weights of this shape in the model; they share one choice.
+            keep: the weight must also stay as it is, because it is an embedding too.
+        """
+        modules = [getattr(parent, name) for name in names]
+        whole = torch.cat([m.weight.data for m in modules]) if len(modules) > 1 else modules[0].weight.data
+        biases = [m.bias.data for m in modules if m.bias is not None]
+        bias = torch.cat(biases) if biases else None
+        choice = self._choose(whole, count, keep)
+        made = {layout: to_layout(whole, layout) for layout in choice.layouts}
+        if not keep:
+            _share_storage(parent, names, modules, made.get("rows", made.get("columns", made[choice.one])))
+        return Weight(made[choice.one], made[choice.several], bias)
+
+    def notes(self, like: Tensor) -> list[str]:
+        """What this machine lacks for weights like this one, a line each."""
+        if like.device.type != "cpu":
+            return []
+        lines = [
+            f"packed products are left out ({fault}); torch's plain ones took 1.5 times as long in bfloat16 where both were measured"
+            for fault in sorted(self._faults)
+        ]
+        flags = cpu_flags()
+        if like.dtype == torch.bfloat16 and flags and "amx_bf16" not in flags:
+            used = "AVX-512 bf16" if "avx512_bf16" in flags else "float32 arithmetic on bfloat16 weights"
+            lines.append(
+                f"this processor has no AMX: {used} instead, and verifying several rows costs more than with it"
+            )
+        return lines
+
+    def _choose(self, weight: Tensor, count: int, keep: bool) -> LayoutChoice:
+        outputs, inputs = weight.shape
+        if weight.device.type != "cpu":
+            return LayoutChoice("rows", "rows")
+        if (outputs, inputs) not in self._chosen:
+            times, fault = tuned(outputs, inputs, weight.dtype, self._pass_bytes)
+            each = weight.numel() * weight.element_size() * count
+
+            def extra(layouts: tuple[str, ...]) -> int:
+                return each * (len({*layouts, "rows"} if keep else layouts) - 1)
+
+            choice = choose(times, lambda layouts: extra(layouts) <= self._spare)
+            self._spare -= extra(choice.layouts)
+            self._chosen[outputs, inputs] = choice
+            self.kernels[f"{inputs}x{outputs}"] = str(choice)
+            self._faults |= {fault} if fault else set()
+        return self._chosen[outputs, inputs]
+
+
+def _share_storage(parent: Any, names: Sequence[str], modules: list[Any], whole: Tensor) -> None:
+    """Gives the modules their part of the fused weight, so that nothing is stored twice."""
+    start = 0
+    packed = torch.nn.Parameter(whole, requires_grad=False) if whole.is_mkldnn else None
+    for name, module in zip(names, modules, strict=True):
+        end = start + module.weight.shape[0]
+        if packed is not None:
+            setattr(parent, name, _Unpacking(packed, start, end, module.bias))
+        else:
+            module.weight.data = whole[start:end]
+        start = end
+
+
+class _Unpacking(torch.nn.Module):
+    """A linear module over a part of a packed weight: unpacks it at every call, which nothing that is timed does."""
+
+    def __init__(self, packed: torch.nn.Parameter, start: int, end: int, bias: Tensor | None) -> None:
+        """`packed`: the whole weight, one parameter of all modules that share it, so that `parameters()` counts it once."""
+        super().__init__()
+        self.packed, self._start, self._end, self.bias = packed, start, end, bias
+
+    @property
+    def weight(self) -> Tensor:
+        return self.packed.to_dense()[self._start : self._end]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)

@@ -1,0 +1,127 @@
+"""`AttentionMetadata`: a token_rows prepared for the sub-layers: rotary tables and masks of its rows, made once a pass."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skipbench.lm.rows import TokenRows
+from skipbench.lm.upload import upload
+
+BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of one prepared band
+
+
+class RotaryCache:
+    """Rotary angles and the causal band of one device, for every position up to `positions`."""
+
+    def __init__(self, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> None:
+        """`cos`, `sin`: [P, d] in the model's dtype."""
+        self.cos, self.sin = cos, sin
+        self.device, self.dtype = cos.device, dtype
+        self.positions = cos.shape[0]
+        self.band: Tensor | None = None
+        self.rope_cos_sin: tuple[Tensor, Tensor] | None = None
+        """What an engine keeps of these tables in its own layout; likewise in a metadata."""
+
+    def chain_mask(self, start: int, rows: int) -> Tensor:
+        """Additive mask [rows, start + rows] of a chain whose rows all follow `start` committed ones."""
+        if rows > BAND_ROWS:
+            blocked = torch.ones(rows, start + rows, dtype=torch.bool, device=self.device).triu_(start + 1)
+            return torch.zeros(rows, start + rows, dtype=self.dtype, device=self.device).masked_fill_(
+                blocked, float("-inf")
+            )
+        if self.band is None:
+            shape = (BAND_ROWS, self.positions + BAND_ROWS)
+            self.band = torch.full(shape, float("-inf"), dtype=self.dtype, device=self.device).triu_(self.positions + 1)
+        return self.band[:rows, self.positions - start : self.positions + rows]
+
+
+class AttentionMetadata:
+    """One token_rows on one device.
+
+    Attributes:
+        cos, sin: [T, d] rotary tables of the rows.
+        start, end: cache rows written, and the first row behind them.
+        whole: the metadata that this one is the first rows of.
+    """
+
+    def __init__(self, token_rows: TokenRows, tables: RotaryCache) -> None:
+        self.token_rows, self.tables = token_rows, tables
+        self.start, self.end, self.rows = token_rows.start, token_rows.end, token_rows.rows
+        positions = token_rows.positions
+        if isinstance(positions, range):
+            self.index: slice | Tensor = slice(positions.start, positions.stop)
+        else:
+            self.index = upload(torch.tensor(positions), tables.device)
+        self.rope_cos_sin: tuple[Tensor, Tensor] | None = None
+        self.steps: list[Any] | None = None
+        self._masks: dict[tuple[int | None, int], Tensor | None] = {}
+        self.whole: AttentionMetadata | None = None
+
+    def first(self, rows: int) -> "AttentionMetadata":
+        """The same without its last rows; its masks are views of the whole one's."""
+        part = copy.copy(self)
+        assert isinstance(self.index, Tensor)
+        part.rows, part.end, part.index = rows, self.start + rows, self.index[:rows]
+        part.rope_cos_sin, part.steps, part._masks, part.whole = None, None, {}, self
+        return part
+
+    def mask(self, window: int | None, group: int = 1) -> Tensor | None:
+        """Additive mask [group * T, end], or `None` when one row sees everything or a square chain is causal."""
+        if window is not None and max(self.token_rows.positions) < window:
+            window = None
+        if (window, group) not in self._masks:
+            mask = self._make_mask(window) if group == 1 else self.mask(window)
+            self._masks[window, group] = mask if mask is None or group == 1 else torch.cat([mask] * group)
+        return self._masks[window, group]
+
+    def _make_mask(self, window: int | None) -> Tensor | None:
+        token_rows = self.token_rows
+        if self.whole is not None:
+            mask = self.whole.mask(window)
+            return None if mask is None else mask[: self.rows, : self.end]
+        if window is None and token_rows.contiguous_chain:
+            if token_rows.rows == 1 or token_rows.start == 0:
+                return None
+            return self.tables.chain_mask(token_rows.start, token_rows.rows)
+        mask = torch.full((token_rows.rows, token_rows.end), float("-inf"), dtype=self.tables.dtype)
+        mask[:, : token_rows.context_len] = 0.0
+        mask[:, token_rows.start :].masked_fill_(torch.from_numpy(token_rows.tree_mask()), 0.0)
+        if window is not None:
+            rows = torch.tensor(token_rows.positions)[:, None]
+            columns = torch.arange(token_rows.end)
+            columns[token_rows.start :] = rows[:, 0]
+            mask.masked_fill_(rows - columns >= window, float("-inf"))
+        return upload(mask, self.tables.device)
+
+
+class ForwardMetadata:
+    """One token_rows on every device of a model: made once where many passes run over the same rows."""
+
+    def __init__(self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]) -> None:
+        self.token_rows, self._tables = token_rows, tables
+        self._frames: dict[torch.device, AttentionMetadata] = {}
+
+    @property
+    def end(self) -> int:
+        """First cache row behind the token_rows."""
+        return self.token_rows.end
+
+    def on(self, device: torch.device) -> AttentionMetadata:
+        if device not in self._frames:
+            self._frames[device] = AttentionMetadata(self.token_rows, self._tables[device])
+        return self._frames[device]
+
+    def first(self, rows: int) -> "ForwardMetadata":
+        """The same without its last rows, for spans whose rows are given one by one."""
+        part = copy.copy(self)
+        part._frames = {device: self.on(device).first(rows) for device in self._tables}
+        return part
+
+
+def rotary_tables(rotary: Any, positions: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin [P, d] of every position, from the model's own rotary module."""
+    index = torch.arange(positions, device=rotary.inv_freq.device)[None]
+    cos, sin = rotary(torch.empty(0, dtype=dtype, device=index.device), index)
+    return cos[0].to(device), sin[0].to(device)

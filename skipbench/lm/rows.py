@@ -1,0 +1,82 @@
+"""`TokenRows`: which rows one forward pass runs, at which positions, and what each row may see."""
+
+import functools
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """`T` rows, written to the cache rows `start .. start + T - 1`.
+
+    Every row sees the committed rows `0 .. context_len - 1`, itself, and its ancestors among the rows of the token_rows.
+    Rows between `context_len` and `start` are scratch of somebody else and stay unseen.
+    """
+
+    start: int
+    context_len: int
+    positions: tuple[int, ...] | range
+    """Position of each row in the text, counted from 0."""
+    parent: tuple[int, ...] | None = None
+    """Index of each row's parent within the token_rows, -1 for none, parents first; `None` for a chain."""
+    verifies: bool = False
+    """Whether the rows decide what is emitted: then a strict engine runs each as if it were alone."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.positions)
+
+    @property
+    def end(self) -> int:
+        """First cache row behind the token_rows; attention reads no further."""
+        return self.start + len(self.positions)
+
+    @property
+    def contiguous_chain(self) -> bool:
+        """Whether row `i` sees exactly the cache rows `0 .. start + i`."""
+        return (self.parent is None or self.rows == 1) and self.start == self.context_len
+
+    @classmethod
+    def chain(cls, start: int, rows: int, context_len: int | None = None) -> "TokenRows":
+        """Rows that follow one another in the text; behind `context_len` committed rows if they are not kept at `start`."""
+        base = start if context_len is None else context_len
+        return cls(start, base, range(base, base + rows))
+
+    @classmethod
+    def tree(cls, start: int, parent: tuple[int, ...]) -> "TokenRows":
+        """A token tree whose roots follow the committed row `start - 1`."""
+        depth: list[int] = []
+        for p in parent:
+            depth.append(depth[p] + 1 if p >= 0 else 0)
+        return cls(start, start, tuple(start + d for d in depth), parent)
+
+    @classmethod
+    def branches(cls, start: int, context_len: int, count: int, rows: int = 1) -> "TokenRows":
+        """`count` alternatives for the text behind `context_len` committed rows, a chain of `rows` each, kept from `start` on.
+
+        They share the committed rows and do not see one another.
+        """
+        parent = tuple(-1 if row == 0 else branch * rows + row - 1 for branch in range(count) for row in range(rows))
+        return cls(start, context_len, tuple(range(context_len, context_len + rows)) * count, parent)
+
+    def verified(self) -> "TokenRows":
+        """The same rows as those of a verification."""
+        return replace(self, verifies=True)
+
+    def tree_mask(self) -> NDArray[np.bool_]:
+        """[T, T], true where a row may see another: itself and its ancestors among the rows of the token_rows. Not to be written to."""
+        return _tree_mask(self.rows, self.parent)
+
+
+@functools.lru_cache(maxsize=256)
+def _tree_mask(rows: int, parent: tuple[int, ...] | None) -> NDArray[np.bool_]:
+    """Kept by shape: a drafter makes the same few trees again and again."""
+    if parent is None:
+        return np.tri(rows, dtype=bool)
+    sees = np.eye(rows, dtype=bool)
+    for row, above in enumerate(parent):
+        if above >= 0:
+            sees[row] |= sees[above]
+    return sees

@@ -1,0 +1,54 @@
+"""Fetching a checkpoint into the hub's cache, and checking that it is whole, for machines that have no network."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from skipbench.config.architecture import Shape
+from skipbench.errors import SkipbenchError
+from skipbench.models.load import check_shape, explain
+
+FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]  # no pickled weights, which can run code
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Folder of a checkpoint, the commit it is of (`None` for a local folder), and bytes of its weights."""
+
+    folder: Path
+    commit: str | None
+    weight_bytes: int
+
+
+def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
+    """Everything that `load` needs of a checkpoint: from the hub, the cache, or a folder that only is checked.
+
+    Raises:
+        SkipbenchError: it cannot be fetched, weights are missing, or it is not the model that `shape` describes.
+    """
+    from huggingface_hub import snapshot_download
+    from transformers import AutoConfig, AutoTokenizer
+
+    local = Path(path).is_dir()
+    try:
+        folder = Path(path if local else snapshot_download(path, revision=revision, allow_patterns=FILES))
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise SkipbenchError(explain(path, revision, error)) from error
+    check_shape(path, config, shape)
+    weights = _weights(folder)
+    missing = [name.name for name in weights if not name.is_file()]
+    if missing:
+        raise SkipbenchError(
+            f"{path!r} lacks {len(missing)} of {len(weights)} weight files, as {missing[0]}; run the command again"
+        )
+    return Fetched(folder, None if local else folder.name, sum(name.stat().st_size for name in weights))
+
+
+def _weights(folder: Path) -> list[Path]:
+    """The files of the weights, by the checkpoint's index where it has one."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return [folder / "model.safetensors"]
+    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]

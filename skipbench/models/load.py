@@ -1,0 +1,213 @@
+"""Loading a checkpoint: a folder on disk or a hub id with a revision, checked before and after."""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from skipbench.config.architecture import Shape
+from skipbench.config.model import check_path
+from skipbench.errors import SkipbenchError
+from skipbench.lm.engine import SPARE_MIB
+from skipbench.lm.families import family_of
+from skipbench.lm.model import LM
+from skipbench.models.random_weights import planted_model
+from skipbench.skipset import SkipSet
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_planted(
+    shape: Shape,
+    skip: str,
+    seed: int,
+    tokenizer_path: str,
+    dtype: str,
+    engine: str,
+    device: str,
+    strict: bool = False,
+    spare_mib: int = SPARE_MIB,
+) -> tuple[LM, Any]:
+    """A model of `shape` made in memory, whose redundant sub-layers are `skip`, and a tokenizer.
+
+    Raises:
+        SkipbenchError: a family that is unknown, or several devices.
+    """
+    from transformers import AutoTokenizer
+
+    if device == "auto":
+        raise SkipbenchError(
+            "model.device=auto spreads a checkpoint over devices; a planted model is made on one, as cuda:0"
+        )
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
+    model = planted_model(shape, SkipSet.parse(skip, shape.layers), seed, DTYPES[dtype], device, len(tokenizer))
+    return LM(model, engine, strict, spare_mib), tokenizer
+
+
+def layer_count(path: str, revision: str | None = None) -> int:
+    """Layers of a checkpoint, from its config alone. Raises SkipbenchError as `load`."""
+    from transformers import AutoConfig
+
+    check_path(path)
+    try:
+        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise SkipbenchError(explain(path, revision, error)) from error
+    family_of(config)
+    return int(config.num_hidden_layers)
+
+
+def load(
+    path: str,
+    revision: str | None = None,
+    dtype: str = "float32",
+    engine: str = "fused",
+    device_map: str | dict[str, Any] = "cpu",
+    allow_pickle: bool = False,
+    quantization: str = "none",
+    shape: Shape | None = None,
+    strict: bool = False,
+    spare_mib: int = SPARE_MIB,
+) -> tuple[LM, Any]:
+    """The model and its tokenizer.
+
+    Args:
+        path: a Hugging Face folder, or an id on the hub.
+        device_map: a device such as `cpu` or `cuda:0`; `auto`, or a map from module to device (these need `accelerate`).
+        quantization: `int8` keeps the layers in one byte a weight (LLM.int8(), on a GPU), `fp4` and `nf4` in four bits, through
+            bitsandbytes; the head stays as it is. Engine `reference` only.
+        shape: sizes that the checkpoint must have.
+        strict, spare_mib: as `LM` takes them.
+        allow_pickle: also load `.bin` weights, which can run code. Code of the checkpoint itself is never run.
+
+    Raises:
+        SkipbenchError: not found, gated, unknown family, or weights that are missing or of another shape.
+    """
+    import transformers
+    from safetensors import SafetensorError
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    logging: Any = transformers.logging  # its functions are untyped
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    _check_packages(device_map, quantization, engine)
+    if quantization != "none" and isinstance(device_map, str) and device_map != "auto":
+        device_map = {"": device_map}  # weights in fewer bits cannot be moved afterwards
+    spread = device_map == "auto" or isinstance(device_map, dict)
+    source: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
+    check_path(path)
+    try:
+        config = AutoConfig.from_pretrained(path, **source)
+        family_of(config)
+        check_shape(path, config, shape)
+        tokenizer = AutoTokenizer.from_pretrained(path, **source)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            dtype=DTYPES[dtype],
+            use_safetensors=None if allow_pickle else True,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+            **({"device_map": device_map} if spread else {}),
+            **_fewer_bits(quantization, DTYPES[dtype]),
+            **source,
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise SkipbenchError(explain(path, revision, error)) from error
+    model, info = loaded
+    wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}
+    if wrong:
+        raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")
+    if not spread:
+        model = model.to(device_map)
+    return LM(model.eval().requires_grad_(False), engine, strict, spare_mib), tokenizer
+
+
+def _fewer_bits(quantization: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Arguments by which a checkpoint is loaded with its layers in fewer bits; scales are not quantized themselves."""
+    import transformers
+
+    made: Any = transformers.BitsAndBytesConfig  # untyped
+    if quantization == "none":
+        return {}
+    if quantization == "int8":
+        return {"quantization_config": made(load_in_8bit=True)}
+    four = {"bnb_4bit_quant_type": quantization, "bnb_4bit_compute_dtype": dtype}
+    return {"quantization_config": made(load_in_4bit=True, **four)}
+
+
+def _check_packages(device_map: str | dict[str, Any], quantization: str, engine: str) -> None:
+    if quantization != "none" and engine != "reference":
+        raise SkipbenchError(
+            f"model.quantization={quantization} needs engine=reference: engine={engine} computes with the weights itself"
+        )
+    if quantization == "int8" and device_map == "cpu":
+        # There (bitsandbytes 0.50.2) the logits of a row moved by 0.3 with the number of rows beside it.
+        raise SkipbenchError("model.quantization=int8 needs a GPU; use model.device=cuda or auto, or fp4 or nf4")
+    needed = {"bitsandbytes": "quant"} if quantization != "none" else {}
+    needed |= {"accelerate": "big"} if quantization != "none" or not str(device_map).startswith(("cpu", "cuda")) else {}
+    for package, extra in needed.items():
+        if importlib.util.find_spec(package) is None:
+            raise SkipbenchError(
+                f"model.device={device_map} with quantization={quantization} needs {package}: pip install 'skipbench[{extra}]'"
+            )
+
+
+FIELDS = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "intermediate": "intermediate_size",
+    "vocab": "vocab_size",
+    "tied": "tie_word_embeddings",
+    "family": "model_type",
+}
+
+
+def check_shape(path: str, config: Any, shape: Shape | None) -> None:
+    """Raises SkipbenchError unless a checkpoint's config has the sizes of `shape`.
+
+    The context is left out: checkpoints are published with several limits on it.
+    """
+    wrong = [
+        f"{k} {getattr(shape, k)}, not {getattr(config, v)}"
+        for k, v in FIELDS.items()
+        if shape and getattr(shape, k) != getattr(config, v)
+    ]
+    if wrong:
+        raise SkipbenchError(
+            f"{path!r} is not the model that model.architecture describes: {'; '.join(wrong)}. "
+            f"Use model=path model.path={path} for a checkpoint of your own"
+        )
+
+
+def explain(path: str, revision: str | None, error: Exception) -> str:
+    """What a failed load was, by the exceptions of the hub's library in the chain of causes, and what to do."""
+    text = " ".join(str(error).split())[:400]
+    if Path(path).is_dir():
+        return f"cannot load the model in {path!r}: {text}"
+    kinds = set()
+    cause: BaseException | None = error
+    while cause is not None:
+        kinds |= {c.__name__ for c in type(cause).__mro__}
+        cause = cause.__cause__ or cause.__context__
+    page = f"https://huggingface.co/{path}"
+    if "GatedRepoError" in kinds or "gated repo" in text.lower():
+        return (
+            f"{path!r} is gated: accept its licence at {page} and wait for the answer, make a token at "
+            f"https://huggingface.co/settings/tokens, then `hf auth login` (or HF_TOKEN=...). ({text})"
+        )
+    if "RevisionNotFoundError" in kinds:
+        return f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set model.revision. ({text})"
+    if "RepositoryNotFoundError" in kinds or "401" in text:
+        return f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth login`. ({text})"
+    local = "Where there is a network, `python -m skipbench data MODEL` fetches it; model.path=FOLDER takes a local checkpoint"
+    if os.environ.get("HF_HUB_OFFLINE"):
+        return (
+            f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and HF_HUB_OFFLINE is set: fetch it once with a "
+            f"network, or unset the variable. {local}. ({text})"
+        )
+    return f"cannot fetch {path!r} from the hub: is there a network? {local}. ({text})"

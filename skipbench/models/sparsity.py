@@ -1,0 +1,133 @@
+"""Sparsified weights by Wanda (Sun et al. 2023, arXiv 2306.11695, Section 3): no training, no update of the weights kept.
+
+A weight's score is |W_ij| ||X_j||, with the norm of input j over all calibration tokens; scores are compared within an output
+row, or within each M consecutive inputs of it. The pruned matrices stay dense tensors with zeros in them: what a sparse kernel
+would save in time and memory is not measured.
+
+Deviation: the calibration texts are the caller's, not 128 sequences of C4.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skipbench.errors import SkipbenchError
+from skipbench.lm.families import parts_of
+from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
+
+AT_ONCE = 1024  # output rows whose scores are sorted together: the order takes eight bytes a weight
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Which weights go: `ratio` of each output row, or of every `group` consecutive inputs where there is one."""
+
+    ratio: float
+    group: int | None = None
+
+    def dropped(self, inputs: int) -> tuple[int, int]:
+        """Weights of a group, and how many of them go, for a matrix with so many inputs.
+
+        Raises:
+            SkipbenchError: the inputs are no multiple of the group.
+        """
+        size = self.group or inputs
+        if inputs % size:
+            raise SkipbenchError(
+                f"model.sparsity in groups of {size} does not fit a weight with {inputs} inputs; use wanda-RATIO, such as wanda-0.5"
+            )
+        return size, round(size * self.ratio) if self.group else int(size * self.ratio)
+
+
+def parse_sparsity(text: str) -> Pattern | None:
+    """`none`, `wanda-0.5` (the share that goes) or `wanda-2:4` (2 of every 4 stay).
+
+    Raises:
+        SkipbenchError: anything else.
+    """
+    if text == "none":
+        return None
+    if (found := re.fullmatch(r"wanda-(\d*\.\d+)", text)) and 0 < float(found[1]) < 1:
+        return Pattern(float(found[1]))
+    if (found := re.fullmatch(r"wanda-(\d+):(\d+)", text)) and 0 < int(found[1]) < int(found[2]):
+        kept, group = int(found[1]), int(found[2])
+        return Pattern((group - kept) / group, group)
+    raise SkipbenchError(
+        f"model.sparsity={text}; wanted none, wanda-RATIO with the share that goes between 0 and 1 (wanda-0.5), or wanda-N:M "
+        f"with N of every M weights kept (wanda-2:4, wanda-4:8)"
+    )
+
+
+def scores(weight: Tensor, norms: Tensor) -> Tensor:
+    """Wanda's scores [out, in] of a weight [out, in] and the norms [in] of its inputs."""
+    return weight.abs().float() * norms
+
+
+def kept(score: Tensor, pattern: Pattern) -> Tensor:
+    """Which weights [out, in] stay: of each group all but the lowest scores; of equal ones the first goes."""
+    size, dropped = pattern.dropped(score.shape[1])
+    groups = score.view(score.shape[0], -1, size)
+    lowest = groups.argsort(dim=-1, stable=True)[..., :dropped]
+    return torch.ones_like(groups, dtype=torch.bool).scatter_(-1, lowest, False).view_as(score)
+
+
+def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
+    """Sets weights of every decoder layer to zero, layer by layer, each calibrated behind the pruned ones before it.
+
+    Args:
+        lm: under `engine=reference`, which computes with the modules that are pruned; what its cache held is lost.
+        texts: token ids of the calibration texts.
+
+    Raises:
+        SkipbenchError: another engine, no calibration text, or a pattern that does not fit a weight.
+    """
+    if lm.engine.name != "reference":
+        raise SkipbenchError(f"Wanda prunes under engine=reference; engine={lm.engine.name} keeps weights of its own")
+    if not any(texts):
+        raise SkipbenchError("model.sparsity needs calibration texts; there are none. Raise model.calibration.rows")
+    layers = [linears(a.module) + linears(mlp.module) for a, mlp in parts_of(lm.model).layers]
+    for linear in (linear for found in layers for linear in found):
+        pattern.dropped(linear.in_features)  # refused before anything is changed
+    with torch.inference_mode():
+        lm.allocate(max(map(len, texts)))
+        states = [lm.embed(ids) for ids in texts if ids]
+        for index, found in enumerate(layers):
+            with _squares(found) as squares:
+                for state in states:
+                    _layer(lm, state, index)
+            for linear in found:
+                for rows in torch.split(linear.weight, AT_ONCE):
+                    rows.masked_fill_(~kept(scores(rows, squares[linear].sqrt()), pattern), 0)
+            for i, state in enumerate(states):  # one by one: all states twice would be gigabytes
+                states[i] = _layer(lm, state, index)
+
+
+def linears(module: Any) -> list[torch.nn.Linear]:
+    """The matrices of an attention or MLP module."""
+    return [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
+
+
+def _layer(lm: LM, state: Tensor, index: int) -> Tensor:
+    return lm.run(state, TokenRows.chain(0, len(state)), first=2 * index, last=2 * index + 2)
+
+
+@contextmanager
+def _squares(found: list[torch.nn.Linear]) -> Iterator[dict[Any, Tensor]]:
+    """By matrix, the sums [in] of its squared inputs over all rows that pass it meanwhile."""
+    sums: dict[Any, Tensor] = {linear: torch.zeros(linear.in_features, device=linear.weight.device) for linear in found}
+
+    def add(linear: Any, inputs: tuple[Tensor, ...]) -> None:
+        sums[linear] += inputs[0].float().square().flatten(0, -2).sum(0)
+
+    hooks = [linear.register_forward_pre_hook(add) for linear in found]
+    try:
+        yield sums
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,267 @@
+"""The documentation: commands compose, links lead somewhere, and generated or copied facts are today's."""
+
+import dataclasses
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import contract
+import pytest
+from conftest import METHODS, ROOT, Command, random_lm
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from scripts.make_keys import PAGE, page
+from skipbench.cli.help import COMMANDS, describe
+from skipbench.cli.list import KINDS
+from skipbench.cli.main import HYDRA_FLAGS
+from skipbench.cli.results import parse
+from skipbench.config import catalog
+from skipbench.config.catalog import choices
+from skipbench.config.compose import compose, compose_cells, use_config_dir
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.plan import experiment_names, parse_request
+from skipbench.report.definitions import DEFINITIONS
+from skipbench.report.features import feature_tables
+from skipbench.runs.record import Arm, Round, Sample, Seconds
+from skipbench.runs.shapes import Metrics
+
+ALONE = ("README.md", "CONTRIBUTING.md", "results/README.md", "notebooks/README.md")
+PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
+START = "python -m skipbench"
+FLAGS = {"table": ("--render-only",), "figure": ("--render-only", "--distinct"), "submit": ("--print",), "status": ()}
+OUTSIDE = ROOT / "docs" / "adding-a-method.md"
+
+
+def blocks(path: Path, language: str = "") -> list[str]:
+    """The code blocks of a page in one language."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE)
+    return [text for name, text in found if name == language]
+
+
+def commands(path: Path) -> Iterator[list[str]]:
+    """The words behind `python -m skipbench` of every command on a page, in blocks and in the text."""
+    text = path.read_text()
+    lines = [line for block in blocks(path) for line in block.splitlines()]
+    inline = re.findall(rf"`({START}[^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    for line in [*lines, *inline]:
+        if line.startswith(START):
+            yield shlex.split(line, comments=True)[3:]
+
+
+def points(overrides: list[str]) -> list[list[str]]:
+    """The cells of a sweep, as overrides."""
+    axes = [
+        [f"{o.get_key_element()}={v}" for v in o.sweep_string_iterator()] if o.is_sweep_override() else [o.input_line]
+        for o in OverridesParser.create().parse_overrides(overrides)
+    ]
+    return [list(point) for point in itertools.product(*axes)]
+
+
+def cells(overrides: list[str]) -> list[list[str]]:
+    """The cells of a command line, which have to compose."""
+    given = any(o.startswith("model.path=") for o in overrides)
+    return points([o for o in overrides if not o.startswith("hydra/")] + (["model=path"] if given else []))
+
+
+def check(words: list[str]) -> list[list[str]]:
+    """Returns the cells of a command, as overrides.
+
+    Raises:
+        SkipbenchError, AssertionError: the command cannot be meant.
+    """
+    overrides = [w for w in words if "=" in w and not w.startswith("-")]
+    names = [w for w in words if "=" not in w and not w.startswith("-")]
+    if "--help" in words:
+        assert all(describe(key) for key in names if key != "KEY")
+        return []
+    if not words or words[0] not in COMMANDS:
+        assert not names and {w for w in words if w.startswith("-")} <= HYDRA_FLAGS, words
+        experiments = [o for o in overrides if o.startswith("experiment=")]
+        rest = [o for o in overrides if o.partition("=")[0] not in ("experiment", "scale", "hydra/launcher")]
+        assert {o.partition("=")[2] for o in experiments} <= {*experiment_names()}
+        return cells(rest)
+    return check_command(words[0], names[1:], overrides, words[1:])
+
+
+def check_command(command: str, names: list[str], overrides: list[str], words: list[str]) -> list[list[str]]:
+    if command in FLAGS:
+        if names and names[0].startswith("results/"):  # a run's folder, of the reader's own
+            return []
+        known = [*experiment_names(), *(feature_tables() if command == "table" else [])]
+        request = parse_request(words, command, known, FLAGS[command])
+        assert set(request.models) <= set(choices("model"))
+        assert request.scale in (None, *choices("scale"))
+        return cells(request.overrides)
+    if command == "list":
+        assert names[0] in KINDS
+    elif command == "data":
+        assert names and set(names) <= {*choices("dataset"), *choices("model")}
+    elif command in ("index", "merge"):
+        parse(words, command, ("--fresh",))
+    elif command == "score":
+        assert names in (["RUN"], ["all"])
+    else:
+        assert command in ("search", "profile", "report", "doctor") and not names
+        return cells(overrides)
+    return []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_can_be_given(path: Path) -> None:
+    compose_cells([cell for words in commands(path) if "--config-dir" not in words for cell in check(words)])
+
+
+def test_a_wrong_command_would_show() -> None:
+    assert sum(1 for path in PAGES for _ in commands(path)) > 60
+    for wrong in (
+        "method=swfit",
+        "method=swift method.rato=1",
+        "table swift-table99",
+        "list modles",
+        "--help foo",
+        "tabel",
+    ):
+        with pytest.raises((SkipbenchError, AssertionError, IndexError)):
+            compose_cells(check(shlex.split(wrong)))
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {(p.name, t) for p in PAGES for t in re.findall(r"(?:^|`)make ([a-z0-9-]+)", p.read_text(), re.MULTILINE)}
+    assert {t for _, t in named} <= targets and ("README.md", "demo") in named
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(
+        r"^#+ (.*)", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_link_is_dead(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_named_in_the_text_exist(path: Path) -> None:
+    for name in re.findall(r"`((?:skipbench|scripts|tests|conf)/[\w/.-]+)`", path.read_text()):
+        assert (ROOT / name).exists() or name == "conf/local/default.yaml" or name == "conf/local/", name
+
+
+def test_every_page_is_linked() -> None:
+    linked = {
+        (path.parent / link.partition("#")[0]).resolve()
+        for path in PAGES
+        for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text())
+    }
+    assert {p for p in PAGES if "docs" in p.parts} <= linked
+
+
+def test_the_keys_are_up_to_date() -> None:
+    assert PAGE.read_text() == page(), "run: make docs"
+
+
+def test_the_readme_fits_and_its_tree_is_complete() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150 and "docs/round.svg" in text
+    tree = next(block for block in blocks(ROOT / "README.md") if block.startswith("conf/"))
+    rooms = {p.parent.name for p in (ROOT / "skipbench").glob("*/__init__.py")}
+    assert set(re.findall(r"^  +([a-z/ ]+?)/ {2,}", tree.replace("/ ", "/  "), re.MULTILINE)) <= rooms | {"scoring"}
+    assert all(f"{room}/" in tree for room in rooms)
+
+
+def test_every_method_has_a_page() -> None:
+    index = (ROOT / "docs/methods/README.md").read_text()
+    assert all(f"`{name}`" in index for name in choices("method"))
+
+
+def test_metrics_are_those_that_are_printed() -> None:
+    text = " ".join((ROOT / "docs/metrics.md").read_text().split())
+    for name, definition in DEFINITIONS.items():
+        assert f"## {name} " in text and " ".join(definition.split())[1:] in text, name
+
+
+def test_records_name_every_key() -> None:
+    text = (ROOT / "docs/records.md").read_text()
+    fields = [f.name for kind in (Sample, Arm, Seconds) for f in dataclasses.fields(kind)]
+    for name in [*fields, *Round._fields, *Metrics.__annotations__]:
+        assert f"`{name}`" in text, name
+
+
+def test_structure_lists_the_rooms_in_order() -> None:
+    from test_architecture import ROOMS
+
+    rows = re.findall(r"^\| `([a-z_]+)(?:/|\.py)` \|", (ROOT / "docs/structure.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(set(ROOMS) - {"__main__"})
+    assert [r for r in rows if r not in ("errors", "skipset")] == [
+        r for r in ROOMS if r in rows and r not in ("errors", "skipset")
+    ]
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the method that docs/adding-a-method.md writes outside of the tree, as its text says."""
+    folder = tmp_path / "myconf" / "method"
+    folder.mkdir(parents=True)
+    (tmp_path / "repeat.py").write_text(blocks(OUTSIDE, "python")[0])
+    (folder / "repeat.yaml").write_text(blocks(OUTSIDE, "yaml")[0])
+    monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("repeat", None)
+
+
+def test_a_method_outside_of_the_tree(outside: Path, skipbench: Command) -> None:
+    given = [words for words in commands(OUTSIDE) if "--config-dir" in words]
+    small = ["limit=1", "dataset.max_new_tokens=16", "engine.warmup=0", f"results={outside / 'results'}"]
+    for words in given:
+        words = [str(outside / w) if w == "myconf" else w for w in words if not w.startswith("limit=")]
+        runs = any(w.startswith("method=") for w in words)
+        done = skipbench(*words, *(small if runs else []))
+        assert done.returncode == 0 and ("repeat" in done.stdout), (words, done.stderr)
+    assert len(given) == 5 and len(blocks(OUTSIDE, "yaml")[0].splitlines()) == 3
+    refused = skipbench("--config-dir", str(outside / "myconf"), "method=repeat", "method.lenght=3")
+    assert refused.returncode == 2 and "Did you mean method.length" in refused.stderr
+    assert "Allowed here: method.length, method.name" in refused.stderr
+
+
+def test_the_contract_holds_outside_of_the_tree(outside: Path) -> None:
+    use_config_dir(outside / "myconf")
+    make = compose(["method=repeat"]).method.factory()
+    contract.check_greedy(random_lm("llama", "fused"), make(layers=4))
+    contract.check_limits(random_lm("llama", "fused"), make(layers=4))
+
+
+@pytest.mark.slow
+def test_contract_tests_find_a_method_outside_of_the_tree(outside: Path) -> None:
+    environment = os.environ | {"SKIPBENCH_CONFIG_DIR": "myconf", "PYTHONPATH": f"{ROOT}:{outside}"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "0",
+        "-q",
+        str(ROOT / "tests/test_contract.py"),
+        "-k",
+        "repeat and limits",
+    ]
+    done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_outside_method_is_not_one_of_the_tree() -> None:
+    assert "repeat" not in METHODS

@@ -1,0 +1,161 @@
+"""Sweeps through Hydra: grids and experiments in one table, cells that fail, and a method from outside the package."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hydra
+import pytest
+from conftest import METHODS, Command
+
+from skipbench.config import catalog
+from skipbench.config.compose import compose
+from skipbench.config.explain import hydra_initialized
+from skipbench.experiments.cell import resolve_cell
+from skipbench.launch.sweeper import job, labels
+
+SMALL = ("limit=1", "dataset.max_new_tokens=6", "engine.warmup=0")
+MATHS = ("dataset=mini-math", *SMALL)
+
+
+def rows(stdout: str) -> list[dict[str, str]]:
+    """The table of a sweep: column to text."""
+    lines = [line for line in stdout.partition("## Sweep")[2].splitlines() if line.startswith("|")]
+    head, _, *body = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(head, row, strict=True)) for row in body]
+
+
+def runs(results: Path) -> int:
+    return len(list(results.glob("runs/*/metrics.json")))
+
+
+def test_a_grid_is_one_table_with_its_points_labelled(skipbench: Command, tmp_path: Path) -> None:
+    done = skipbench("-m", "method=uniform", "method.ratio=0.2,0.4", *MATHS, f"results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    assert [row["point"] for row in found] == ["method.ratio=0.2", "method.ratio=0.4"]
+    assert all(row["method"] == "uniform" and row["lossless"] == "1/1" for row in found)
+    assert done.stdout.count("## Sweep") == 1 and runs(tmp_path) == 2
+
+
+def test_a_cell_returns_its_speedup(tmp_path: Path) -> None:
+    words = ["method=uniform", *MATHS, f"results={tmp_path}"]
+    with hydra_initialized():
+        config = hydra.compose("config", overrides=words)
+    speedup = job(config)
+    metrics = json.loads((resolve_cell(compose(words)).folder / "metrics.json").read_text())
+    assert speedup == metrics["speedup"]["paired"] is not None
+
+
+def test_an_experiment_is_swept_with_other_choices_of_its_axes(skipbench: Command, tmp_path: Path) -> None:
+    small = (*MATHS, f"results={tmp_path}")
+    done = skipbench("-m", "experiment=tiny", "method=uniform", *small)
+    assert done.returncode == 0, done.stderr
+    assert runs(tmp_path) == 1
+    again = skipbench("table", "tiny", "method=uniform", *small)
+    assert again.returncode == 0 and runs(tmp_path) == 1, "the sweep's cell is not that of the table"
+
+
+def test_the_cases_of_an_experiment_are_swept(skipbench: Command, tmp_path: Path) -> None:
+    words = ("method=swift", *SMALL, f"results={tmp_path}")
+    done = skipbench("-m", "experiment=swift-table8", "scale=embedded", *words)
+    assert done.returncode == 0, done.stderr
+    found = [row["point"] for row in rows(done.stdout)]
+    assert len(found) == len(set(found)) == 4
+    status = skipbench("status", "swift-table8", "scale=embedded", *words)
+    assert status.returncode == 0 and status.stdout.startswith(f"swift-table8: {runs(tmp_path)} cells"), status.stdout
+
+
+def test_a_failed_cell_is_named_and_stops_no_other(skipbench: Command, tmp_path: Path) -> None:
+    done = skipbench("-m", "method=fixed,uniform,middle", *MATHS, f"results={tmp_path}")
+    assert done.returncode == 1
+    assert "failed: method=fixed: method.skip must be given, as in method.skip=VALUE\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [row["method"] for row in rows(done.stdout)] == ["uniform", "middle"]
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("method=uniform,unifrm", "unknown method 'unifrm'. Did you mean uniform"),
+        ("methdo=uniform,middle", "unknown key 'methdo'. Did you mean method"),
+        ("method.ratio=interval(0,1)", "hydra/sweeper=optuna"),
+    ],
+)
+def test_a_wrong_word_ends_a_sweep_before_its_first_cell(
+    word: str, says: str, skipbench: Command, tmp_path: Path
+) -> None:
+    done = skipbench("-m", "method=uniform", word, *MATHS, f"results={tmp_path}")
+    assert done.returncode == 2 and not list(tmp_path.iterdir())
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and says in done.stderr
+
+
+def test_points_are_labelled_by_what_they_differ_in() -> None:
+    assert labels([["a=1", "b=1"], ["a=1", "b='2'"]]) == ["b=1", "b=2"]
+    assert labels([["a=1", "b=1"]]) == ["a=1 b=1"]
+
+
+MINE = """
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.stopping import Fixed
+from skipbench.methods.fixed import FixedSet
+from skipbench.skipset import SkipSet
+
+
+def every(layers: int, name: str, step: int = 2) -> FixedSet:
+    skip = SkipSet.parse("mlp:" + ",".join(map(str, range(1, layers, step))), layers)
+    return FixedSet(name, skip, Drafter(Fixed(4)))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A folder of configuration files with one method, whose module is on the path."""
+    (tmp_path / "conf" / "method").mkdir(parents=True)
+    (tmp_path / "every_layer.py").write_text(MINE)
+    text = "# Skips every so many layers.\ndefaults: [_mine]\n_target_: every_layer.every\nname: mine\n"
+    (tmp_path / "conf" / "method" / "mine.yaml").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
+    yield str(tmp_path / "conf")
+    sys.modules.pop("every_layer", None)
+
+
+def test_a_method_from_a_folder_of_ones_own(skipbench: Command, folder: str, tmp_path: Path) -> None:
+    words = ("--config-dir", folder, "method=mine", *MATHS, f"results={tmp_path / 'results'}")
+    done = skipbench(*words)
+    assert done.returncode == 0, done.stderr
+    assert "method mine" in done.stdout and "1/1" in done.stdout
+    swept = skipbench("-m", *words, "method.step=2,3")
+    assert swept.returncode == 0, swept.stderr
+    assert [row["point"] for row in rows(swept.stdout)] == ["method.step=2", "method.step=3"]
+    assert runs(tmp_path / "results") == 2, "the default was run again"
+    table = skipbench("table", "tiny", *words)
+    assert table.returncode == 0, table.stderr
+    assert re.search(r"\| mini-math \| tiny +\| mine ", table.stdout)
+    listed = {line.split()[0] for line in skipbench("list", "methods", *words[:2]).stdout.splitlines()}
+    assert listed == {*METHODS, "mine"}
+    wrong = skipbench(*words, "method.stepp=1")
+    assert wrong.returncode == 2 and "Did you mean method.step" in wrong.stderr
+
+
+def test_a_folder_that_is_not_there(skipbench: Command, tmp_path: Path) -> None:
+    done = skipbench("list", "methods", "--config-dir", str(tmp_path / "none"))
+    assert done.returncode == 2 and "no such folder" in done.stderr
+
+
+def test_a_file_with_a_key_that_its_method_lacks_is_named(skipbench: Command, folder: str, tmp_path: Path) -> None:
+    (Path(folder) / "method" / "mine.yaml").write_text(
+        "defaults: [_mine]\n_target_: every_layer.every\nname: mine\nsetp: 3\n"
+    )
+    done = skipbench("--config-dir", folder, "method=mine", *MATHS, f"results={tmp_path / 'results'}")
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert "method/mine" in done.stderr and "setp" in done.stderr and "Did you mean method" not in done.stderr
+
+
+def test_an_error_of_a_single_cell_is_one_line(skipbench: Command, tmp_path: Path) -> None:
+    done = skipbench("method=uniform", "method.ratio=1.5", *MATHS, f"results={tmp_path}")
+    assert done.returncode == 2
+    assert len([line for line in done.stderr.splitlines() if not line.startswith(str(tmp_path))]) == 1
