@@ -199,6 +199,7 @@ def timed(method: str, low: float | None, high: float | None = None, dataset: st
 def test_only_a_row_that_is_better_beyond_its_interval_is_bold(rows: list[dict[str, Any]], bold: list[str]) -> None:
     assert [r["method"] for r in table_rows(rows) if r["speedup"].startswith("**")] == bold
     assert markdown_table("T", rows).count("- bold: a measured speedup whose 95 % interval lies above 1") == 1
+    assert html_table("T", rows).count("<li>bold: a measured speedup whose 95 % interval lies above 1") == 1
 
 
 def test_points_of_a_sweep_have_a_column() -> None:
