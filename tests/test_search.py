@@ -9,17 +9,11 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
 from skipbench.bench import skip_search as offline
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
-=======
-from skipbench import cells, commands
-from skipbench.bench import offline
-from skipbench.compose import compose, development, development_rows
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
->>>>>>> 75eff23 (A search generates no more rows of a mini dataset than it and its run take (10 s of 300 stories each time))
 from skipbench.errors import SkipbenchError
 from skipbench.search.run import Trial, search
 from skipbench.search.space import Space
@@ -273,8 +267,8 @@ def test_a_search_makes_no_more_rows_of_a_mini_dataset_than_it_and_the_run_take(
             yield example
 
     monkeypatch.setattr(datasets, "held_out", counted)
-    dataset = compose(["dataset=mini-math"])["dataset"]
-    rows, shared = development_rows(development(dataset, 3), 2)
+    dataset = compose(["dataset=mini-math"]).dataset
+    rows, shared = dataset.for_search(3).search_rows(2)
     assert len(rows) == 2 and shared == 0 and len(made) == 3 + 5
 
 
@@ -282,8 +276,8 @@ def test_a_search_looks_beyond_a_prompt_that_is_there_twice(tmp_path: Path) -> N
     lines = [json.dumps({"question": f"Question {q}?", "answer": "#### 1"}) for q in (0, 0, 0, 0, 1)]
     (tmp_path / "twice.jsonl").write_text("\n".join(lines))
     words = ["dataset=gsm8k", f"dataset.path={tmp_path / 'twice.jsonl'}", "dataset.shots=0", "dataset.shuffle=false"]
-    dataset = compose(words)["dataset"]
-    rows, shared = development_rows(development(dataset, 1), 1)
+    dataset = compose(words).dataset
+    rows, shared = dataset.for_search(1).search_rows(1)
     assert shared == 0 and "Question 1?" in rows[0].prompt
 
 

@@ -155,8 +155,13 @@ class DatasetConfig:
         if "run_limit" not in self.node:
             return self.rows(count, seed_offset=1000), 0
         of_run = {row.prompt for row in self.rows(self.node["run_limit"])}
-        rows = [row for row in self.rows(None, seed_offset=1000) if row.after is None]
-        rows = sorted(rows, key=lambda row: row.prompt in of_run)[:count]  # stable: rows of the run come last
+        rows: list[Any] = []
+        # Rows of a mini dataset are generated, so no more than needed; all only if a prompt is there twice.
+        for size in (count + len(of_run), None):
+            rows = [row for row in self.rows(size, seed_offset=1000) if row.after is None]
+            rows = sorted(rows, key=lambda row: row.prompt in of_run)[:count]  # stable: rows of the run come last
+            if not any(row.prompt in of_run for row in rows):
+                break
         return rows, sum(row.prompt in of_run for row in rows)
 
 

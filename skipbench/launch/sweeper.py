@@ -142,15 +142,6 @@ def _is_set(value: str) -> bool:
     return value.strip("'\"").startswith(("attn", "mlp", "stored")) or value in ("''", '""')
 
 
-def _values(override: Override) -> list[str]:
-    return [str(value) for value in override.sweep_string_iterator()] if override.is_discrete_sweep() else []
-
-
-def _is_set(value: str) -> bool:
-    """Whether a value is a skip set, and no part of one that its commas took apart."""
-    return value.strip("'\"").startswith(("attn", "mlp", "stored")) or value in ("''", '""')
-
-
 def labels(points: Sequence[Sequence[str]]) -> list[str]:
     """The overrides of each point in which it differs from the others; quotes are left out."""
     if len(points) == 1:

@@ -65,21 +65,9 @@ def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     return rows
 
 
-def _shown(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """The columns without those of `OPTIONAL` in which every row is empty."""
-    return [c for c in columns if c not in OPTIONAL or any(row[c] for row in rows)]
-
-
 def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
     """The table with its notes, definitions and provenance; columns without any content are left out."""
-<<<<<<< HEAD
-    rows = table_rows(runs)
-    columns = _shown(COLUMNS, rows)
-    warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
-    rule = [f"{BOLD}."] if any(run.get("metrics") for run in runs) else []
-=======
     rows, columns, warning = _content(runs)
->>>>>>> eecfa9d (The page's tables of no paper say what stands below the Markdown ones: the rule of bold, and which rows drafted the same)
     parts = [
         f"## {title}",
         markdown_grid([columns, *([row[c] for c in columns] for row in rows)]) if rows else "No runs.",
@@ -93,15 +81,8 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
 
 def html_table(title: str, runs: Sequence[Run]) -> str:
     """`markdown_table` as a `<section>` for a page with a style of its own; speedups name their runs."""
-<<<<<<< HEAD
-    rows = table_rows(runs)
-    columns = _shown(COLUMNS, rows)
-    warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
-    lines = [f"origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()]
-=======
     rows, columns, warning = _content(runs)
     lines = _remarks(runs)
->>>>>>> eecfa9d (The page's tables of no paper say what stands below the Markdown ones: the rule of bold, and which rows drafted the same)
     lines += [f"{name}: {text}" for name, text in definitions_for(columns)]
     lines += [f"{name}: {', '.join(values)}" for name, values in _provenance(runs).items()]
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
@@ -120,7 +101,7 @@ def html_table(title: str, runs: Sequence[Run]) -> str:
 def _content(runs: Sequence[Run]) -> tuple[list[dict[str, str]], list[str], str | None]:
     """Rows, the columns that have any content, and the warning of embedded models or data."""
     rows = table_rows(runs)
-    columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
+    columns = [c for c in COLUMNS if c not in OPTIONAL or any(row[c] for row in rows)]
     return rows, columns, caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
 
 
