@@ -37,7 +37,7 @@ def test_help_lists_choices_and_commands(skipbench: Command) -> None:
     for word in ("table swift-table2", "self-sd", "reference", "model.dtype", "--config-dir"):
         assert word in text
     assert "_hub" not in text and "_target_" not in text
-    known = skipbench("nothing").stderr.partition("Commands: ")[2].partition(".")[0].split(", ")
+    known = skipbench("nothing").stderr.partition("Commands: ")[2].partition(".")[0].strip().split(", ")
     assert {"table", "cell"} < set(known)
     for name in set(known) - {"cell"}:  # what submit's jobs call
         assert re.search(rf"^  {name} ", text, re.M), f"--help says nothing of {name}"

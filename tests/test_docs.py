@@ -170,6 +170,10 @@ def test_every_page_is_linked() -> None:
     assert {p for p in PAGES if "docs" in p.parts} <= linked
 
 
+def test_every_key_has_a_meaning() -> None:
+    assert not re.findall(r"^\| .*\|\s+\|$", page(), re.MULTILINE)
+
+
 def test_the_keys_are_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run: make docs"
 

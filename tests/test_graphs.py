@@ -28,7 +28,7 @@ from skipbench.experiments.cell import run_cell
 from skipbench.lm.cuda_graphs import buckets as sizes
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
-from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.cuda_graphs.engine import WHOLE_PASS, CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.runs.store import RunStore
@@ -70,8 +70,8 @@ def text(lm: LM, method: Method, length: int = 100) -> list[int]:
 @pytest.mark.parametrize("backend", ["masked", "split_kv"])
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_tokens_are_leans_at_every_length(family: str, backend: str) -> None:
-    lm, lean = graphs(family, backend), random_lm(family, "fused")
-    wanted = text(lean, make_method("vanilla"))
+    lm, fused = graphs(family, backend), random_lm(family, "fused")
+    wanted = text(fused, make_method("vanilla"))
     assert len(set(wanted[60:])) > 10
     for name, overrides in METHODS.items():
         assert text(lm, make_method(name, *overrides)) == wanted, name
@@ -86,7 +86,7 @@ def captured(lm: LM) -> dict[Any, Any]:
 
 @torch.inference_mode()
 def test_logits_are_leans_for_every_shape_of_span() -> None:
-    lm, lean, text = graphs("mistral", "split_kv"), random_lm("mistral", "fused"), [*PROMPT] * 3
+    lm, fused, text = graphs("mistral", "split_kv"), random_lm("mistral", "fused"), [*PROMPT] * 3
     spans = [
         TokenRows.chain(36, 1), TokenRows.chain(36, 17), TokenRows.chain(40, 3, context_len=20), TokenRows.branches(36, 30, 5, 3),
         TokenRows.tree(36, (-1, 0, 0, 1, 1, 4)), TokenRows.branches(36, 0, 2),
@@ -94,11 +94,11 @@ def test_logits_are_leans_for_every_shape_of_span() -> None:
     for skip in (None, SkipSet.parse("attn:1,2;mlp:0", 4)):
         for token_rows in spans:
             lm.prefill(text)
-            lean.prefill(text)
+            fused.prefill(text)
             tokens = [7 * i % 61 for i in range(token_rows.rows)]
             hidden_states: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
             found, wanted = (
-                m.logits(tokens, token_rows, skip, t) for m, t in zip((lm, lean), hidden_states, strict=True)
+                m.logits(tokens, token_rows, skip, t) for m, t in zip((lm, fused), hidden_states, strict=True)
             )
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
             for got, reference in zip(*hidden_states, strict=True):
@@ -118,6 +118,25 @@ def test_recording_changes_nothing_in_the_cache_and_a_new_set_records_nothing() 
     for seed in range(5):
         lm.logits([5], TokenRows.chain(36, 1), fixed_set("random", 4, 0.5, seed))
     assert set(captured(lm)) == known
+
+
+@torch.inference_mode()
+def test_a_pass_that_skips_nothing_is_one_replay() -> None:
+    lm = graphs()
+    lm.prefill(PROMPT)
+    rows = TokenRows.chain(len(PROMPT), 3)
+    wanted = lm.logits([5, 6, 7], rows)
+    replays = captured(lm)[3, 32, False]
+
+    def refused() -> None:
+        raise AssertionError("replayed besides the whole pass")
+
+    replays |= dict.fromkeys(replays.keys() - {WHOLE_PASS}, refused)
+    for skip in (None, SkipSet.of(4)):
+        assert torch.equal(lm.logits([5, 6, 7], rows, skip), wanted)
+    for arguments in ({"skip": SkipSet.parse("mlp:1", 4)}, {"hidden_states": []}):
+        with pytest.raises(AssertionError, match="besides"):
+            lm.logits([5, 6, 7], rows, **arguments)
 
 
 def test_a_larger_cache_is_recorded_anew() -> None:
@@ -269,7 +288,7 @@ def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> 
     assert all(line["met"] is None and line["engine"] == "cuda_graphs" for line in lines)
     values = {line["figure"]: line["value"] for line in lines}
     assert values.pop("device allocations in a long decode") is None
-    assert values["graphs tokens equal lean's"] == 1.0 and None not in values.values()
+    assert values["graphs tokens equal fused's"] == 1.0 and None not in values.values()
 
 
 class Reads(TorchDispatchMode):
@@ -288,7 +307,7 @@ class Reads(TorchDispatchMode):
 @torch.no_grad()
 def test_a_chain_reads_only_what_its_stop_rule_needs(threshold: float, temperature: float, reads: int) -> None:
     """Six steps: a confidence before each but the first, and the tokens at the end."""
-    # In float32 on a CPU lean's norm, which the head uses, takes a number through Python.
+    # In float32 on a CPU fused's norm, which the head uses, takes a number through Python.
     lm = LM(random_model("llama").to(torch.bfloat16), partial(CudaGraphsEngine, capture=EagerCapture))
     lm.allocate(100)
     drafter = Drafter(Fixed(6, threshold))

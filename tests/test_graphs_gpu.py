@@ -1,4 +1,4 @@
-"""`engine=cuda_graphs` on a GPU: what was captured computes what lean computes, at every length, and without waiting in a draft."""
+"""`engine=cuda_graphs` on a GPU: what was captured computes what fused computes, at every length, and without waiting in a draft."""
 
 import warnings
 from functools import partial
@@ -39,8 +39,8 @@ def on_gpu(family: str, engine: Any, dtype: torch.dtype = torch.float32, capacit
 @pytest.mark.parametrize("backend", [None, "masked", "split_kv"])
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_tokens_are_leans_at_every_length(family: str, backend: str | None) -> None:
-    lm, lean = on_gpu(family, partial(CudaGraphsEngine, backend=backend)), on_gpu(family, "fused")
-    wanted = generate(lean, make_method("vanilla"), PROMPTS[family], 100).tokens
+    lm, fused = on_gpu(family, partial(CudaGraphsEngine, backend=backend)), on_gpu(family, "fused")
+    wanted = generate(fused, make_method("vanilla"), PROMPTS[family], 100).tokens
     for name, overrides in METHODS.items():
         assert generate(lm, make_method(name, *overrides), PROMPTS[family], 100).tokens == wanted, name
 
@@ -49,22 +49,22 @@ def test_tokens_are_leans_at_every_length(family: str, backend: str | None) -> N
 @torch.inference_mode()
 def test_half_precision_logits_are_near_leans(backend: str | None) -> None:
     """What differs between two kernels is a few units of the last place; a wrong length differs by the size of the logits."""
-    lm, lean = (
+    lm, fused = (
         on_gpu("llama", partial(CudaGraphsEngine, backend=backend), torch.bfloat16),
         on_gpu("llama", "fused", torch.bfloat16),
     )
     for start in (20, 33, 70, 130):
         for token_rows in (TokenRows.chain(start, 1), TokenRows.chain(start, 9), TokenRows.tree(start, (-1, 0, 0, 1))):
-            for m in (lm, lean):
+            for m in (lm, fused):
                 m.prefill([7 * i % 61 for i in range(start)])
-            found, wanted = (m.logits([5] * token_rows.rows, token_rows).float() for m in (lm, lean))
+            found, wanted = (m.logits([5] * token_rows.rows, token_rows).float() for m in (lm, fused))
             assert float((found - wanted).norm()) <= 0.05 * float(wanted.norm())
 
 
 @pytest.mark.parametrize("fault", [frozen_length, old_mask, old_shape])
 def test_a_planted_fault_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm, lean = on_gpu("llama", "cuda_graphs"), on_gpu("llama", "fused")
-    wanted = generate(lean, make_method("vanilla"), PROMPT, 100).tokens
+    lm, fused = on_gpu("llama", "cuda_graphs"), on_gpu("llama", "fused")
+    wanted = generate(fused, make_method("vanilla"), PROMPT, 100).tokens
     monkeypatch.setattr(GraphBuffers, "load", partial_method(fault, GraphBuffers.load))
     methods = [make_method(name, *METHODS[name]) for name in ("vanilla", "swift")]
     assert any(generate(lm, method, PROMPT, 100).tokens != wanted for method in methods)
@@ -108,7 +108,7 @@ def test_new_sets_record_nothing_and_long_texts_allocate_nothing() -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_layers_on_two_devices() -> None:
-    model, lean = random_model("llama"), on_gpu("llama", "fused")
+    model, fused = random_model("llama"), on_gpu("llama", "fused")
     for index, layer in enumerate(model.model.layers):
         layer.to(f"cuda:{index // 2}")
     model.model.embed_tokens.to("cuda:0")
@@ -117,6 +117,6 @@ def test_layers_on_two_devices() -> None:
     lm = LM(model, "cuda_graphs")
     lm.allocate(300)
     assert isinstance(lm.engine, CudaGraphsEngine) and len(lm.engine.parts) == 2
-    wanted = generate(lean, make_method("vanilla"), PROMPT, 100).tokens
+    wanted = generate(fused, make_method("vanilla"), PROMPT, 100).tokens
     for name, overrides in METHODS.items():
         assert generate(lm, make_method(name, *overrides), PROMPT, 100).tokens == wanted, name

@@ -14,7 +14,7 @@ from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import choose_layers
-from skipbench.methods.knapspec import knapsack
+from skipbench.methods.knapspec import knapsack, knapsack_plain
 from skipbench.skipset import SkipSet
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -73,6 +73,28 @@ def test_the_programmes_choose_as_one_by_one(family: str) -> None:
         ours, theirs = (knapsack(x[:, -4:], r, weights, 6, 0.0, free) for r in (run, plain))
         assert ours[:2] == theirs[:2]
         torch.testing.assert_close(ours[3], theirs[3], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tau", [-1.0, 0.7, 1.1])
+@pytest.mark.parametrize(("weights", "budget"), [([1, 1], 4), ([3, 1], 9), ([1, 2], 24), ([2, 1], 0)])
+def test_the_knapsack_is_algorithm_1(weights: list[int], budget: int, tau: float) -> None:
+    """All branches at once against one by one, over layers that turn states at random."""
+    generator = torch.Generator().manual_seed(budget)
+    layers = [0.2 * torch.randn(16, 16, generator=generator, dtype=torch.float64) for _ in range(10)]
+    x = [torch.randn(3, 16, generator=generator, dtype=torch.float64)]
+    for layer in layers:
+        x.append(x[-1] + (x[-1] @ layer).tanh())
+
+    def run(i: int, states: torch.Tensor) -> torch.Tensor:
+        return states + (states @ layers[i]).tanh()
+
+    free = [i not in (0, 9) for i in range(10)]
+    given = (torch.stack(x), run, weights * 5, budget, tau, free)
+    one_by_one, together = knapsack_plain(*given), knapsack(*given)
+    assert one_by_one[:2] == together[:2]
+    assert len(one_by_one[0]) > 1 or tau > 1 or budget == 0
+    assert one_by_one[2] == pytest.approx(together[2], abs=1e-5)
+    torch.testing.assert_close(one_by_one[3], together[3])
 
 
 @torch.inference_mode()

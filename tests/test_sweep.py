@@ -69,11 +69,10 @@ def test_the_cases_of_an_experiment_are_swept(skipbench: Command, tmp_path: Path
 
 
 def test_a_failed_cell_is_named_and_stops_no_other(skipbench: Command, tmp_path: Path) -> None:
-    done = skipbench("-m", "method=fixed,uniform,middle", *MATHS, f"results={tmp_path}")
+    done = skipbench("-m", "method=uniform", "method.ratio=0.01,0.2,0.4", *MATHS, f"results={tmp_path}")
     assert done.returncode == 1
-    assert "failed: method=fixed: method.skip must be given, as in method.skip=VALUE\n" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [row["method"] for row in rows(done.stdout)] == ["uniform", "middle"]
+    assert "failed: method.ratio=0.01: " in done.stderr and "Traceback" not in done.stderr
+    assert [row["point"] for row in rows(done.stdout)] == ["method.ratio=0.2", "method.ratio=0.4"]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +81,7 @@ def test_a_failed_cell_is_named_and_stops_no_other(skipbench: Command, tmp_path:
         ("method=uniform,unifrm", "unknown method 'unifrm'. Did you mean uniform"),
         ("methdo=uniform,middle", "unknown key 'methdo'. Did you mean method"),
         ("method.ratio=interval(0,1)", "hydra/sweeper=optuna"),
+        ("method=uniform,fixed", "method.skip must be given, as in method.skip=VALUE"),
     ],
 )
 def test_a_wrong_word_ends_a_sweep_before_its_first_cell(

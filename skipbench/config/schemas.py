@@ -50,6 +50,7 @@ class Decoding:
 @dataclass(frozen=True)
 class Engine:
     name: EngineName = EngineName.fused
+    """`reference` runs Hugging Face's modules, `fused` fewer and larger calls, `cuda_graphs` captured sub-layers."""
     threads: int = 1
     """CPU threads of torch. One thread gives the steadiest timings."""
     warmup: int = 2

@@ -31,7 +31,15 @@ def _check(max_steps: int, threshold: float) -> None:
 
 
 class Fixed:
-    """K steps, or fewer where a static confidence threshold ends them (Self-SD Tables 3 and 4)."""
+    """K steps, or fewer where a static confidence threshold ends them (Self-SD Tables 3 and 4).
+
+    Args:
+        max_steps: K, most draft steps per round.
+        threshold: a draft token whose probability is below it is the last one; 0 never ends a draft.
+
+    Raises:
+        SkipbenchError: a number out of range.
+    """
 
     def __init__(self, max_steps: int = 8, threshold: float = 0.0) -> None:
         _check(max_steps, threshold)
@@ -63,6 +71,20 @@ class Adaptive:
             was as long as it may be (`True`); the paper has no such case (`False`).
         `every`: the published code can update in every n-th round only; the paper does in each.
     The acceptance rate starts anew with every prompt and gamma is carried over, as in the published code.
+
+    Args:
+        max_steps: K, most draft steps per round.
+        threshold: gamma at the start, 0 to 1.
+        target: alpha, the acceptance rate that the rule holds, 0 to 1.
+        step: epsilon, by which gamma moves per update.
+        beta1: weight of the past in the acceptance rate, 0 to below 1.
+        beta2: weight of the past in gamma, 0 to 1.
+        every: rounds per update of gamma.
+        first_beta1: beta1 in a prompt's first round: 0 (`paper`), or unchanged (`code`).
+        full_length_guard: leaves gamma alone after a draft of full length with acceptance above alpha.
+
+    Raises:
+        SkipbenchError: a number out of range, or a word that is not known.
     """
 
     def __init__(

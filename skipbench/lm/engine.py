@@ -40,6 +40,10 @@ class Engine(Protocol):
         """[T, D] -> logits [T, V] through the final norm."""
         ...
 
+    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
+        """All sub-layers at once, [T, D] -> [T, D]; `None` where the engine runs them one by one."""
+        ...
+
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "Engine":
         """Called whenever the cache or its rotary tables were made anew. Returns the engine to go on with."""
         ...

@@ -132,6 +132,10 @@ class LM:
         if hidden_states is not None:
             hidden_states.append(hidden)
         local = metadata.on(self.devices[0])
+        if not (skip and skip.skipped) and hidden_states is None and (first, last) == (0, None):
+            whole = self.engine.whole_pass(hidden, local)
+            if whole is not None:
+                return whole
         for s in self._choose(skip, first, self.sublayers if last is None else last):
             if not self._one_device:
                 device = self.devices[s // 2]

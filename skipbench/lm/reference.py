@@ -50,6 +50,9 @@ class ReferenceEngine:
     def notes(self) -> list[str]:
         return []
 
+    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> None:
+        """Sub-layers run one by one."""
+
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "ReferenceEngine":
         return self
 

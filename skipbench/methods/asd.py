@@ -35,6 +35,19 @@ from skipbench.skipset import SkipSet
 class ASD:
     """Attention dropped by similarity.
 
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        threshold: cosine from -1 to 1 above which a layer's attention is dropped.
+        keep_first: layers at the start whose attention stays.
+        keep_last: layers at the end whose attention stays.
+        context_tokens: tokens at the end of the text over which the cosine is averaged.
+        most: largest share of all attention sub-layers to drop, above 0 to 1.
+        every: rounds between two choices of the set; 0 chooses once per prompt.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
+            drafts a chain.
+
     Raises:
         SkipbenchError: a number out of range, or rules that keep the attention of every layer.
     """

@@ -87,6 +87,19 @@ def backtrack(executed: list[list[bool]], skipped: int) -> list[int]:
 class CLaSp:
     """Layer skipping in context: a new set every `interval` rounds or tokens.
 
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        ratio: share of the units to skip; M is `round(units * ratio)`.
+        interval: rounds or tokens between two programmes (layer optimisation interval).
+        interval_unit: `rounds` or `tokens`: what `interval` counts.
+        start: `prompt` runs the first programme on the prompt's last token; `full` drafts with the
+            full model until the first interval ends.
+        unit: `layer` skips whole layers; `sublayer` skips attention and MLP one by one.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
+            drafts a chain.
+
     Raises:
         SkipbenchError: a ratio that skips nothing or everything, an interval below 1, or a word that is not known.
     """

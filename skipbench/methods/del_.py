@@ -39,6 +39,18 @@ CONTEXT_TOKENS = 33  # of the prompt, whose shadow tokens the first choice rests
 class DEL:
     """Dynamic early exit.
 
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        max_length: d_max: draft lengths 0 to `max_length - 1` are compared.
+        omega: decay of the match counts per round, above 0 to 1.
+        use_gamma: drafts the length that was chosen; false drafts up to `stop.max_steps` tokens.
+        dynamic_threshold: stops at the threshold tau_l of the exit layer; false uses
+            `stop.threshold`.
+        count_rejected: counts the rows of rejected tokens as shadow tokens where the exit layer is
+            1, as the published code.
+
     Raises:
         SkipbenchError: a decay outside 0 to 1, a length below 1, or a model of one layer.
     """

@@ -10,7 +10,14 @@ from skipbench.skipset import SkipSet, fixed_set
 
 
 class FixedSet:
-    """Drafts with one skip set, by any stop rule, as a chain or as a tree; `exit_sublayer` as in `Drafter.propose`."""
+    """Drafts with one skip set, as a chain or as a tree.
+
+    Args:
+        name: name of the method in records and tables.
+        skip: the sub-layers that the draft leaves out.
+        drafter: the stop rule and the widths of the tree.
+        exit_sublayer: as in `Drafter.propose`; `None` shares no states with verification.
+    """
 
     def __init__(self, name: str, skip: SkipSet, drafter: Drafter, exit_sublayer: int | None = None) -> None:
         self.name, self.skip, self.drafter, self.exit_sublayer = name, skip, drafter, exit_sublayer
@@ -26,10 +33,35 @@ class FixedSet:
 
 
 def strategy(layers: int, name: str, ratio: float, stop: StopRule, seed: int = 0, tree: Sequence[int] = ()) -> FixedSet:
-    """The fixed strategy `name`: uniform, first, middle, last or random. Raises SkipbenchError for a ratio out of range."""
+    """A set by rule.
+
+    Args:
+        layers: L, decoder layers of the model.
+        name: the rule: uniform, first, middle, last or random.
+        ratio: share of the layers to skip, above 0 to below 1; of the rule `random`, of the sub-layers.
+        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        seed: of the rule `random`.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty drafts a
+            chain.
+
+    Raises:
+        SkipbenchError: a ratio out of range.
+    """
     return FixedSet(name, fixed_set(name, layers, ratio, seed), Drafter(stop, tree))
 
 
 def explicit(layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()) -> FixedSet:
-    """The set in text form, such as `attn:1,3-5;mlp:2`. Raises SkipbenchError when the model lacks a layer of it."""
+    """A set given by hand.
+
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        skip: the set in text form, such as `attn:1,3-5;mlp:2`, counted from 0.
+        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty drafts a
+            chain.
+
+    Raises:
+        SkipbenchError: the model lacks a layer of the set.
+    """
     return FixedSet(name, SkipSet.parse(skip, layers), Drafter(stop, tree))

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import cosine_similarity, normalize, pad
 
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.method import Draft, Verification
@@ -48,6 +48,40 @@ from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
 
+def knapsack_plain(
+    x: Tensor,
+    run_sublayer: Callable[[int, Tensor], Tensor],
+    weights: Sequence[int],
+    budget: int,
+    tau: float,
+    free: Sequence[bool],
+) -> tuple[list[int], list[frozenset[int]], list[float], Tensor]:
+    """Algorithm 1 as the paper writes it, one branch after the other: to be read, and to test `knapsack` against.
+
+    Arguments and results are those of `knapsack`.
+    """
+
+    def cosine(h: Tensor, i: int) -> float:
+        return float(cosine_similarity(h.float(), x[i].float(), dim=-1).mean())
+
+    g = {0: (cosine(x[0], 0), x[0], frozenset[int]())}  # g[0, 0] = X^(0)
+    for i, w in enumerate(weights, 1):
+        found: dict[int, tuple[float, Tensor, frozenset[int]]] = {}
+        for j, (_, states, skipped) in g.items():
+            executed = run_sublayer(i - 1, states[None])[0] if j else x[i]  # h_e of Eq. 7; Algorithm 2, line 6
+            sigma = cosine(executed, i)
+            if sigma >= tau and (j not in found or sigma >= found[j][0]):
+                found[j] = sigma, executed, skipped
+            sigma = cosine(states, i)  # h_s of Eq. 7
+            fits = free[i - 1] and j + w <= budget
+            if fits and sigma >= tau and (j + w not in found or sigma > found[j + w][0]):  # Eq. 8
+                found[j + w] = sigma, states, skipped | {i - 1}
+        g = dict(sorted(found.items()))
+    last = [h for _, h, _ in g.values()]
+    sets = [skipped for *_, skipped in g.values()]
+    return [*g], sets, [s for s, *_ in g.values()], torch.stack(last) if last else x[:0]
+
+
 def knapsack(
     x: Tensor,
     run_sublayer: Callable[[int, Tensor], Tensor],
@@ -56,7 +90,7 @@ def knapsack(
     tau: float,
     free: Sequence[bool],
 ) -> tuple[list[int], list[frozenset[int]], list[float], Tensor]:
-    """Algorithm 1, the forward search and the backtracking.
+    """Algorithm 1, the forward search and the backtracking: all branches of a sub-layer in one call.
 
     Args:
         x: [S + 1, r, D] the target's states of r tokens, before the first and behind every sub-layer.
@@ -135,6 +169,25 @@ def most_tokens_per_time(
 
 class KnapSpec:
     """A new set every `interval` rounds, from the states of the last `history` rounds and the latencies at the present length.
+
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        tau: branches whose mean cosine to the target's states is below it are pruned.
+        interval: T, rounds between two programmes.
+        history: m, rounds whose tokens a programme looks at.
+        lengths: first and last draft length that are compared (D).
+        use_gamma: drafts at most gamma* tokens per round, besides the stop rule.
+        weight_cap: largest integer weight of a sub-layer; null for none (the published code: 5).
+        budget: share of all weight that may be skipped, above 0 to 1 (the paper: K / 2 is half).
+        protect_ends: never skips the first and the last layer.
+        drop_first: leaves the lightest surviving candidate out, as the published code.
+        start: `carry` keeps the set of the prompt before; `full` drafts with the full model until a
+            prompt's first programme.
+        latency: seconds of [MLP, attention per context token, attention]; null profiles the engine.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
+            drafts a chain.
 
     Raises:
         SkipbenchError: an interval, history, length or cap below 1, or a word or number of latencies that is not known.

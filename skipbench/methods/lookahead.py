@@ -33,6 +33,20 @@ from skipbench.lm.rows import TokenRows
 class Lookahead:
     """Jacobi trajectories feed a pool of n-grams.
 
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        window: W, columns of the window, 2 or more.
+        level: N, tokens of an n-gram with its key, 3 or more.
+        guesses: G, n-grams kept per key and verified per pass.
+        pool_from_prompt: enters the n-grams of the prompt and of accepted text into the pool.
+        repeat_hit: enters the last token of a hit repeatedly, as the published code, in place of
+            all its tokens.
+        whole: accepts all N tokens of an n-gram; false leaves the last one out, as the published
+            code.
+        seed: draws the first window from the prompt's tokens.
+        first_window: ids of the first window, W + N - 3 of them; empty draws them.
+
     Raises:
         SkipbenchError: a window below 2, a level below 3, no guesses, or a first window of a wrong length.
     """

@@ -28,6 +28,16 @@ INITS = ("last", "prompt", "random")
 class Parallel:
     """Block Jacobi decoding.
 
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        block_size: tokens iterated together, 2 or more.
+        init: first guess of a new block: `last` repeats the last token, `prompt` copies the
+            prompt's tokens, `random` draws ids.
+        window: `block` starts a new block once all its tokens are fixed; `sliding` fills it up
+            after every pass.
+        seed: seed of `init=random`.
+
     Raises:
         SkipbenchError: a block below 2 tokens, or a word that is not known.
     """

@@ -18,6 +18,14 @@ from skipbench.errors import SkipbenchError
 class PromptLookup:
     """Drafts by copying.
 
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        ngram: longest n-gram to look up, in tokens.
+        length: most tokens to copy per round.
+        occurrence: `last`, the most recent occurrence, or `first`.
+        output: looks in the prompt and in the output; false looks in the prompt only.
+
     Raises:
         SkipbenchError: a number below 1, or a word that is not known.
     """

@@ -31,7 +31,15 @@ from skipbench.skipset import SkipSet
 
 
 def self_sd(layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()) -> FixedSet:
-    """Self-SD with a searched set in text form; `tree` adds SWIFT's dynamic verification (SWIFT Table 10).
+    """Self-SD with the set that a search has found.
+
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        skip: the set in text form, or `stored` for the one that `search` stored for this model.
+        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty drafts a
+            chain (SWIFT Table 10 adds SWIFT's).
 
     Raises:
         SkipbenchError: the set does not fit the model.

@@ -54,6 +54,31 @@ WORDS = {"context": ("first", "recent"), "initial": ("ratio", "odd"), "register"
 class SWIFT:
     """Layer sets searched while decoding.
 
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        ratio: r, share of the sub-layers that may be skipped to skip.
+        steps: S, most optimisation steps; 0 keeps the first set.
+        beta: every so many steps one is Bayesian; 0 for none (random search).
+        window: gamma, generated tokens that a candidate must predict.
+        max_score: matchness above which a candidate ends the search.
+        patience: steps without a better candidate after which the search ends.
+        protect_ends: never skips the first and the last layer.
+        initial: first set: `ratio` spreads whole layers evenly, scored like a candidate; `odd`
+            skips every odd layer, with score 0.
+        context: tokens that candidates are scored on: `first` of the output, or the most `recent`.
+        register: point of a Bayesian step that the regression keeps: `rounded` to the candidate, or
+            `raw`.
+        bayes_draws: random points at which the acquisition function is evaluated per Bayesian step.
+        bayes_starts: of them, starts of a gradient search.
+        bayes_restarts: refits of the regression's length scale per Bayesian step.
+        adjust_below: lowers `ratio` by 0.1 where mean acceptance stays below this, 0 to 1; 0 never
+            does.
+        seed: seed of random candidates and of the Bayesian steps.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
+            drafts a chain.
+
     Raises:
         SkipbenchError: a ratio that skips nothing or everything, or a number or word out of range.
     """

@@ -20,5 +20,10 @@ class Vanilla:
 
 
 def vanilla(layers: int, name: str) -> Vanilla:
-    """The baseline as a method of its own: its speedup over itself shows the noise of a machine."""
+    """The baseline as a method of its own: its speedup over itself shows the noise of the machine.
+
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+    """
     return Vanilla()

@@ -126,7 +126,9 @@ def csv_table(runs: Sequence[Run]) -> str:
     """Every number of every run, unrounded: nested names joined by dots; a missing value is an empty field."""
     flat = [
         {
-            **{name: run.get(name) for name in ("dataset", "model", "method", "reason")},
+            **{name: run.get(name) for name in ("dataset", "model", "method")},
+            **({"point": run["label"]} if run.get("label") else {}),
+            "reason": run.get("reason"),
             **_flat(run.get("metrics") or {}),
             **_flat(run.get("provenance") or {}, "provenance."),
         }

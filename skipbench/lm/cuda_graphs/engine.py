@@ -4,13 +4,14 @@ A pass uploads its position as a few numbers, replays one graph that makes masks
 sub-layer; a skipped sub-layer is not replayed, so that a new skip set needs no capture. The length enters in two ways: attention
 reads a bucket of the cache, of few sizes, and a mask (or a length) made on the device says where in it the text ends. The
 graphs of a row count and bucket are captured at first use, all sub-layers together: lazily, because most pairs never occur;
-together, because a search over skip sets would otherwise meet captures in its timings.
+together, because a search over skip sets would otherwise meet captures in its timings. A pass that skips nothing and keeps no
+states (vanilla, most verifications) replays one graph that holds all of it.
 
 Prompts and passes of more than MAX_ROWS rows run the fused engine's sub-layers, over the same weights and cache. Embedding and
 head are the fused engine's too: one kernel and two, which a graph would only surround with copies.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,14 +22,17 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buckets import MAX_ROWS, bucket, padded_rows
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, GraphCapture, Replay
-from skipbench.lm.cuda_graphs.sublayers import Attention, Mlp
+from skipbench.lm.cuda_graphs.sublayers import Attention, Mlp, Work
 from skipbench.lm.engine import Engine, Sublayer, refuse_strict
 from skipbench.lm.families import Family, parts_of
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
-PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its rows
+PREPARE_INPUTS, WHOLE_PASS = (
+    -1,
+    -2,
+)  # among the sub-layers of a pass: masks and tables of its rows; all of it in one graph
 MIN_FREE_BYTES = 512 << 20  # bytes that graphs of a few row counts may take, beside weights and cache
 FALLBACK_NOTE = (
     "the tokens are the same, but every kernel is launched by itself, which bounds the speed of small passes"
@@ -98,6 +102,12 @@ class CudaGraphsEngine:
             part.mlps[2 * index + 1] = Mlp(layer[1])
             self.sublayers += [part.sublayer(s, self.fused.sublayers[s]) for s in (2 * index, 2 * index + 1)]
 
+    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
+        if len(self.parts) > 1:
+            return None  # no graph spans two devices
+        (part,) = self.parts.values()
+        return part.whole_pass(hidden, metadata)
+
     def notes(self) -> list[str]:
         failed = self.failed
         more = f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: {FALLBACK_NOTE}"
@@ -156,7 +166,9 @@ class DeviceGraphs:
     def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
             if metadata is not self.metadata:
-                self._prepare(metadata)
+                self._load(metadata)
+                if self.buffers is not None:
+                    self._replays[PREPARE_INPUTS]()
             if self.buffers is None:
                 return eager(hidden, metadata)
             if hidden is not self._out:
@@ -168,8 +180,17 @@ class DeviceGraphs:
 
         return run
 
-    def _prepare(self, metadata: AttentionMetadata) -> None:
-        """The first sub-layer of a pass: position, masks and tables of its rows."""
+    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
+        """Every sub-layer in one replay; `None` where this pass has no graphs."""
+        self._load(metadata)
+        if self.buffers is None:
+            return None
+        self._out.copy_(hidden)
+        self._replays[WHOLE_PASS]()
+        return self._out
+
+    def _load(self, metadata: AttentionMetadata) -> None:
+        """Begins a pass: uploads the position of its rows and chooses their graphs; `buffers` is `None` where it has none."""
         self.metadata, self.buffers = metadata, None
         if metadata.start == 0 or metadata.rows > MAX_ROWS:
             return
@@ -182,14 +203,13 @@ class DeviceGraphs:
         buffers = self._buffers[rows]
         buffers.load(metadata.token_rows, metadata.rows)
         self._replays = self._captured[rows, size, chain]
-        self._replays[PREPARE_INPUTS]()
         self.buffers, self._out = buffers, buffers.view(metadata.rows)
 
     def _reset(self, tables: RotaryCache) -> None:
         """The cache was made anew: nothing captured holds any more."""
         self._rows = self.cache.rows
         self._buffers: dict[int, GraphBuffers] = {}
-        self._mlps: dict[int, dict[int, Replay]] = {}
+        self._mlps: dict[int, dict[int, tuple[Work, Replay]]] = {}
         self._captured: dict[tuple[int, int, bool], dict[int, Replay]] = {}
         self._windows = tuple(dict.fromkeys(a.window for a in self.attentions.values()))
         half_precision = self.cache.dtype in (torch.float16, torch.bfloat16)
@@ -214,7 +234,7 @@ class DeviceGraphs:
         return self.failed is None
 
     def _capture_all(self, buffers: GraphBuffers, size: int, chain: bool) -> dict[int, Replay]:
-        """By sub-layer, and PREPARE_INPUTS; MLPs know no bucket.
+        """By sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know no bucket.
 
         Meanwhile the buffers say that the rows stand at the end of the bucket and are written behind the cache: recording
         executes the work, and nothing that is in the cache may change.
@@ -223,16 +243,20 @@ class DeviceGraphs:
         end = min(size, self.cache.capacity)
         buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows), buffers.rows)
         buffers.bounds[2].fill_(self.cache.capacity)
-        found = {
-            PREPARE_INPUTS: record(buffers.input_preparation(size, self._windows, self._columns, self._cos, self._sin))
-        }
-        found[PREPARE_INPUTS]()
+        prepare = buffers.input_preparation(size, self._windows, self._columns, self._cos, self._sin)
+        prepare_replay = record(prepare)
+        prepare_replay()
         buffers.hidden.normal_()
         attend = self._fastest_backend(buffers, size, chain)
-        found |= {s: record(a.work(buffers, size, attend)) for s, a in self.attentions.items()}
+        works = {s: a.work(buffers, size, attend) for s, a in self.attentions.items()}
+        found = {s: record(work) for s, work in works.items()} | {PREPARE_INPUTS: prepare_replay}
         if buffers.rows not in self._mlps:
-            self._mlps[buffers.rows] = {s: record(mlp.work(buffers)) for s, mlp in self.mlps.items()}
-        return found | self._mlps[buffers.rows]
+            mlps = {s: mlp.work(buffers) for s, mlp in self.mlps.items()}
+            self._mlps[buffers.rows] = {s: (work, record(work)) for s, work in mlps.items()}
+        works |= {s: work for s, (work, _) in self._mlps[buffers.rows].items()}
+        found |= {s: replay for s, (_, replay) in self._mlps[buffers.rows].items()}
+        found[WHOLE_PASS] = record(in_order([prepare, *(works[s] for s in sorted(works))]))
+        return found
 
     def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> AttentionBackend:
         """The backend of attention that is quickest on this device, of those that work and agree with the plain one."""
@@ -258,3 +282,13 @@ class DeviceGraphs:
             if seconds is not None and close and (least is None or seconds < least):
                 best, least = name, seconds
         return choices[best]
+
+
+def in_order(works: Sequence[Work]) -> Work:
+    """One piece of work that does all of these."""
+
+    def run() -> None:
+        for work in works:
+            work()
+
+    return run

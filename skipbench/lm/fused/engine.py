@@ -64,6 +64,9 @@ class FusedEngine:
     def add_note(self, note: str) -> None:
         self._notes = [*self._notes, note]
 
+    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> None:
+        """Sub-layers run one by one."""
+
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "FusedEngine":
         return self
 
