@@ -61,7 +61,11 @@ def checkpoint(name: str, dtype: torch.dtype) -> Any:
     sizes = {"vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": feed_forward}
     shape = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv}
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**sizes, **shape, tie_word_embeddings=True)).eval().requires_grad_(False)
+    model = (
+        LlamaForCausalLM(LlamaConfig(**sizes, **shape, tie_word_embeddings=True))
+        .eval()
+        .requires_grad_(False)
+    )
     for parameter in model.model.layers.parameters():
         # As initialised, the layers add so little that the model repeats one token, and equal tokens would prove nothing.
         parameter.mul_(4.0 if parameter.ndim > 1 else 1.0)
@@ -87,7 +91,10 @@ def interleaved(calls: dict[str, Callable[[], Any]], runs: int) -> list[dict[str
     turns, names = random.Random(0), list(calls)
     for call in calls.values():
         call()
-    return [{name: seconds(calls[name]) for name in turns.sample(names, len(names))} for _ in range(runs)]
+    return [
+        {name: seconds(calls[name]) for name in turns.sample(names, len(names))}
+        for _ in range(runs)
+    ]
 
 
 def ratio(times: list[dict[str, float]], above: str, below: str) -> float:
@@ -105,7 +112,9 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
     prompt = list(range(300, 350))
 
     def hugging_face() -> list[int]:
-        out = theirs.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False, pad_token_id=0)
+        out = theirs.generate(
+            torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False, pad_token_id=0
+        )
         return list(map(int, out[0, len(prompt) :]))
 
     def vanilla(engine: str) -> list[int]:
@@ -124,7 +133,10 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
 
         return run
 
-    calls: dict[str, Callable[[], Any]] = {"generate": hugging_face, "fused": lambda: vanilla("fused")}
+    calls: dict[str, Callable[[], Any]] = {
+        "generate": hugging_face,
+        "fused": lambda: vanilla("fused"),
+    }
     calls |= {"reference": lambda: vanilla("reference"), "half": passes(1, half)}
     calls |= {f"rows {k}": passes(k) for k in (1, 2, 5, 9)}
     print(f"{name} kernels: {fused.engine.kernels}", *fused.notes(), sep="\n", file=sys.stderr)
@@ -142,7 +154,9 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
 def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
     """Cost and identity of strict mode in bfloat16: the embedded model, or a planted one of that shape, half or more skipped."""
     chosen = ["model.dtype=bfloat16", "engine.strict=true"]
-    config = compose(chosen if name == "tiny" else [*chosen, "model=planted", f"model.shape={name}"])
+    config = compose(
+        chosen if name == "tiny" else [*chosen, "model=planted", f"model.shape={name}"]
+    )
     lm, tokenizer = load_model(config.model, config.engine)
     print(name, *lm.notes(), sep="\n", file=sys.stderr)
     skip = fixed_set("uniform", lm.layers, 0.4)
@@ -168,12 +182,16 @@ def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", nargs="+", default=["tiny", "12x768"], choices=["tiny", *SHAPES])
     parser.add_argument("--runs", type=int, default=7, help="5 or more")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--strict", type=int, default=0, metavar="N", help="prompts that strict mode is checked on")
+    parser.add_argument(
+        "--strict", type=int, default=0, metavar="N", help="prompts that strict mode is checked on"
+    )
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     args = parser.parse_args()
     if args.runs < 5:

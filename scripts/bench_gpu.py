@@ -109,12 +109,20 @@ def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
     total = interleaved(lm, calls, args.runs)
     s = {name: total[name] / args.tokens for name in ("full", "half", "9 rows")}
     change = (total["a change a step"] - total["few changes"]) / max(1, (each - 1) * SETS)
-    bandwidth = args.bandwidth * 1e9 if args.bandwidth else read_bandwidth(lm.output_device, lm.weight_bytes())
+    bandwidth = (
+        args.bandwidth * 1e9
+        if args.bandwidth
+        else read_bandwidth(lm.output_device, lm.weight_bytes())
+    )
     floor = roofline_s_per_token(lm, context, bandwidth)
     whose = "given" if args.bandwidth else "measured by reading"
     note = f"{1e3 * s['full']:.3f} ms a token, {1e3 * floor:.3f} ms at {bandwidth / 1e9:.0f} GB/s, {whose}"
     yield "vanilla / bandwidth roofline", floor / s["full"], note
-    yield "draft half skipped / full step", s["half"] / s["full"], f"by the bytes of its weights {kept(args, half):.4f}"
+    yield (
+        "draft half skipped / full step",
+        s["half"] / s["full"],
+        f"by the bytes of its weights {kept(args, half):.4f}",
+    )
     yield "verify 9 rows / 1 row", s["9 rows"] / s["full"], ""
     note = f"{SETS} sets, {each} steps of each: in turns, or in one stretch each"
     yield "cost of a new skip set, us", 1e6 * change, note
@@ -139,7 +147,11 @@ def decode_figures(lm: LM, args: argparse.Namespace) -> Figures:
     predicted = expected_speedup_measured(emitted, alpha, draft, verify)
     yield "alpha of the planted set, K=8", alpha, f"{len(rounds)} rounds, M {emitted:.2f}"
     yield "speedup of the planted set, K=8", speedup, ""
-    yield "measured / predicted speedup", speedup / predicted if predicted else None, f"predicted {predicted:.3f}"
+    yield (
+        "measured / predicted speedup",
+        speedup / predicted if predicted else None,
+        f"predicted {predicted:.3f}",
+    )
 
 
 def memory_figures(lm: LM, args: argparse.Namespace) -> Figures:
@@ -166,7 +178,11 @@ def identity_figures(lm: LM, args: argparse.Namespace, fused: LM) -> Figures:
     prompt = [7 * i % args.words for i in range(args.context)]
     ours, theirs = (generate(m, Vanilla(), prompt, args.tokens).tokens for m in (lm, fused))
     same = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), len(ours))
-    yield IDENTITY, same / len(ours), f"{same} of {len(ours)} before they part, {len(set(ours))} distinct"
+    yield (
+        IDENTITY,
+        same / len(ours),
+        f"{same} of {len(ours)} before they part, {len(set(ours))} distinct",
+    )
 
 
 def make(args: argparse.Namespace) -> tuple[LM, LM]:
@@ -174,7 +190,10 @@ def make(args: argparse.Namespace) -> tuple[LM, LM]:
     shape = shape_of(args.shape)
     skip = planted_set(shape.layers, 0.5, args.seed)
     model = planted_model(shape, skip, args.seed, DTYPES[args.dtype], args.device, args.words)
-    lm = LM(model, partial(CudaGraphsEngine, capture=EagerCapture) if args.device == "cpu" else "cuda_graphs")
+    lm = LM(
+        model,
+        partial(CudaGraphsEngine, capture=EagerCapture) if args.device == "cpu" else "cuda_graphs",
+    )
     fused = LM(model, "fused")
     for m in (lm, fused):
         m.allocate(args.context + max(args.tokens, args.long) + 2 * K)
@@ -182,27 +201,43 @@ def make(args: argparse.Namespace) -> tuple[LM, LM]:
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--shape", default="llama3-8b", help="a model of conf/model, or LAYERSxHIDDEN")
+    parser.add_argument(
+        "--shape", default="llama3-8b", help="a model of conf/model, or LAYERSxHIDDEN"
+    )
     parser.add_argument("--dtype", default="bfloat16", choices=sorted(DTYPES))
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--tokens", type=int, default=128, help="steps of a timed run")
-    parser.add_argument("--long", type=int, default=1024, help="tokens of one text of the long decode")
+    parser.add_argument(
+        "--long", type=int, default=1024, help="tokens of one text of the long decode"
+    )
     parser.add_argument("--minutes", type=float, default=30.0, help="of the long decode")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--words", type=int, default=4096, help="ids that text is made of")
-    parser.add_argument("--bandwidth", type=float, default=0.0, help="GB/s of the roofline; 0 measures it")
+    parser.add_argument(
+        "--bandwidth", type=float, default=0.0, help="GB/s of the roofline; 0 measures it"
+    )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(words)
     on_gpu = args.device != "cpu"
     if on_gpu and not torch.cuda.is_available():
-        parser.error("no CUDA device is at hand; see above for a run on the CPU, which proves no figure")
+        parser.error(
+            "no CUDA device is at hand; see above for a run on the CPU, which proves no figure"
+        )
     if not on_gpu:
         torch.set_num_threads(1)  # on a busy machine two threads can stall one another
     lm, fused = make(args)
-    origin = {k: getattr(args, k) for k in ("shape", "dtype", "context", "runs")} | {"torch": torch.__version__}
-    origin["device"] = torch.cuda.get_device_name(args.device) if on_gpu else "cpu, re-executed: says nothing of a GPU"
+    origin = {k: getattr(args, k) for k in ("shape", "dtype", "context", "runs")} | {
+        "torch": torch.__version__
+    }
+    origin["device"] = (
+        torch.cuda.get_device_name(args.device)
+        if on_gpu
+        else "cpu, re-executed: says nothing of a GPU"
+    )
     origin |= {"engine": lm.engine.name, "notes": lm.notes()}
     figures = (
         step_figures(lm, args),
@@ -213,7 +248,11 @@ def main(words: list[str] | None = None) -> None:
     for figure, value, note in itertools.chain.from_iterable(figures):
         sign, bar = BARS[figure]
         judged = on_gpu and (args.dtype == "float32" or figure != IDENTITY)
-        met = None if value is None or not judged else (value >= bar if sign == ">=" else value <= bar)
+        met = (
+            None
+            if value is None or not judged
+            else (value >= bar if sign == ">=" else value <= bar)
+        )
         found = {
             "figure": figure,
             "value": None if value is None else round(value, 4),

@@ -71,7 +71,9 @@ def timed(command: list[str]) -> str:
         time.sleep(0.2)
     assert process.stdout is not None and process.returncode == 0, process.returncode
     took, after = time.perf_counter() - began, os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return f"{took:.1f} s ({cpu:.1f} s of processor), peak {peak:.0f} MB; {process.stdout.read().strip()}"
 
 
@@ -82,7 +84,14 @@ def memory_mb(session: int) -> float:
         try:
             if entry.name.isdigit() and os.getsid(int(entry.name)) == session:
                 rollup = (entry / "smaps_rollup").read_text()
-                total += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
+                total += (
+                    next(
+                        int(line.split()[1])
+                        for line in rollup.splitlines()
+                        if line.startswith("Pss:")
+                    )
+                    / 1024
+                )
         except (OSError, StopIteration):
             continue
     return total
@@ -90,7 +99,9 @@ def memory_mb(session: int) -> float:
 
 def arguments(usage: str | None, **sizes: int) -> tuple[Path, list[int]]:
     """A finished run's folder and numbers with their defaults, from the command line."""
-    parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=usage, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path, help="folder of a run that is done")
     for name, default in sizes.items():
         parser.add_argument(name, type=int, nargs="?", default=default)
@@ -106,7 +117,9 @@ def main() -> None:
         results = Path(folder)
         make(run, results, runs, samples)
         size = sum(p.stat().st_size for p in results.glob("runs/*/samples.jsonl"))
-        print(f"{runs} runs x {samples} samples, {size / 2**20:.0f} MiB of samples, {os.cpu_count()} cores")
+        print(
+            f"{runs} runs x {samples} samples, {size / 2**20:.0f} MiB of samples, {os.cpu_count()} cores"
+        )
         command = [sys.executable, "-c", BUILD, "index", f"results={results}"]
         print("from nothing:", timed(command))
         print("nothing changed:", timed(command))
@@ -115,7 +128,10 @@ def main() -> None:
         print("one run changed:", timed(command))
         kept = sum(p.stat().st_size for p in results.glob("index/*.parquet"))
         print(f"index of {kept / 2**20:.1f} MiB")
-        print("asking:", subprocess.check_output([sys.executable, "-c", ASK, folder], text=True).strip())
+        print(
+            "asking:",
+            subprocess.check_output([sys.executable, "-c", ASK, folder], text=True).strip(),
+        )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,16 @@ from skipbench.methods.knapspec import KnapSpec
 from skipbench.profile.latency import Point, fit, part_times
 
 CONTEXT, HISTORY = 400, 8
-WIDTHS = (1, 3, 1, 5, 1, 3, 1, 10)  # children at each depth, as the classes of confidence in SWIFT's tree mix them
+WIDTHS = (
+    1,
+    3,
+    1,
+    5,
+    1,
+    3,
+    1,
+    10,
+)  # children at each depth, as the classes of confidence in SWIFT's tree mix them
 BARS = {  # (figure, model, dtype): at most
     ("clasp pass, M = L/2 / one pass", "12x768", "bfloat16"): 1.4,
     ("clasp pass, M = L/2 / one pass", "tiny", "float32"): 2.3,
@@ -52,7 +61,11 @@ def calls(lm: LM) -> dict[str, Callable[[], Any]]:
     points = [Point.of(n, 1, part_times(lm, n, 1, 8)) for n in (64, CONTEXT // 2, CONTEXT)]
     lm.prefill(text[:-HISTORY])
     hidden_states: list[torch.Tensor] = []
-    lm.run(lm.embed(text[-HISTORY:]), TokenRows.chain(CONTEXT - HISTORY, HISTORY), hidden_states=hidden_states)
+    lm.run(
+        lm.embed(text[-HISTORY:]),
+        TokenRows.chain(CONTEXT - HISTORY, HISTORY),
+        hidden_states=hidden_states,
+    )
     lm.cache.length = CONTEXT
     states = torch.stack(hidden_states)
     layers, skipped = states[::2, -1], lm.layers // 2
@@ -82,7 +95,9 @@ def calls(lm: LM) -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", nargs="+", default=["tiny"], choices=["tiny", *SHAPES])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--runs", type=int, default=21, help="5 or more")
@@ -104,7 +119,10 @@ def main() -> None:
         for figure, value in found.items():
             most = BARS.get((figure, model, args.dtype), BARS.get((figure, None, None)))
             line = {"model": model, "dtype": args.dtype, "threads": args.threads, "figure": figure}
-            print(json.dumps(line | {"value": round(value, 3)} | ({"at_most": most} if most else {})), flush=True)
+            print(
+                json.dumps(line | {"value": round(value, 3)} | ({"at_most": most} if most else {})),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ from skipbench.runs.store import RunStore, load_run, read_samples
 Told = dict[str, Any]
 
 
-def write_cells(run: Path, results: Path, cells: int, share: int, pause_s: float, pipe: Any) -> None:
+def write_cells(
+    run: Path, results: Path, cells: int, share: int, pause_s: float, pipe: Any
+) -> None:
     """Takes every cell that nobody has; tells how many, how many another process had, and the seconds in the store."""
     samples, metrics = read_samples(run / "samples.jsonl"), read_json(run / "metrics.json", dict)
     config, origin = read_yaml(run / "config.yaml") or {}, read_json(run / "provenance.json", dict)
@@ -52,11 +54,16 @@ def write_cells(run: Path, results: Path, cells: int, share: int, pause_s: float
             told["held by another"] += 1
             continue
         told["written"] += 1
-        spent, processor = spent + time.perf_counter() - began - slept, processor + time.process_time() - busy
+        spent, processor = (
+            spent + time.perf_counter() - began - slept,
+            processor + time.process_time() - busy,
+        )
     pipe.send((dict(told), spent, processor))
 
 
-def write(folder: Path, settings: Told, origin: Told, samples: list[Sample], metrics: Told, pause_s: float) -> float:
+def write(
+    folder: Path, settings: Told, origin: Told, samples: list[Sample], metrics: Told, pause_s: float
+) -> float:
     """All that a run asks of its folder; returns the seconds slept."""
     slept = 0.0
     store = RunStore(folder, settings, origin)
@@ -105,7 +112,10 @@ def campaign(
     context = multiprocessing.get_context("spawn")
     ends = [context.Pipe() for _ in range(processes + 1)]
     jobs = [
-        context.Process(target=write_cells, args=(run, results, cells, i * cells // processes, pause_s, ends[i][1]))
+        context.Process(
+            target=write_cells,
+            args=(run, results, cells, i * cells // processes, pause_s, ends[i][1]),
+        )
         for i in range(processes)
     ]
     jobs.append(context.Process(target=render, args=(results, ends[-1][1])))
@@ -142,11 +152,16 @@ def check(run: Path, results: Path, cells: int) -> None:
 
 def main() -> None:
     run, (cells, processes, pause_ms) = arguments(__doc__, cells=500, processes=8, pause_ms=0)
-    decoded = sum(s.vanilla.seconds.total + s.method.seconds.total for s in read_samples(run / "samples.jsonl"))
+    decoded = sum(
+        s.vanilla.seconds.total + s.method.seconds.total
+        for s in read_samples(run / "samples.jsonl")
+    )
     each = {}
     for writers in (1, processes):
         with tempfile.TemporaryDirectory() as folder:
-            told, spent, processor, took, tables = campaign(run, Path(folder), cells, writers, pause_ms / 1000)
+            told, spent, processor, took, tables = campaign(
+                run, Path(folder), cells, writers, pause_ms / 1000
+            )
             check(run, Path(folder), cells)
         each[writers] = spent / cells, processor / cells
         print(

@@ -27,7 +27,12 @@ from skipbench.methods.knapspec import knapsack
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.load import load
 
-WEIGHTS = ((1, 1), (2, 1), (1, 2), (3, 1))  # of attention and MLP, as a model has them at different context lengths
+WEIGHTS = (
+    (1, 1),
+    (2, 1),
+    (1, 2),
+    (3, 1),
+)  # of attention and MLP, as a model has them at different context lengths
 Run = Callable[[int, Tensor], Tensor]
 
 
@@ -85,21 +90,30 @@ def marks(chosen: Sequence[int], units: int) -> Tensor:
 def compare(found: Tensor, ours: Tensor) -> dict[str, float]:
     """`found` [n] of all sets alike; `ours` marks the one that the programme took."""
     own, best = float(found[ours]), float(found.max())
-    return {"optimum": float(own >= best - 1e-6), "lost": best - own, "random_lost": best - float(found.mean())}
+    return {
+        "optimum": float(own >= best - 1e-6),
+        "lost": best - own,
+        "random_lost": best - float(found.mean()),
+    }
 
 
 def report(name: str, cases: list[dict[str, float]]) -> None:
     means = {k: round(statistics.fmean(c[k] for c in cases), 5) for k in cases[0]}
     print(
         json.dumps(
-            {"programme": name, "cases": len(cases)} | means | {"worst": round(max(c["lost"] for c in cases), 5)}
+            {"programme": name, "cases": len(cases)}
+            | means
+            | {"worst": round(max(c["lost"] for c in cases), 5)}
         )
     )
 
 
 def text(lm: LM, rng: random.Random) -> list[int]:
     """12 to 48 tokens, sampled from the model itself."""
-    first, sampler = rng.randrange(lm.config.vocab_size), Sampler(temperature=1.0, seed=rng.randrange(2**31))
+    first, sampler = (
+        rng.randrange(lm.config.vocab_size),
+        Sampler(temperature=1.0, seed=rng.randrange(2**31)),
+    )
     return [first, *generate(lm, Vanilla(), [first], rng.randrange(11, 48), sampler=sampler).tokens]
 
 
@@ -108,8 +122,15 @@ def random_lm(seed: int, layers: int = 6) -> LM:
     import transformers
 
     torch.manual_seed(seed)
-    sizes = {"hidden_size": 48, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = transformers.LlamaConfig(vocab_size=97, num_hidden_layers=layers, max_position_embeddings=512, **sizes)
+    sizes = {
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    config = transformers.LlamaConfig(
+        vocab_size=97, num_hidden_layers=layers, max_position_embeddings=512, **sizes
+    )
     model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -121,9 +142,12 @@ def random_lm(seed: int, layers: int = 6) -> LM:
 
 @torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--model", help="folder of a checkpoint of up to 12 layers; without it, a random model every 10 cases"
+        "--model",
+        help="folder of a checkpoint of up to 12 layers; without it, a random model every 10 cases",
     )
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)

@@ -63,7 +63,9 @@ def theirs(model: Model, tokens: int, exit_layer: int, lookup: int) -> dict[str,
     }
 
 
-def ours(overrides: list[str], methods: list[str], prompts: int) -> tuple[dict[str, Decode], list[list[int]]]:
+def ours(
+    overrides: list[str], methods: list[str], prompts: int
+) -> tuple[dict[str, Decode], list[list[int]]]:
     """Our arms on one engine, and the token ids of the prompts."""
     config = compose(overrides)
     lm, tokenizer = load_model(config.model, config.engine)
@@ -74,7 +76,9 @@ def ours(overrides: list[str], methods: list[str], prompts: int) -> tuple[dict[s
         cell = resolve_cell(compose([*overrides, f"method={name}"]))
         method: Method = cell.config.method.factory()(layers=lm.layers)
         if isinstance(method, UsesLatency) and method.latency is None:
-            path = latency_path(config.model, config.engine, str(lm.output_device), cell.config.results)
+            path = latency_path(
+                config.model, config.engine, str(lm.output_device), cell.config.results
+            )
             method.latency = stored_latency(lm, path)
         return lambda prompt: generate(lm, method, prompt, tokens, eos).tokens
 
@@ -109,8 +113,12 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="a choice of conf/model, or model.path=... among --more")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", default="tiny", help="a choice of conf/model, or model.path=... among --more"
+    )
     parser.add_argument("--dataset", default="mini-stories")
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--prompts", type=int, default=4)
@@ -119,26 +127,45 @@ def main() -> None:
     parser.add_argument("--exit", type=int, default=6, help="layers of assistant_early_exit")
     parser.add_argument("--lookup", type=int, default=10)
     parser.add_argument(
-        "--cpu-seconds", action="store_true", help="time of the one thread on its core, for a busy machine"
+        "--cpu-seconds",
+        action="store_true",
+        help="time of the one thread on its core, for a busy machine",
     )
-    parser.add_argument("--more", nargs="*", default=[], help="further overrides, such as model.dtype=bfloat16")
+    parser.add_argument(
+        "--more", nargs="*", default=[], help="further overrides, such as model.dtype=bfloat16"
+    )
     args = parser.parse_args()
     if args.runs < 5:
         parser.error("a median of fewer than 5 runs says little")
-    overrides = [f"model={args.model}", f"dataset={args.dataset}", f"dataset.max_new_tokens={args.tokens}", *args.more]
+    overrides = [
+        f"model={args.model}",
+        f"dataset={args.dataset}",
+        f"dataset.max_new_tokens={args.tokens}",
+        *args.more,
+    ]
     mine, prompts = ours(overrides, args.methods, args.prompts)
     model = compose(overrides).model
     arms = theirs(model, args.tokens, args.exit, args.lookup) | mine
-    found = compare(arms, prompts, args.runs, time.thread_time if args.cpu_seconds else time.perf_counter)
+    found = compare(
+        arms, prompts, args.runs, time.thread_time if args.cpu_seconds else time.perf_counter
+    )
     base, vanilla = found[BASE][0], found.get("skipbench, vanilla", found[BASE])[0]
-    print(f"{'arm':42}{'seconds':>9}{'tokens/s':>10}{'generate /':>12}{'vanilla /':>11}{'same tokens':>13}")
+    print(
+        f"{'arm':42}{'seconds':>9}{'tokens/s':>10}{'generate /':>12}{'vanilla /':>11}{'same tokens':>13}"
+    )
     lines = []
     for name, (seconds, tokens, same) in found.items():
         ratios = (base / seconds, vanilla / seconds)
         print(
             f"{name:42}{seconds:9.3f}{tokens / seconds:10.1f}{ratios[0]:12.2f}{ratios[1]:11.2f}{f'{same}/{len(prompts)}':>13}"
         )
-        line = {"figure": "peers", "model": args.model, "dtype": model.dtype, "dataset": args.dataset, "arm": name}
+        line = {
+            "figure": "peers",
+            "model": args.model,
+            "dtype": model.dtype,
+            "dataset": args.dataset,
+            "arm": name,
+        }
         times = {
             "seconds": round(seconds, 4),
             "over_generate": round(ratios[0], 3),

@@ -41,17 +41,22 @@ def scores(lm: LM, tokenizer: Any, family: str, prompts: int) -> dict[str, dict[
         scorer = family.removeprefix("mini-")
         of = score(scorer, text, row.prompt, row.reference)
         if scorer in EXECUTED:
-            of = {"pass@1": float(run_program(program_of(scorer, text, row.prompt, row.reference)).ok)}
+            of = {
+                "pass@1": float(run_program(program_of(scorer, text, row.prompt, row.reference)).ok)
+            }
         for name, value in of.items():
             for group in ("all", row.groups["body"]):
                 found.setdefault(group, {}).setdefault(name, []).append(value)
     return {
-        g: {k: round(statistics.mean(v), 3) for k, v in m.items()} | {"n": len(next(iter(m.values())))}
+        g: {k: round(statistics.mean(v), 3) for k, v in m.items()}
+        | {"n": len(next(iter(m.values())))}
         for g, m in found.items()
     }
 
 
-def greedy_outputs(lm: LM, tokenizer: Any, family: str, prompts: int, seed: int) -> list[tuple[list[int], list[int]]]:
+def greedy_outputs(
+    lm: LM, tokenizer: Any, family: str, prompts: int, seed: int
+) -> list[tuple[list[int], list[int]]]:
     """(prompt ids, the model's greedy ids) of held-out prompts."""
     made = []
     for row in mini(family, prompts, seed, None):
@@ -67,7 +72,11 @@ def agreement(lm: LM, skip: SkipSet, outputs: list[tuple[list[int], list[int]]])
     for prompt, out in outputs:
         lm.cache.length = 0
         lm.prefill(prompt)
-        choice = lm.logits(out[:-1], TokenRows.chain(len(prompt), len(out) - 1), skip).argmax(-1).tolist()
+        choice = (
+            lm.logits(out[:-1], TokenRows.chain(len(prompt), len(out) - 1), skip)
+            .argmax(-1)
+            .tolist()
+        )
         same += sum(a == b for a, b in zip(choice, out[1:], strict=True))
         total += len(out) - 1
     return same / total
@@ -87,7 +96,9 @@ def searched(lm: LM, size: int, outputs: list[tuple[list[int], list[int]]]) -> S
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=int, default=300)
     parser.add_argument("--model", default=str(TINY))
     args = parser.parse_args()
@@ -99,13 +110,23 @@ def main() -> None:
     outputs = {f: greedy_outputs(lm, tokenizer, f, 40, 7) for f in ("mini-stories", "mini-summary")}
     dev = [x for f in outputs for x in greedy_outputs(lm, tokenizer, f, 8, 8)]
     sets = {f"random {seed}": fixed_set("random", lm.layers, 0.5, seed) for seed in range(20)}
-    sets |= {kind: fixed_set(kind, lm.layers, 0.5) for kind in ("uniform", "first", "middle", "last")}
+    sets |= {
+        kind: fixed_set(kind, lm.layers, 0.5) for kind in ("uniform", "first", "middle", "last")
+    }
     sets["searched"] = searched(lm, lm.layers, dev)
     for family, out in outputs.items():
         values = {name: agreement(lm, skip, out) for name, skip in sets.items()}
         drawn = [v for k, v in values.items() if k.startswith("random")]
         rest = {k: round(v, 3) for k, v in values.items() if not k.startswith("random")}
-        print(family, "random mean", round(statistics.mean(drawn), 3), "best", round(max(drawn), 3), rest, flush=True)
+        print(
+            family,
+            "random mean",
+            round(statistics.mean(drawn), 3),
+            "best",
+            round(max(drawn), 3),
+            rest,
+            flush=True,
+        )
     print("searched set:", sets["searched"])
 
 

@@ -23,7 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # no threads: this process forks
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = (
+    "1"  # no threads: this process forks
+)
 SAMPLES = 12
 WORDS = [
     "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "dataset=mini-math", "stop@method.stop=adaptive",
@@ -38,14 +40,21 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", folder], capture_output=True)
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", folder], capture_output=True
+        )
         self.mounted = made.returncode == 0
 
     def options(self, text: str) -> bool:
         """Whether the file system could be given other options."""
         if not self.mounted:
             return False
-        return subprocess.run(["mount", "-o", f"remount,{text}", self.folder], capture_output=True).returncode == 0
+        return (
+            subprocess.run(
+                ["mount", "-o", f"remount,{text}", self.folder], capture_output=True
+            ).returncode
+            == 0
+        )
 
     def used(self) -> int:
         found = os.statvfs(self.folder)
@@ -97,7 +106,9 @@ def until(child: int, results: Path, more: int) -> None:
         return sum(p.read_bytes().count(b"\n") for p in results.glob("runs/*/samples.jsonl"))
 
     goal = min(lines() + more, SAMPLES - 1)
-    while lines() < goal and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    while (
+        lines() < goal and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    ):
         time.sleep(0.002)
 
 
@@ -115,7 +126,9 @@ def records(results: Path) -> dict[int, Any]:
     return found
 
 
-def check(results: Path, before: dict[int, Any], whole: dict[int, Any]) -> tuple[dict[int, Any], str | None]:
+def check(
+    results: Path, before: dict[int, Any], whole: dict[int, Any]
+) -> tuple[dict[int, Any], str | None]:
     """The records and the state; asserts that nothing is lost, changed, or told by a table that is not so."""
     from skipbench.report.table import markdown_table
     from skipbench.runs.completions import read_completions
@@ -130,7 +143,9 @@ def check(results: Path, before: dict[int, Any], whole: dict[int, Any]) -> tuple
     for folder in run_folders(results):
         loaded = load_run(folder)
         state = (loaded["status"] or {}).get("state")
-        assert now.keys() <= {c.index for c in read_completions(folder / "completions.jsonl")}, "a text is lost"
+        assert now.keys() <= {c.index for c in read_completions(folder / "completions.jsonl")}, (
+            "a text is lost"
+        )
         assert state != "done" or now.keys() == whole.keys(), "done, but samples are missing"
         if os.access(results, os.W_OK) and loaded["config"]:
             build(results)
@@ -185,7 +200,9 @@ def limit(size: int) -> None:
 
 def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: float) -> str:
     """One run with one fault; returns what it was."""
-    kind = rng.choice(["SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "full", "limit", "read-only", "clock", "tail"])
+    kind = rng.choice(
+        ["SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "full", "limit", "read-only", "clock", "tail"]
+    )
     nothing: Callable[[], None] = lambda: None  # noqa: E731
     if kind in ("SIGKILL", "SIGTERM", "clock"):
         child = start(results, (lambda: set_back(rng)) if kind == "clock" else nothing)
@@ -198,7 +215,9 @@ def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: 
         # statvfs of tmpfs tells whole pages, and so does its size
         disk.options(f"size={disk.used() + 4096 * rng.randrange(0, 16)}")
         code = wait(start(results, nothing))
-        state = next((json.loads(p.read_text())["state"] for p in results.glob("runs/*/status.json")), None)
+        state = next(
+            (json.loads(p.read_text())["state"] for p in results.glob("runs/*/status.json")), None
+        )
         disk.options(f"size={ROOM}")
         assert code == 0 or state != "running", "a full disk left the state running"
     elif kind in ("full", "limit"):
@@ -233,7 +252,11 @@ def load_once() -> None:
 
 
 def main() -> None:
-    faults, seed = (int(a) for a in [*sys.argv[1:], "200", "0"][:2]) if len(sys.argv) < 3 else map(int, sys.argv[1:3])
+    faults, seed = (
+        (int(a) for a in [*sys.argv[1:], "200", "0"][:2])
+        if len(sys.argv) < 3
+        else map(int, sys.argv[1:3])
+    )
     rng = random.Random(seed)
     load_once()
     with tempfile.TemporaryDirectory() as folder:

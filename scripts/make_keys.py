@@ -54,9 +54,15 @@ def page() -> str:
         assert found is not None, text
         owner, kind, default, meaning = found.groups()
         if not key.endswith("_target_"):
-            entry = (KINDS.get(kind, kind.rpartition(".")[2]), _default(key, default), meaning or "")
+            entry = (
+                KINDS.get(kind, kind.rpartition(".")[2]),
+                _default(key, default),
+                meaning or "",
+            )
             rows.setdefault(owner or "", {}).setdefault(key, []).append(entry)
-    return "\n".join([HEAD, *(line for owner, keys in rows.items() for line in _section(owner, keys))])
+    return "\n".join(
+        [HEAD, *(line for owner, keys in rows.items() for line in _section(owner, keys))]
+    )
 
 
 def _default(key: str, default: str | None) -> str:
@@ -74,8 +80,15 @@ def _section(owner: str, keys: dict[str, list[tuple[str, str, str]]]) -> Iterato
     yield "| key | type | default | meaning |"
     yield "|---|---|---|---|"
     for key, entries in keys.items():
-        kinds, defaults, meanings = (dict.fromkeys(filter(None, part)) for part in zip(*entries, strict=True))
-        cells = [f"`{key}`", " or ".join(kinds), " or ".join(defaults) or "must be given", " ".join(meanings)]
+        kinds, defaults, meanings = (
+            dict.fromkeys(filter(None, part)) for part in zip(*entries, strict=True)
+        )
+        cells = [
+            f"`{key}`",
+            " or ".join(kinds),
+            " or ".join(defaults) or "must be given",
+            " ".join(meanings),
+        ]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
 

@@ -47,7 +47,9 @@ def peak(name: str, overrides: list[str], context: int, tokens: int) -> dict[str
     before = _bytes(lm.output_device)
     out = generate(lm, method, prompt, tokens)
     trace = log_of(method)
-    searched = len(trace.get("optimised", trace.get("step", [])))  # programmes of CLaSp and KnapSpec, steps of SWIFT
+    searched = len(
+        trace.get("optimised", trace.get("step", []))
+    )  # programmes of CLaSp and KnapSpec, steps of SWIFT
     found = {"peak": _bytes(lm.output_device), "before": before, "cache": lm.cache.bytes}
     return found | {"rounds": len(out.rounds), "searched": searched}
 
@@ -59,7 +61,9 @@ def _bytes(device: torch.device) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--shape", default="12x768")
     parser.add_argument("--dtype", default="bfloat16")
@@ -67,7 +71,10 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument(
-        "--runs", type=int, default=5, help="5 or more; the peak of a process depends on when memory is given back"
+        "--runs",
+        type=int,
+        default=5,
+        help="5 or more; the peak of a process depends on when memory is given back",
     )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -92,15 +99,27 @@ def main() -> None:
                 raise SystemExit(f"{name}: {done.stderr}")
             found[name].append(json.loads(done.stdout.splitlines()[-1]))
     lines = []
-    print(f"{'method':12}{'peak MiB':>10}{'before MiB':>12}{'cache MiB':>11}{'/ vanilla':>11}{'searched':>10}")
+    print(
+        f"{'method':12}{'peak MiB':>10}{'before MiB':>12}{'cache MiB':>11}{'/ vanilla':>11}{'searched':>10}"
+    )
     for name, turns in found.items():
         middle = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
         ratio = statistics.median(
             ours["peak"] / base["peak"] for ours, base in zip(turns, found["vanilla"], strict=True)
         )
         mib = (middle[key] / 2**20 for key in ("peak", "before", "cache"))
-        print("{:12}{:10.0f}{:12.0f}{:11.0f}{:11.3f}{:10.0f}".format(name, *mib, ratio, middle["searched"]), flush=True)
-        line = {"figure": "peak memory / vanilla", "shape": args.shape, "dtype": args.dtype, "context": args.context}
+        print(
+            "{:12}{:10.0f}{:12.0f}{:11.0f}{:11.3f}{:10.0f}".format(
+                name, *mib, ratio, middle["searched"]
+            ),
+            flush=True,
+        )
+        line = {
+            "figure": "peak memory / vanilla",
+            "shape": args.shape,
+            "dtype": args.dtype,
+            "context": args.context,
+        }
         lines.append(line | {"method": name, "ratio": round(ratio, 3), **middle})
     for line in lines:
         print(json.dumps(line))

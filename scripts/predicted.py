@@ -41,7 +41,11 @@ from skipbench.metrics.formulas import predicted_speedup
 from skipbench.profile.clock import Clock
 from skipbench.skipset import SkipSet
 
-LEFT_OUT = ("fixed", "self-sd-c", "vanilla")  # a set by hand or one that is not stored, and nothing to predict
+LEFT_OUT = (
+    "fixed",
+    "self-sd-c",
+    "vanilla",
+)  # a set by hand or one that is not stored, and nothing to predict
 SINGLES, ROUNDS = 16, 2  # timed in a visit of every kind of round, a prompt and run
 
 
@@ -71,7 +75,10 @@ class Watched:
     """A method whose rounds are written down."""
 
     def __init__(self, method: Method) -> None:
-        self.method, self.needs_hidden_states = method, bool(getattr(method, "needs_hidden_states", False))
+        self.method, self.needs_hidden_states = (
+            method,
+            bool(getattr(method, "needs_hidden_states", False)),
+        )
         self.rounds: Counter[Kind] = Counter()
         self.example: dict[Kind, Example] = {}
 
@@ -93,11 +100,15 @@ class Watched:
             draft.parent is not None,
         )
         self.rounds[kind] += 1
-        self.example.setdefault(kind, Example(skip, drafter.widths if drafter else (), draft.parent))
+        self.example.setdefault(
+            kind, Example(skip, drafter.widths if drafter else (), draft.parent)
+        )
         return draft
 
 
-def round_of(state: State, kind: Kind, example: Example) -> tuple[Callable[[], object], Callable[[], object]]:
+def round_of(
+    state: State, kind: Kind, example: Example
+) -> tuple[Callable[[], object], Callable[[], object]]:
     """Drafting and verifying as in a round of that kind, behind the tokens of `state`: the drafter's and the loop's own code."""
     lm, drafter = state.lm, Drafter(Fixed(max(1, kind.steps)), example.widths)
     drafter.begin()
@@ -115,11 +126,19 @@ def round_of(state: State, kind: Kind, example: Example) -> tuple[Callable[[], o
 class Bench:
     """One model and the prompts of one dataset."""
 
-    def __init__(self, model: str, dataset: str, prompts: int, tokens: int, now: Callable[[], float]) -> None:
-        self.overrides = [f"model={model}", f"dataset={dataset}", f"dataset.max_new_tokens={tokens}"]
+    def __init__(
+        self, model: str, dataset: str, prompts: int, tokens: int, now: Callable[[], float]
+    ) -> None:
+        self.overrides = [
+            f"model={model}",
+            f"dataset={dataset}",
+            f"dataset.max_new_tokens={tokens}",
+        ]
         config = compose(self.overrides)
         self.lm, tokenizer = load_model(config.model, config.engine)
-        self.prompts = [p.ids for p in prepare(self.lm, tokenizer, config.dataset.rows(prompts), config.dataset)]
+        self.prompts = [
+            p.ids for p in prepare(self.lm, tokenizer, config.dataset.rows(prompts), config.dataset)
+        ]
         self.tokens, self.eos, self.now = tokens, eos_ids(self.lm), now
         with tempfile.TemporaryDirectory() as folder:
             self.latency = stored_latency(self.lm, Path(folder) / "latency.json")
@@ -132,7 +151,14 @@ class Bench:
         return method
 
     def decode(self, method: Any, prompt: list[int]) -> Any:
-        return generate(self.lm, method, prompt, self.tokens, self.eos, clock=Clock(self.lm.output_device, self.now))
+        return generate(
+            self.lm,
+            method,
+            prompt,
+            self.tokens,
+            self.eos,
+            clock=Clock(self.lm.output_device, self.now),
+        )
 
     @torch.inference_mode()
     def cost(self, at: int, kind: Kind, example: Example) -> tuple[float, float]:
@@ -143,7 +169,9 @@ class Bench:
         """
         state = State(self.lm, [5] * (at + 1), Sampler(), 10**6, frozenset())
         self.lm.cache.length = at
-        single = round_of(state, Kind(0, (0, 0), 1, None, 0, False, False), Example(None, (), None))[1]
+        single = round_of(
+            state, Kind(0, (0, 0), 1, None, 0, False, False), Example(None, (), None)
+        )[1]
         drafting, verifying = round_of(state, kind, example)
         for turn in range(2 * SINGLES):
             if turn == SINGLES:
@@ -165,10 +193,16 @@ class Bench:
         fresh = self.method(name)
         first = Watched(copy.deepcopy(fresh))
         outs = [self.decode(first, p) for p in self.prompts]
-        at = round(statistics.mean(len(p) + len(o.tokens) / 2 for p, o in zip(self.prompts, outs, strict=True)))
+        at = round(
+            statistics.mean(
+                len(p) + len(o.tokens) / 2 for p, o in zip(self.prompts, outs, strict=True)
+            )
+        )
         drafts = hasattr(fresh, "drafter")
         costs: dict[Kind, list[tuple[float, float]]] = {kind: [] for kind in first.example}
-        seconds: list[list[float]] = []  # of every run: vanilla, the method, its adaptation, drafting and verification
+        seconds: list[
+            list[float]
+        ] = []  # of every run: vanilla, the method, its adaptation, drafting and verification
         same = True
         for _ in range(runs):
             method, total = copy.deepcopy(fresh), [0.0] * 5
@@ -176,7 +210,9 @@ class Bench:
             for prompt in self.prompts:
                 base, ours = self.decode(Vanilla(), prompt), self.decode(watched, prompt)
                 same &= base.tokens == ours.tokens
-                decode = (sum(out.seconds.values()) - out.seconds["prefill"] for out in (base, ours))
+                decode = (
+                    sum(out.seconds.values()) - out.seconds["prefill"] for out in (base, ours)
+                )
                 beside = ours.seconds["adapt"] + (0.0 if drafts else ours.seconds["draft"])
                 phases = (*decode, beside, ours.seconds["draft"], ours.seconds["verify"])
                 total = [t + s for t, s in zip(total, phases, strict=True)]
@@ -184,7 +220,10 @@ class Bench:
                     costs[kind].append(self.cost(at, kind, example))
             assert watched.rounds == first.rounds, "a run that is not repeatable cannot be compared"
             seconds.append(total)
-        middle = {k: (statistics.median(d for d, _ in v), statistics.median(v for _, v in v)) for k, v in costs.items()}
+        middle = {
+            k: (statistics.median(d for d, _ in v), statistics.median(v for _, v in v))
+            for k, v in costs.items()
+        }
         return self.figures(name, outs, first.rounds, middle, seconds, same)
 
     def figures(
@@ -198,11 +237,15 @@ class Bench:
     ) -> dict[str, Any]:
         rounds = [r for out in outs for r in out.rounds]
         steps = sum(n * kind.steps for kind, n in done.items())
-        drafting, verifying = (sum(n * cost[kind][which] for kind, n in done.items()) for which in (0, 1))
+        drafting, verifying = (
+            sum(n * cost[kind][which] for kind, n in done.items()) for which in (0, 1)
+        )
         M, d = sum(r.emitted for r in rounds) / len(rounds), steps / len(rounds)
         c, v = drafting / steps if steps else 0.0, verifying / len(rounds)
         # In the runs, per round, in vanilla's time of a token: a, and to find where a prediction fails, what c d and v came to.
-        a, drafted, verified = (statistics.median(s[phase] / s[0] for s in seconds) * M for phase in (2, 3, 4))
+        a, drafted, verified = (
+            statistics.median(s[phase] / s[0] for s in seconds) * M for phase in (2, 3, 4)
+        )
         measured = statistics.median(s[0] / s[1] for s in seconds)
         predicted = predicted_speedup(M, d, c, v, a)
         found = {"M": M, "d": d, "c": c, "v": v, "a": a}
@@ -212,21 +255,31 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--dataset", default="mini-stories")
-    parser.add_argument("--methods", nargs="+", default=[m for m in choices("method") if m not in LEFT_OUT])
+    parser.add_argument(
+        "--methods", nargs="+", default=[m for m in choices("method") if m not in LEFT_OUT]
+    )
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--runs", type=int, default=5, help="5 or more")
     parser.add_argument(
-        "--cpu-seconds", action="store_true", help="time of the one thread on its core, for a busy machine"
+        "--cpu-seconds",
+        action="store_true",
+        help="time of the one thread on its core, for a busy machine",
     )
     args = parser.parse_args()
     if args.runs < 5:
         parser.error("a median of fewer than 5 runs says little")
     bench = Bench(
-        args.model, args.dataset, args.prompts, args.tokens, time.thread_time if args.cpu_seconds else time.perf_counter
+        args.model,
+        args.dataset,
+        args.prompts,
+        args.tokens,
+        time.thread_time if args.cpu_seconds else time.perf_counter,
     )
     found = []
     for name in args.methods:
@@ -236,7 +289,14 @@ def main() -> None:
         print("".join(f"{value!s:>15}" for value in line.values()), flush=True)
     for line in found:
         print(
-            json.dumps({"figure": "measured / predicted speedup", "model": args.model, "dataset": args.dataset, **line})
+            json.dumps(
+                {
+                    "figure": "measured / predicted speedup",
+                    "model": args.model,
+                    "dataset": args.dataset,
+                    **line,
+                }
+            )
         )
 
 

@@ -36,7 +36,9 @@ DROP_RATE = [
     (0.50, 0.30), (0.10, 0.05), (0.60, 0.60), (0.60, 0.50), (0.40, 0.30), (0.10, 0.00),
 ]  # fmt: skip
 Params = dict[str, Tensor]
-Packed = tuple[list[int], list[float], list[int], list[int]]  # ids, weight, document, position of every token of a row
+Packed = tuple[
+    list[int], list[float], list[int], list[int]
+]  # ids, weight, document, position of every token of a row
 
 
 def family_weights(progress: float) -> dict[str, float]:
@@ -54,7 +56,10 @@ def train_tokenizer(documents: int) -> Tokenizer:
     """Byte-level BPE whose digits stay single tokens, so that arithmetic is done digit by digit."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -68,7 +73,9 @@ def train_tokenizer(documents: int) -> Tokenizer:
     return tokenizer
 
 
-def rows(tokenizer: Tokenizer, start: int, bodies: set[int], progress: list[float]) -> Iterator[tuple[Packed, int]]:
+def rows(
+    tokenizer: Tokenizer, start: int, bodies: set[int], progress: list[float]
+) -> Iterator[tuple[Packed, int]]:
     """Rows of whole documents, `(token ids, prompt length)` flattened to four parallel lists, from document `start`."""
     index = start
     ids: list[int] = []
@@ -85,7 +92,10 @@ def rows(tokenizer: Tokenizer, start: int, bodies: set[int], progress: list[floa
             continue
         if len(ids) + len(prompt) + len(body) > ROW + 1:
             pad = ROW + 1 - len(ids)
-            yield (ids + [PAD] * pad, weight + [0] * pad, doc + [-1] * pad, pos + [0] * pad), index - 1
+            yield (
+                (ids + [PAD] * pad, weight + [0] * pad, doc + [-1] * pad, pos + [0] * pad),
+                index - 1,
+            )
             ids, weight, doc, pos, number = [], [], [], [], 0
         bodies.add(body_hash(example.family, example.body))
         ids += prompt + body
@@ -99,9 +109,15 @@ def initial(generator: torch.Generator) -> Params:
     """Parameters under the names of Hugging Face's Llama."""
 
     def matrix(out_features: int, in_features: int, scale: float = 1.0) -> Tensor:
-        return torch.randn(out_features, in_features, generator=generator) * scale / math.sqrt(in_features)
+        return (
+            torch.randn(out_features, in_features, generator=generator)
+            * scale
+            / math.sqrt(in_features)
+        )
 
-    p: Params = {"model.embed_tokens.weight": torch.randn(VOCAB, HIDDEN, generator=generator) * 0.05}
+    p: Params = {
+        "model.embed_tokens.weight": torch.randn(VOCAB, HIDDEN, generator=generator) * 0.05
+    }
     residual = 1 / math.sqrt(2 * LAYERS)
     for i in range(LAYERS):
         name = f"model.layers.{i}."
@@ -131,7 +147,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attention(
-    x: Tensor, norm: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, cos: Tensor, sin: Tensor, mask: Tensor
+    x: Tensor,
+    norm: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    mask: Tensor,
 ) -> Tensor:
     b, t, _ = x.shape
     h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
@@ -146,29 +170,43 @@ def attention(
 
 def mlp(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
-    return x + F.linear(F.silu(F.linear(h, gate.bfloat16())) * F.linear(h, up.bfloat16()), down.bfloat16()).float()
+    return (
+        x
+        + F.linear(
+            F.silu(F.linear(h, gate.bfloat16())) * F.linear(h, up.bfloat16()), down.bfloat16()
+        ).float()
+    )
 
 
-def head_loss(x: Tensor, norm: Tensor, embedding: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+def head_loss(
+    x: Tensor, norm: Tensor, embedding: Tensor, targets: Tensor, weight: Tensor
+) -> Tensor:
     h = F.rms_norm(x, (HIDDEN,), norm, 1e-5).bfloat16()
     logits = F.linear(h, embedding.bfloat16()).float()
     return (
-        F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none") * weight.flatten()
+        F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+        * weight.flatten()
     ).sum() / weight.sum()
 
 
-def loss_of(p: Params, batch: dict[str, Tensor], dropped: set[int], run: dict[str, Callable[..., Tensor]]) -> Tensor:
+def loss_of(
+    p: Params, batch: dict[str, Tensor], dropped: set[int], run: dict[str, Callable[..., Tensor]]
+) -> Tensor:
     """Weighted cross-entropy of one batch, without the sub-layers in `dropped`."""
     x = F.embedding(batch["ids"], p["model.embed_tokens.weight"])
     for i in range(LAYERS):
         n = f"model.layers.{i}."
         if 2 * i not in dropped:
             a = [p[n + f"self_attn.{w}_proj.weight"] for w in "qkvo"]
-            x = run["attention"](x, p[n + "input_layernorm.weight"], *a, batch["cos"], batch["sin"], batch["mask"])
+            x = run["attention"](
+                x, p[n + "input_layernorm.weight"], *a, batch["cos"], batch["sin"], batch["mask"]
+            )
         if 2 * i + 1 not in dropped:
             m = [p[n + f"mlp.{w}_proj.weight"] for w in ("gate", "up", "down")]
             x = run["mlp"](x, p[n + "post_attention_layernorm.weight"], *m)
-    return run["head"](x, p["model.norm.weight"], p["model.embed_tokens.weight"], batch["targets"], batch["weight"])
+    return run["head"](
+        x, p["model.norm.weight"], p["model.embed_tokens.weight"], batch["targets"], batch["weight"]
+    )
 
 
 def collate(packed: list[Packed]) -> dict[str, Tensor]:
@@ -178,11 +216,22 @@ def collate(packed: list[Packed]) -> dict[str, Tensor]:
     cos, sin = rope(pos[:, :-1])
     within = (doc[:, 1:] == doc[:, :-1]) * weight[:, 1:].float()
     mask = torch.where(mask, 0.0, float("-inf")).bfloat16()
-    mask = torch.where(doc[:, None, :-1, None] < 0, 0.0, mask)  # padding rows attend to anything rather than to nothing
-    return {"ids": ids[:, :-1], "targets": ids[:, 1:], "weight": within, "mask": mask, "cos": cos, "sin": sin}
+    mask = torch.where(
+        doc[:, None, :-1, None] < 0, 0.0, mask
+    )  # padding rows attend to anything rather than to nothing
+    return {
+        "ids": ids[:, :-1],
+        "targets": ids[:, 1:],
+        "weight": within,
+        "mask": mask,
+        "cos": cos,
+        "sin": sin,
+    }
 
 
-def dropped_at(progress: float, start: float, stop: float, rng: random.Random, scale: float) -> set[int]:
+def dropped_at(
+    progress: float, start: float, stop: float, rng: random.Random, scale: float
+) -> set[int]:
     """Sub-layers to leave out of one step: none in three steps of ten, else each at its rate times a random factor."""
     if progress < start or progress >= stop or rng.random() < 0.3:
         return set()
@@ -201,7 +250,9 @@ def train(args: argparse.Namespace) -> None:
     if not path.exists():
         train_tokenizer(20_000).save(str(path))
     tokenizer = Tokenizer.from_file(str(path))
-    p = {k: v.requires_grad_() for k, v in initial(torch.Generator().manual_seed(args.seed)).items()}
+    p = {
+        k: v.requires_grad_() for k, v in initial(torch.Generator().manual_seed(args.seed)).items()
+    }
     matrices = [v for k, v in p.items() if v.ndim == 2 and "embed" not in k]
     rest = [v for k, v in p.items() if v.ndim != 2 or "embed" in k]
     optimizers = [
@@ -215,7 +266,12 @@ def train(args: argparse.Namespace) -> None:
     snapshot = args.work / "snapshot.pt"
     if snapshot.exists():
         saved = torch.load(snapshot, weights_only=False)
-        step, document, bodies, seconds = saved["step"], saved["document"], saved["bodies"], saved["seconds"]
+        step, document, bodies, seconds = (
+            saved["step"],
+            saved["document"],
+            saved["bodies"],
+            saved["seconds"],
+        )
         rng.setstate(saved["rng"])
         for k, v in saved["params"].items():
             p[k].data.copy_(v)
@@ -246,7 +302,8 @@ def train(args: argparse.Namespace) -> None:
         if step % 25 == 0:
             spent = seconds + time.perf_counter() - began
             print(
-                f"step {step} loss {recent[0] / max(1, recent[1]):.4f} documents {document} {spent:.0f} s", flush=True
+                f"step {step} loss {recent[0] / max(1, recent[1]):.4f} documents {document} {spent:.0f} s",
+                flush=True,
             )
             recent = [0.0, 0.0]
         if step % 100 == 0 or step == args.steps:
@@ -270,9 +327,13 @@ def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: se
     """Writes a Hugging Face folder, and the fingerprints of the answer bodies that occurred in training."""
     args.out.mkdir(parents=True, exist_ok=True)
     save_file(
-        {k: v.detach().contiguous() for k, v in p.items()}, args.out / "model.safetensors", metadata={"format": "pt"}
+        {k: v.detach().contiguous() for k, v in p.items()},
+        args.out / "model.safetensors",
+        metadata={"format": "pt"},
     )
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", BOS)]
+    )
     tokenizer.save(str(args.out / "tokenizer.json"))
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
@@ -290,29 +351,49 @@ def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: se
         **special,
     }
     generation = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-    for name, value in (("config", config), ("tokenizer_config", tokenizer_config), ("generation_config", generation)):
+    for name, value in (
+        ("config", config),
+        ("tokenizer_config", tokenizer_config),
+        ("generation_config", generation),
+    ):
         (args.out / f"{name}.json").write_text(json.dumps(value, indent=2) + "\n")
     np.save(args.out / "train_bodies.npy", np.array(sorted(bodies), dtype=np.uint32))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("skipbench/models/tiny"))
     parser.add_argument(
-        "--work", type=Path, default=Path("results/train_tiny"), help="snapshots, for going on after a stop"
+        "--work",
+        type=Path,
+        default=Path("results/train_tiny"),
+        help="snapshots, for going on after a stop",
     )
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=0.02, help="peak learning rate of Muon; AdamW gets 0.15 of it")
     parser.add_argument(
-        "--decay", type=float, default=0.5, help="share of the run in which the learning rate falls to 0"
+        "--lr", type=float, default=0.02, help="peak learning rate of Muon; AdamW gets 0.15 of it"
     )
     parser.add_argument(
-        "--drop-start", type=float, default=0.35, help="share of the run after which sub-layers are dropped"
+        "--decay",
+        type=float,
+        default=0.5,
+        help="share of the run in which the learning rate falls to 0",
     )
     parser.add_argument(
-        "--drop-stop", type=float, default=1.0, help="share of the run after which none is dropped any more"
+        "--drop-start",
+        type=float,
+        default=0.35,
+        help="share of the run after which sub-layers are dropped",
+    )
+    parser.add_argument(
+        "--drop-stop",
+        type=float,
+        default=1.0,
+        help="share of the run after which none is dropped any more",
     )
     parser.add_argument("--drop-scale", type=float, default=1.6, help="largest factor on DROP_RATE")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)

@@ -46,17 +46,25 @@ class SkipSet:
                 continue
             match = _PART.fullmatch(part)
             if match is None:
-                raise SkipbenchError(f"skip set {text!r}: cannot read {part!r}; write it like 'attn:1,3-5;mlp:2,4'")
+                raise SkipbenchError(
+                    f"skip set {text!r}: cannot read {part!r}; write it like 'attn:1,3-5;mlp:2,4'"
+                )
             kind = 0 if match[1] == "attn" else 1
             for item in match[2].split(","):
                 first, _, last = item.partition("-")
                 if last and int(last) < int(first):
-                    raise SkipbenchError(f"skip set {text!r}: cannot read {item!r}; a range goes from low to high")
+                    raise SkipbenchError(
+                        f"skip set {text!r}: cannot read {item!r}; a range goes from low to high"
+                    )
                 skipped |= {2 * i + kind for i in range(int(first), int(last or first) + 1)}
         return cls(layers, frozenset(skipped))
 
     def __str__(self) -> str:
-        parts = [f"{n}:{','.join(map(str, of))}" for n, of in (("attn", self.attention), ("mlp", self.mlp)) if of]
+        parts = [
+            f"{n}:{','.join(map(str, of))}"
+            for n, of in (("attn", self.attention), ("mlp", self.mlp))
+            if of
+        ]
         return ";".join(parts)
 
     @property
@@ -98,7 +106,9 @@ def fixed_set(kind: str, layers: int, ratio: float, seed: int = 0) -> SkipSet:
         case "uniform":
             inner = max(layers - 2, 1)
             count = min(count, inner)
-            chosen = {1 + int((i + 0.5) * inner / count) for i in range(count)} if layers > 2 else {1}
+            chosen = (
+                {1 + int((i + 0.5) * inner / count) for i in range(count)} if layers > 2 else {1}
+            )
         case "first":
             chosen = set(range(count))
         case "middle":
@@ -106,7 +116,9 @@ def fixed_set(kind: str, layers: int, ratio: float, seed: int = 0) -> SkipSet:
         case "last":
             chosen = set(range(layers - count, layers))
         case _:
-            raise SkipbenchError(f"unknown fixed set {kind=}; known: uniform, first, middle, last, random")
+            raise SkipbenchError(
+                f"unknown fixed set {kind=}; known: uniform, first, middle, last, random"
+            )
     return SkipSet.of(layers, [s for i in chosen for s in (2 * i, 2 * i + 1)])
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy: workers share the cores
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = (
+    "1"  # before numpy: workers share the cores
+)
 
 import pytest
 import torch
@@ -29,7 +31,9 @@ from skipbench.scoring.sandbox import isolation
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 LAYERS = 4
-if "SKIPBENCH_CONFIG_DIR" in os.environ:  # methods outside of the tree: the contract holds for them, too
+if (
+    "SKIPBENCH_CONFIG_DIR" in os.environ
+):  # methods outside of the tree: the contract holds for them, too
     use_config_dir(Path(os.environ["SKIPBENCH_CONFIG_DIR"]))
 METHODS = choices("method")
 ENGINES = ("reference", "fused")
@@ -42,9 +46,21 @@ def random_model(family: str, vocab: int = 61) -> Any:
     """A random model of `family` in float32 with grouped-query attention; Mistral's window is shorter than the texts."""
     import transformers
 
-    config_class = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}[family]
-    sizes = {"vocab_size": vocab, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": LAYERS}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
+    config_class = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}[
+        family
+    ]
+    sizes = {
+        "vocab_size": vocab,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": LAYERS,
+    }
+    heads = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 128,
+    }
     more: dict[str, Any] = {"sliding_window": 7} if family == "mistral" else {}
     special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config = getattr(transformers, f"{config_class}Config")(**sizes, **heads, **more, **special)

@@ -71,7 +71,11 @@ def check_draft_logits(lm: LM, skip: SkipSet) -> None:
     lm.model(torch.tensor([PROMPT]), past_key_values=cache)
 
     def silence(module: Any, args: Any, output: Any) -> Any:
-        return (torch.zeros_like(output[0]), *output[1:]) if isinstance(output, tuple) else torch.zeros_like(output)
+        return (
+            (torch.zeros_like(output[0]), *output[1:])
+            if isinstance(output, tuple)
+            else torch.zeros_like(output)
+        )
 
     layers = lm.model.model.layers
     silenced = [layers[i].self_attn for i in skip.attention] + [layers[i].mlp for i in skip.mlp]
@@ -128,7 +132,9 @@ def _exact(model: Any, temperature: float, top_p: float) -> dict[tuple[int, ...]
     for _ in range(3):
         longer: dict[tuple[int, ...], float] = {}
         for prefix, mass in exact.items():
-            logits = model(torch.tensor([PROMPT[:3] + list(prefix)]), use_cache=False).logits[0, -1:]
+            logits = model(torch.tensor([PROMPT[:3] + list(prefix)]), use_cache=False).logits[
+                0, -1:
+            ]
             for token, p in enumerate(sampler.probs(logits)[0].tolist()):
                 if p > 0:
                     longer[(*prefix, token)] = mass * p
@@ -137,11 +143,17 @@ def _exact(model: Any, temperature: float, top_p: float) -> dict[tuple[int, ...]
 
 
 @torch.inference_mode()
-def check_sampling(lm: LM, method: Method, runs: int = 1500, temperature: float = 0.8, top_p: float = 0.95) -> None:
+def check_sampling(
+    lm: LM, method: Method, runs: int = 1500, temperature: float = 0.8, top_p: float = 0.95
+) -> None:
     """Three sampled tokens are distributed as the model says: chi-square of the last two against the exact joint."""
     exact = _exact(lm.model, temperature, top_p)
     found = Counter(
-        tuple(generate(lm, method, PROMPT[:3], 3, sampler=Sampler(temperature, top_p, seed=seed)).tokens)
+        tuple(
+            generate(
+                lm, method, PROMPT[:3], 3, sampler=Sampler(temperature, top_p, seed=seed)
+            ).tokens
+        )
         for seed in range(runs)
     )
     assert set(found) <= set(exact), "a token outside the support was emitted"
@@ -149,7 +161,10 @@ def check_sampling(lm: LM, method: Method, runs: int = 1500, temperature: float 
     observed = [found[k] for k in common] + [runs - sum(found[k] for k in common)]
     expected = [exact[k] * runs for k in common] + [runs * (1 - sum(exact[k] for k in common))]
     if expected[-1] < 5:
-        observed, expected = [*observed[:-2], sum(observed[-2:])], [*expected[:-2], sum(expected[-2:])]
+        observed, expected = (
+            [*observed[:-2], sum(observed[-2:])],
+            [*expected[:-2], sum(expected[-2:])],
+        )
     assert len(common) > 5, "too peaked, or too flat for so few runs"
     assert stats.chisquare(observed, expected, sum_check=False).pvalue > 1e-4
 

@@ -14,7 +14,12 @@ from skipbench.skipset import SkipSet
 NEEDS_RECORDS = pytest.mark.skipif(
     not SHARED.is_dir(), reason="the folder of recorded values is not beside this checkout"
 )
-MODELS = ("stories260K", "babyllama-361", "babyllama-361-deep12-noop", "babyllama-361-deep12-jitter")
+MODELS = (
+    "stories260K",
+    "babyllama-361",
+    "babyllama-361-deep12-noop",
+    "babyllama-361-deep12-jitter",
+)
 
 
 @functools.cache

@@ -52,5 +52,9 @@ def test_imports_go_one_way() -> None:
 
 
 def test_every_room_is_listed() -> None:
-    rooms = {p.name.removesuffix(".py") for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    rooms = {
+        p.name.removesuffix(".py")
+        for p in PACKAGE.iterdir()
+        if p.suffix == ".py" or (p / "__init__.py").exists()
+    }
     assert rooms - {"__init__"} == set(ROOMS)

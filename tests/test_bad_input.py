@@ -31,7 +31,9 @@ TINY = PACKAGE / "models" / "tiny"
 
 
 def cell(*overrides: str, results: Path) -> None:
-    run_cell(compose(["method=uniform", "limit=1", "engine.warmup=0", f"results={results}", *overrides]))
+    run_cell(
+        compose(["method=uniform", "limit=1", "engine.warmup=0", f"results={results}", *overrides])
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,11 @@ def test_missing_and_misshapen_weights(broken: Path) -> None:
     save_file(weights, path, metadata={"format": "pt"})
     with pytest.raises(SkipbenchError, match=r"layers\.3\.mlp\.up_proj"):
         load(str(broken))
-    save_file(weights | {"model.layers.3.mlp.up_proj.weight": lost[:7].clone()}, path, metadata={"format": "pt"})
+    save_file(
+        weights | {"model.layers.3.mlp.up_proj.weight": lost[:7].clone()},
+        path,
+        metadata={"format": "pt"},
+    )
     with pytest.raises(SkipbenchError, match=r"layers\.3\.mlp\.up_proj|mismatch"):
         load(str(broken))
 
@@ -185,7 +191,10 @@ def test_a_truncated_checkpoint(broken: Path) -> None:
     ("change", "says"),
     [
         ({"model_type": "gpt2"}, "known: llama, mistral, qwen2, qwen3"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+            "dynamic",
+        ),
         ({"hidden_act": "gelu"}, "engine=reference"),
     ],
 )
@@ -241,7 +250,9 @@ def test_long_prompts_are_refused_or_cut() -> None:
         encode([Row("empty", "", {}, {})], Letters(), lm, 20, "left")
 
 
-def test_nan_stops_the_sample_and_keeps_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_stops_the_sample_and_keeps_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lm = random_lm("llama", "fused")
     rows = [Row(str(i), text, {}, {}) for i, text in enumerate(("abc", "poison", "xyz"))]
     prompts = encode(rows, Letters(), lm, 8, "refuse")
@@ -254,7 +265,13 @@ def test_nan_stops_the_sample_and_keeps_the_rest(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(lm, "embed", poisoned)
     store = RunStore(tmp_path / "run", {}, provenance({}))
     samples = bench_cell.run_cell(
-        lm, Letters(), make_method("uniform"), prompts, Settings(8, frozenset(), warmup=0), store, lambda _: None
+        lm,
+        Letters(),
+        make_method("uniform"),
+        prompts,
+        Settings(8, frozenset(), warmup=0),
+        store,
+        lambda _: None,
     )
     assert [s.lossless for s in samples] == ["identical", "failed", "identical"]
     assert "not finite" in str(samples[1].vanilla.error)

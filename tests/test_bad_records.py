@@ -48,14 +48,23 @@ FILES = ("config.yaml", *JSON_FILES, "samples.jsonl", "completions.jsonl")
 
 
 def make_run(
-    results: Path, seed: int = 0, provenance: dict[str, Any] | None = None, samples: int = 2, scorer: str = "none"
+    results: Path,
+    seed: int = 0,
+    provenance: dict[str, Any] | None = None,
+    samples: int = 2,
+    scorer: str = "none",
 ) -> Path:
     config = CONFIG | {"seed": seed, "dataset": CONFIG["dataset"] | {"scorer": scorer}}
     folder = results / "runs" / f"tiny_fixed_mini-code_{config_hash(config)}"
-    store = RunStore(folder, config, provenance or {"commit": "0123abc", "device": "cpu", "versions": {"torch": "2"}})
+    store = RunStore(
+        folder,
+        config,
+        provenance or {"commit": "0123abc", "device": "cpu", "versions": {"torch": "2"}},
+    )
     for index in range(samples):
         store.append(
-            dataclasses.replace(sample(index), skip="attn:1"), Completion(index, f"s{index}", "p", {}, "a", "b")
+            dataclasses.replace(sample(index), skip="attn:1"),
+            Completion(index, f"s{index}", "p", {}, "a", "b"),
         )
     store.write_metrics(METRICS | {"samples": samples})
     store.status("done")
@@ -163,7 +172,11 @@ def test_bad_settings_are_refused_and_not_executed(
     (folder / "config.yaml").write_bytes(bad.encode("latin-1"))
     told = refused_by(folder)
     assert {"load_run", "figure", "page", "merge", "index", "score"} <= told.keys()
-    assert all("config.yaml" in text and "\x1b" not in text for name, text in told.items() if name != "store"), told
+    assert all(
+        "config.yaml" in text and "\x1b" not in text
+        for name, text in told.items()
+        if name != "store"
+    ), told
     assert not list(tmp_path.glob("**/executed"))
 
 
@@ -175,7 +188,9 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
         (folder / name).symlink_to(outside / name)
         told = refused_by(folder)
         assert any(name in text for text in told.values()), name
-        wanted = {"samples.jsonl": "samples", "completions.jsonl": "completions"}.get(name, "load_run")
+        wanted = {"samples.jsonl": "samples", "completions.jsonl": "completions"}.get(
+            name, "load_run"
+        )
         assert "symbolic link" in told[wanted]
         (folder / name).unlink()
         shutil.copy(outside / name, folder / name)
@@ -183,7 +198,9 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     shutil.rmtree(folder)
     folder.symlink_to(outside)
     told = refused_by(folder)
-    assert told.keys() == readers(folder).keys() and all("symbolic link" in text for text in told.values()), told
+    assert told.keys() == readers(folder).keys() and all(
+        "symbolic link" in text for text in told.values()
+    ), told
     folder.unlink()
     (tmp_path / "others").mkdir()
     folder.parent.rmdir()
@@ -220,7 +237,9 @@ def test_a_pipe_is_no_record_and_nobody_waits_for_it(folder: Path) -> None:
         load_run(folder)
 
 
-@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "a\x07", b"\xff\xfe".decode(errors="surrogateescape")])
+@pytest.mark.parametrize(
+    "name", ["a\nb", "\x1b[2J", "a\x07", b"\xff\xfe".decode(errors="surrogateescape")]
+)
 def test_names_with_control_characters_are_refused(name: str, folder: Path) -> None:
     odd = folder.with_name(name)
     folder.rename(odd)
@@ -245,7 +264,9 @@ def mutated(value: Any, rng: random.Random) -> Any:
         kind = rng.randrange(6)
         if kind == 0:
             return rest
-        return rest | {key + "x": value[key]} if kind == 1 else value | {key: mutated(value[key], rng)}
+        return (
+            rest | {key + "x": value[key]} if kind == 1 else value | {key: mutated(value[key], rng)}
+        )
     if isinstance(value, list) and value and rng.random() < 0.7:
         at = rng.randrange(len(value))
         return [*value[:at], mutated(value[at], rng), *value[at + rng.randrange(2) :]]
@@ -255,7 +276,15 @@ def mutated(value: Any, rng: random.Random) -> Any:
 def damaged(text: bytes, rng: random.Random) -> bytes:
     """`text` with some bytes changed, cut out or doubled."""
     at, size = rng.randrange(len(text)), rng.randrange(1, 30)
-    with_it = [rng.randbytes(size), b"", text[at : at + size] * 2, b"1e999", b"\xff", b'"', b"[" * 3000]
+    with_it = [
+        rng.randbytes(size),
+        b"",
+        text[at : at + size] * 2,
+        b"1e999",
+        b"\xff",
+        b'"',
+        b"[" * 3000,
+    ]
     return text[:at] + rng.choice(with_it) + text[at + rng.randrange(size) :]
 
 
@@ -264,7 +293,11 @@ def fuzzed(name: str, data: bytes, rng: random.Random) -> bytes:
         return damaged(data, rng)
     lines = data.split(b"\n")
     at = rng.randrange(max(1, len(lines) - 1)) if name.endswith(".jsonl") else 0
-    raw = yaml.safe_load(data) if name == "config.yaml" else json.loads(lines[at] if name.endswith("l") else data)
+    raw = (
+        yaml.safe_load(data)
+        if name == "config.yaml"
+        else json.loads(lines[at] if name.endswith("l") else data)
+    )
     try:
         new = json.dumps(mutated(raw, rng)).encode()
     except ValueError:  # a number of more digits than Python writes
@@ -284,12 +317,16 @@ def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Pat
         refused += bool(told)
         if name == "samples.jsonl":
             assert ("samples" in told) == ("index" in told) == ("merge" in told), (data, told)
-            assert all("samples.jsonl, line" in told[k] for k in ("samples", "index") if k in told), (data, told)
+            assert all(
+                "samples.jsonl, line" in told[k] for k in ("samples", "index") if k in told
+            ), (data, told)
             if "samples" not in told:
                 found = read_samples(folder / name)
                 assert all(type(t) is int for s in found for t in s.vanilla.tokens), data
         elif name == "completions.jsonl":
-            assert "completions.jsonl, line" in told.get("completions", "completions.jsonl, line"), told
+            assert "completions.jsonl, line" in told.get(
+                "completions", "completions.jsonl, line"
+            ), told
         elif "load_run" in told:
             assert name in told["load_run"] and name in told["index"], (data, told)
         (folder / name).write_bytes(whole)
@@ -322,7 +359,12 @@ def test_commands_refuse_too(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(SkipbenchError, match=r"metrics\.json"):
             call()
     bad = tmp_path / "swift-table2.json"
-    for text in ("{", "[]", '{"experiment": "swift-table2", "scale": "paper", "runs": "x"}', '{"experiment": [1]}'):
+    for text in (
+        "{",
+        "[]",
+        '{"experiment": "swift-table2", "scale": "paper", "runs": "x"}',
+        '{"experiment": [1]}',
+    ):
         bad.write_text(text)
         with pytest.raises(SkipbenchError, match=r"swift-table2\.json"):
             table.run([str(bad)])
@@ -358,14 +400,18 @@ def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
     before = {name: (folder / name).read_bytes() for name in FILES}
     told = refused_by(folder)
     assert {"samples", "figure", "page", "score", "merge", "index"} <= told.keys(), told
-    assert all("samples.jsonl, line" in text for name, text in told.items() if name not in ("completions", "store")), (
-        told
-    )
+    assert all(
+        "samples.jsonl, line" in text
+        for name, text in told.items()
+        if name not in ("completions", "store")
+    ), told
     assert {name: (folder / name).read_bytes() for name in FILES} == before
     shutil.rmtree(tmp_path / "target", ignore_errors=True)
     (folder / "status.json").write_text('{"state": "interrupted"}')
     (folder / "metrics.json").unlink()
-    store = RunStore(folder, load_run(folder)["config"], {})  # begun, but not done: what was torn is cut off
+    store = RunStore(
+        folder, load_run(folder)["config"], {}
+    )  # begun, but not done: what was torn is cut off
     assert [s.index for s in store.samples()] == list(range(8 if kind == "a line too many" else 7))
     store.close()
 
@@ -376,11 +422,23 @@ def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> No
     (folder / "samples.jsonl").write_bytes(lines[: lines.find(b"\n") + 1])
     told = refused_by(folder)
     assert {"samples", "page", "merge", "index"} <= told.keys()
-    assert all("samples.jsonl, line 2: 1 whole lines" in text for name, text in told.items() if name != "figure"), told
+    assert all(
+        "samples.jsonl, line 2: 1 whole lines" in text
+        for name, text in told.items()
+        if name != "figure"
+    ), told
 
 
-def test_the_commands_of_a_damaged_cell_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["limit=2", "dataset.max_new_tokens=8", "engine.warmup=0", "method=uniform", "dataset=mini-math"]
+def test_the_commands_of_a_damaged_cell_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "limit=2",
+        "dataset.max_new_tokens=8",
+        "engine.warmup=0",
+        "method=uniform",
+        "dataset=mini-math",
+    ]
     command = ["tiny", *words, f"results={tmp_path}"]
     table.run(command)
     (path,) = tmp_path.glob("runs/*/samples.jsonl")
@@ -397,16 +455,31 @@ def test_the_commands_of_a_damaged_cell_refuse(tmp_path: Path, capsys: pytest.Ca
 
 def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
     odd = Completion(
-        0, "é\u2028", "\x1b\x00", {"a": [1]}, "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"), ""
+        0,
+        "é\u2028",
+        "\x1b\x00",
+        {"a": [1]},
+        "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"),
+        "",
     )
     (tmp_path / "completions.jsonl").write_text(dump_completion(odd) + "\n")
     assert read_completions(tmp_path / "completions.jsonl") == [odd]
 
 
-def test_no_text_of_a_summary_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = {"model": "\x1b[2J", "method": "\x9b2J", "dataset": "\u202ed", "keys": {}, "metrics": None}
+def test_no_text_of_a_summary_steers_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = {
+        "model": "\x1b[2J",
+        "method": "\x9b2J",
+        "dataset": "\u202ed",
+        "keys": {},
+        "metrics": None,
+    }
     run |= {"stands_for": None, "reason": "\x1b]0;mine\x07", "provenance": {}}
-    (tmp_path / "methods.json").write_text(json.dumps({"experiment": "methods", "scale": "embedded", "runs": [run]}))
+    (tmp_path / "methods.json").write_text(
+        json.dumps({"experiment": "methods", "scale": "embedded", "runs": [run]})
+    )
     table.run([str(tmp_path / "methods.json")])
     told = capsys.readouterr().out
     assert r"\x1b[2J" in told and r"\x9b2J" in told and r"\u202ed" in told

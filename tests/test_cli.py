@@ -37,7 +37,9 @@ def test_help_lists_choices_and_commands(skipbench: Command) -> None:
     for word in ("table swift-table2", "self-sd", "reference", "model.dtype", "--config-dir"):
         assert word in text
     assert "_hub" not in text and "_target_" not in text
-    known = skipbench("nothing").stderr.partition("Commands: ")[2].partition(".")[0].strip().split(", ")
+    known = (
+        skipbench("nothing").stderr.partition("Commands: ")[2].partition(".")[0].strip().split(", ")
+    )
     assert {"table", "cell"} < set(known)
     for name in set(known) - {"cell"}:  # what submit's jobs call
         assert re.search(rf"^  {name} ", text, re.M), f"--help says nothing of {name}"
@@ -45,21 +47,33 @@ def test_help_lists_choices_and_commands(skipbench: Command) -> None:
 
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     script = f"{sys.executable} -m skipbench --help | head -2"
-    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("skipbench:") and not done.stderr
 
 
 def test_a_sweep_writes_one_folder_a_cell(skipbench: Command, tmp_path: Path) -> None:
     small = ("limit=2", "dataset.max_new_tokens=12", "engine.warmup=0")
-    done = skipbench("-m", "method=uniform,middle", "dataset=mini-math,mini-code", *small, f"results={tmp_path}")
+    done = skipbench(
+        "-m", "method=uniform,middle", "dataset=mini-math,mini-code", *small, f"results={tmp_path}"
+    )
     assert done.returncode == 0, done.stderr
     found = metrics(tmp_path)
     assert len(found) == 4
     assert all(m["lossless"]["identical"] == 2 for m in found)
 
 
-def test_a_table_is_written_and_rendered_again_without_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0", f"results={tmp_path}", "method=uniform"]
+def test_a_table_is_written_and_rendered_again_without_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [
+        "limit=1",
+        "dataset.max_new_tokens=8",
+        "engine.warmup=0",
+        f"results={tmp_path}",
+        "method=uniform",
+    ]
     dispatch(["table", "tiny", *small])
     table = (tmp_path / "tables" / "tiny.md").read_text()
     assert "mini-summary" in table and "not replications" in table
@@ -90,7 +104,13 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
 def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dispatch(["doctor", f"results={tmp_path}"])
     dispatch(
-        ["profile", "profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=3", f"results={tmp_path}"]
+        [
+            "profile",
+            "profile.contexts=[16,32,5000]",
+            "profile.rows=[1,3]",
+            "profile.repeats=3",
+            f"results={tmp_path}",
+        ]
     )
     said = capsys.readouterr()
     assert "embedded model: 12 layers" in said.out
@@ -113,21 +133,39 @@ def test_sampling_and_low_precision_run(engine: str, tmp_path: Path) -> None:
     assert sorted(k["sampled"] for k in kinds) == [0, 2]
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout")
+@pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout"
+)
 def test_a_real_checkpoint_on_real_text(skipbench: Command, tmp_path: Path) -> None:
     path = f"model.path={SHARED}/models/stories260K"
     data = ("dataset=tinystories", f"dataset.path={SHARED}/data/tinystories.jsonl")
-    done = skipbench(path, *data, "method=uniform", "limit=4", "dataset.max_new_tokens=32", f"results={tmp_path}")
+    done = skipbench(
+        path, *data, "method=uniform", "limit=4", "dataset.max_new_tokens=32", f"results={tmp_path}"
+    )
     assert done.returncode == 0, done.stderr
     assert "model stories260K" in done.stdout and "4/4" in done.stdout
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout")
+@pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout"
+)
 def test_wrong_answers_are_a_result(skipbench: Command, tmp_path: Path) -> None:
     """A model that cannot count at all, on GSM8K: it scores 0, all samples are identical, and the exit status is 0."""
-    data = ["dataset=gsm8k", "dataset.prompt=self-sd", f"dataset.path={SHARED}/data/gsm8k_test.jsonl", "limit=3"]
-    small = ["dataset.max_new_tokens=24", "dataset.truncate=left", "engine.warmup=0", f"results={tmp_path}"]
-    done = skipbench("model=path", f"model.path={SHARED}/models/stories260K", *data, *small, "method=clasp")
+    data = [
+        "dataset=gsm8k",
+        "dataset.prompt=self-sd",
+        f"dataset.path={SHARED}/data/gsm8k_test.jsonl",
+        "limit=3",
+    ]
+    small = [
+        "dataset.max_new_tokens=24",
+        "dataset.truncate=left",
+        "engine.warmup=0",
+        f"results={tmp_path}",
+    ]
+    done = skipbench(
+        "model=path", f"model.path={SHARED}/models/stories260K", *data, *small, "method=clasp"
+    )
     assert done.returncode == 0, done.stderr
     (found,) = metrics(tmp_path)
     assert found["lossless"]["identical"] == 3 and found["score_equal"] is True
@@ -136,7 +174,10 @@ def test_wrong_answers_are_a_result(skipbench: Command, tmp_path: Path) -> None:
 
 def test_settings_of_a_model_apply_behind_the_command_line() -> None:
     tree = [10, 5, 3, 1]
-    here, elsewhere = compose(["method=swift"]), compose(["method=swift", "model=path", "model.path=x"])
+    here, elsewhere = (
+        compose(["method=swift"]),
+        compose(["method=swift", "model=path", "model.path=x"]),
+    )
     assert here.method.node["tree"] == here.model.settings["swift"]["tree"] != tree
     assert elsewhere.method.node["tree"] == tree
     assert compose(["method=swift", f"method.tree={tree}"]).method.node["tree"] == tree

@@ -15,7 +15,13 @@ from skipbench.lm.families import FAMILIES
 from skipbench.skipset import SkipSet
 
 MODELS = [m for m in choices("model") if m != "path"]
-METHODS = ("swift", "clasp", "knapspec", "self-sd", "layerskip")  # those whose files read a model's settings
+METHODS = (
+    "swift",
+    "clasp",
+    "knapspec",
+    "self-sd",
+    "layerskip",
+)  # those whose files read a model's settings
 
 
 def made(model: str, method: str) -> dict[str, Any]:
@@ -59,7 +65,9 @@ def test_ids_and_revisions_stand_in_one_place() -> None:
     assert not [m.path for m in models.values() if m.path in sources]
     files = [p.read_text() for p in (ROOT / "conf" / "model").glob("*.yaml")]
     shapes = [line for text in files for line in re.findall(r"^architecture: \{.*", text, re.M)]
-    assert len({re.sub(r"\s", "", s) for s in shapes}) >= len(shapes) - 2  # Llama 3 and 3.1 differ in context only
+    assert (
+        len({re.sub(r"\s", "", s) for s in shapes}) >= len(shapes) - 2
+    )  # Llama 3 and 3.1 differ in context only
 
 
 @pytest.mark.parametrize(
@@ -80,13 +88,29 @@ def test_ids_and_revisions_stand_in_one_place() -> None:
         (["model=llama3.1-70b", "method=knapspec"], "interval", 128),
         (["model=layerskip-llama2-7b", "method=layerskip"], "exit_layer", 8),
         (["model=layerskip-llama2-13b", "method=layerskip"], "stop.max_steps", 4),
-        (["model=llama2-13b", "method=self-sd", "dataset.name=cnndm"], "stop.target", 0.90),  # Self-SD Table 7
+        (
+            ["model=llama2-13b", "method=self-sd", "dataset.name=cnndm"],
+            "stop.target",
+            0.90,
+        ),  # Self-SD Table 7
         (["model=llama2-13b-chat", "method=self-sd", "dataset.name=xsum"], "stop.target", 0.70),
         (["model=llama2-13b-chat", "method=self-sd", "dataset.name=mt-bench"], "stop.target", 0.85),
         (["model=llama2-70b", "method=self-sd", "dataset.name=cnndm"], "stop.target", 0.85),
-        (["model=codellama-13b-instruct", "method=self-sd", "dataset.name=gsm8k"], "stop.target", 0.80),
-        (["model=llama3-8b", "method=self-sd", "dataset.name=cnndm"], "stop.target", 0.9),  # not in the table
-        (["model=llama2-13b", "method=self-sd", "dataset.name=cnndm", "method.stop.target=0.6"], "stop.target", 0.6),
+        (
+            ["model=codellama-13b-instruct", "method=self-sd", "dataset.name=gsm8k"],
+            "stop.target",
+            0.80,
+        ),
+        (
+            ["model=llama3-8b", "method=self-sd", "dataset.name=cnndm"],
+            "stop.target",
+            0.9,
+        ),  # not in the table
+        (
+            ["model=llama2-13b", "method=self-sd", "dataset.name=cnndm", "method.stop.target=0.6"],
+            "stop.target",
+            0.6,
+        ),
         (["model=llama3-70b", "method=clasp", "method.ratio=0.3"], "ratio", 0.3),
     ],
 )
@@ -120,10 +144,16 @@ def test_what_does_not_compose(overrides: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("node", "says"),
     [
-        ({"_target_": "broken_part.rule"}, "'broken_part.rule': OSError: no room for this library$"),
+        (
+            {"_target_": "broken_part.rule"},
+            "'broken_part.rule': OSError: no room for this library$",
+        ),
         ({"_target_": "no_such_part.rule"}, "No module named 'no_such_part'$"),
         ({"_target_": "json.dumps"}, "json.dumps.*missing 1 required"),
-        ({"_target_": "skipbench.decode.stopping.Fixed", "max_steps": 0}, "^stop rule: max_steps=0"),
+        (
+            {"_target_": "skipbench.decode.stopping.Fixed", "max_steps": 0},
+            "^stop rule: max_steps=0",
+        ),
     ],
 )
 def test_a_part_of_ones_own_that_cannot_be_made_says_why(
@@ -133,4 +163,6 @@ def test_a_part_of_ones_own_that_cannot_be_made_says_why(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SkipbenchError) as refused:
         instantiate(node)
-    assert re.search(says, str(refused.value), re.S) and "HYDRA_FULL_ERROR" not in str(refused.value)
+    assert re.search(says, str(refused.value), re.S) and "HYDRA_FULL_ERROR" not in str(
+        refused.value
+    )

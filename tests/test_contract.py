@@ -4,7 +4,15 @@ import json
 
 import contract
 import pytest
-from conftest import EVERY_ENGINE, FAMILIES, LAYERS, METHODS, composed_method, make_method, random_lm
+from conftest import (
+    EVERY_ENGINE,
+    FAMILIES,
+    LAYERS,
+    METHODS,
+    composed_method,
+    make_method,
+    random_lm,
+)
 
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method, load_state_dict, log_of, skip_text, state_dict
@@ -79,7 +87,9 @@ def test_every_switch(name: str, switch: str) -> None:
     method = method_of(name, switch)
     for first in range(3):
         contract.check_greedy(lm, method, [first, *contract.PROMPT], length=32)
-    contract.check_sampling(random_lm("llama", "fused", vocab=7), method_of(name, switch), runs=250, temperature=0.3)
+    contract.check_sampling(
+        random_lm("llama", "fused", vocab=7), method_of(name, switch), runs=250, temperature=0.3
+    )
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
@@ -111,12 +121,16 @@ def test_tree_logits(family: str, engine: str) -> None:
 
 @pytest.mark.parametrize(("name", "variant"), [c for c in CASES if c[1] in ("default", "tree")])
 def test_sampling(name: str, variant: str) -> None:
-    contract.check_sampling(random_lm("llama", "fused", vocab=7), method_of(name, variant), runs=500)
+    contract.check_sampling(
+        random_lm("llama", "fused", vocab=7), method_of(name, variant), runs=500
+    )
 
 
 @pytest.mark.parametrize("tree", [False, True])
 def test_sampling_of_guesses(tree: bool) -> None:
-    contract.check_sampling(random_lm("llama", "reference", vocab=7), contract.Guesser(7, tree), runs=1500)
+    contract.check_sampling(
+        random_lm("llama", "reference", vocab=7), contract.Guesser(7, tree), runs=1500
+    )
 
 
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
@@ -133,7 +147,11 @@ def test_the_random_models_accept_some_and_not_all() -> None:
     from skipbench.methods.fixed import FixedSet
 
     method = FixedSet("x", fixed_set("uniform", LAYERS, 0.3), Drafter(Fixed(5)))
-    rounds = [r for start in range(8) for r in generate(random_lm("llama", "fused"), method, [start, 2, 3], 24).rounds]
+    rounds = [
+        r
+        for start in range(8)
+        for r in generate(random_lm("llama", "fused"), method, [start, 2, 3], 24).rounds
+    ]
     accepted, steps = sum(r.accepted for r in rounds), sum(r.steps for r in rounds)
     assert 0.02 < accepted / steps < 0.98
 

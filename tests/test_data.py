@@ -22,7 +22,9 @@ SAMPLES = Path(__file__).parents[1] / ".." / "shared" / "data"
 
 
 def write(path: Path, *lines: str | bytes) -> Path:
-    path.write_bytes(b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines))
+    path.write_bytes(
+        b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines)
+    )
     return path
 
 
@@ -37,7 +39,9 @@ def make_rows(count: int) -> list[Row]:
 
 
 def test_jsonl_gives_the_wanted_columns_in_file_order(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"text": "one", "n": 1}', '{"n": 2, "text": "zwölf"}', "", " ")
+    path = write(
+        tmp_path / "a.jsonl", '{"text": "one", "n": 1}', '{"n": 2, "text": "zwölf"}', "", " "
+    )
     assert read_file(path, ["text"]) == [{"text": "one"}, {"text": "zwölf"}]
     assert read_file(path, {"n": int}) == [{"n": 1}, {"n": 2}]
 
@@ -63,7 +67,9 @@ def test_parquet_gives_the_same_as_jsonl(tmp_path: Path) -> None:
         ('{"text": 3}', "column 'text' is of type int, but must be a str"),
     ],
 )
-def test_a_bad_line_is_named_with_file_and_number(tmp_path: Path, line: str | bytes, said: str) -> None:
+def test_a_bad_line_is_named_with_file_and_number(
+    tmp_path: Path, line: str | bytes, said: str
+) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "good"}', line, '{"text": "good"}')
     text = message(lambda: read_file(path, ["text"]))
     assert f"{path} line 2" in text and said in text
@@ -99,7 +105,9 @@ def test_parquet_that_cannot_be_used(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a", None]}), path)
     assert f"{path} row 2: column 'text' is null" in message(lambda: read_file(path, ["text"]))
-    assert "lacks the column 'story'; its columns are 'text'" in message(lambda: read_file(path, ["story"]))
+    assert "lacks the column 'story'; its columns are 'text'" in message(
+        lambda: read_file(path, ["story"])
+    )
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
     assert "has no rows" in message(lambda: read_file(path, ["text"]))
     path.write_bytes(b"not parquet")
@@ -108,7 +116,9 @@ def test_parquet_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_the_hash_sees_ids_prompts_and_order_and_nothing_else() -> None:
     rows = make_rows(3)
-    assert prompts_hash(rows) == prompts_hash([Row(r.id, r.prompt, {"x": 1}, {"g": "h"}) for r in rows])
+    assert prompts_hash(rows) == prompts_hash(
+        [Row(r.id, r.prompt, {"x": 1}, {"g": "h"}) for r in rows]
+    )
     assert len(prompts_hash(rows)) == 64
     assert prompts_hash(rows) != prompts_hash(rows[::-1])
     # The border between id and prompt counts.
@@ -133,14 +143,24 @@ def test_mini_rows_are_the_held_out_examples(family: str) -> None:
     rows = mini(family, size=6, seed=3, bodies=None)
     assert [row.id for row in rows] == [f"{family}-{i}" for i in range(6)]
     assert all(is_held_out(row.prompt) and row.reference and row.groups == {} for row in rows)
-    assert rows == mini(family, size=6, seed=3, bodies=None) != mini(family, size=6, seed=4, bodies=None)
+    assert (
+        rows
+        == mini(family, size=6, seed=3, bodies=None)
+        != mini(family, size=6, seed=4, bodies=None)
+    )
 
 
 def test_mini_groups_by_the_bodies_that_were_trained_on(tmp_path: Path) -> None:
     source = held_out("mini-math", 3)
     hashes = [body_hash("mini-math", next(source).body) for _ in range(6)]
-    np.save(tmp_path / "some.npy", np.array(sorted((hashes[0], hashes[4], 0, 2**32 - 1)), dtype=np.uint32))
-    groups = [row.groups["body"] for row in mini("mini-math", size=6, seed=3, bodies=tmp_path / "some.npy")]
+    np.save(
+        tmp_path / "some.npy",
+        np.array(sorted((hashes[0], hashes[4], 0, 2**32 - 1)), dtype=np.uint32),
+    )
+    groups = [
+        row.groups["body"]
+        for row in mini("mini-math", size=6, seed=3, bodies=tmp_path / "some.npy")
+    ]
     assert groups == ["seen", "unseen", "unseen", "unseen", "seen", "unseen"]
     np.save(tmp_path / "none.npy", np.array([], dtype=np.uint32))
     rows = mini("mini-math", size=2, seed=3, bodies=tmp_path / "none.npy")
@@ -155,17 +175,31 @@ def test_mini_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "array",
-    [np.array([2, 1], np.uint32), np.array([1, 2], np.int64), np.array([[1]], np.uint32), np.array([{}], object)],
+    [
+        np.array([2, 1], np.uint32),
+        np.array([1, 2], np.int64),
+        np.array([[1]], np.uint32),
+        np.array([{}], object),
+    ],
     ids=["unsorted", "int64", "two-dimensional", "pickled"],
 )
 def test_bodies_that_cannot_be_used(tmp_path: Path, array: Any) -> None:
     np.save(tmp_path / "b.npy", array, allow_pickle=True)
-    for path in (tmp_path / "b.npy", tmp_path / "missing.npy", write(tmp_path / "text.npy", "x"), tmp_path):
-        assert f"bodies={path}" in message(functools.partial(mini, "mini-math", size=1, seed=0, bodies=path))
+    for path in (
+        tmp_path / "b.npy",
+        tmp_path / "missing.npy",
+        write(tmp_path / "text.npy", "x"),
+        tmp_path,
+    ):
+        assert f"bodies={path}" in message(
+            functools.partial(mini, "mini-math", size=1, seed=0, bodies=path)
+        )
 
 
 def where(path: Path, size: int | None = None) -> dict[str, Any]:
-    dataset = compose(["dataset=tinystories", "dataset.prompt=plain", f"dataset.path={path}"]).dataset
+    dataset = compose(
+        ["dataset=tinystories", "dataset.prompt=plain", f"dataset.path={path}"]
+    ).dataset
     return {k: dataset.node[k] for k in Where.__annotations__} | {"size": size}
 
 
@@ -176,7 +210,10 @@ def test_a_story_is_cut_after_the_prefix_as_it_stands_in_the_text(tmp_path: Path
     assert set(rows) == {"tinystories-0", "tinystories-2"}
     first = rows["tinystories-0"]
     assert (first.prompt, first.reference) == ("  One  day,\n\na", {"text": " cat   sat. "})
-    assert (rows["tinystories-2"].prompt, rows["tinystories-2"].reference) == ("One two three", {"text": " four"})
+    assert (rows["tinystories-2"].prompt, rows["tinystories-2"].reference) == (
+        "One two three",
+        {"text": " four"},
+    )
     assert len(tinystories("plain", 3, **where(path, size=1))) == 1
 
 

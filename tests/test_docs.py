@@ -33,7 +33,12 @@ from skipbench.runs.shapes import Metrics
 ALONE = ("README.md", "CONTRIBUTING.md", "results/README.md", "notebooks/README.md")
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
 START = "python -m skipbench"
-FLAGS = {"table": ("--render-only",), "figure": ("--render-only", "--distinct"), "submit": ("--print",), "status": ()}
+FLAGS = {
+    "table": ("--render-only",),
+    "figure": ("--render-only", "--distinct"),
+    "submit": ("--print",),
+    "status": (),
+}
 OUTSIDE = ROOT / "docs" / "adding-a-method.md"
 
 
@@ -47,7 +52,9 @@ def commands(path: Path) -> Iterator[list[str]]:
     """The words behind `python -m skipbench` of every command on a page, in blocks and in the text."""
     text = path.read_text()
     lines = [line for block in blocks(path) for line in block.splitlines()]
-    inline = re.findall(rf"`({START}[^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    inline = re.findall(
+        rf"`({START}[^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    )
     for line in [*lines, *inline]:
         if line.startswith(START):
             yield shlex.split(line, comments=True)[3:]
@@ -56,7 +63,9 @@ def commands(path: Path) -> Iterator[list[str]]:
 def points(overrides: list[str]) -> list[list[str]]:
     """The cells of a sweep, as overrides."""
     axes = [
-        [f"{o.get_key_element()}={v}" for v in o.sweep_string_iterator()] if o.is_sweep_override() else [o.input_line]
+        [f"{o.get_key_element()}={v}" for v in o.sweep_string_iterator()]
+        if o.is_sweep_override()
+        else [o.input_line]
         for o in OverridesParser.create().parse_overrides(overrides)
     ]
     return [list(point) for point in itertools.product(*axes)]
@@ -65,7 +74,9 @@ def points(overrides: list[str]) -> list[list[str]]:
 def cells(overrides: list[str]) -> list[list[str]]:
     """The cells of a command line, which have to compose."""
     given = any(o.startswith("model.path=") for o in overrides)
-    return points([o for o in overrides if not o.startswith("hydra/")] + (["model=path"] if given else []))
+    return points(
+        [o for o in overrides if not o.startswith("hydra/")] + (["model=path"] if given else [])
+    )
 
 
 def check(words: list[str]) -> list[list[str]]:
@@ -82,13 +93,19 @@ def check(words: list[str]) -> list[list[str]]:
     if not words or words[0] not in COMMANDS:
         assert not names and {w for w in words if w.startswith("-")} <= HYDRA_FLAGS, words
         experiments = [o for o in overrides if o.startswith("experiment=")]
-        rest = [o for o in overrides if o.partition("=")[0] not in ("experiment", "scale", "hydra/launcher")]
+        rest = [
+            o
+            for o in overrides
+            if o.partition("=")[0] not in ("experiment", "scale", "hydra/launcher")
+        ]
         assert {o.partition("=")[2] for o in experiments} <= {*experiment_names()}
         return cells(rest)
     return check_command(words[0], names[1:], overrides, words[1:])
 
 
-def check_command(command: str, names: list[str], overrides: list[str], words: list[str]) -> list[list[str]]:
+def check_command(
+    command: str, names: list[str], overrides: list[str], words: list[str]
+) -> list[list[str]]:
     if command in FLAGS:
         if names and names[0].startswith("results/"):  # a run's folder, of the reader's own
             return []
@@ -113,7 +130,9 @@ def check_command(command: str, names: list[str], overrides: list[str], words: l
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_commands_can_be_given(path: Path) -> None:
-    compose_cells([cell for words in commands(path) if "--config-dir" not in words for cell in check(words)])
+    compose_cells(
+        [cell for words in commands(path) if "--config-dir" not in words for cell in check(words)]
+    )
 
 
 def test_a_wrong_command_would_show() -> None:
@@ -132,14 +151,20 @@ def test_a_wrong_command_would_show() -> None:
 
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {(p.name, t) for p in PAGES for t in re.findall(r"(?:^|`)make ([a-z0-9-]+)", p.read_text(), re.MULTILINE)}
+    named = {
+        (p.name, t)
+        for p in PAGES
+        for t in re.findall(r"(?:^|`)make ([a-z0-9-]+)", p.read_text(), re.MULTILINE)
+    }
     assert {t for _, t in named} <= targets and ("README.md", "demo") in named
 
 
 def anchors(path: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     titles = re.findall(
-        r"^#+ (.*)", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+        r"^#+ (.*)",
+        re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE),
+        re.MULTILINE,
     )
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -158,7 +183,9 @@ def test_no_link_is_dead(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_named_in_the_text_exist(path: Path) -> None:
     for name in re.findall(r"`((?:skipbench|scripts|tests|conf)/[\w/.-]+)`", path.read_text()):
-        assert (ROOT / name).exists() or name == "conf/local/default.yaml" or name == "conf/local/", name
+        assert (
+            (ROOT / name).exists() or name == "conf/local/default.yaml" or name == "conf/local/"
+        ), name
 
 
 def test_every_page_is_linked() -> None:
@@ -183,7 +210,9 @@ def test_the_readme_fits_and_its_tree_is_complete() -> None:
     assert len(text.splitlines()) <= 150 and "docs/round.svg" in text
     tree = next(block for block in blocks(ROOT / "README.md") if block.startswith("conf/"))
     rooms = {p.parent.name for p in (ROOT / "skipbench").glob("*/__init__.py")}
-    assert set(re.findall(r"^  +([a-z/ ]+?)/ {2,}", tree.replace("/ ", "/  "), re.MULTILINE)) <= rooms | {"scoring"}
+    assert set(
+        re.findall(r"^  +([a-z/ ]+?)/ {2,}", tree.replace("/ ", "/  "), re.MULTILINE)
+    ) <= rooms | {"scoring"}
     assert all(f"{room}/" in tree for room in rooms)
 
 
@@ -208,7 +237,9 @@ def test_records_name_every_key() -> None:
 def test_structure_lists_the_rooms_in_order() -> None:
     from test_architecture import ROOMS
 
-    rows = re.findall(r"^\| `([a-z_]+)(?:/|\.py)` \|", (ROOT / "docs/structure.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([a-z_]+)(?:/|\.py)` \|", (ROOT / "docs/structure.md").read_text(), re.MULTILINE
+    )
     assert sorted(rows) == sorted(set(ROOMS) - {"__main__"})
     assert [r for r in rows if r not in ("errors", "skipset")] == [
         r for r in ROOMS if r in rows and r not in ("errors", "skipset")
@@ -230,9 +261,16 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_method_outside_of_the_tree(outside: Path, skipbench: Command) -> None:
     given = [words for words in commands(OUTSIDE) if "--config-dir" in words]
-    small = ["limit=1", "dataset.max_new_tokens=16", "engine.warmup=0", f"results={outside / 'results'}"]
+    small = [
+        "limit=1",
+        "dataset.max_new_tokens=16",
+        "engine.warmup=0",
+        f"results={outside / 'results'}",
+    ]
     for words in given:
-        words = [str(outside / w) if w == "myconf" else w for w in words if not w.startswith("limit=")]
+        words = [
+            str(outside / w) if w == "myconf" else w for w in words if not w.startswith("limit=")
+        ]
         runs = any(w.startswith("method=") for w in words)
         done = skipbench(*words, *(small if runs else []))
         assert done.returncode == 0 and ("repeat" in done.stdout), (words, done.stderr)

@@ -53,7 +53,12 @@ def covering(planned: list[PlannedCell], scale: str) -> list[PlannedCell]:
     def part(cell: PlannedCell, key: str, value: str) -> tuple[str, ...]:
         if key in ("model", "dataset"):
             return scale, key, value
-        return scale, cell.overrides["method"], key, "number" if re.fullmatch(r"[\d.]+", value) else value
+        return (
+            scale,
+            cell.overrides["method"],
+            key,
+            "number" if re.fullmatch(r"[\d.]+", value) else value,
+        )
 
     chosen = []
     for cell in [c for c in planned if c.run]:
@@ -67,7 +72,9 @@ def covering(planned: list[PlannedCell], scale: str) -> list[PlannedCell]:
 def test_every_listed_table_has_an_experiment() -> None:
     wanted = {f"{paper}-table{number}" for paper, numbers in TABLES.items() for number in numbers}
     assert wanted == {name for name in EXPERIMENTS if "-table" in name}
-    left = {f"{paper}-{row['table']}" for paper in TABLES for row in published(paper)} - set(EXPERIMENTS)
+    left = {f"{paper}-{row['table']}" for paper in TABLES for row in published(paper)} - set(
+        EXPERIMENTS
+    )
     text = sorted(name for name in left if re.search(r"-(table|figure)", name))
     # Features; hyperparameters; other groups' models.
     assert text == ["self-sd-table16", "self-sd-table7", "swift-table1"]
@@ -75,14 +82,18 @@ def test_every_listed_table_has_an_experiment() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_composes_and_dry_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_composes_and_dry_runs(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for scale in SCALES:
         for cell, config in composed(name, covering(plan(name, [], scale), scale)):
             assert config.method.name == cell.overrides["method"]
             if scale == "embedded":
                 assert config.model.name == "tiny" and config.dataset.name.startswith("mini-")
                 assert run_cell(dataclasses.replace(config, dry_run=True, results=tmp_path)) is None
-                assert re.search(r": (\d+ samples|a search of \d+ sets), missing$", capsys.readouterr().out)
+                assert re.search(
+                    r": (\d+ samples|a search of \d+ sets), missing$", capsys.readouterr().out
+                )
     assert not list(tmp_path.iterdir())
 
 
@@ -95,11 +106,15 @@ def test_cells_stand_for_printed_rows(name: str) -> None:
         assert len(joined) == JOINED[name]
     if "-table" in name:  # a number of a table that no cell stands for would stay empty for ever
         assert len(joined) == len(planned)
-        assert all(any(matches(c.keys, r) for c in planned) for r in rows if r.get("dataset") != "overall")
+        assert all(
+            any(matches(c.keys, r) for c in planned) for r in rows if r.get("dataset") != "overall"
+        )
         for row in rows:  # two cells for one number would leave it to chance which is shown
             alike = [c.keys for c in planned if matches(c.keys, row)]
             assert len(alike) <= 1 or row.get("dataset") == "overall", (row, alike)
-        assert {row["model"] for row in rows if "model" in row} == {cell.keys["model"] for cell in planned}
+        assert {row["model"] for row in rows if "model" in row} == {
+            cell.keys["model"] for cell in planned
+        }
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -124,14 +139,26 @@ def test_every_embedded_cell_is_named_as_what_it_is(name: str) -> None:
 
 
 def test_subtasks_have_datasets_of_their_own_where_the_table_has_columns_for_them() -> None:
-    found = {c.keys["subtask"]: c.overrides["dataset"] for c in plan("clasp-table1", [], "embedded")}
-    assert found["math_reasoning"] == "mini-math" and found["summarization"] == "mini-summary" and len(found) == 6
-    assert {c.overrides["dataset"] for c in plan("clasp-figure4b", [], "embedded")} == {"mini-stories"}
+    found = {
+        c.keys["subtask"]: c.overrides["dataset"] for c in plan("clasp-table1", [], "embedded")
+    }
+    assert (
+        found["math_reasoning"] == "mini-math"
+        and found["summarization"] == "mini-summary"
+        and len(found) == 6
+    )
+    assert {c.overrides["dataset"] for c in plan("clasp-figure4b", [], "embedded")} == {
+        "mini-stories"
+    }
 
 
 def test_long_axes_are_scaled_down_but_none_stays_none() -> None:
     def steps(name: str) -> list[str]:
-        return [c.overrides["method.steps"] for c in plan(name, [], "embedded") if "method.steps" in c.overrides]
+        return [
+            c.overrides["method.steps"]
+            for c in plan(name, [], "embedded")
+            if "method.steps" in c.overrides
+        ]
 
     assert steps("swift-figure8") == ["2", "6", "10", "20"] and steps("swift-table8") == ["0"]
 
@@ -143,10 +170,12 @@ def test_overrides_of_the_command_line_go_first() -> None:
     assert methods("method=swift") == ["swift"] * 4
     assert methods(models=("llama2-70b",)) == []
     cells_ = plan("swift-table2", ["model=planted", "limit=7", "dataset=gsm8k"], "embedded")
-    assert {(c.overrides["model"], c.overrides["limit"], c.overrides["dataset"]) for c in cells_} == {
-        ("planted", "7", "gsm8k")
+    assert {
+        (c.overrides["model"], c.overrides["limit"], c.overrides["dataset"]) for c in cells_
+    } == {("planted", "7", "gsm8k")}
+    assert {c.keys["model"] for c in plan("swift-table2", [], "paper", ["llama2-70b"])} == {
+        "llama2-70b"
     }
-    assert {c.keys["model"] for c in plan("swift-table2", [], "paper", ["llama2-70b"])} == {"llama2-70b"}
     with pytest.raises(SkipbenchError, match="no cell with method=clasp"):
         plan("swift-table8", ["method=clasp"], "paper")
     with pytest.raises(SkipbenchError, match="paper or embedded"):
@@ -158,7 +187,13 @@ def test_names_of_the_paper_name_no_run() -> None:
     assert "published" not in compose(one.words("swift-table8")).to_dict()
 
 
-SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0", "method=uniform,middle", "dataset=cnndm"]
+SMALL = [
+    "limit=1",
+    "dataset.max_new_tokens=8",
+    "engine.warmup=0",
+    "method=uniform,middle",
+    "dataset=cnndm",
+]
 
 
 def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
@@ -186,7 +221,11 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
     with pytest.raises(SystemExit) as ended:
         table.run(words)
     assert ended.value.code == 1
-    assert begun == ["uniform mini-math", "first mini-math", "middle mini-math"]  # three models are one
+    assert begun == [
+        "uniform mini-math",
+        "first mini-math",
+        "middle mini-math",
+    ]  # three models are one
     told = capsys.readouterr()
     assert "method=uniform" in told.err and "out of luck" in told.err and "140 GiB" not in told.err
     runs = list(tmp_path.glob("runs/*"))
@@ -219,11 +258,15 @@ def test_a_table_names_rows_that_drafted_the_same_tokens(tmp_path: Path) -> None
     table.run(["self-sd-table11", *words])
     for _ in range(2):
         text = (tmp_path / "tables" / "self-sd-table11.md").read_text()
-        assert re.findall(r"drafted the same tokens.*: (.*)\.", text) == ["max_steps=16 | max_steps=18"]
+        assert re.findall(r"drafted the same tokens.*: (.*)\.", text) == [
+            "max_steps=16 | max_steps=18"
+        ]
         table.run([str(tmp_path / "tables" / "self-sd-table11.json")])
 
 
-def test_a_cell_with_a_search_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_with_a_search_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [
         "search.iterations=2,3",
         "search.max_new_tokens=4",
@@ -235,9 +278,14 @@ def test_a_cell_with_a_search_of_its_own(tmp_path: Path, capsys: pytest.CaptureF
     table.run([*command, "dry_run=true"])
     assert "a search of 3 sets, missing" in capsys.readouterr().out
     table.run([*command, "--render-only"])
-    assert "its search of 3 sets is not done yet" in (tmp_path / "tables" / "self-sd-table9.md").read_text()
+    assert (
+        "its search of 3 sets is not done yet"
+        in (tmp_path / "tables" / "self-sd-table9.md").read_text()
+    )
     table.run(command)
-    (trace,) = tmp_path.glob("search/*/trace.jsonl")  # the longer search went on where the shorter one ended
+    (trace,) = tmp_path.glob(
+        "search/*/trace.jsonl"
+    )  # the longer search went on where the shorter one ended
     trials = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
     assert len(trials) == 3
     best = {min(trials[:n], key=lambda t: t["value"])["skip"] for n in (2, 3)}
@@ -262,7 +310,14 @@ def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
 
 def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     """The mini stories have groups too: a run of them stands in for one of Spec-Bench."""
-    words = [f"results={tmp_path}", "limit=4", *SMALL[1:3], "model=tiny", "dataset=mini-stories", "method=uniform"]
+    words = [
+        f"results={tmp_path}",
+        "limit=4",
+        *SMALL[1:3],
+        "model=tiny",
+        "dataset=mini-stories",
+        "method=uniform",
+    ]
     config = compose(words)
     run_cell(config, print_table=False)
     resolved = resolve_cell(config)

@@ -122,7 +122,9 @@ def check_all(engine: str) -> None:
     contract.check_greedy(lm, make_method("layerskip"))
     contract.check_greedy(lm, make_method("clasp"))
     contract.check_draft_logits(lm, SkipSet.parse("attn:1;mlp:2", lm.layers))
-    contract.check_greedy(lm, FixedSet("empty", SkipSet.of(lm.layers), Drafter(Fixed(5), (4, 3, 2, 1))))
+    contract.check_greedy(
+        lm, FixedSet("empty", SkipSet.of(lm.layers), Drafter(Fixed(5), (4, 3, 2, 1)))
+    )
     contract.check_empty_set(lm, (4, 3, 2, 1))
     contract.check_empty_set(lm)
 
@@ -139,7 +141,9 @@ def test_no_fault_no_failure(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_caught(fault: Callable[[Patch], None], engine: str, monkeypatch: Patch) -> None:
+def test_a_planted_fault_is_caught(
+    fault: Callable[[Patch], None], engine: str, monkeypatch: Patch
+) -> None:
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         check_all(engine)
@@ -151,4 +155,6 @@ def test_a_bonus_drawn_from_the_wrong_distribution_is_caught(monkeypatch: Patch)
 
     monkeypatch.setattr(verify, "_after_rejection", lambda p, q, token: (p, q))
     with pytest.raises(AssertionError):
-        contract.check_sampling(random_lm("llama", "fused", vocab=7), make_method("uniform"), runs=1500)
+        contract.check_sampling(
+            random_lm("llama", "fused", vocab=7), make_method("uniform"), runs=1500
+        )

@@ -25,13 +25,19 @@ from skipbench.report.features import (
 
 def test_what_is_declared_is_known() -> None:
     found = declared()
-    assert set(found) <= set(METHODS) and {"swift", "clasp", "self-sd", "knapspec", "del"} <= set(found)
+    assert set(found) <= set(METHODS) and {"swift", "clasp", "self-sd", "knapspec", "del"} <= set(
+        found
+    )
     assert all(set(facts) <= set(MEANING) for facts in found.values())
 
 
 def test_declarations_agree_with_the_keys_of_the_methods() -> None:
     for name, facts in declared().items():
-        given = compose([f"method={name}", "method.skip='attn:1;mlp:1'"] if name == "self-sd" else [f"method={name}"])
+        given = compose(
+            [f"method={name}", "method.skip='attn:1;mlp:1'"]
+            if name == "self-sd"
+            else [f"method={name}"]
+        )
         keys = given.method.node
         if name != "lookahead":  # its n-grams are a tree without a switch
             assert ("tree" in keys) == bool(facts["tree"]), name
@@ -54,7 +60,11 @@ def test_every_row_of_the_paper_has_ours_below(paper: str) -> None:
 
 def test_swift_prints_what_the_paper_does() -> None:
     shown = features_markdown(feature_table("swift"))
-    cells = [[field.strip() for field in line.split("|")[1:-1]] for line in shown.splitlines() if line.startswith("|")]
+    cells = [
+        [field.strip() for field in line.split("|")[1:-1]]
+        for line in shown.splitlines()
+        if line.startswith("|")
+    ]
     assert ["parallel", "paper", "Jacobi Decoding", "no", "yes", "yes", "no", "no"] in cells
     assert ["self-sd", "here", "Layer skipping", "no", "no", "yes", "yes", "optional"] in cells
     assert any(row[0] == "eagle" and "not implemented here" in row for row in cells)
@@ -78,5 +88,7 @@ def test_the_command_writes_them_like_any_table(skipbench: Command, tmp_path: Pa
     done = skipbench("table", *names, f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert all(f"{name}.html" in {p.name for p in tmp_path.glob("tables/*")} for name in names)
-    assert (tmp_path / "tables" / "swift-table1.md").read_text() == features_markdown(feature_table("swift"))
+    assert (tmp_path / "tables" / "swift-table1.md").read_text() == features_markdown(
+        feature_table("swift")
+    )
     assert "knapspec Table 1" in done.stdout

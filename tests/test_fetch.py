@@ -36,13 +36,17 @@ def sharded(tmp_path: Path) -> Path:
 
 def test_a_folder_is_checked(sharded: Path) -> None:
     found = fetch(str(sharded), None, None)
-    assert found.commit is None and found.weight_bytes == sum(p.stat().st_size for p in sharded.glob("*.safetensors"))
+    assert found.commit is None and found.weight_bytes == sum(
+        p.stat().st_size for p in sharded.glob("*.safetensors")
+    )
     (sharded / "model-2.safetensors").unlink()
     with pytest.raises(SkipbenchError, match=r"lacks 1 of 2 weight files, as model-2\.safetensors"):
         fetch(str(sharded), None, None)
 
 
-def test_a_snapshot_of_the_hub(sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_of_the_hub(
+    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: dict[str, Any] = {}
     commit = tmp_path / ("c" * 40)
     sharded.rename(commit)
@@ -60,17 +64,25 @@ def test_a_snapshot_of_the_hub(sharded: Path, tmp_path: Path, monkeypatch: pytes
         fetch("owner/name", "abc", shape)
 
 
-def test_data_says_what_is_there_and_what_is_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_data_says_what_is_there_and_what_is_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     data.run(["tiny", "mini-math", "planted"])
     said = capsys.readouterr().out
     assert said.count("ok  ") == 3 and "300 prompts" in said and "nothing to fetch" in said
     with pytest.raises(SkipbenchError, match="not fetched: tinystories"):
         data.run(["tiny", "tinystories", f"dataset.path={tmp_path / 'none.jsonl'}"])
     said = capsys.readouterr().out
-    assert "ok       tiny" in said and "missing  tinystories" in said and "none.jsonl does not exist" in said
+    assert (
+        "ok       tiny" in said
+        and "missing  tinystories" in said
+        and "none.jsonl does not exist" in said
+    )
 
 
-@pytest.mark.parametrize(("names", "says"), [([], "cnndm.*llama3-8b"), (["cnddm"], r"Did you mean cnndm\?")])
+@pytest.mark.parametrize(
+    ("names", "says"), [([], "cnndm.*llama3-8b"), (["cnddm"], r"Did you mean cnndm\?")]
+)
 def test_data_wants_names_that_it_knows(names: list[str], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
         data.run(names)

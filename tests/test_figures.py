@@ -40,7 +40,10 @@ def test_a_course_draws_every_sample_and_the_papers_values(runs: dict[str, Run])
     assert [a.get_ylabel() for a in axes] == ["acceptance rate", "best matchness", "speedup (x)"]
     assert axes[-1].get_xlabel() == "sample"
     line = axes[0].get_lines()[0]
-    assert list(line.get_ydata()) == acceptances(runs["swift"]) and line.get_color() == METHODS["swift"][0]
+    assert (
+        list(line.get_ydata()) == acceptances(runs["swift"])
+        and line.get_color() == METHODS["swift"][0]
+    )
     labels = axes[1].get_legend_handles_labels()[1]
     assert labels[0] == "swift" and sum("paper" in text for text in labels) == 3
 
@@ -68,14 +71,18 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
 def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:
     found = maps.jaccard_by_distance(runs["clasp2"])
     assert found and all(0 <= v <= 1 for values in found.values() for v in values)
-    assert list(maps.jaccard([runs["clasp2"]], []).axes[0].get_lines()[0].get_xdata()) == list(found)
+    assert list(maps.jaccard([runs["clasp2"]], []).axes[0].get_lines()[0].get_xdata()) == list(
+        found
+    )
 
 
 def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> None:
     figure, shown = draw("clasp-figure4b", [runs["clasp8"], runs["clasp2"]])
     assert len(shown) == 2
     axis = figure.axes[1]
-    assert axis.get_ylabel() == "speedup (x)" and axis.get_xlabel() == "rounds between optimisations"
+    assert (
+        axis.get_ylabel() == "speedup (x)" and axis.get_xlabel() == "rounds between optimisations"
+    )
     assert list(axis.get_lines()[0].get_xdata()) == [2, 8]
     assert axis.get_lines()[0].get_ydata()[0] == runs["clasp2"]["metrics"]["speedup"]["paired"]
     assert "paper: falls beyond 128" in axis.get_legend_handles_labels()[1]
@@ -89,7 +96,10 @@ def test_a_correlation_over_too_few_runs_is_not_printed(runs: dict[str, Run]) ->
 
 def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Path) -> None:
     for kind in draw_run(runs["clasp2"]):
-        pairs = [save(draw_run(runs["clasp2"])[kind], [runs["clasp2"]], tmp_path / n / kind) for n in ("a", "b")]
+        pairs = [
+            save(draw_run(runs["clasp2"])[kind], [runs["clasp2"]], tmp_path / n / kind)
+            for n in ("a", "b")
+        ]
         for one, other in zip(*pairs, strict=True):
             assert one.read_bytes() == other.read_bytes()
         assert "not a replication" in caption([runs["clasp2"]])
@@ -97,7 +107,10 @@ def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Pa
 
 def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, Run]) -> None:
     one, other = runs["clasp2"], runs["clasp8"]
-    slower = [replace(s, method=replace(s.method, seconds=Seconds(9.0, 9.0, 9.0, 9.0, 9.0))) for s in one["samples"]]
+    slower = [
+        replace(s, method=replace(s.method, seconds=Seconds(9.0, 9.0, 9.0, 9.0, 9.0)))
+        for s in one["samples"]
+    ]
     again: Run = {**one, "folder": "again", "samples": slower}
     assert swept([one, again, other]) == Swept(3, 2, 2)
     assert "2 of 3 runs drafted the same tokens as another" in caption([one, again, other])
@@ -109,7 +122,9 @@ def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, R
 
 
 @pytest.mark.parametrize(("rounds_behind", "drafts"), [(0, 1), (-1, 2)])
-def test_a_skip_set_counts_if_it_drafted(runs: dict[str, Run], rounds_behind: int, drafts: int) -> None:
+def test_a_skip_set_counts_if_it_drafted(
+    runs: dict[str, Run], rounds_behind: int, drafts: int
+) -> None:
     one = runs["clasp8"]
     first, *rest = one["samples"]
     at = len(first.method.rounds) + rounds_behind
@@ -120,7 +135,13 @@ def test_a_skip_set_counts_if_it_drafted(runs: dict[str, Run], rounds_behind: in
 def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["scale=embedded", "limit=1", "dataset.max_new_tokens=8", "engine.warmup=0", f"results={tmp_path}"]
+    words = [
+        "scale=embedded",
+        "limit=1",
+        "dataset.max_new_tokens=8",
+        "engine.warmup=0",
+        f"results={tmp_path}",
+    ]
     drawn = {f"clasp-figure4b.{suffix}" for suffix in ("json", "png", "svg")}
 
     def written(intervals: str, *flags: str) -> set[str]:

@@ -46,16 +46,33 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
             unique.setdefault(tuple(cell.overrides.items()), cell)
     cells = list(unique.values())
     like = {(*c.overrides, c.overrides["method"]): c for c in cells}
-    configs = dict(zip(like, (config.to_dict() for _, config in composed(name, list(like.values()))), strict=True))
+    configs = dict(
+        zip(
+            like,
+            (config.to_dict() for _, config in composed(name, list(like.values()))),
+            strict=True,
+        )
+    )
     for number, planned in enumerate(cells):
-        plain = set_values(configs[*planned.overrides, planned.overrides["method"]], planned.overrides)
-        names: dict[str, Any] = {k: plain[k]["name"] for k in ("model", "method", "dataset", "engine")}
+        plain = set_values(
+            configs[*planned.overrides, planned.overrides["method"]], planned.overrides
+        )
+        names: dict[str, Any] = {
+            k: plain[k]["name"] for k in ("model", "method", "dataset", "engine")
+        }
         search = None
         if planned.searches:
             search = Search(
-                on=plain["search_dataset"]["name"], sets=plain["search"]["iterations"], seconds=10.0 + number
+                on=plain["search_dataset"]["name"],
+                sets=plain["search"]["iterations"],
+                seconds=10.0 + number,
             )
-        own: dict[str, Any] = {"settings": plain, "axes": planned.overrides, "keys": planned.keys, "search": search}
+        own: dict[str, Any] = {
+            "settings": plain,
+            "axes": planned.overrides,
+            "keys": planned.keys,
+            "search": search,
+        }
         runs.append(records["swift" if names["method"] == "swift" else "clasp"] | names | own)  # type: ignore[typeddict-item]
     return runs
 
@@ -82,7 +99,11 @@ def texts_of(drawn: Any) -> str:
     """All that is written in a figure."""
     found = []
     for axis in drawn.axes:
-        found += [axis.get_title(loc="left"), axis.get_title(), *axis.get_legend_handles_labels()[1]]
+        found += [
+            axis.get_title(loc="left"),
+            axis.get_title(),
+            *axis.get_legend_handles_labels()[1],
+        ]
         found += [t.get_text() for t in axis.texts] + [t.get_text() for t in axis.get_yticklabels()]
     return "\n".join(found)
 
@@ -105,7 +126,9 @@ def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
         return
     for axis in FIGURES[name].axis:
         values = {str(setting(run, axis)) for run in runs if run["method"] not in NOTHING}
-        assert len(values) > 1 or (scale == "embedded" and axis in ("model.name", "dataset.name")), (axis, values)
+        assert len(values) > 1 or (
+            scale == "embedded" and axis in ("model.name", "dataset.name")
+        ), (axis, values)
     drawn, shown = draw(name, runs)
     assert len(shown) == len([run for run in runs if run["method"] not in NOTHING])
     text = texts_of(drawn)
@@ -128,14 +151,22 @@ def test_columns_are_known_and_what_is_left_out_is_printed(name: str) -> None:
 
 
 def test_a_figure_that_no_run_gives_names_its_commands() -> None:
-    with pytest.raises(SkipbenchError, match=r"scripts/brute_force\.py > \S+' and 'python -m skipbench figure"):
+    with pytest.raises(
+        SkipbenchError, match=r"scripts/brute_force\.py > \S+' and 'python -m skipbench figure"
+    ):
         dispatch(["figure", "clasp-figure3b"])
 
 
 def test_a_set_of_another_task_is_searched_once_and_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["scale=embedded", "dataset=mini-math", "search.on=mini-math,mini-code", "search.iterations=3", "limit=1"]
+    words = [
+        "scale=embedded",
+        "dataset=mini-math",
+        "search.on=mini-math,mini-code",
+        "search.iterations=3",
+        "limit=1",
+    ]
     words = [*words, "dataset.max_new_tokens=16", f"results={tmp_path}"]
     dispatch(["figure", "swift-figure2b", *words])
     searches = {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")}
@@ -145,4 +176,7 @@ def test_a_set_of_another_task_is_searched_once_and_told_apart(
     request = parse_request(["swift-figure2b", *words], "figure", DRAWN)
     cells = cells_of("swift-figure2b", request, "embedded")
     assert [c.overrides["search.on"] for c, _ in cells] == ["mini-math", "mini-code"]
-    assert [config.search_dataset and config.search_dataset.name for _, config in cells] == ["mini-math", "mini-code"]
+    assert [config.search_dataset and config.search_dataset.name for _, config in cells] == [
+        "mini-math",
+        "mini-code",
+    ]

@@ -45,12 +45,19 @@ def retrain(checkpoint: Path) -> None:
     weights = load_file(checkpoint / "model.safetensors")
     name = "model.norm.weight"
     save_file(
-        weights | {name: weights[name] * torch.linspace(0.5, 2, len(weights[name]))}, checkpoint / "model.safetensors"
+        weights | {name: weights[name] * torch.linspace(0.5, 2, len(weights[name]))},
+        checkpoint / "model.safetensors",
     )
 
 
 def words(checkpoint: Path, results: Path) -> list[str]:
-    return [*SMALL, "model=path", f"model.path={checkpoint}", "method=uniform", f"results={results}"]
+    return [
+        *SMALL,
+        "model=path",
+        f"model.path={checkpoint}",
+        "method=uniform",
+        f"results={results}",
+    ]
 
 
 def record(config: RunConfig) -> tuple[Path, dict[str, Any]]:
@@ -66,13 +73,17 @@ def refused(config: RunConfig) -> str:
     return text
 
 
-def test_other_weights_at_the_same_path_are_refused_until_told_to_start_anew(checkpoint: Path, tmp_path: Path) -> None:
+def test_other_weights_at_the_same_path_are_refused_until_told_to_start_anew(
+    checkpoint: Path, tmp_path: Path
+) -> None:
     config = compose(words(checkpoint, tmp_path))
     run_cell(config)
     folder, first = record(config)
     shutil.copytree(checkpoint, tmp_path / "copy")
     shutil.rmtree(checkpoint)
-    shutil.copytree(tmp_path / "copy", checkpoint, copy_function=shutil.copy)  # the same weights at another time
+    shutil.copytree(
+        tmp_path / "copy", checkpoint, copy_function=shutil.copy
+    )  # the same weights at another time
     run_cell(config)
     retrain(checkpoint)
     text = refused(config)
@@ -104,10 +115,18 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
             table.run([*given, *more])
         assert ended.value.code == 1 and "other weights" in capsys.readouterr().err
         assert load_run(folder)["status"]["state"] == "done"
-        (row,) = (line for line in (tmp_path / "tables" / "tiny.md").read_text().splitlines() if "mini-math |" in line)
+        (row,) = (
+            line
+            for line in (tmp_path / "tables" / "tiny.md").read_text().splitlines()
+            if "mini-math |" in line
+        )
         assert "other weights" in row and "x [" not in row
     (cell,) = statuses(given)
-    assert cell.state.state == "failed" and "other weights" in str(cell.state.reason) and not cell.runnable
+    assert (
+        cell.state.state == "failed"
+        and "other weights" in str(cell.state.reason)
+        and not cell.runnable
+    )
     with pytest.raises(SkipbenchError, match="other weights"):
         figure.run_of(plan("tiny", given[1:], "embedded")[0], cell.config)
     record_failure(folder, "refused")
@@ -143,11 +162,17 @@ def test_edited_code_of_a_method_outside_the_package_is_refused(
         run_cell(config)
 
 
-def test_a_record_of_an_earlier_version_is_read_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_of_an_earlier_version_is_read_with_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
     run_cell(config)
     folder, state = record(config)
-    old = {k: v for k, v in state["provenance"].items() if not k.endswith("s_sha256") or k[:4] in ("rows", "prom")}
+    old = {
+        k: v
+        for k, v in state["provenance"].items()
+        if not k.endswith("s_sha256") or k[:4] in ("rows", "prom")
+    }
     old.pop("method_sha256")
     (folder / "provenance.json").write_text(json.dumps(old))
     capsys.readouterr()
@@ -156,14 +181,18 @@ def test_a_record_of_an_earlier_version_is_read_with_a_note(tmp_path: Path, caps
     assert "an earlier version" in told and "uniform" in told
 
 
-def test_a_method_is_known_by_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_is_known_by_its_own_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from skipbench.runs.fingerprint import method_sha256
 
     package = tmp_path / "ours"
     (package / "drafts").mkdir(parents=True)
     (package / "__init__.py").write_text("from .drafts.one import make\n")
     (package / "drafts" / "__init__.py").write_text("")
-    (package / "drafts" / "one.py").write_text("from ..shared import x\nfrom . import two\nmake = x\n")
+    (package / "drafts" / "one.py").write_text(
+        "from ..shared import x\nfrom . import two\nmake = x\n"
+    )
     (package / "drafts" / "two.py").write_text("")
     (package / "shared.py").write_text("def x(): 'unparsed \\x00'")
     (package / "other.py").write_text("")
@@ -183,7 +212,9 @@ def test_a_method_is_known_by_its_own_source(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     assert method_sha256(method) == first
     assert method_sha256(MethodConfig({"_target_": "no_such_module.make"})) is None
-    ours = [method_sha256(compose([f"method={name}"]).method) for name in ("vanilla", "swift", "clasp")]
+    ours = [
+        method_sha256(compose([f"method={name}"]).method) for name in ("vanilla", "swift", "clasp")
+    ]
     assert None not in ours and len(set(ours)) == 3
 
 
@@ -212,7 +243,9 @@ def test_weights_are_known_by_their_content_and_few_bytes_are_read(
     many = tmp_path / "many"
     many.mkdir()
     names = [f"model-{i}.safetensors" for i in range(4)]
-    (many / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {n: n for n in names}}))
+    (many / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {n: n for n in names}})
+    )
     for name in names:
         with open(many / name, "wb") as file:
             file.write((2).to_bytes(8, "little") + b"{}")
@@ -246,12 +279,19 @@ def test_runs_of_other_weights_are_not_united(tmp_path: Path) -> None:
     assert len(list((a / "runs").iterdir())) == 2
 
 
-def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(
+    checkpoint: Path, tmp_path: Path
+) -> None:
     """Another checkpoint of the same name finds no set, and is told whose there is; a copy elsewhere finds it."""
     second = tmp_path / "others" / "checkpoint-500"
     shutil.copytree(checkpoint, second)
     retrain(second)
-    small = ["search.prompts=1", "search.max_new_tokens=4", "search.strategy=random", "search.iterations=1"]
+    small = [
+        "search.prompts=1",
+        "search.max_new_tokens=4",
+        "search.strategy=random",
+        "search.iterations=1",
+    ]
 
     def own(folder: Path) -> list[str]:
         return [w for w in words(folder, tmp_path) if w != "method=uniform"]
@@ -263,7 +303,9 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(checkpoint: Pat
     (path,) = (tmp_path / "skip_sets").iterdir()
     first = json.loads(path.read_text())
     assert stored(*own(checkpoint)) == first["skip"]
-    with pytest.raises(NotHereError, match=f"{path.name} is of other weights, searched at {checkpoint}"):
+    with pytest.raises(
+        NotHereError, match=f"{path.name} is of other weights, searched at {checkpoint}"
+    ):
         stored(*own(second))
     search.run([*own(second), "method=self-sd", *small, "search.seed=5"])
     (other,) = set((tmp_path / "skip_sets").iterdir()) - {path}
@@ -280,7 +322,9 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(checkpoint: Pat
     shutil.copytree(second, checkpoint)
     del first["settings"]["weights_sha256"]
     path.unlink()
-    (path.parent / "checkpoint-500_self-sd.json").write_text(json.dumps(first))  # as an earlier version wrote it
+    (path.parent / "checkpoint-500_self-sd.json").write_text(
+        json.dumps(first)
+    )  # as an earlier version wrote it
     assert stored(*own(checkpoint)) == first["skip"]
     with pytest.raises(NotHereError, match=f"searched at {checkpoint}"):
         stored(*own(second))
@@ -288,21 +332,34 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(checkpoint: Pat
 
 def test_published_sets_are_used_for_named_models_beside_sets_of_others(tmp_path: Path) -> None:
     def skip_of(model: str) -> str | None:
-        return resolve_cell(compose(["method=self-sd", f"model={model}", f"results={tmp_path}"])).config.method.skip
+        return resolve_cell(
+            compose(["method=self-sd", f"model={model}", f"results={tmp_path}"])
+        ).config.method.skip
 
     before = {model: skip_of(model) for model in ("tiny", "llama2-13b")}
     (tmp_path / "skip_sets").mkdir()
-    settings = {"method": {"name": "self-sd"}, "model": {"path": "/elsewhere"}, "weights_sha256": "0"}
+    settings = {
+        "method": {"name": "self-sd"},
+        "model": {"path": "/elsewhere"},
+        "weights_sha256": "0",
+    }
     for name in before:
         stored = {"skip": "attn:1", "settings": settings}
         (tmp_path / "skip_sets" / f"{name}_self-sd_0123456789.json").write_text(json.dumps(stored))
-    assert before == {model: skip_of(model) for model in before} and not {None, "attn:1"} & set(before.values())
+    assert before == {model: skip_of(model) for model in before} and not {None, "attn:1"} & set(
+        before.values()
+    )
 
 
 def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     own = [*words(checkpoint, tmp_path), "method=self-sd", "dataset=mini-math"]
     own = [w for w in own if w != "method=uniform"]
-    small = ["search.prompts=1", "search.max_new_tokens=4", "search.strategy=random", "search.iterations=2"]
+    small = [
+        "search.prompts=1",
+        "search.max_new_tokens=4",
+        "search.strategy=random",
+        "search.iterations=2",
+    ]
     search.run([*own, *small])
     (trace,) = tmp_path.glob("search/*/trace.jsonl")
     before = trace.read_text()
@@ -322,5 +379,7 @@ def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) 
     lines = trace.read_text().splitlines()
     first = json.loads(lines[0])
     del first["settings"]["weights_sha256"]
-    trace.write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")  # as an earlier version wrote it
+    trace.write_text(
+        "\n".join([json.dumps(first), *lines[1:]]) + "\n"
+    )  # as an earlier version wrote it
     search.run([*own, *small])

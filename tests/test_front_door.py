@@ -9,7 +9,10 @@ from skipbench.config import catalog
 
 MISTAKES = [
     ("limt=3", "unknown key 'limt'. Did you mean limit?"),
-    ("decoding.temprature=1", "unknown key 'decoding.temprature'. Did you mean decoding.temperature"),
+    (
+        "decoding.temprature=1",
+        "unknown key 'decoding.temprature'. Did you mean decoding.temperature",
+    ),
     ("nonsense.key=1", "unknown key 'nonsense'. Did you mean seed? Allowed here: dataset, "),
     ("model=tinny", "unknown model 'tinny'. Did you mean tiny?"),
     ("model=", "unknown model ''. Allowed here: "),
@@ -21,27 +24,45 @@ MISTAKES = [
     ("hydra/launcher=nope", "unknown launcher 'nope'. Allowed here: "),
     ("limit=abc", "limit: value 'abc' of type 'str' could not be converted to Integer"),
     ("seed=x", "seed: value 'x' of type 'str' could not be converted to Integer"),
-    ("engine.threads=two", "engine.threads: value 'two' of type 'str' could not be converted to Integer"),
-    ("decoding.temperature=hot", "decoding.temperature: value 'hot' of type 'str' could not be converted to Float"),
+    (
+        "engine.threads=two",
+        "engine.threads: value 'two' of type 'str' could not be converted to Integer",
+    ),
+    (
+        "decoding.temperature=hot",
+        "decoding.temperature: value 'hot' of type 'str' could not be converted to Float",
+    ),
     ("decoding.temperature=nan", "wanted a finite temperature >= 0"),
-    ("model.dtype=fp16", "model.dtype: invalid value 'fp16', expected one of [float32, bfloat16, float16]"),
+    (
+        "model.dtype=fp16",
+        "model.dtype: invalid value 'fp16', expected one of [float32, bfloat16, float16]",
+    ),
     ("model=path", "model.path must be given, as in model.path=VALUE"),
     ("model.path=/nope", "model.path='/nope' is neither a folder nor a hub id"),
     ("method=fixed", "method.skip must be given, as in method.skip=VALUE"),
     ("method=fixed method.skip=attn:1,2", "is quoted twice, as in 'method.skip=\"attn:1,2\"'"),
-    ("method=fixed method.skip=attn:1;mlp:3", "is quoted twice, as in 'method.skip=\"attn:1;mlp:3\"'"),
+    (
+        "method=fixed method.skip=attn:1;mlp:3",
+        "is quoted twice, as in 'method.skip=\"attn:1;mlp:3\"'",
+    ),
     ("method.skip=attn:99", "a model of 12 layers has 0 to 23"),
     ("method.stop=fixed", "a stop rule is chosen by stop@method.stop=adaptive|fixed"),
     ("stop=fixed", "unknown key 'stop'. Did you mean method.stop"),
     ("dataset=tinystories dataset.prompt=x", "dataset.prompt=x; tinystories has: swift, plain"),
     ("+unknown=1", "unknown key 'unknown'. Allowed here: dataset, "),
     ("+method.foo=1", "unknown key 'method.foo'. "),
-    ("hardware.gpus=1", "hardware has no keys; it is null, choose one first, as hardware=a100-40gb"),
+    (
+        "hardware.gpus=1",
+        "hardware has no keys; it is null, choose one first, as hardware=a100-40gb",
+    ),
     ("model.architecture.layers=3", "model.architecture has no keys; it is one value, or null"),
     ("hydra.foo=1", "unknown key 'hydra.foo'; --cfg hydra prints Hydra's own"),
     ("~seed", "~seed: a key cannot be deleted"),
     ("=3", "'=3' is no override; wanted KEY=VALUE"),
-    ("swift", "'swift' is neither a command nor an override KEY=VALUE, such as method=uniform. Did you mean submit?"),
+    (
+        "swift",
+        "'swift' is neither a command nor an override KEY=VALUE, such as method=uniform. Did you mean submit?",
+    ),
     ("--fast", "unknown flag '--fast'. Did you mean --fresh"),
     ("limit=0", "limit=0; wanted 1 or more, or null for all"),
 ]
@@ -52,7 +73,9 @@ def test_a_mistake_is_told_in_one_line_on_every_route(
     words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipbench: Command
 ) -> None:
     (tmp_path / "conf" / "dataset").mkdir(parents=True)
-    monkeypatch.setattr(catalog, "_folders", catalog.config_folders())  # the added folder goes when the test ends
+    monkeypatch.setattr(
+        catalog, "_folders", catalog.config_folders()
+    )  # the added folder goes when the test ends
     given = words.split()
     rest = [w for w in ("limit=1", "dry_run=true") if w.partition("=")[0] not in words]
     given += [*rest, f"results={tmp_path / 'results'}"]
@@ -68,19 +91,27 @@ def test_a_mistake_is_told_in_one_line_on_every_route(
 
 def test_a_sweep_begins_only_if_all_its_cells_compose(tmp_path: Path, skipbench: Command) -> None:
     done = skipbench("-m", "method=uniform,fixed", "limit=1", f"results={tmp_path}")
-    assert (done.returncode, done.stderr) == (2, "error: method.skip must be given, as in method.skip=VALUE\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: method.skip must be given, as in method.skip=VALUE\n",
+    )
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_sweep_tells_which_cell_failed_and_why(tmp_path: Path, skipbench: Command) -> None:
-    done = skipbench("-m", "method.skip='attn:1','attn:99'", "limit=1", "dry_run=true", f"results={tmp_path}")
+    done = skipbench(
+        "-m", "method.skip='attn:1','attn:99'", "limit=1", "dry_run=true", f"results={tmp_path}"
+    )
     assert done.returncode == 1 and "1 samples, missing" in done.stdout
     assert done.stderr.startswith("failed: method.skip=attn:99: skip set names sub-layers [198]")
 
 
 def test_an_experiment_without_a_cell_is_refused(tmp_path: Path, skipbench: Command) -> None:
-    done = skipbench("experiment=swift-table8", "scale=embedded", "models=nope", f"results={tmp_path}")
+    done = skipbench(
+        "experiment=swift-table8", "scale=embedded", "models=nope", f"results={tmp_path}"
+    )
     assert (
         done.returncode == 2
-        and "error: experiment=swift-table8 has no cell with scale=embedded models=nope" in done.stderr
+        and "error: experiment=swift-table8 has no cell with scale=embedded models=nope"
+        in done.stderr
     )

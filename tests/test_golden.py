@@ -23,7 +23,10 @@ def test_vanilla_is_hugging_face_greedy(name: str, engine: str) -> None:
     for case in golden("hf_greedy")["models"][name]:
         lm = checkpoint(name, engine)
         assert generate(lm, Vanilla(), case["prompt_ids"], 64).tokens == case["tokens_no_stop"]
-        assert generate(lm, Vanilla(), case["prompt_ids"], 64, frozenset([2, 1])).tokens == case["tokens_eos_stop"]
+        assert (
+            generate(lm, Vanilla(), case["prompt_ids"], 64, frozenset([2, 1])).tokens
+            == case["tokens_eos_stop"]
+        )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -33,7 +36,12 @@ def test_the_identity_layers_are_found_free(engine: str) -> None:
     noop = json.loads((SHARED / "models" / name / "DERIVED.json").read_text())["noop_layers"]
     skip = SkipSet.of(12, [s for i in noop for s in (2 * i, 2 * i + 1)])
     for case in golden("hf_greedy")["models"][name]:
-        out = generate(checkpoint(name, engine), FixedSet("noop", skip, Drafter(Fixed(8))), case["prompt_ids"], 64)
+        out = generate(
+            checkpoint(name, engine),
+            FixedSet("noop", skip, Drafter(Fixed(8))),
+            case["prompt_ids"],
+            64,
+        )
         assert out.tokens == case["tokens_no_stop"]
         assert all(r.accepted == r.steps for r in out.rounds)
 
@@ -43,13 +51,25 @@ def stop_rule(config: dict[str, Any], auto: list[float]) -> StopRule:
         return Fixed(config["max_step_draft"], config["th_stop_draft"])
     every, beta1, target, step, beta2 = auto
     return Adaptive(
-        config["max_step_draft"], config["th_stop_draft"], target, step, beta1, beta2, int(every), "code", True
+        config["max_step_draft"],
+        config["th_stop_draft"],
+        target,
+        step,
+        beta1,
+        beta2,
+        int(every),
+        "code",
+        True,
     )
 
 
 def test_self_sd_threshold_is_that_of_the_published_code() -> None:
     for case in golden("selfsd")["threshold_trajectories"]:
-        config = {"max_step_draft": case["max_step_draft"], "th_stop_draft": case["th0"], "auto_th_stop_draft": True}
+        config = {
+            "max_step_draft": case["max_step_draft"],
+            "th_stop_draft": case["th0"],
+            "auto_th_stop_draft": True,
+        }
         rule = stop_rule(config, case["auto_parameters"])
         for number, r in enumerate(case["rounds"]):
             rule.update(r["matched"], r["drafted"])
@@ -60,8 +80,12 @@ def test_self_sd_rounds_are_those_of_the_published_code() -> None:
     """Tokens, and accepted and drafted counts of every round but the last two, where the code overshoots its length."""
     for case in golden("selfsd")["generation"]:
         lm = checkpoint(case["model"], "fused")
-        skip = SkipSet.of(lm.layers, [2 * i for i in case["attn_skip"]] + [2 * i + 1 for i in case["mlp_skip"]])
-        method = FixedSet("self-sd", skip, Drafter(stop_rule(case["config"], case["auto_parameters"])))
+        skip = SkipSet.of(
+            lm.layers, [2 * i for i in case["attn_skip"]] + [2 * i + 1 for i in case["mlp_skip"]]
+        )
+        method = FixedSet(
+            "self-sd", skip, Drafter(stop_rule(case["config"], case["auto_parameters"]))
+        )
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"]
         ours = [(r.accepted, r.steps) for r in out.rounds][:-2]

@@ -45,7 +45,11 @@ def verified_states(lm: LM, prompt: list[int], chunks: list[list[int]]) -> list[
     found = []
     for tokens in chunks:
         hidden_states: list[torch.Tensor] = []
-        lm.run(lm.embed(tokens), TokenRows.chain(lm.cache.length, len(tokens)), hidden_states=hidden_states)
+        lm.run(
+            lm.embed(tokens),
+            TokenRows.chain(lm.cache.length, len(tokens)),
+            hidden_states=hidden_states,
+        )
         lm.cache.length += len(tokens)
         found.append(torch.stack(hidden_states))
     return found
@@ -60,11 +64,13 @@ def test_clasp_sets_and_cosines() -> None:
         (states,) = verified_states(lm, case["token_ids"][:root], [case["token_ids"][root:]])
         lm.cache.length = case["position"] + 1
         x, run = states[::2, case["number_of_matches"]], parallel_branches(lm, 1, skipped, 2)
-        chosen, executes, skips, last = choose_layers(x, lambda i, g, run=run: run(i, g[:, None])[:, 0], skipped)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        chosen, executes, skips, last = choose_layers(
+            x, lambda i, g, run=run: run(i, g[:, None])[:, 0], skipped
+        )  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         record = case["float32"]
-        assert float(torch.cosine_similarity(last.double(), x[-1].double(), dim=0)) == pytest.approx(
-            record["final_cosine"], abs=1e-5
-        )
+        assert float(
+            torch.cosine_similarity(last.double(), x[-1].double(), dim=0)
+        ) == pytest.approx(record["final_cosine"], abs=1e-5)
         equal += chosen == record["skipped_layers"]
         if ties(case["model"]):
             continue
@@ -83,10 +89,14 @@ def test_clasp_generation() -> None:
     for case in golden("clasp")["generation"]:
         lm = checkpoint(case["model"])
         stop, ratio = Fixed(case["gamma"], case["th_exit"]), case["M"] / lm.layers
-        method = CLaSp(lm.layers, "clasp", stop, ratio=ratio, interval=case["optimize_interval"], start="full")
+        method = CLaSp(
+            lm.layers, "clasp", stop, ratio=ratio, interval=case["optimize_interval"], start="full"
+        )
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"]
-        theirs = [(r["accepted"], r["drafted"]) for r in case["rounds"][1:]]  # theirs begins with the prefill
+        theirs = [
+            (r["accepted"], r["drafted"]) for r in case["rounds"][1:]
+        ]  # theirs begins with the prefill
         assert same_rounds([(r.accepted, r.steps) for r in out.rounds], theirs)
 
 
@@ -103,7 +113,9 @@ def test_knapspec_weights_candidates_and_choice() -> None:
         ends = [start, *(start + n for n in itertools.accumulate(case["chunks"]))]
         chunks = [case["token_ids"][a:b] for a, b in itertools.pairwise(ends)]
         latency = [case["t_mlp"], 0.0, case["t_attn"]]
-        method = knapspec_code(lm.layers, Fixed(10, 0.7), tau=case["sim_threshold"], latency=latency)
+        method = knapspec_code(
+            lm.layers, Fixed(10, 0.7), tau=case["sim_threshold"], latency=latency
+        )
         states = verified_states(lm, case["token_ids"][:start], chunks)
         method.begin(State(lm, [1], Sampler(), 1, frozenset()))
         method._x = states
@@ -118,12 +130,18 @@ def test_knapspec_weights_candidates_and_choice() -> None:
             continue
         weight, cosine, alpha = zip(*trace["candidates"][0], strict=True)
         untied = case["fp32_equals_fp64"]
-        same = list(weight) == record["valid_js"] and list(alpha) == pytest.approx(record["alpha"], abs=1e-6)
+        same = list(weight) == record["valid_js"] and list(alpha) == pytest.approx(
+            record["alpha"], abs=1e-6
+        )
         candidates += same
         assert same or not untied["alpha"]
         if same:
-            assert list(cosine) == pytest.approx([c / case["r"] for c in record["candidate_sum_cos"]], abs=2e-5)
-        if same and untied["final"] and record["best_tpt"] > 0:  # -1: one survivor, about which nothing was computed
+            assert list(cosine) == pytest.approx(
+                [c / case["r"] for c in record["candidate_sum_cos"]], abs=2e-5
+            )
+        if (
+            same and untied["final"] and record["best_tpt"] > 0
+        ):  # -1: one survivor, about which nothing was computed
             assert trace["tpt"][0] == pytest.approx(record["best_tpt"], rel=1e-6)
         sets += final == record["final_skip_set"]
         # At length 0 all candidates promise the same, and the code's float32 rounding picks one of them.
@@ -147,10 +165,19 @@ def test_knapspec_generation() -> None:
 def test_del_exit_layers_and_counts() -> None:
     for case in golden("del")["generation"]:
         lm = checkpoint(case["model"])
-        method = DEL(lm.layers, "del", Fixed(case["num_speculations_cap"]), use_gamma=False, count_rejected=True)
+        method = DEL(
+            lm.layers,
+            "del",
+            Fixed(case["num_speculations_cap"]),
+            use_gamma=False,
+            count_rejected=True,
+        )
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"]
-        ours = [(e, r.accepted, r.steps) for e, r in zip(log_of(method)["exit_layer"], out.rounds, strict=True)]
+        ours = [
+            (e, r.accepted, r.steps)
+            for e, r in zip(log_of(method)["exit_layer"], out.rounds, strict=True)
+        ]
         theirs = [(r["exit_layer_used"], r["accepted"], r["drafted"]) for r in case["rounds"][1:]]
         assert same_rounds(ours, theirs)
 
@@ -263,9 +290,15 @@ def test_swift_search() -> None:
 def test_lookahead_steps() -> None:
     for case in golden("lade")["generation"]:
         lm, config = checkpoint(case["model"]), case["config"]
-        sizes = {"window": config["WINDOW_SIZE"], "level": config["LEVEL"], "guesses": config["GUESS_SET_SIZE"]}
+        sizes = {
+            "window": config["WINDOW_SIZE"],
+            "level": config["LEVEL"],
+            "guesses": config["GUESS_SET_SIZE"],
+        }
         code = {"pool_from_prompt": config["POOL_FROM_PROMPT"], "repeat_hit": True, "whole": False}
-        method = Lookahead(lm.layers, "lookahead", **sizes, **code, first_window=case["initial_window_level0"])
+        method = Lookahead(
+            lm.layers, "lookahead", **sizes, **code, first_window=case["initial_window_level0"]
+        )
         out = generate(lm, method, case["prompt_ids"], len(case["tokens"]))
         assert out.tokens == case["tokens"]
         generated = list(itertools.accumulate([1, *(r.emitted for r in out.rounds)]))

@@ -98,7 +98,8 @@ def test_logits_are_leans_for_every_shape_of_span() -> None:
             tokens = [7 * i % 61 for i in range(token_rows.rows)]
             hidden_states: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
             found, wanted = (
-                m.logits(tokens, token_rows, skip, t) for m, t in zip((lm, fused), hidden_states, strict=True)
+                m.logits(tokens, token_rows, skip, t)
+                for m, t in zip((lm, fused), hidden_states, strict=True)
             )
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
             for got, reference in zip(*hidden_states, strict=True):
@@ -146,20 +147,26 @@ def test_a_larger_cache_is_recorded_anew() -> None:
     assert text(lm, method) == wanted
 
 
-def frozen_length(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int) -> None:
+def frozen_length(
+    load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int
+) -> None:
     """A graph replays the length that it was captured with."""
     if token_rows.start == 0 or getattr(buffers, "loads", 0) < 3:
         load(buffers, token_rows, rows)
     buffers.loads = getattr(buffers, "loads", 0) + 1  # type: ignore[attr-defined]  # the fault's own count
 
 
-def old_mask(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int) -> None:
+def old_mask(
+    load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int
+) -> None:
     """Rows are written where they belong, and see no more than the pass before saw."""
     load(buffers, token_rows, rows)
     buffers.bounds[1] -= int(token_rows.context_len > 20)
 
 
-def old_shape(load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int) -> None:
+def old_shape(
+    load: Callable[..., None], buffers: GraphBuffers, token_rows: TokenRows, rows: int
+) -> None:
     """A tree runs with what the buffers held before it, a chain."""
     load(buffers, token_rows, rows)
     buffers.depth.copy_(buffers._chain[0])
@@ -167,7 +174,9 @@ def old_shape(load: Callable[..., None], buffers: GraphBuffers, token_rows: Toke
 
 
 @pytest.mark.parametrize("fault", [frozen_length, old_mask, old_shape])
-def test_a_planted_fault_is_caught(fault: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_caught(
+    fault: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lm, wanted = graphs(), contract.plain_greedy(random_model("llama"), PROMPT, 100)
     methods = [make_method(name, *METHODS[name]) for name in ("vanilla", "swift")]
     assert [text(lm, method) for method in methods] == [wanted, wanted]
@@ -188,10 +197,15 @@ def test_a_bucket_too_short_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes() -> None:
-    sizes.FIRST = 256  # the fixture puts 32 there for the other tests, and takes back what is set here
+    sizes.FIRST = (
+        256  # the fixture puts 32 there for the other tests, and takes back what is set here
+    )
     found = [sizes.bucket(end, 10_000) for end in range(1, 8193)]
     assert found[:256] == [256] * 256 and found == sorted(found) and len(set(found)) == 21
-    assert all(end <= size <= max(256, end * 1.25 + 1) and size % 8 == 0 for end, size in enumerate(found, 1))
+    assert all(
+        end <= size <= max(256, end * 1.25 + 1) and size % 8 == 0
+        for end, size in enumerate(found, 1)
+    )
     assert sizes.bucket(9_990, 9_998) == 9_992
     assert [sizes.padded_rows(rows) for rows in (1, 16, 17, 65, 128)] == [1, 16, 24, 96, 128]
 
@@ -239,7 +253,9 @@ def test_a_graph_that_computes_something_else_is_refused() -> None:
 
     lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=Wrong))
     lm.allocate(200)
-    assert lm.engine.name == "fused" and "does not give what the fused engine gives" in " ".join(lm.notes())
+    assert lm.engine.name == "fused" and "does not give what the fused engine gives" in " ".join(
+        lm.notes()
+    )
 
 
 def test_out_of_memory_while_recording_goes_on_with_lean() -> None:
@@ -255,12 +271,22 @@ def test_out_of_memory_while_recording_goes_on_with_lean() -> None:
     lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=Full))
     lm.allocate(300)
     assert text(lm, make_method("uniform")) == contract.plain_greedy(lm.model, PROMPT, 100)
-    assert "no memory left" in " ".join(lm.notes()) and "run as engine=fused" in " ".join(lm.notes())
+    assert "no memory left" in " ".join(lm.notes()) and "run as engine=fused" in " ".join(
+        lm.notes()
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_a_run_records_the_engine_that_was_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["engine=cuda_graphs", "method=uniform", "limit=1", "engine.warmup=0", "dataset.max_new_tokens=6"]
+def test_a_run_records_the_engine_that_was_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "engine=cuda_graphs",
+        "method=uniform",
+        "limit=1",
+        "engine.warmup=0",
+        "dataset.max_new_tokens=6",
+    ]
     run_cell(compose([*words, f"results={tmp_path}"]))
     (folder,) = (tmp_path / "runs").iterdir()
     origin = json.loads((folder / "provenance.json").read_text())
@@ -272,16 +298,17 @@ def test_what_shows_late_joins_the_provenance(tmp_path: Path) -> None:
     store = RunStore(tmp_path, {"a": 1}, {"engine": "cuda_graphs", "notes": []})
     store.amend(notes=["no memory"])
     store.close()
-    assert json.loads((tmp_path / "provenance.json").read_text()) == {"engine": "cuda_graphs", "notes": ["no memory"]}
+    assert json.loads((tmp_path / "provenance.json").read_text()) == {
+        "engine": "cuda_graphs",
+        "notes": ["no memory"],
+    }
 
 
 def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     """Every figure is printed, and none is judged where there is no GPU."""
     from scripts import bench_gpu
 
-    words = (
-        "--device cpu --shape 6x64 --dtype float32 --context 40 --tokens 6 --long 12 --minutes 0 --runs 1 --words 200"
-    )
+    words = "--device cpu --shape 6x64 --dtype float32 --context 40 --tokens 6 --long 12 --minutes 0 --runs 1 --words 200"
     bench_gpu.main(words.split())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {line["figure"] for line in lines} == set(bench_gpu.BARS)
@@ -303,12 +330,18 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("threshold", "temperature", "reads"), [(0.0, 0.0, 0), (0.0, 0.8, 0), (1e-9, 0.0, 5)])
+@pytest.mark.parametrize(
+    ("threshold", "temperature", "reads"), [(0.0, 0.0, 0), (0.0, 0.8, 0), (1e-9, 0.0, 5)]
+)
 @torch.no_grad()
-def test_a_chain_reads_only_what_its_stop_rule_needs(threshold: float, temperature: float, reads: int) -> None:
+def test_a_chain_reads_only_what_its_stop_rule_needs(
+    threshold: float, temperature: float, reads: int
+) -> None:
     """Six steps: a confidence before each but the first, and the tokens at the end."""
     # In float32 on a CPU fused's norm, which the head uses, takes a number through Python.
-    lm = LM(random_model("llama").to(torch.bfloat16), partial(CudaGraphsEngine, capture=EagerCapture))
+    lm = LM(
+        random_model("llama").to(torch.bfloat16), partial(CudaGraphsEngine, capture=EagerCapture)
+    )
     lm.allocate(100)
     drafter = Drafter(Fixed(6, threshold))
     state = State(lm, PROMPT, Sampler(temperature), 64, frozenset())

@@ -24,7 +24,9 @@ from skipbench.skipset import SkipSet, fixed_set
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is at hand: nothing here has run"),
+    pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="no CUDA device is at hand: nothing here has run"
+    ),
     pytest.mark.usefixtures("short_buckets"),
 ]
 
@@ -42,7 +44,9 @@ def test_tokens_are_leans_at_every_length(family: str, backend: str | None) -> N
     lm, fused = on_gpu(family, partial(CudaGraphsEngine, backend=backend)), on_gpu(family, "fused")
     wanted = generate(fused, make_method("vanilla"), PROMPTS[family], 100).tokens
     for name, overrides in METHODS.items():
-        assert generate(lm, make_method(name, *overrides), PROMPTS[family], 100).tokens == wanted, name
+        assert generate(lm, make_method(name, *overrides), PROMPTS[family], 100).tokens == wanted, (
+            name
+        )
 
 
 @pytest.mark.parametrize("backend", [None, "masked", "split_kv", "varlen"])
@@ -54,10 +58,16 @@ def test_half_precision_logits_are_near_leans(backend: str | None) -> None:
         on_gpu("llama", "fused", torch.bfloat16),
     )
     for start in (20, 33, 70, 130):
-        for token_rows in (TokenRows.chain(start, 1), TokenRows.chain(start, 9), TokenRows.tree(start, (-1, 0, 0, 1))):
+        for token_rows in (
+            TokenRows.chain(start, 1),
+            TokenRows.chain(start, 9),
+            TokenRows.tree(start, (-1, 0, 0, 1)),
+        ):
             for m in (lm, fused):
                 m.prefill([7 * i % 61 for i in range(start)])
-            found, wanted = (m.logits([5] * token_rows.rows, token_rows).float() for m in (lm, fused))
+            found, wanted = (
+                m.logits([5] * token_rows.rows, token_rows).float() for m in (lm, fused)
+            )
             assert float((found - wanted).norm()) <= 0.05 * float(wanted.norm())
 
 

@@ -39,13 +39,31 @@ def test_the_index_tells_what_the_records_tell(tmp_path: Path) -> None:
     assert (made.runs, made.samples, made.read, made.unreadable) == (1, 2, 1, [])
     runs, rows = both(tmp_path)
     (run,) = runs.to_dict("records")
-    assert (run["method"], run["M"], run["speedup.paired"], run["state"]) == ("fixed", 1.5, 1.2, "done")
-    assert list(setting(runs, "engine.threads")) == [1] and list(setting(runs, "engine.nothing")) == [None]
+    assert (run["method"], run["M"], run["speedup.paired"], run["state"]) == (
+        "fixed",
+        1.5,
+        1.2,
+        "done",
+    )
+    assert list(setting(runs, "engine.threads")) == [1] and list(
+        setting(runs, "engine.nothing")
+    ) == [None]
     for row, s in zip(rows.to_dict("records"), read_samples(folder / "samples.jsonl"), strict=True):
         turn = s.method.rounds[0]
-        assert (row["index"], row["tokens"], row["lossless"]) == (s.index, len(s.method.tokens), s.lossless)
-        assert (row["steps"], row["accepted"], row["emitted"]) == (turn.steps, turn.accepted, turn.emitted)
-        assert (row["draft"], row["vanilla_prefill"]) == (s.method.seconds.draft, s.vanilla.seconds.prefill)
+        assert (row["index"], row["tokens"], row["lossless"]) == (
+            s.index,
+            len(s.method.tokens),
+            s.lossless,
+        )
+        assert (row["steps"], row["accepted"], row["emitted"]) == (
+            turn.steps,
+            turn.accepted,
+            turn.emitted,
+        )
+        assert (row["draft"], row["vanilla_prefill"]) == (
+            s.method.seconds.draft,
+            s.vanilla.seconds.prefill,
+        )
         assert (row["diverged_at"], row["logit_gap"]) == (1, 0.5)
     assert "1.20x [1.10, 1.30]" in markdown_table("index", table_runs(runs))
     assert list(read_sample_rows(tmp_path, ["run", "steps"], ["no such run"]).steps) == []
@@ -89,7 +107,9 @@ def test_runs_of_several_machines_come_together(tmp_path: Path) -> None:
     for source in (a, b):
         assert merge_into(source, target).left == []
     assert len(list((target / "runs").iterdir())) == 3
-    assert [s.index for s in read_samples(target / "runs" / short.name / "samples.jsonl")] == list(range(5))
+    assert [s.index for s in read_samples(target / "runs" / short.name / "samples.jsonl")] == list(
+        range(5)
+    )
     assert load_run(target / "runs" / short.name)["status"]["state"] == "done"
     before = {p: p.read_bytes() for p in target.rglob("*") if p.is_file()}
     for source in (b, a, b):
@@ -126,8 +146,12 @@ def test_other_counts_of_one_origin_are_refused_by_name(tmp_path: Path) -> None:
         dispatch(["merge", str(b), f"results={a}"])
 
 
-@pytest.mark.parametrize("more", [{"commit": "4567def"}, {"device": "NVIDIA A100"}, {"versions": {"torch": "3"}}])
-def test_another_origin_is_kept_beside_and_told_apart_in_tables(more: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more", [{"commit": "4567def"}, {"device": "NVIDIA A100"}, {"versions": {"torch": "3"}}]
+)
+def test_another_origin_is_kept_beside_and_told_apart_in_tables(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     make_run(a, 0, ORIGIN)
     make_run(b, 0, ORIGIN | more)
@@ -154,14 +178,21 @@ def test_searches_and_sets_are_merged_or_named(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     for results, trials in ((a, 1), (b, 3)):
         (results / "search" / "x").mkdir(parents=True)
-        lines = [json.dumps({"settings": {}}), *(json.dumps({"iteration": i}) for i in range(trials))]
+        lines = [
+            json.dumps({"settings": {}}),
+            *(json.dumps({"iteration": i}) for i in range(trials)),
+        ]
         (results / "search" / "x" / "trace.jsonl").write_text("\n".join(lines) + "\n")
         (results / "skip_sets").mkdir()
         (results / "skip_sets" / "tiny.json").write_text(json.dumps({"skip": f"attn:{trials}"}))
     done = merge_into(b, a)
-    assert (a / "search" / "x" / "trace.jsonl").read_text() == (b / "search" / "x" / "trace.jsonl").read_text()
+    assert (a / "search" / "x" / "trace.jsonl").read_text() == (
+        b / "search" / "x" / "trace.jsonl"
+    ).read_text()
     (left,) = done.left
-    assert "skip_sets" in left and json.loads((a / "skip_sets" / "tiny.json").read_text()) == {"skip": "attn:1"}
+    assert "skip_sets" in left and json.loads((a / "skip_sets" / "tiny.json").read_text()) == {
+        "skip": "attn:1"
+    }
 
 
 def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
@@ -170,7 +201,9 @@ def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
         "with held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, **pipes) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, **pipes
+    ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         with pytest.raises(SkipbenchError, match=f"another process .pid {holder.pid}"):
             search(lambda s: (1.0, {}), None, 4, 2, tmp_path / "trace.jsonl", {})  # type: ignore[arg-type]
@@ -178,7 +211,9 @@ def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
         holder.communicate()
 
 
-def test_a_full_disk_leaves_failed_and_not_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_failed_and_not_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = RunStore(tmp_path, {"seed": 0}, {})
     store.status("running")
 

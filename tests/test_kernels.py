@@ -78,7 +78,9 @@ def test_every_layout_is_the_linear_function(layout: str, dtype: torch.dtype, bi
 
 def test_a_race_times_every_layout_and_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     times, fault = tuned(64, 32, torch.float32)
-    assert {"rows", "columns"} <= set(times) and all(len(t) == len(kernels.ROWS) and min(t) > 0 for t in times.values())
+    assert {"rows", "columns"} <= set(times) and all(
+        len(t) == len(kernels.ROWS) and min(t) > 0 for t in times.values()
+    )
     assert ("packed" in times) == (fault is None)
 
     def again(*args: Any) -> Any:
@@ -102,7 +104,9 @@ def test_of_processes_that_race_at_once_the_first_decides(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(kernels, "autotune", slower)
     times, _ = tuned(64, 32, torch.float32)
-    assert max(max(row) for row in times.values()) < 1e9 and tuned(64, 32, torch.float32)[0] == times
+    assert (
+        max(max(row) for row in times.values()) < 1e9 and tuned(64, 32, torch.float32)[0] == times
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"KEY": 1}', '{"KEY": {"times": {"rows": [1.0]}, "fault": null}}',
@@ -117,7 +121,9 @@ def test_a_broken_file_is_written_anew(text: str) -> None:
     assert set(entry["times"]) == set(times) and min(map(min, times.values())) > 0
 
 
-def test_a_file_that_cannot_be_written_costs_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_costs_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert tuned(64, 32, torch.float32)[0]
@@ -129,7 +135,9 @@ def test_other_entries_of_the_file_stay() -> None:
     assert len(json.loads(cache_file().read_text())) == 2
 
 
-def test_a_private_operator_that_is_wrong_or_missing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_operator_that_is_wrong_or_missing_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     needs_packing(torch.float32)
     right = kernels.products
 
@@ -138,11 +146,16 @@ def test_a_private_operator_that_is_wrong_or_missing_is_left_out(monkeypatch: py
         return (lambda x: product(x) * 1.001), added
 
     monkeypatch.setattr(kernels, "products", wrong)
-    assert packing_unsupported(torch.randn(64, 32)) == "it does not agree with torch.nn.functional.linear"
+    assert (
+        packing_unsupported(torch.randn(64, 32))
+        == "it does not agree with torch.nn.functional.linear"
+    )
     monkeypatch.undo()
 
     def missing(weight: torch.Tensor, layout: str) -> torch.Tensor:
-        raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_reorder_linear_weight'")
+        raise AttributeError(
+            "'_OpNamespace' 'mkldnn' object has no attribute '_reorder_linear_weight'"
+        )
 
     monkeypatch.setattr(kernels, "to_layout", missing)
     fault = packing_unsupported(torch.randn(64, 32))
@@ -152,7 +165,9 @@ def test_a_private_operator_that_is_wrong_or_missing_is_left_out(monkeypatch: py
 def test_without_packing_the_engine_runs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "packing_unsupported", lambda weight: "not built with oneDNN")
     lm = LM(random_model("llama"))
-    assert any("packed products are left out (not built with oneDNN)" in line for line in lm.notes())
+    assert any(
+        "packed products are left out (not built with oneDNN)" in line for line in lm.notes()
+    )
     assert lm.engine.kernels and not any("packed" in text for text in lm.engine.kernels.values())
 
 
@@ -176,12 +191,18 @@ def test_the_model_is_the_same_with_any_layout(
     lm = LM(random_model(family))
     lm.allocate(64)
     tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
-    assert lm.weight_bytes() == LM(random_model(family), "reference").weight_bytes() == pass_bytes(lm.model)
+    assert (
+        lm.weight_bytes()
+        == LM(random_model(family), "reference").weight_bytes()
+        == pass_bytes(lm.model)
+    )
     sizes = part_bytes(lm)
     assert lm.layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
     with torch.inference_mode():
         wanted = plain(torch.tensor([tokens])).logits[0]
-        torch.testing.assert_close(lm.model(torch.tensor([tokens])).logits[0], wanted, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            lm.model(torch.tensor([tokens])).logits[0], wanted, rtol=1e-3, atol=1e-4
+        )
         lm.prefill(tokens[:4])
         for n, rows in ((4, 1), (5, 2), (7, 3)):
             logits = lm.logits(tokens[n : n + rows], TokenRows.chain(n, rows))
@@ -189,7 +210,9 @@ def test_the_model_is_the_same_with_any_layout(
     q, up = lm.model.model.layers[0].self_attn.q_proj, lm.model.model.layers[0].mlp.up_proj
     assert isinstance(q, torch.nn.Linear) == (choice.layouts != ("packed",))
     if isinstance(q, torch.nn.Linear):
-        assert q.weight.untyped_storage().nbytes() > q.weight.numel() * 4, "a copy of its own instead of a part"
+        assert q.weight.untyped_storage().nbytes() > q.weight.numel() * 4, (
+            "a copy of its own instead of a part"
+        )
         assert up.weight.untyped_storage().nbytes() == 2 * up.weight.numel() * 4
 
 
@@ -202,7 +225,9 @@ def test_second_copies_stay_within_the_limit(monkeypatch: pytest.MonkeyPatch) ->
 
     assert second(2, keep=False) == LayoutChoice("columns", "packed")  # two weights of 1 MiB
     assert second(1, keep=False) == LayoutChoice("packed", "packed")
-    assert second(4, keep=True) == LayoutChoice("columns", "packed")  # the table of an embedding stays beside both
+    assert second(4, keep=True) == LayoutChoice(
+        "columns", "packed"
+    )  # the table of an embedding stays beside both
     assert second(2, keep=True) == LayoutChoice("packed", "packed")
     assert second(1, keep=True) == LayoutChoice("rows", "rows")
 
@@ -220,9 +245,13 @@ def test_missing_instructions_are_named(monkeypatch: pytest.MonkeyPatch) -> None
         assert Weights(0, MIB).notes(like.float()) == []
 
 
-def test_a_race_goes_through_as_much_as_a_pass_of_the_model_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_goes_through_as_much_as_a_pass_of_the_model_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     laid: list[str] = []
-    monkeypatch.setattr(kernels, "to_layout", lambda w, layout: (laid.append(layout), to_layout(w, layout))[1])
+    monkeypatch.setattr(
+        kernels, "to_layout", lambda w, layout: (laid.append(layout), to_layout(w, layout))[1]
+    )
     for amount, count in ((12 << 10, 3), (1 << 10, 1), (10**9, kernels.MOST_WEIGHTS)):
         laid.clear()
         autotune(32, 32, torch.float32, amount)

@@ -36,8 +36,12 @@ def embedded(paper: str, table: str) -> PaperTable:
 
 def compiled(tables: dict[str, str], folder: Path) -> str:
     """The log of one document with all tables, each between lines with its name."""
-    assert all("\\usepackage{booktabs,graphicx}" in text.splitlines()[0] for text in tables.values())
-    body = "\n".join(f"\\typeout{{}}\\typeout{{@@ {name}}}\n{text}\\clearpage" for name, text in tables.items())
+    assert all(
+        "\\usepackage{booktabs,graphicx}" in text.splitlines()[0] for text in tables.values()
+    )
+    body = "\n".join(
+        f"\\typeout{{}}\\typeout{{@@ {name}}}\n{text}\\clearpage" for name, text in tables.items()
+    )
     head = "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n"
     (folder / "a.tex").write_text(f"{head}{body}\n\\end{{document}}\n")
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "a.tex"]
@@ -52,7 +56,9 @@ def complaints(log: str) -> list[str]:
     found, name = [], ""
     for line in log.splitlines():
         name = line[3:] if line.startswith("@@ ") else name
-        over = re.search(r"Overfull \\[hv]box \(([\d.]+)pt|Float too large for page by ([\d.]+)pt", line)
+        over = re.search(
+            r"Overfull \\[hv]box \(([\d.]+)pt|Float too large for page by ([\d.]+)pt", line
+        )
         if over and float(over[1] or over[2]) > LOOSE:
             found.append(f"{name}: {line}")
     return found
@@ -72,7 +78,11 @@ def test_every_table_compiles_and_fits_the_page(paper: str, tmp_path: Path) -> N
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX installation")
 def test_what_does_not_fit_is_seen(tmp_path: Path) -> None:
-    wide = "% \\usepackage{booktabs,graphicx}\n\\begin{table}[p]\\noindent\\mbox{" + "wide " * 100 + "}\\end{table}\n"
+    wide = (
+        "% \\usepackage{booktabs,graphicx}\n\\begin{table}[p]\\noindent\\mbox{"
+        + "wide " * 100
+        + "}\\end{table}\n"
+    )
     assert complaints(compiled({"wide": wide}, tmp_path))
 
 
@@ -95,7 +105,9 @@ def test_every_field_stands_in_one_block(paper: str, table: str) -> None:
             for line in b.lines
             for i in range(b.first, b.last)
         ]
-        assert sorted(found) == sorted((id(line), i) for line in whole for i in range(len(part.columns)))
+        assert sorted(found) == sorted(
+            (id(line), i) for line in whole for i in range(len(part.columns))
+        )
         for block in blocks(part.columns, part.keys, whole):
             assert block.lines[0].first and height(block) <= PAGE_HEIGHT
 

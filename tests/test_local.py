@@ -37,11 +37,15 @@ def test_a_gpu_has_one_cell_at_a_time(tmp_path: Path) -> None:
         spans.setdefault(gpu, []).append((float(began), float(over)))
     assert set(spans) == {"2", "5"}
     for times in spans.values():
-        assert all(a[1] <= b[0] for a, b in zip(sorted(times), sorted(times)[1:], strict=False)), "two shared a GPU"
+        assert all(a[1] <= b[0] for a, b in zip(sorted(times), sorted(times)[1:], strict=False)), (
+            "two shared a GPU"
+        )
 
 
 @pytest.mark.parametrize(("most", "together"), [(None, 4), (1, 1)])
-def test_a_cell_has_the_gpus_that_it_needs_to_itself(most: int | None, together: int, tmp_path: Path) -> None:
+def test_a_cell_has_the_gpus_that_it_needs_to_itself(
+    most: int | None, together: int, tmp_path: Path
+) -> None:
     note = "import os,time; g=os.environ['CUDA_VISIBLE_DEVICES']; print(g, time.time()); time.sleep(.2); print(time.time())"
     needs = {1: 2, 3: 3, 4: 4}
     codes: list[int] = []
@@ -79,7 +83,9 @@ def test_workers_and_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpus() == ["0", "1"]
     assert gpu_bytes(["0", "1"]) is None, "it did not say"
-    tool.write_text("#!/bin/sh\necho '0, GPU-1f, 81920'\necho '1, GPU-2e, 24576'\necho '2, GPU-3d, [N/A]'\n")
+    tool.write_text(
+        "#!/bin/sh\necho '0, GPU-1f, 81920'\necho '1, GPU-2e, 24576'\necho '2, GPU-3d, [N/A]'\n"
+    )
     assert gpu_bytes(["0"]) == 79 * 2**30 and gpu_bytes(["0", "GPU-2e"]) == 23 * 2**30
     assert gpu_bytes(["2"]) is gpu_bytes(["MIG-1"]) is gpu_bytes([]) is None
     tool.unlink()
@@ -97,7 +103,12 @@ def test_what_breaks_the_queue_off_ends_its_cells_and_starts_no_other(tmp_path: 
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_cells({0: python("pass")} | {n: python(code) for n in range(1, 5)}, tmp_path, slots(2, []), ended)
+        run_cells(
+            {0: python("pass")} | {n: python(code) for n in range(1, 5)},
+            tmp_path,
+            slots(2, []),
+            ended,
+        )
     assert time.monotonic() - began < 50 and len(started.read_text()) == 2
     with pytest.raises(SkipbenchError, match="cannot start a cell"):
         run_cells({0: ["/no/such/program"]}, tmp_path, [{}], ended)
@@ -142,7 +153,12 @@ def run(*words: str) -> "subprocess.Popen[str]":
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "skipbench", *words]
     return subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -155,7 +171,13 @@ def test_submit_runs_cells_here_and_status_agrees(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for the cells, which are processes
-    words = [*WORDS, "method=uniform,random", f"results={tmp_path}", "hardware=local", "hardware.workers=2"]
+    words = [
+        *WORDS,
+        "method=uniform,random",
+        f"results={tmp_path}",
+        "hardware=local",
+        "hardware.workers=2",
+    ]
     shown = skipbench("submit", *words, "--print")
     assert shown.stdout.splitlines() == ["tiny/uniform/mini-math", "tiny/random/mini-math"]
     assert not (tmp_path / "submit").exists()
@@ -170,14 +192,18 @@ def test_submit_runs_cells_here_and_status_agrees(
 
 def planned(folder: Path) -> Path:
     """A manifest of one cell."""
-    config = compose(["dataset=mini-math", "method=uniform", "limit=50", f"results={folder / 'results'}"])
+    config = compose(
+        ["dataset=mini-math", "method=uniform", "limit=50", f"results={folder / 'results'}"]
+    )
     return manifest.write_cells(folder, [{"config": config.to_dict()}])
 
 
 def begun(folder: Path) -> "tuple[subprocess.Popen[str], Path]":
     """A cell that has its first sample, and the folder of its run."""
     cell = run("cell", str(planned(folder)), "0")
-    while not (found := list(folder.glob("results/runs/*/samples.jsonl"))) or not found[0].read_text():
+    while (
+        not (found := list(folder.glob("results/runs/*/samples.jsonl"))) or not found[0].read_text()
+    ):
         assert cell.poll() is None, cell.communicate()
         time.sleep(0.01)
     return cell, found[0].parent
@@ -209,16 +235,22 @@ def test_a_cell_that_the_kernel_kills_is_a_failure_with_its_reason(tmp_path: Pat
     assert cell.returncode == 128 + signal.SIGKILL
     told = json.loads(status.read_text())
     assert told["state"] == "failed" and told["error"] in said
-    assert told["error"].startswith("killed by SIGKILL; where nobody sent it, it was the kernel, for memory")
+    assert told["error"].startswith(
+        "killed by SIGKILL; where nobody sent it, it was the kernel, for memory"
+    )
     assert "hardware.memory=" in told["error"]
 
 
 def test_a_cell_that_dies_before_it_can_speak_is_a_failure(tmp_path: Path) -> None:
     # Too little memory for what a cell imports, enough for the process that watches over it.
     little = f"ulimit -d 105000; exec '{sys.executable}' -m skipbench cell '{planned(tmp_path)}' 0"
-    done = subprocess.run(["bash", "-c", little], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
+    done = subprocess.run(
+        ["bash", "-c", little], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True
+    )
     assert done.returncode > 0, done.stderr
     (status,) = tmp_path.glob("results/runs/*/status.json")
     told = json.loads(status.read_text())
     # An import that fails ends by a status of its own, or by a signal.
-    assert told["state"] == "failed" and told["error"].startswith(("ended with exit status", "killed by SIG"))
+    assert told["state"] == "failed" and told["error"].startswith(
+        ("ended with exit status", "killed by SIG")
+    )

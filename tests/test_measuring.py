@@ -22,11 +22,22 @@ def bench() -> Bench:
     return Bench("tiny", "mini-stories", 1, 24, time.thread_time)
 
 
-DRAFTS = ["self-sd", "swift", "knapspec", "del", "layerskip", "lookahead", "parallel", "prompt-lookup"]
+DRAFTS = [
+    "self-sd",
+    "swift",
+    "knapspec",
+    "del",
+    "layerskip",
+    "lookahead",
+    "parallel",
+    "prompt-lookup",
+]
 
 
 @pytest.mark.parametrize("name", DRAFTS)
-def test_every_pass_of_a_method_is_counted(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_pass_of_a_method_is_counted(
+    bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watched = Watched(bench.method(name))
     out = bench.decode(watched, bench.prompts[0])
     assert watched.rounds.total() == len(out.rounds)
@@ -34,7 +45,9 @@ def test_every_pass_of_a_method_is_counted(bench: Bench, name: str, monkeypatch:
     looks_up = name in ("lookahead", "parallel", "prompt-lookup")
     assert drafted == (0 if looks_up else sum(r.steps for r in out.rounds))
     assert kept_attention(watched, out, bench.lm.layers) == sum(
-        n * kind.steps * (bench.lm.layers - kind.skipped[0] if kind.exit is None else kind.exit // 2)
+        n
+        * kind.steps
+        * (bench.lm.layers - kind.skipped[0] if kind.exit is None else kind.exit // 2)
         for kind, n in watched.rounds.items()
     )
     assert any(kind.exit is not None for kind in watched.rounds) == (name in ("del", "layerskip"))
@@ -64,7 +77,9 @@ def kept_attention(watched: Watched, out: Generation, layers: int) -> int:
 
 def test_a_method_is_predicted(bench: Bench) -> None:
     found = bench.measure("self-sd", 1)
-    assert found["identical"] and found["ratio"] == pytest.approx(found["measured"] / found["predicted"], rel=0.02)
+    assert found["identical"] and found["ratio"] == pytest.approx(
+        found["measured"] / found["predicted"], rel=0.02
+    )
     cost = found["d"] * found["c"] + found["v"] + found["a"]
     assert found["predicted"] == pytest.approx(found["M"] / cost, rel=0.02)
 
@@ -87,7 +102,9 @@ def test_predictions_follow_from_costs(bench: Bench) -> None:
     )
     M = emitted / len(rounds)
     assert (found["d"], found["c"], found["v"]) == (4.0, 0.5, 2.0)
-    assert found["a"] == pytest.approx(0.25 * M, abs=1e-3)  # a quarter of vanilla's time, spread over the rounds
+    assert found["a"] == pytest.approx(
+        0.25 * M, abs=1e-3
+    )  # a quarter of vanilla's time, spread over the rounds
     assert found["predicted"] == pytest.approx(M / (4.0 + 0.25 * M), abs=1e-3)
     assert found["c in runs"] == pytest.approx(0.5 * M / 4, abs=1e-3)
     assert found["v in runs"] == pytest.approx(0.1 * M, abs=1e-3)
@@ -108,4 +125,6 @@ def test_peers_decode_the_same_tokens() -> None:
 def test_peaks_are_of_a_text_as_long_as_said(name: str) -> None:
     found = peak(name, ["model=planted", "model.shape=4x64", "model.dtype=float32"], 64, 24)
     assert found["peak"] >= found["before"] > found["cache"] > 0 and 1 <= found["rounds"] <= 23
-    assert (found["searched"] > 0) == (name != "vanilla")  # a programme that did not run would need no memory
+    assert (found["searched"] > 0) == (
+        name != "vanilla"
+    )  # a programme that did not run would need no memory

@@ -33,15 +33,26 @@ def vanilla(tokens: int, decode_s: float, prefill_s: float = 1.0) -> Arm:
 
 
 def sample(base: Arm, method: Arm, **more: Any) -> Sample:
-    return Sample(0, "id", "hash", 8, ["vanilla", "method"], base, method, **{"lossless": "identical", **more})
+    return Sample(
+        0, "id", "hash", 8, ["vanilla", "method"], base, method, **{"lossless": "identical", **more}
+    )
 
 
 def two_samples() -> list[Sample]:
     # A: 8 tokens, vanilla 4 s, method 2 s. B: 4 tokens, vanilla 2 s, method 2 s.
     a = arm([Round(4, 4, 4, 4, 5), Round(4, 4, 2, 2, 3)], Seconds(1.0, 0.8, 0.8, 0.3, 0.1))
-    b = arm([Round(2, 2, 1, 1, 2), Round(0, 0, 0, 0, 1), Round(2, 2, 0, 0, 1)], Seconds(1.0, 0.4, 1.2, 0.3, 0.1))
+    b = arm(
+        [Round(2, 2, 1, 1, 2), Round(0, 0, 0, 0, 1), Round(2, 2, 0, 0, 1)],
+        Seconds(1.0, 0.4, 1.2, 0.3, 0.1),
+    )
     return [
-        sample(vanilla(8, 4.0), a, skip="attn:0-1;mlp:2", groups={"body": "unseen"}, score=scores(0.5, 0.25)),
+        sample(
+            vanilla(8, 4.0),
+            a,
+            skip="attn:0-1;mlp:2",
+            groups={"body": "unseen"},
+            score=scores(0.5, 0.25),
+        ),
         sample(vanilla(4, 2.0), b, skip="attn:1", groups={"body": "seen"}, score=scores(1.0, 0.75)),
     ]
 
@@ -51,7 +62,9 @@ def scores(base: float, method: float) -> dict[str, dict[str, float]]:
 
 
 def summary(samples: list[Sample], latency: Latency | None = LATENCY) -> dict[str, Any]:
-    return summarise(samples, layers=4, latency=latency, roofline_s_per_token=0.2, peak_memory_bytes=1024)
+    return summarise(
+        samples, layers=4, latency=latency, roofline_s_per_token=0.2, peak_memory_bytes=1024
+    )
 
 
 def test_expected_tokens_is_the_geometric_sum() -> None:
@@ -66,8 +79,12 @@ def test_predicted_speedup_counts_the_steps_of_a_round() -> None:
     # 4 steps of half a pass, a verification of 1.5 and adaptation of 0.5 make 4 passes for 3 tokens
     assert predicted_speedup(3, 4, 0.5, 1.5, 0.5) == pytest.approx(3 / 4)
     alpha = 0.8
-    assert predicted_speedup(5, 4 / alpha, 0.5, 1.5) == pytest.approx(expected_speedup_measured(5, alpha, 0.5, 1.5))
-    assert predicted_speedup(1, 2, 0.5, 1.0) == 0.5  # rejected drafts cost, although nothing is accepted
+    assert predicted_speedup(5, 4 / alpha, 0.5, 1.5) == pytest.approx(
+        expected_speedup_measured(5, alpha, 0.5, 1.5)
+    )
+    assert (
+        predicted_speedup(1, 2, 0.5, 1.0) == 0.5
+    )  # rejected drafts cost, although nothing is accepted
     for bad in ((0.9, 1, 1, 1), (1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, 0)):
         with pytest.raises(ValueError, match="need M"):
             predicted_speedup(*bad)
@@ -79,9 +96,16 @@ def test_tpt_divides_by_the_time_of_a_round() -> None:
 
 @pytest.mark.parametrize(
     ("M", "alpha", "c", "printed"),
-    [(4.34, 0.99, 0.55, 1.52), (3.13, 0.98, 0.55, 1.43), (8.21, 1.0, 0.55, 1.65), (3.85, 0.99, 0.5, 1.58)],
+    [
+        (4.34, 0.99, 0.55, 1.52),
+        (3.13, 0.98, 0.55, 1.43),
+        (8.21, 1.0, 0.55, 1.65),
+        (3.85, 0.99, 0.5, 1.58),
+    ],
 )
-def test_expected_speedup_is_that_of_swift_table_4(M: float, alpha: float, c: float, printed: float) -> None:
+def test_expected_speedup_is_that_of_swift_table_4(
+    M: float, alpha: float, c: float, printed: float
+) -> None:
     assert expected_speedup_paper(M, alpha, c) == pytest.approx(printed, abs=0.005)
 
 
@@ -110,9 +134,13 @@ def test_formulas_refuse_what_has_no_meaning() -> None:
 def test_interval_surrounds_the_geometric_mean() -> None:
     mean, interval = paired_ratio_interval([1.0, 2.0, 4.0, 2.0])
     assert mean == pytest.approx(2)
-    half = 3.18245 * math.sqrt(2 / 3) / 2  # Student's t with 3 degrees of freedom; the logarithms in units of log 2
+    half = (
+        3.18245 * math.sqrt(2 / 3) / 2
+    )  # Student's t with 3 degrees of freedom; the logarithms in units of log 2
     assert interval == pytest.approx((2 ** (1 - half), 2 ** (1 + half)), rel=1e-5)
-    mean, interval = paired_ratio_interval([1.0, 2.0, 4.0, 2.0] * 5)  # from 20 ratios on, the bootstrap's
+    mean, interval = paired_ratio_interval(
+        [1.0, 2.0, 4.0, 2.0] * 5
+    )  # from 20 ratios on, the bootstrap's
     assert mean == pytest.approx(2)
     assert interval is not None and 1.6 < interval[0] < 1.8 and 2.2 < interval[1] < 2.5
 
@@ -159,11 +187,15 @@ def test_speed_by_hand() -> None:
     assert found["tokens_per_s"] == pytest.approx(12 / 4)
     speedup = found["speedup"]
     assert speedup["micro"] == pytest.approx(1.5)
-    assert speedup["macro"] == pytest.approx(((4 + 2) / 2) / 2)  # tokens/s: method 4 and 2, vanilla 2 and 2
+    assert speedup["macro"] == pytest.approx(
+        ((4 + 2) / 2) / 2
+    )  # tokens/s: method 4 and 2, vanilla 2 and 2
     assert speedup["s_per_token"] == pytest.approx(0.5 / ((0.25 + 0.5) / 2))
     assert speedup["paired"] == pytest.approx(math.sqrt(2 * 1))
     assert speedup["ci95"] == pytest.approx([2 ** (0.5 - 6.3531), 2 ** (0.5 + 6.3531)], rel=1e-4)
-    assert speedup["end_to_end"] == pytest.approx((14 / 6) / (14 / 8))  # 9 + 5 tokens; 2 s of prefill in each arm
+    assert speedup["end_to_end"] == pytest.approx(
+        (14 / 6) / (14 / 8)
+    )  # 9 + 5 tokens; 2 s of prefill in each arm
     assert found["roofline_fraction_vanilla"] == pytest.approx(0.2 / 0.5)
     expected = {"prefill": 2.0, "draft": 1.2, "verify": 2.0, "adapt": 0.6, "other": 0.2}
     assert found["seconds"] == pytest.approx(expected)
@@ -175,7 +207,9 @@ def test_costs_by_hand() -> None:
     assert found["skipped"] == {"attention": 1.5, "mlp": 0.5, "ratio": 0.25}
     # c = (1.2 s / 12 steps) / 0.5 s = 0.2; v = (2.0 s / 5 rounds) / 0.5 s = 0.8; (M - 1) / alpha = 1.4 * 12 / 7 = 2.4
     # Eq. 6 takes the sets by their draft steps: 8 of 12 steps run 5 of 8 sub-layers, 4 run 7 of 8
-    assert found["expected_speedup"]["paper"] == pytest.approx(2.4 / (2.4 * (8 * 5 / 8 + 4 * 7 / 8) / 12 + 1))
+    assert found["expected_speedup"]["paper"] == pytest.approx(
+        2.4 / (2.4 * (8 * 5 / 8 + 4 * 7 / 8) / 12 + 1)
+    )
     assert found["expected_speedup"]["measured_cost"] == pytest.approx(2.4 / (2.4 * 0.2 + 0.8))
     # draft 2.5 * 0.001 + 3.5 * 0.002 + 0.004 = 0.0135 s; target 4 * 0.003 + 0.004 = 0.016 s
     assert LATENCY.draft_s(1.5, 0.5) == pytest.approx(0.0135)
@@ -222,7 +256,11 @@ def test_scores_are_means_and_split_by_group() -> None:
     found = summary(two_samples())["score"]
     assert found["vanilla"] == {"rouge": 0.75}
     assert found["method"] == {"rouge": 0.5}
-    assert found["by"]["body"]["unseen"] == {"vanilla": {"rouge": 0.5}, "method": {"rouge": 0.25}, "samples": 1}
+    assert found["by"]["body"]["unseen"] == {
+        "vanilla": {"rouge": 0.5},
+        "method": {"rouge": 0.25},
+        "samples": 1,
+    }
 
 
 def test_scores_are_equal_only_if_those_of_every_sample_are() -> None:
@@ -233,7 +271,9 @@ def test_scores_are_equal_only_if_those_of_every_sample_are() -> None:
     assert summary([*same, bare, failed])["score_equal"] is True
     assert summary(swapped)["score"]["vanilla"] == summary(swapped)["score"]["method"]
     assert summary(swapped)["score_equal"] is False
-    assert summary([replace(a, score={"vanilla": {"exact": 1.0}})])["score_equal"] is False  # an arm without a score
+    assert (
+        summary([replace(a, score={"vanilla": {"exact": 1.0}})])["score_equal"] is False
+    )  # an arm without a score
     assert summary([bare])["score_equal"] is summary([])["score_equal"] is None
 
 
@@ -244,7 +284,9 @@ def test_tree_rounds_accept_off_the_chain() -> None:
     assert found["alpha"] == found["alpha_cond"] == 1
     assert found["alpha_chain"] == pytest.approx(1 / 3)
     assert found["accepted_by_position"] == [1, 0, 0]
-    assert found["tpt"] == pytest.approx(4 / (3 * 0.016 + 0.016))  # alpha = 1, g = 3, nothing skipped
+    assert found["tpt"] == pytest.approx(
+        4 / (3 * 0.016 + 0.016)
+    )  # alpha = 1, g = 3, nothing skipped
 
 
 def test_vanilla_as_the_method_drafts_nothing() -> None:
@@ -269,10 +311,19 @@ def test_nothing_accepted_has_an_alpha_but_no_expected_speedup() -> None:
 
 def test_failed_samples_are_only_counted() -> None:
     broken = sample(
-        vanilla(8, 1.0), Arm([], [], Seconds(9.0, 9.0, 9.0, 9.0, 9.0), "failed", "error"), lossless="failed"
+        vanilla(8, 1.0),
+        Arm([], [], Seconds(9.0, 9.0, 9.0, 9.0, 9.0), "failed", "error"),
+        lossless="failed",
     )
     without, found = summary(two_samples()), summary([*two_samples(), broken])
-    assert found["lossless"] == {"identical": 2, "ties": 0, "diverged": 0, "unchecked": 0, "sampled": 0, "failed": 1}
+    assert found["lossless"] == {
+        "identical": 2,
+        "ties": 0,
+        "diverged": 0,
+        "unchecked": 0,
+        "sampled": 0,
+        "failed": 1,
+    }
     assert {**found, "lossless": None} == {**without, "lossless": None}
 
 
@@ -281,18 +332,39 @@ def test_failed_samples_are_only_counted() -> None:
 def test_nothing_decoded_gives_none_not_nan(of: list[Sample], latency: Latency | None) -> None:
     found = summary(of, latency)
     assert found["samples"] == len(of)
-    for name in ("M", "tokens_per_s", "tokens_per_s_vanilla", "roofline_fraction_vanilla", "tpt", "tpt_vanilla"):
+    for name in (
+        "M",
+        "tokens_per_s",
+        "tokens_per_s_vanilla",
+        "roofline_fraction_vanilla",
+        "tpt",
+        "tpt_vanilla",
+    ):
         assert found[name] is None
-    assert found["speedup"]["micro"] is found["speedup"]["paired"] is found["speedup"]["ci95"] is None
+    assert (
+        found["speedup"]["micro"] is found["speedup"]["paired"] is found["speedup"]["ci95"] is None
+    )
     json.dumps(found, allow_nan=False)
 
 
 def test_kinds_of_samples_are_counted() -> None:
     a, b = two_samples()
-    of = [a, replace(a, lossless="tie"), replace(b, lossless="diverged"), replace(b, lossless="sampled")]
+    of = [
+        a,
+        replace(a, lossless="tie"),
+        replace(b, lossless="diverged"),
+        replace(b, lossless="sampled"),
+    ]
     of.append(replace(a, method=replace(a.method, looped=True)))
     found = summary(of)
-    assert found["lossless"] == {"identical": 2, "ties": 1, "diverged": 1, "unchecked": 0, "sampled": 1, "failed": 0}
+    assert found["lossless"] == {
+        "identical": 2,
+        "ties": 1,
+        "diverged": 1,
+        "unchecked": 0,
+        "sampled": 1,
+        "failed": 0,
+    }
     assert found["looped"] == 1
 
 
@@ -305,7 +377,14 @@ def test_order_of_samples_does_not_matter() -> None:
         seconds = Seconds(*(draw.random() for _ in range(5)))
         rounds = [Round(steps, steps, accepted, accepted, accepted + 1)] * draw.randint(1, 5)
         base = vanilla(draw.randint(1, 20), draw.random() + 0.1)
-        samples.append(sample(base, arm(rounds, seconds), skip=f"attn:{draw.randint(0, 3)}", score=scores(0.1, 0.7)))
+        samples.append(
+            sample(
+                base,
+                arm(rounds, seconds),
+                skip=f"attn:{draw.randint(0, 3)}",
+                score=scores(0.1, 0.7),
+            )
+        )
     shuffled = draw.sample(samples, len(samples))
     assert summary(samples) == summary(shuffled)
 

@@ -5,13 +5,25 @@ from itertools import islice
 
 import pytest
 
-from skipbench.data.mini import FAMILIES, Example, body_hash, held_out, is_held_out, training_document
+from skipbench.data.mini import (
+    FAMILIES,
+    Example,
+    body_hash,
+    held_out,
+    is_held_out,
+    training_document,
+)
 from skipbench.scoring.sandbox import run_program
 from skipbench.scoring.scorers import score
 
 DOCUMENTS = 20_000
 WEIGHTS = {**dict.fromkeys(FAMILIES, 0.24), "drill": 0.04}
-SCORERS = {"mini-stories": "stories", "mini-math": "math", "mini-code": "code", "mini-summary": "summary"}
+SCORERS = {
+    "mini-stories": "stories",
+    "mini-math": "math",
+    "mini-code": "code",
+    "mini-summary": "summary",
+}
 
 
 def fresh(family: str, count: int, seed: int = 1) -> list[Example]:
@@ -40,14 +52,18 @@ def test_an_index_fixes_a_training_document(training: list[Example]) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_held_out_prompts_are_distinct_and_never_trained_on(family: str, training: list[Example]) -> None:
+def test_held_out_prompts_are_distinct_and_never_trained_on(
+    family: str, training: list[Example]
+) -> None:
     prompts = [example.prompt for example in examples(family, 100)]
     assert len(set(prompts)) == len(prompts)
     assert all(map(is_held_out, prompts))
     assert not set(prompts) & {example.prompt for example in training}
 
 
-def test_the_fold_rule_keeps_every_training_prompt_out_of_the_held_out_fold(training: list[Example]) -> None:
+def test_the_fold_rule_keeps_every_training_prompt_out_of_the_held_out_fold(
+    training: list[Example],
+) -> None:
     assert not any(is_held_out(example.prompt) for example in training if example.family != "drill")
 
 
@@ -73,14 +89,18 @@ def test_the_canonical_body_has_full_marks(family: str) -> None:
 @pytest.mark.usefixtures("isolated")
 def test_canonical_code_passes_its_own_tests() -> None:
     for example in examples("mini-code", 100)[:60]:
-        outcome = run_program(f"{example.prompt}{example.body}\n{example.reference['tests']}", timeout_s=20.0)
+        outcome = run_program(
+            f"{example.prompt}{example.body}\n{example.reference['tests']}", timeout_s=20.0
+        )
         assert outcome.ok, (outcome, example)
 
 
 @pytest.mark.usefixtures("isolated")
 def test_broken_code_fails_its_tests() -> None:
     for example in examples("mini-code", 100)[:3]:
-        outcome = run_program(f"{example.prompt}    return None\n{example.reference['tests']}", timeout_s=20.0)
+        outcome = run_program(
+            f"{example.prompt}    return None\n{example.reference['tests']}", timeout_s=20.0
+        )
         assert (outcome.ok, outcome.reason, outcome.detail) == (False, "failed", "AssertionError")
 
 

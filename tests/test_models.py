@@ -20,7 +20,15 @@ from huggingface_hub.errors import (
 from skipbench.bench import memory
 from skipbench.bench.cell import looped
 from skipbench.bench.load import load_model
-from skipbench.bench.memory import GIB, ROOM, check_memory, fitting, gpus_needed, longest, needed_bytes
+from skipbench.bench.memory import (
+    GIB,
+    ROOM,
+    check_memory,
+    fitting,
+    gpus_needed,
+    longest,
+    needed_bytes,
+)
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.bench.stored_sets import resolve, stored_path, write_stored
 from skipbench.config.architecture import Shape
@@ -45,7 +53,10 @@ def sizes(name: str) -> Shape:
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        ("llama2-7b", 6_738_415_616),  # 2 * 32000 * 4096 + 4096 + 32 (4 * 4096^2 + 3 * 4096 * 11008 + 2 * 4096)
+        (
+            "llama2-7b",
+            6_738_415_616,
+        ),  # 2 * 32000 * 4096 + 4096 + 32 (4 * 4096^2 + 3 * 4096 * 11008 + 2 * 4096)
         ("llama2-13b", 13_015_864_320),
         ("llama2-70b", 68_976_648_192),
         ("llama3-8b", 8_030_261_248),
@@ -81,13 +92,19 @@ def test_memory_by_hand() -> None:
     models = known_models()
     weights, cache = needed_bytes(models["llama2-7b"], 1000)
     assert weights == 2 * 6_738_415_616
-    assert cache == (1000 + SCRATCH_ROWS) * 2 * 32 * 4096 * 2  # keys and values of 32 layers in 2 bytes
+    assert (
+        cache == (1000 + SCRATCH_ROWS) * 2 * 32 * 4096 * 2
+    )  # keys and values of 32 layers in 2 bytes
     weights, cache = needed_bytes(models["llama3.1-405b"], 1000)
     tables = 2 * 128256 * 16384 + 16384
     assert weights == (405_853_388_800 - tables) + 2 * tables  # the layers in one byte a weight
     assert cache == (1000 + SCRATCH_ROWS) * 2 * 126 * 8 * 128 * 2
     on_40 = fitting(models, 39 * GIB, 2048)
-    assert "llama2-13b" in on_40 and "qwen3-32b" not in on_40 and on_40.index("llama3.2-1b") < on_40.index("llama2-13b")
+    assert (
+        "llama2-13b" in on_40
+        and "qwen3-32b" not in on_40
+        and on_40.index("llama3.2-1b") < on_40.index("llama2-13b")
+    )
 
 
 def test_longest_is_bound_by_the_context() -> None:
@@ -96,9 +113,14 @@ def test_longest_is_bound_by_the_context() -> None:
     assert longest(rows, 64, 128) == 128
 
 
-def test_a_model_that_does_not_fit_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_is_refused_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 40 * GIB)
-    with pytest.raises(SkipbenchError, match=r"needs 129\.\d GiB.*weights 128\.5 GiB.*40\.0 GiB are free.*llama2-13b"):
+    with pytest.raises(
+        SkipbenchError,
+        match=r"needs 129\.\d GiB.*weights 128\.5 GiB.*40\.0 GiB are free.*llama2-13b",
+    ):
         run_cell(compose(["model=llama2-70b", "method=clasp", "limit=1", f"results={tmp_path}"]))
     config = compose(["model=llama2-7b", "dataset.max_new_tokens=64"])
     exact = sum(needed_bytes(config.model, 64)) + ROOM
@@ -109,10 +131,18 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers(monkeypatch: pyte
         check_memory(config.model, config.dataset, [])
 
 
-def test_the_datasets_cut_counts_in_the_memory_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_datasets_cut_counts_in_the_memory_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     novel = tmp_path / "novels.jsonl"
     novel.write_text(json.dumps({"text": "word " * 200_000}) + "\n")
-    words = ["model=llama3.1-70b", "dataset=pg19", f"dataset.path={novel}", "method=uniform", f"results={tmp_path}"]
+    words = [
+        "model=llama3.1-70b",
+        "dataset=pg19",
+        f"dataset.path={novel}",
+        "method=uniform",
+        f"results={tmp_path}",
+    ]
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 79 * GIB)
 
     def reached(*_: Any) -> Any:
@@ -136,7 +166,9 @@ def test_gpus_by_hand() -> None:
         config = compose([f"model={model}", f"dataset={dataset}", *words])
         return gpus_needed(config.model, config.dataset, gib * GIB)
 
-    assert needed("llama3.1-70b", "pg19", 79) == 2  # 131.4 GiB of weights and 5.4 of cache, in 2 * (79 - 1 - 1.6)
+    assert (
+        needed("llama3.1-70b", "pg19", 79) == 2
+    )  # 131.4 GiB of weights and 5.4 of cache, in 2 * (79 - 1 - 1.6)
     longer = "dataset.context=null", "dataset.max_new_tokens=130000"
     assert needed("llama3.1-70b", "pg19", 79, *longer) == 3  # 40.1 GiB of cache
     assert needed("llama3.1-405b", "specbench", 79) == 6  # 381.9 GiB, 3.0 of them in a layer
@@ -180,7 +212,9 @@ def response(status: int) -> Any:
     ],
     ids=["gated", "revision", "missing", "offline", "network"],
 )  # fmt: skip
-def test_what_a_failed_load_says(cause: Exception, offline: bool, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_failed_load_says(
+    cause: Exception, offline: bool, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
         raise OSError("transformers puts its own words here") from cause
 
@@ -195,7 +229,9 @@ def test_what_a_failed_load_says(cause: Exception, offline: bool, says: str, mon
 
 def test_a_checkpoint_of_other_sizes_is_refused() -> None:
     tiny = compose([]).model.path
-    with pytest.raises(SkipbenchError, match=r"layers 32, not 12.*hidden 4096, not 192.*model=path"):
+    with pytest.raises(
+        SkipbenchError, match=r"layers 32, not 12.*hidden 4096, not 192.*model=path"
+    ):
         load(tiny, shape=shape_of("llama2-7b"))
 
 
@@ -210,7 +246,13 @@ def test_eight_bits_need_modules_and_a_gpu() -> None:
 def test_four_bits_are_lossless_on_a_cpu(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes", reason="the extra quant")
     pytest.importorskip("accelerate", reason="the extra quant")
-    given = [f"model.quantization={kind}", "engine=reference", "method=self-sd", "dataset=mini-stories", "limit=1"]
+    given = [
+        f"model.quantization={kind}",
+        "engine=reference",
+        "method=self-sd",
+        "dataset=mini-stories",
+        "limit=1",
+    ]
     config = compose([*given, "dataset.max_new_tokens=12", f"results={tmp_path}"])
     assert run_cell(config)
     lm, _ = load_model(config.model, config.engine)
@@ -243,7 +285,9 @@ def agreement(lm: LM, prompt: list[int], text: list[int], skip: SkipSet) -> floa
             at = len(prompt) + index - 1
             token = [(prompt + text)[at]]
             right += int(lm.logits(token, TokenRows.chain(at, 1), skip).argmax()) == wanted
-            lm.logits(token, TokenRows.chain(at, 1))  # the draft's row is overwritten, as a verification does
+            lm.logits(
+                token, TokenRows.chain(at, 1)
+            )  # the draft's row is overwritten, as a verification does
     return right / len(text)
 
 
@@ -259,7 +303,9 @@ def greedy(lm: LM, prompt: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("shape", ["12x256", "tied"])
-def test_what_was_planted_is_redundant_and_nothing_else(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_planted_is_redundant_and_nothing_else(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     overrides: list[str] = []
     if shape == "tied":  # Llama 3.2's and Qwen3's small models tie the head to the embedding
         small = Shape(
@@ -280,13 +326,23 @@ def test_what_was_planted_is_redundant_and_nothing_else(shape: str, monkeypatch:
 
 def test_a_seed_is_a_model() -> None:
     # The engine that leaves the weights under their names; the other lays them out as this machine's race says.
-    first, second, other = (planted(f"model.seed={n}", "engine=reference")[0].model.state_dict() for n in (1, 1, 2))
+    first, second, other = (
+        planted(f"model.seed={n}", "engine=reference")[0].model.state_dict() for n in (1, 1, 2)
+    )
     assert all(torch.equal(first[k], second[k]) for k in first)
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
 
 
 def test_self_sd_takes_what_was_planted_until_a_search_finds_another(tmp_path: Path) -> None:
-    config = compose(["model=planted", "model.shape=12x256", "method=self-sd", f"results={tmp_path}", "model.seed=3"])
+    config = compose(
+        [
+            "model=planted",
+            "model.shape=12x256",
+            "method=self-sd",
+            f"results={tmp_path}",
+            "model.seed=3",
+        ]
+    )
     assert resolve_cell(config).config.method.skip == str(planted_set(12, 0.5, 3))
     write_stored(stored_path(tmp_path, config.model, "self-sd"), "attn:1", 1.0, {})
     assert resolve("stored", config.model, "self-sd", tmp_path) == "attn:1"

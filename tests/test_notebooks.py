@@ -25,6 +25,11 @@ def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     script.write_text("\n\n".join("".join(c["source"]) for c in cells))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=300
+        [sys.executable, script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr

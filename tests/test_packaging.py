@@ -40,7 +40,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(installed: Path, cwd: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     command = [sys.executable, "-m", "skipbench", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -52,7 +54,10 @@ def test_lists_the_methods(installed: Path, tmp_path: Path) -> None:
 
 def test_carries_the_published_numbers(installed: Path) -> None:
     here = sorted(path.name for path in (ROOT / "skipbench" / "report" / "papers").glob("*.yaml"))
-    assert sorted(path.name for path in (installed / "skipbench" / "report" / "papers").iterdir()) == here
+    assert (
+        sorted(path.name for path in (installed / "skipbench" / "report" / "papers").iterdir())
+        == here
+    )
 
 
 def test_carries_every_data_file(installed: Path) -> None:
@@ -63,7 +68,9 @@ def test_carries_every_data_file(installed: Path) -> None:
 
 
 def test_sweeps(installed: Path, tmp_path: Path) -> None:
-    output = run(installed, tmp_path, "-m", "method=uniform,middle", "dry_run=true", "limit=1", "results=out")
+    output = run(
+        installed, tmp_path, "-m", "method=uniform,middle", "dry_run=true", "limit=1", "results=out"
+    )
     assert output.count("1 samples, missing") == 2
 
 
@@ -73,6 +80,8 @@ def test_plans_a_cell(installed: Path, tmp_path: Path) -> None:
 
 
 def test_runs_a_cell(installed: Path, tmp_path: Path) -> None:
-    output = run(installed, tmp_path, "limit=1", "dataset=mini-math", "engine.warmup=0", "results=out")
+    output = run(
+        installed, tmp_path, "limit=1", "dataset=mini-math", "engine.warmup=0", "results=out"
+    )
     assert "lossless" in output and "1/1" in output
     assert list(tmp_path.glob("out/runs/*/metrics.json"))

@@ -37,7 +37,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     for method in ("self-sd", "swift"):
         run_cell(
-            compose([f"method={method}", "limit=2", f"results={folder}", "dataset.max_new_tokens=48"]),
+            compose(
+                [f"method={method}", "limit=2", f"results={folder}", "dataset.max_new_tokens=48"]
+            ),
             print_table=False,
         )
     for name in ("tables", "figures"):
@@ -46,10 +48,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     swift = next(folder.glob("runs/*swift*"))
     about = next(run for run in kept["runs"] if run["method"] == "swift")
     real = about | {"id": swift.name, "metrics": json.loads((swift / "metrics.json").read_text())}
-    for name in ("clasp-table1", "methods"):  # a paper's, and one of no paper, which has no HTML of its own
+    for name in (
+        "clasp-table1",
+        "methods",
+    ):  # a paper's, and one of no paper, which has no HTML of its own
         made = summary(name, "embedded", [real | {"reason": EVIL, "stands_for": EVIL}])
         (folder / "tables" / f"{name}.json").write_text(made)
-    for name in ("clasp-table1", "swift-table1"):  # made from its summary, and from what the methods declare
+    for name in (
+        "clasp-table1",
+        "swift-table1",
+    ):  # made from its summary, and from what the methods declare
         (folder / "tables" / f"{name}.html").write_text("<svg/onload=alert(1)> foreign")
     (folder / "figures" / "swift-figure8.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0"/></svg>'
@@ -71,7 +79,9 @@ def arm(tokens: int, rounds: list[Round]) -> Arm:
 def sample(index: int, rounds: list[Round], trace: dict[str, Any]) -> Sample:
     tokens = 1 + sum(r.emitted for r in rounds)
     both = (arm(tokens, []), arm(tokens, rounds))
-    return Sample(index, f"s{index}", "h", 3, ["vanilla", "method"], *both, "identical", trace=trace)
+    return Sample(
+        index, f"s{index}", "h", 3, ["vanilla", "method"], *both, "identical", trace=trace
+    )
 
 
 class Loads(HTMLParser):
@@ -83,17 +93,23 @@ class Loads(HTMLParser):
         self.events: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "action", "data")]
+        self.addresses += [
+            v or "" for k, v in attrs if k in ("src", "href", "srcset", "action", "data")
+        ]
         self.events += [k for k, _ in attrs if k.startswith("on")]
 
 
 def details(document: str) -> dict[str, Any]:
-    found = re.findall(r'<script type="application/json" data-detail="([^"]*)">(.*?)</script>', document, re.S)
+    found = re.findall(
+        r'<script type="application/json" data-detail="([^"]*)">(.*?)</script>', document, re.S
+    )
     return {html.unescape(name): json.loads(body) for name, body in found}
 
 
 def test_content(text: str, results: Path) -> None:
-    runs = {p.name: json.loads((p / "metrics.json").read_text()) for p in (results / "runs").iterdir()}
+    runs = {
+        p.name: json.loads((p / "metrics.json").read_text()) for p in (results / "runs").iterdir()
+    }
     found = details(text)
     assert found.keys() == runs.keys()
     for name, metrics in runs.items():
@@ -101,11 +117,20 @@ def test_content(text: str, results: Path) -> None:
         assert f"{metrics['speedup']['paired']:.2f}x [{metrics['speedup']['ci95'][0]:.2f}" in text
         assert {"draft length", "threshold"} <= {c["name"] for c in found[name]["courses"]}
         assert found[name]["skip"]["layers"] == 12
-        assert found[name]["config"]["model"]["name"] == "tiny" and found[name]["provenance"]["python"]
-    assert all((f">{column}</button>" in text) == (column != "point") for column in COLUMNS)  # no sweep, no points
-    assert all(html.escape(sentence) in text or sentence in html.unescape(text) for sentence in DEFINITIONS.values())
+        assert (
+            found[name]["config"]["model"]["name"] == "tiny" and found[name]["provenance"]["python"]
+        )
+    assert all(
+        (f">{column}</button>" in text) == (column != "point") for column in COLUMNS
+    )  # no sweep, no points
+    assert all(
+        html.escape(sentence) in text or sentence in html.unescape(text)
+        for sentence in DEFINITIONS.values()
+    )
     assert "these are not replications" in text
-    assert all(name in text for name in ("CLaSp Table 1", "Experiment methods", "swift Table 1: features"))
+    assert all(
+        name in text for name in ("CLaSp Table 1", "Experiment methods", "swift Table 1: features")
+    )
     assert 'alt="Figure swift-figure8"' in text
 
 
@@ -114,7 +139,9 @@ def test_texts_are_the_completions(results: Path, text: str) -> None:
         completions = read_completions(folder / "completions.jsonl")
         shown = details(text)[folder.name]["texts"]
         assert [t["how"] for t in shown] == ["tokenizer"] * 2
-        for completion, one, record in zip(completions, shown, read_samples(folder / "samples.jsonl"), strict=True):
+        for completion, one, record in zip(
+            completions, shown, read_samples(folder / "samples.jsonl"), strict=True
+        ):
             assert "".join(piece[2] for piece in one["pieces"]) == completion.method
             kept = sum(count for kind, count, _ in one["pieces"] if kind != "rejected")
             assert kept == len(record.method.tokens)
@@ -134,7 +161,10 @@ def a_sweep(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_of_a_sweep_shows_its_point(a_sweep: Path) -> None:
     document = a_sweep.read_text()
     assert ">point</button>" in document and "<dt>point</dt>" in document
-    rows = {name: row.split("</td><td>") for name, row in re.findall(r'<tr data-run="([^"]*)">(.*?)</tr>', document)}
+    rows = {
+        name: row.split("</td><td>")
+        for name, row in re.findall(r'<tr data-run="([^"]*)">(.*?)</tr>', document)
+    }
     points = {name: cells[3].partition("</td>")[0] for name, cells in rows.items()}
     assert sorted(points.values()) == ["", "method.window=&lt;4&gt;"]
     assert all(("swift" in name) == bool(point) for name, point in points.items())
@@ -171,7 +201,9 @@ def test_texts_are_escaped(results: Path) -> None:
 
 
 def test_pieces_of_rounds() -> None:
-    one = arm(9, [Round(3, 3, 2, 2, 3), Round(2, 2, 0, 0, 1), Round(4, 4, 4, 4, 4)])  # the last was cut at the limit
+    one = arm(
+        9, [Round(3, 3, 2, 2, 3), Round(2, 2, 0, 0, 1), Round(4, 4, 4, 4, 4)]
+    )  # the last was cut at the limit
     kinds = kinds_of(one)
     assert kinds == [
         ("prefill", 1), ("accepted", 2), ("rejected", 1), ("bonus", 1), ("rejected", 2), ("bonus", 1), ("accepted", 4),
@@ -191,10 +223,19 @@ def test_no_tokenizer(tmp_path: Path) -> None:
 
 def test_courses_and_maps() -> None:
     rounds = [Round(3, 3, 2, 2, 3), Round(1, 1, 1, 1, 2)]
-    first = sample(0, rounds, {"skip": [[0, "attn:1"], [1, "attn:1;mlp:2"]], "cosine": [[0.5, 0.7], [0.9, 0.9]]})
-    second = sample(1, rounds, {"skip": [[0, "attn:1;mlp:2"]], "cosine": [[1.0, 1.0]], "words": ["a", "b"]})
+    first = sample(
+        0,
+        rounds,
+        {"skip": [[0, "attn:1"], [1, "attn:1;mlp:2"]], "cosine": [[0.5, 0.7], [0.9, 0.9]]},
+    )
+    second = sample(
+        1, rounds, {"skip": [[0, "attn:1;mlp:2"]], "cosine": [[1.0, 1.0]], "words": ["a", "b"]}
+    )
     found = {c["name"]: c for c in courses([first, second])}
-    assert found["draft length"]["values"] == [3, 1, 3, 1] and found["draft length"]["starts"] == [0, 2]
+    assert found["draft length"]["values"] == [3, 1, 3, 1] and found["draft length"]["starts"] == [
+        0,
+        2,
+    ]
     assert found["cosine"]["values"] == [0.6, 0.9, 1.0]
     assert "words" not in found and "skip" not in found
     sets = skip_sets([first, second], 4)
@@ -210,12 +251,16 @@ def test_runs_that_cannot_be_read_or_are_not_done(tmp_path: Path) -> None:
     (broken / "metrics.json").write_text("{")
     (failed / "status.json").write_text('{"state": "failed", "error": "out of memory"}')
     notes = {run["id"]: run["cells"]["note"] for run in all_runs(tmp_path)}
-    assert notes["broken"].startswith("cannot be read") and notes["failed"] == "failed: out of memory"
+    assert (
+        notes["broken"].startswith("cannot be read") and notes["failed"] == "failed: out of memory"
+    )
     assert notes["empty"] == "not finished"
     assert details(write_page(tmp_path)[0].read_text()).keys() == notes.keys()
 
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BROWSER = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -232,7 +277,14 @@ in_browser = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
 
 def browse(path: Path, address: str, profile: Path, *more: str) -> str:
     """The document after its scripts have run; fails if they write to the console."""
-    command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", *more, "--dump-dom", f"{path.as_uri()}{address}"]
+    command = [
+        str(BROWSER),
+        *FLAGS,
+        f"--user-data-dir={profile}",
+        *more,
+        "--dump-dom",
+        f"{path.as_uri()}{address}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert done.returncode == 0 and not console, done.stderr[-2000:]
@@ -251,7 +303,9 @@ BAD_TABLES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("experiment", ["swift-table2", "methods"])
-def test_tables_and_figures_that_are_not_as_written_are_named(experiment: str, tmp_path: Path) -> None:
+def test_tables_and_figures_that_are_not_as_written_are_named(
+    experiment: str, tmp_path: Path
+) -> None:
     tables, figures = tmp_path / "tables", tmp_path / "figures"
     secret = tmp_path / "secret"
     secret.write_text('{"experiment": "methods", "scale": "a secret", "runs": []}')
@@ -275,9 +329,15 @@ def test_tables_and_figures_that_are_not_as_written_are_named(experiment: str, t
         "provenance": {},
     }
     for name, bad in BAD_TABLES.items():
-        whole = {"experiment": experiment, "scale": "paper", "runs": [run | bad] if isinstance(bad, dict) else []}
+        whole = {
+            "experiment": experiment,
+            "scale": "paper",
+            "runs": [run | bad] if isinstance(bad, dict) else [],
+        }
         (tables / f"{name}.json").write_text(bad if isinstance(bad, str) else json.dumps(whole))
-    (tables / "good.json").write_text(json.dumps({"experiment": experiment, "scale": "paper", "runs": [run]}))
+    (tables / "good.json").write_text(
+        json.dumps({"experiment": experiment, "scale": "paper", "runs": [run]})
+    )
     path, counts = write_page(tmp_path)
     document = html.unescape(path.read_text())
     assert "table-good" in document and "a secret" not in document and "<svg/onload" not in document
@@ -288,12 +348,19 @@ def test_tables_and_figures_that_are_not_as_written_are_named(experiment: str, t
         for suffix in ("json", "svg")
         for one in ("pipe", "link", "zeros", "folder", "large", r"odd\x1b")
     ]
-    assert all(name in left[1] for name in [*names, "lonely.html", "deep.json", "no summary.json", "odd metrics.json"])
-    assert counts["tables"] + counts["files refused"] == len(list(tables.iterdir())) + len(names) // 2
+    assert all(
+        name in left[1]
+        for name in [*names, "lonely.html", "deep.json", "no summary.json", "odd metrics.json"]
+    )
+    assert (
+        counts["tables"] + counts["files refused"] == len(list(tables.iterdir())) + len(names) // 2
+    )
     assert "\x1b" not in document
 
 
-HOSTILE = "<svg/onload=\"document.title='broken'\"><details/open/ontoggle=\"document.title='broken'\">"
+HOSTILE = (
+    "<svg/onload=\"document.title='broken'\"><details/open/ontoggle=\"document.title='broken'\">"
+)
 
 
 @in_browser
@@ -308,7 +375,10 @@ def test_only_the_script_of_the_page_runs_in_a_browser(results: Path, tmp_path: 
         (tmp_path / "page.html").as_uri(),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert "Content Security Policy" in done.stderr and "<title>skipbench report</title>" in done.stdout
+    assert (
+        "Content Security Policy" in done.stderr
+        and "<title>skipbench report</title>" in done.stdout
+    )
     assert "2 of 2 runs" in done.stdout
 
 
@@ -331,8 +401,13 @@ def test_filter_in_a_browser(results: Path, text: str, tmp_path: Path) -> None:
     document = browse(results / "report.html", "#filter=swift", tmp_path)
     assert "1 of 2 runs" in document
     hidden = re.findall(r'<tr data-run="([^"]*)"( hidden="")?>', document)
-    assert [("swift" in name, bool(mark)) for name, mark in hidden] == [(False, True), (True, False)]
-    assert "0 of 2 runs" in browse(results / "report.html", "#method=swift&filter=nothing-like-it", tmp_path)
+    assert [("swift" in name, bool(mark)) for name, mark in hidden] == [
+        (False, True),
+        (True, False),
+    ]
+    assert "0 of 2 runs" in browse(
+        results / "report.html", "#method=swift&filter=nothing-like-it", tmp_path
+    )
 
 
 @in_browser
@@ -352,7 +427,9 @@ def test_sorting_in_a_browser(results: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [1280, 400])
 def test_run_in_a_browser(results: Path, text: str, tmp_path: Path, width: int) -> None:
     name = next(p.name for p in (results / "runs").glob("*swift*"))
-    document = browse(results / "report.html", f"#run={name}", tmp_path, f"--window-size={width},900")
+    document = browse(
+        results / "report.html", f"#run={name}", tmp_path, f"--window-size={width},900"
+    )
     for title in ("Time split", "Acceptance by position", "Skip map", "Draft length", "Threshold"):
         assert f"<h3>{title}</h3>" in document
     assert document.count('class="sample"') == 2 and 'class="accepted"' in document
@@ -367,7 +444,9 @@ def test_the_point_stands_beside_the_name_in_a_browser(a_sweep: Path, tmp_path: 
 
 @in_browser
 def test_tables_and_runs_are_linked_in_a_browser(results: Path, text: str, tmp_path: Path) -> None:
-    swift, other = (next((results / "runs").glob(f"*{name}*")).name for name in ("swift", "self-sd"))
+    swift, other = (
+        next((results / "runs").glob(f"*{name}*")).name for name in ("swift", "self-sd")
+    )
     link = f'<a href="#run={swift}" title="{swift}">'
     assert link in browse(results / "report.html", "#table-clasp-table1", tmp_path)
     back = 'In tables: <a href="#table-clasp-table1">clasp-table1</a> <a href="#table-methods">methods</a>'
@@ -382,4 +461,7 @@ def test_evil_text_in_a_browser(results: Path, tmp_path: Path) -> None:
     address = f"#run={EVIL.encode().hex(' ').upper().replace(' ', '%').join(['%', ''])}"
     document = browse(path, address, tmp_path / "profile")
     assert "<title>skipbench report</title>" in document
-    assert "&lt;/script&gt;&lt;script&gt;document.title" in document and "<img src=" not in document.split("<table")[0]
+    assert (
+        "&lt;/script&gt;&lt;script&gt;document.title" in document
+        and "<img src=" not in document.split("<table")[0]
+    )

@@ -24,7 +24,13 @@ from skipbench.report.papernotes import same_device, touches
 from skipbench.report.papertable import Cell, PaperTable, Row, paper_table
 from skipbench.report.published import UNITS, papers, published, published_file
 
-PROVENANCE = {"engine": "fused", "device": "cpu", "torch": "2.8.0", "commit": "0123abc", "date": "2025-01-02"}
+PROVENANCE = {
+    "engine": "fused",
+    "device": "cpu",
+    "torch": "2.8.0",
+    "commit": "0123abc",
+    "date": "2025-01-02",
+}
 TABLES = [(paper, table) for paper in papers() for table in published_file(paper)["tables"]]
 WRITERS = (formats.markdown, formats.latex, formats.csv, formats.html)
 
@@ -46,13 +52,26 @@ def run(
 ) -> dict[str, Any]:
     origin = {**PROVENANCE, **keys.pop("provenance", {})}
     names = {name: keys.get(name) for name in ("model", "method", "dataset")}
-    return {**names, "metrics": of, "reason": reason, "provenance": origin, "keys": keys, "stands_for": stands_for}
+    return {
+        **names,
+        "metrics": of,
+        "reason": reason,
+        "provenance": origin,
+        "keys": keys,
+        "stands_for": stands_for,
+    }
 
 
 def swift(
     method: str, dataset: str, of: dict[str, Any] | None, reason: str | None = None, **keys: Any
 ) -> dict[str, Any]:
-    given = {"model": "llama2-13b", "method": method, "dataset": dataset, "temperature": 0.0, **keys}
+    given = {
+        "model": "llama2-13b",
+        "method": method,
+        "dataset": dataset,
+        "temperature": 0.0,
+        **keys,
+    }
     return run(of, reason, **given)
 
 
@@ -61,7 +80,11 @@ def each(t: PaperTable) -> Iterator[Cell]:
 
 
 def cell(t: PaperTable, column: str, **keys: Any) -> Cell:
-    found = [c for c in each(t) if c.column == column and all(c.keys.get(k) == v for k, v in keys.items())]
+    found = [
+        c
+        for c in each(t)
+        if c.column == column and all(c.keys.get(k) == v for k, v in keys.items())
+    ]
     assert len(found) == 1, f"{len(found)} cells"
     return found[0]
 
@@ -70,7 +93,9 @@ def row(t: PaperTable, *labels: str) -> Row:
     return next(r for part in t.parts for r in part.rows if r.labels == labels)
 
 
-THREE = [swift("swift", d, metrics(s)) for d, s in (("cnndm", 1.5), ("gsm8k", 1.2), ("tinystories", 1.8))]
+THREE = [
+    swift("swift", d, metrics(s)) for d, s in (("cnndm", 1.5), ("gsm8k", 1.2), ("tinystories", 1.8))
+]
 
 
 @pytest.mark.slow
@@ -130,7 +155,9 @@ def test_vanilla_is_the_vanilla_arm_of_another_run() -> None:
         assert (tpt.measured, tpt.reason) == shown
     own = swift("vanilla", "cnndm", metrics(1.01))
     t = paper_table("swift", "table2", [*THREE, own], "paper")
-    assert cell(t, "speedup", model="llama2-13b", method="vanilla", dataset="cnndm").measured == 1.01
+    assert (
+        cell(t, "speedup", model="llama2-13b", method="vanilla", dataset="cnndm").measured == 1.01
+    )
 
 
 def test_overall_is_the_mean_only_of_all_tasks() -> None:
@@ -160,7 +187,9 @@ def test_the_best_measured_and_the_best_published_are_bold_by_model_and_task() -
     )
     assert cell(t, "speedup", model="llama2-70b", method="swift", dataset="cnndm").best_measured
     assert not any(c.best_measured or c.best_published for c in each(t) if c.column == "M")
-    assert not any(c.best_measured for c in each(t) if c.column != "speedup")  # which alone has an interval
+    assert not any(
+        c.best_measured for c in each(t) if c.column != "speedup"
+    )  # which alone has an interval
     for write in WRITERS:
         assert write(t).count("vanilla never; of the paper") == (write is not formats.csv)
 
@@ -200,8 +229,12 @@ def test_reasons() -> None:
         swift("swift", "gsm8k", metrics(1.2) | {"speedup": {"paired": None}}),
     ]
     t = paper_table("swift", "table2", runs, "paper")
-    assert cell(t, "M", model="llama2-70b", method="swift", dataset="cnndm").reason == "needs 140 GiB"
-    assert cell(t, "M", model="llama2-13b", method="parallel", dataset="cnndm").reason == "gated model"
+    assert (
+        cell(t, "M", model="llama2-70b", method="swift", dataset="cnndm").reason == "needs 140 GiB"
+    )
+    assert (
+        cell(t, "M", model="llama2-13b", method="parallel", dataset="cnndm").reason == "gated model"
+    )
     lost = cell(t, "speedup", model="llama2-13b", method="swift", dataset="gsm8k")
     assert lost.reason == "speedup: no sample was decoded past its prefill"
     for shown in (formats.markdown(t), formats.html(t), formats.latex(t), formats.csv(t)):
@@ -212,7 +245,14 @@ def test_reasons() -> None:
 
 def test_a_run_that_waits_for_its_scores_says_so() -> None:
     waiting = "not scored yet: python -m skipbench score x"
-    one = run(metrics(1.2), waiting, model="codellama-13b", method="swift", dataset="humaneval", temperature=0)
+    one = run(
+        metrics(1.2),
+        waiting,
+        model="codellama-13b",
+        method="swift",
+        dataset="humaneval",
+        temperature=0,
+    )
     t = paper_table("swift", "table3", [one], "paper")
     of = cell(t, "pass@1", model="codellama-13b", method="swift")
     assert (of.measured, of.reason) == (None, waiting)
@@ -220,12 +260,18 @@ def test_a_run_that_waits_for_its_scores_says_so() -> None:
 
 
 def test_the_embedded_model_has_rows_or_columns_of_its_own_and_is_named_as_what_it_is() -> None:
-    runs = [swift("swift", "cnndm", metrics(1.2), model="tiny") | {"stands_for": "mini-summary stands for cnndm"}]
+    runs = [
+        swift("swift", "cnndm", metrics(1.2), model="tiny")
+        | {"stands_for": "mini-summary stands for cnndm"}
+    ]
     t = paper_table("swift", "table2", runs, "embedded")
     assert row(t, "tiny", "SWIFT").cells[1].measured == 1.2
     assert row(t, "tiny", "VANILLA").cells[1].measured == 1.0
     assert [r.labels[0] for r in t.parts[0].rows].index("tiny") == 12
-    assert t.cautions[0] == "Made with the embedded model tiny, mini-summary stands for cnndm: not a replication."
+    assert (
+        t.cautions[0]
+        == "Made with the embedded model tiny, mini-summary stands for cnndm: not a replication."
+    )
     assert cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm").measured is None
     across = run(metrics(1.3), model="tiny", method="swift", dataset="humaneval", temperature=0.0)
     columns = paper_table("swift", "table3", [across], "embedded").parts[0].columns
@@ -236,12 +282,21 @@ def test_halves_with_the_same_columns_are_one_part_told_apart_by_a_key() -> None
     t = paper_table("clasp", "table1", [], "paper")
     assert len(t.parts) == 1 and t.parts[0].keys == ("temperature", "model", "method")
     runs = [
-        run(metrics(1.0 + x), model="llama3-8b", method="clasp", dataset="specbench", subtask="qa", temperature=x)
+        run(
+            metrics(1.0 + x),
+            model="llama3-8b",
+            method="clasp",
+            dataset="specbench",
+            subtask="qa",
+            temperature=x,
+        )
         for x in (0, 1)
     ]
     t = paper_table("clasp", "table1", runs, "paper")
     for temperature in (0, 1):
-        of = cell(t, "speedup", model="llama3-8b", method="clasp", subtask="qa", temperature=temperature)
+        of = cell(
+            t, "speedup", model="llama3-8b", method="clasp", subtask="qa", temperature=temperature
+        )
         assert of.measured == 1.0 + temperature
     assert len(paper_table("knapspec", "table2", [], "paper").parts) == 2
 
@@ -266,8 +321,18 @@ def test_two_runs_of_one_cell_are_told() -> None:
 
 
 def test_what_differs_from_the_papers_setting_is_said() -> None:
-    one = swift("swift", "cnndm", metrics(1.2), provenance={"device": "NVIDIA H100 80GB HBM3", "dtype": "bfloat16"})
-    two = swift("swift", "gsm8k", metrics(1.3), provenance={"device": "NVIDIA H100 80GB HBM3", "commit": "4567def"})
+    one = swift(
+        "swift",
+        "cnndm",
+        metrics(1.2),
+        provenance={"device": "NVIDIA H100 80GB HBM3", "dtype": "bfloat16"},
+    )
+    two = swift(
+        "swift",
+        "gsm8k",
+        metrics(1.3),
+        provenance={"device": "NVIDIA H100 80GB HBM3", "commit": "4567def"},
+    )
     said = "\n".join(paper_table("swift", "table2", [one, two], "paper").cautions)
     assert "device: NVIDIA H100 80GB HBM3; the paper's: 4x NVIDIA RTX A6000 (40GB)." in said
     assert "dtype: bfloat16; the paper's: float16." in said
@@ -277,7 +342,14 @@ def test_what_differs_from_the_papers_setting_is_said() -> None:
         r"origin b: commit 4567def.*gsm8k", said
     )
     assert "not a replication" not in said
-    same = run(metrics(1.2), model="llama3-8b", method="clasp", dataset="specbench", subtask="qa", temperature=0)
+    same = run(
+        metrics(1.2),
+        model="llama3-8b",
+        method="clasp",
+        dataset="specbench",
+        subtask="qa",
+        temperature=0,
+    )
     same["provenance"] |= {"device": "NVIDIA A800-SXM4-80GB", "dtype": "float16"}
     said = "\n".join(paper_table("clasp", "table1", [same], "paper").cautions)
     assert "device" not in said and "dtype" not in said
@@ -297,7 +369,9 @@ def test_notes_of_the_paper_that_touch_a_table() -> None:
     assert touches("Tables 6 and 8 to 13 name no temperature", "table6")
     assert not touches("Tables 6 and 8 to 13 name no temperature", "table7")
     assert "note" in formats.csv(paper_table("swift", "table5", [], "paper")).splitlines()[0]
-    assert "The mean of the three speedups is 1.39." in formats.markdown(paper_table("swift", "table5", [], "paper"))
+    assert "The mean of the three speedups is 1.39." in formats.markdown(
+        paper_table("swift", "table5", [], "paper")
+    )
 
 
 def test_every_column_is_measured_or_says_why_not() -> None:
@@ -313,20 +387,39 @@ def test_every_column_is_measured_or_says_why_not() -> None:
 def test_derived_values() -> None:
     assert measure(metrics(2.0), "ms_per_token") == (25.0, None, None)
     assert measure(metrics(2.0), "memory_gb") == (2.0, None, None)
-    assert measure(metrics(2.0), "share", "adapt") == (0.125, None, None)  # 0.5 of 4 s; the prefill is no part
+    assert measure(metrics(2.0), "share", "adapt") == (
+        0.125,
+        None,
+        None,
+    )  # 0.5 of 4 s; the prefill is no part
     assert measure({**metrics(2.0), "alpha": None, "tau": None}, "tau")[2] == "nothing is drafted"
 
 
 def test_lossless_counts_each_run_once() -> None:
-    assert paper_table("swift", "table2", [THREE[0], THREE[1]], "paper").lossless.startswith("8 of 10 greedy")
-    again = {**THREE[0], "keys": {**THREE[0]["keys"], "dataset": "gsm8k"}}  # one embedded run that stands for two
-    assert paper_table("swift", "table2", [THREE[0], again], "paper").lossless.startswith("4 of 5 greedy")
+    assert paper_table("swift", "table2", [THREE[0], THREE[1]], "paper").lossless.startswith(
+        "8 of 10 greedy"
+    )
+    again = {
+        **THREE[0],
+        "keys": {**THREE[0]["keys"], "dataset": "gsm8k"},
+    }  # one embedded run that stands for two
+    assert paper_table("swift", "table2", [THREE[0], again], "paper").lossless.startswith(
+        "4 of 5 greedy"
+    )
 
 
 def test_rows_that_drafted_the_same_tokens_are_named() -> None:
-    given = {"model": "tiny", "method": "self-sd", "dataset": "cnndm", "temperature": 0.0, "stop": "adaptive"}
+    given = {
+        "model": "tiny",
+        "method": "self-sd",
+        "dataset": "cnndm",
+        "temperature": 0.0,
+        "stop": "adaptive",
+    }
     drafts = {10: "a", 12: "b", 14: "b", 16: "b", 18: ""}
-    runs = [run(metrics(1.1), **given, max_steps=k) | {"drafted": draft} for k, draft in drafts.items()]
+    runs = [
+        run(metrics(1.1), **given, max_steps=k) | {"drafted": draft} for k, draft in drafts.items()
+    ]
     t = paper_table("self-sd", "table11", runs, "embedded")
     line = "drafted the same tokens, so that only timing tells them apart: max_steps=12 | max_steps=14 | max_steps=16."
     assert [note for note in t.notes if "drafted the same" in note] == [line]
@@ -335,8 +428,15 @@ def test_rows_that_drafted_the_same_tokens_are_named() -> None:
 
 
 def test_one_run_that_stands_for_two_datasets_and_vanilla_are_not_rows_of_the_same_tokens() -> None:
-    runs = [swift(m, d, metrics(1.1)) | {"drafted": m} for m in ("vanilla", "swift") for d in ("cnndm", "gsm8k")]
-    runs += [swift("vanilla", "cnndm", metrics(1.0), variant=v) | {"drafted": "vanilla"} for v in ("a", "b")]
+    runs = [
+        swift(m, d, metrics(1.1)) | {"drafted": m}
+        for m in ("vanilla", "swift")
+        for d in ("cnndm", "gsm8k")
+    ]
+    runs += [
+        swift("vanilla", "cnndm", metrics(1.0), variant=v) | {"drafted": "vanilla"}
+        for v in ("a", "b")
+    ]
     assert same_drafts(runs) == []
     runs.append(swift("parallel", "gsm8k", metrics(1.2)) | {"drafted": "swift"})
     (line,) = same_drafts(runs)
@@ -354,10 +454,16 @@ def test_csv_holds_every_number_unrounded() -> None:
     rows = list(csv.DictReader(io.StringIO(formats.csv(t))))
     assert len(rows) == len(list(each(t)))
     for line, c in zip(rows, each(t), strict=True):
-        for name, value in (("measured", c.measured), ("published", c.published), ("difference", c.difference)):
+        for name, value in (
+            ("measured", c.measured),
+            ("published", c.published),
+            ("difference", c.difference),
+        ):
             assert line[name] == ("" if value is None else repr(value))
         assert line["reason"] or line["measured"]
-    assert any(line["measured"] == "1.23456789012345" and line["published"] == "1.37" for line in rows)
+    assert any(
+        line["measured"] == "1.23456789012345" and line["published"] == "1.37" for line in rows
+    )
 
 
 class Balance(HTMLParser):
@@ -402,42 +508,65 @@ def test_latex_is_escaped() -> None:
 @pytest.mark.parametrize(("paper", "table"), TABLES)
 def test_latex_is_balanced_and_its_rows_are_as_wide_as_its_head(paper: str, table: str) -> None:
     shown = formats.latex(
-        paper_table(paper, table, [*THREE, swift("swift", "cnndm", metrics(1.2), model="tiny")], "paper")
+        paper_table(
+            paper, table, [*THREE, swift("swift", "cnndm", metrics(1.2), model="tiny")], "paper"
+        )
     )
     assert shown.isascii()
     bare = re.sub(r"\\[{}]", "", shown)
     assert bare.count("{") == bare.count("}")
-    assert re.findall(r"\\begin\{(\w+)\}", shown).count("tabular") == re.findall(r"\\end\{(\w+)\}", shown).count(
-        "tabular"
-    )
+    assert re.findall(r"\\begin\{(\w+)\}", shown).count("tabular") == re.findall(
+        r"\\end\{(\w+)\}", shown
+    ).count("tabular")
     for tabular in re.findall(r"\\begin\{tabular\}(.*?)\\end\{tabular\}", shown, re.S):
         spec = re.match(r"\{([lr]+)\}", tabular)
         lines = [line for line in tabular.splitlines() if line.endswith(r"\\")]
-        spans = [sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", line)) for line in lines]
-        widths = {len(re.findall(r"(?<!\\)&", line)) + 1 + more for line, more in zip(lines, spans, strict=True)}
+        spans = [
+            sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", line)) for line in lines
+        ]
+        widths = {
+            len(re.findall(r"(?<!\\)&", line)) + 1 + more
+            for line, more in zip(lines, spans, strict=True)
+        }
         assert spec and widths == {len(spec[1])}
 
 
 def test_the_same_runs_give_the_same_bytes() -> None:
     for write in WRITERS:
-        first, second = (write(paper_table("swift", "table2", list(THREE), "paper")) for _ in range(2))
+        first, second = (
+            write(paper_table("swift", "table2", list(THREE), "paper")) for _ in range(2)
+        )
         assert first == second
     changed = replace(paper_table("swift", "table2", THREE, "paper"), heading="x | y & z")
-    assert formats.markdown(changed) != formats.markdown(paper_table("swift", "table2", THREE, "paper"))
+    assert formats.markdown(changed) != formats.markdown(
+        paper_table("swift", "table2", THREE, "paper")
+    )
 
 
 def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
-    small = ["method=swift", "dataset=mini-summary", "limit=2", "dataset.max_new_tokens=24", "engine.warmup=0"]
+    small = [
+        "method=swift",
+        "dataset=mini-summary",
+        "limit=2",
+        "dataset.max_new_tokens=24",
+        "engine.warmup=0",
+    ]
     config = compose([*small, f"results={tmp_path}"])
     assert run_cell(config, print_table=False)
     resolved = resolve_cell(config)
     entry = run_entry(resolved)
     keys = {"model": "tiny", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
     t = paper_table(
-        "swift", "table2", [{**entry, "keys": keys, "stands_for": "mini-summary stands for cnndm"}], "embedded"
+        "swift",
+        "table2",
+        [{**entry, "keys": keys, "stands_for": "mini-summary stands for cnndm"}],
+        "embedded",
     )
     m, speedup = row(t, "tiny", "SWIFT").cells[:2]
-    assert (m.measured, speedup.measured) == (entry["metrics"]["M"], entry["metrics"]["speedup"]["paired"])
+    assert (m.measured, speedup.measured) == (
+        entry["metrics"]["M"],
+        entry["metrics"]["speedup"]["paired"],
+    )
     assert all(c.reason for c in each(t) if c.measured is None)
     assert "2 of 2 greedy samples" in formats.markdown(t)
     assert f'<td data-run="{resolved.folder.name}">{m.measured:.2f}</td>' in formats.html(t)

@@ -61,7 +61,9 @@ def test_a_device_is_known_by_its_whole_name(called: str, name: str | None) -> N
 
 def test_the_rates_of_the_datasheets_are_plausible() -> None:
     known = known_hardware()
-    assert len({d for facts in known.values() for d in facts.devices}) == sum(len(f.devices) for f in known.values())
+    assert len({d for facts in known.values() for d in facts.devices}) == sum(
+        len(f.devices) for f in known.values()
+    )
     for name, facts in known.items():
         if name == "cpu":
             assert facts.bandwidth is None and not facts.flops
@@ -71,7 +73,9 @@ def test_the_rates_of_the_datasheets_are_plausible() -> None:
         assert "datasheet" in (CONF / "hardware" / f"{name}.yaml").read_text()
 
 
-def test_a_file_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_another_key_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "hardware").mkdir()
     (tmp_path / "hardware" / "slurm-gpu.yaml").write_text("defaults: [_slurm]\npartition: long\n")
     monkeypatch.setattr(catalog, "_folders", [tmp_path])
@@ -84,7 +88,9 @@ def test_a_file_with_another_key_is_refused(tmp_path: Path, monkeypatch: pytest.
 def test_what_no_datasheet_says_is_measured() -> None:
     cpu = torch.device("cpu")
     known = {"here": Hardware(["cpu"], bandwidth=123.0, flops={"float32": 456.0})}
-    assert roofline(cpu, torch.float32, 1 << 20, known) == Roofline("here", 123.0, 456.0, "datasheet")
+    assert roofline(cpu, torch.float32, 1 << 20, known) == Roofline(
+        "here", 123.0, 456.0, "datasheet"
+    )
     assert bandwidth(cpu, 1 << 20, known) == 123.0
     half = roofline(cpu, torch.bfloat16, 1 << 20, known)
     assert half.bandwidth == 123.0 and half.flops > 1e6 and half.source == "measured"
@@ -103,14 +109,18 @@ def test_a_pass_is_bound_by_memory_or_by_arithmetic() -> None:
 
 
 def test_a_line_is_fitted_and_residuals_say_how_far_points_are_off() -> None:
-    exact = [Point(n, 1, 2.0 + 0.5 * n, 3.0, 1.0, 4 * (2.0 + 0.5 * n + 3.0) + 1.0) for n in (10, 20, 40)]
+    exact = [
+        Point(n, 1, 2.0 + 0.5 * n, 3.0, 1.0, 4 * (2.0 + 0.5 * n + 3.0) + 1.0) for n in (10, 20, 40)
+    ]
     model = fit(exact, layers=4)
     assert model == LatencyModel(pytest.approx(2.0), pytest.approx(0.5), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
     assert all(abs(r) < 1e-12 for values in residuals(model, exact).values() for r in values)
     assert exact[0].sum_s(4) == exact[0].whole_s
     off = [Point(20, 1, 24.0, 6.0, 1.0, 4 * (12.0 + 3.0) + 1.0)]
     found = residuals(model, off)
-    assert [found[k][0] for k in ("attention", "mlp", "head", "whole")] == pytest.approx([1.0, 1.0, 0.0, 0.0])
+    assert [found[k][0] for k in ("attention", "mlp", "head", "whole")] == pytest.approx(
+        [1.0, 1.0, 0.0, 0.0]
+    )
     falling = [Point(n, 1, 100.0 - n, 3.0, 1.0, 0.0) for n in (10, 20, 40)]
     assert fit(falling, 4) == LatencyModel(80.0, 0.0, 3.0, 1.0, 4)
 
@@ -124,7 +134,14 @@ def test_a_rising_line_is_kept_where_its_intercept_is_not_positive() -> None:
     assert model.at(1).attention_s == pytest.approx(0.56, rel=0.01)
     assert model.at(9000).attention_s == pytest.approx(31.5, rel=0.1)
     convex = fitted({1: 0.05, 3000: 1.0, 6000: 3.0, 9000: 5.0})
-    assert 0 < convex.at(1).attention_s < 0.06 < 0.7 < convex.at(3000).attention_s < convex.at(9000).attention_s
+    assert (
+        0
+        < convex.at(1).attention_s
+        < 0.06
+        < 0.7
+        < convex.at(3000).attention_s
+        < convex.at(9000).attention_s
+    )
     # Steeper than in proportion to the context: the best line through 0, sum(n / t) / sum((n / t)^2) = (2 + 1) / (4 + 1).
     assert fitted({2: 1.0, 4: 4.0}) == LatencyModel(0.0, pytest.approx(0.6), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
 
@@ -151,34 +168,65 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
 def test_numbers_that_cannot_be_profiled() -> None:
     lm = random_lm("llama", "fused")
     assert points_to_measure(lm, [8, 16, 500], [1, 5], 4) == ([8, 16], SWEEPS * 2 * 2)
-    for contexts, rows in (([8], [1]), ([8, 500], [1]), ([8, 16], []), ([8, 16], [0]), ([8, 0], [1])):
+    for contexts, rows in (
+        ([8], [1]),
+        ([8, 500], [1]),
+        ([8, 16], []),
+        ([8, 16], [0]),
+        ([8, 0], [1]),
+    ):
         with pytest.raises(SkipbenchError, match="two contexts"):
             points_to_measure(lm, contexts, rows, 4)
 
 
-def test_a_profile_is_kept_drawn_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_is_kept_drawn_and_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     dispatch(["profile", *SMALL, f"results={tmp_path}"])
     text, aside = capsys.readouterr()
     assert "residual" in text and "5000" in aside and "roofline (cpu, measured)" in text
     (path,) = tmp_path.glob("latency/*.json")
     record = json.loads(path.read_text())
     assert record["format"] == FORMAT and record["contexts"] == [16, 32]
-    assert [(p["context"], p["rows"]) for p in record["points"]] == [(16, 1), (16, 3), (32, 1), (32, 3)]
+    assert [(p["context"], p["rows"]) for p in record["points"]] == [
+        (16, 1),
+        (16, 3),
+        (32, 1),
+        (32, 3),
+    ]
     assert {p.suffix for p in tmp_path.glob("figures/profile-*")} == {".png", ".svg"}
     assert not list(tmp_path.rglob(".*"))
 
     left, right = latency(record).axes
     measured = left.get_lines()[0]
-    assert list(measured.get_ydata()) == [1e6 * p["attention_s"] for p in record["points"] if p["rows"] == 1]
+    assert list(measured.get_ydata()) == [
+        1e6 * p["attention_s"] for p in record["points"] if p["rows"] == 1
+    ]
     slope = record["model"]["attention_s_per_token"]
-    assert left.get_lines()[1].get_ydata()[1] == pytest.approx(1e6 * (record["model"]["attention_s"] + slope * 32))
-    assert list(right.get_lines()[0].get_xdata()) == [1, 3] and right.get_lines()[0].get_ydata()[0] == 1.0
+    assert left.get_lines()[1].get_ydata()[1] == pytest.approx(
+        1e6 * (record["model"]["attention_s"] + slope * 32)
+    )
+    assert (
+        list(right.get_lines()[0].get_xdata()) == [1, 3]
+        and right.get_lines()[0].get_ydata()[0] == 1.0
+    )
     assert len(notes(record)) == 5
 
-    record["model"] |= {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 1.0, "head_s": 0.0}
+    record["model"] |= {
+        "attention_s": 1.0,
+        "attention_s_per_token": 0.0,
+        "mlp_s": 1.0,
+        "head_s": 0.0,
+    }
     record["contexts"] = [1, 4000]
     path.write_text(json.dumps(record))
-    small = ["limit=1", "dataset.max_new_tokens=12", "engine.warmup=0", "method=uniform", f"results={tmp_path}"]
+    small = [
+        "limit=1",
+        "dataset.max_new_tokens=12",
+        "engine.warmup=0",
+        "method=uniform",
+        f"results={tmp_path}",
+    ]
     assert run_cell(compose(small), print_table=False)
     (metrics,) = [json.loads(p.read_text()) for p in tmp_path.glob("runs/*/metrics.json")]
     assert metrics["tpt"] < 0.6  # tokens/s of a model of 24 sub-layers that take a second each
@@ -191,8 +239,17 @@ def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
     lm.allocate(64)
     path = latency_path(config.model, config.engine, "cpu", tmp_path)
     path.parent.mkdir()
-    model = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0, "layers": 12}
-    for text in ("not json", json.dumps({"model": model, "contexts": [64]})):  # damaged, or of another version
+    model = {
+        "attention_s": 1.0,
+        "attention_s_per_token": 0.0,
+        "mlp_s": 2.0,
+        "head_s": 3.0,
+        "layers": 12,
+    }
+    for text in (
+        "not json",
+        json.dumps({"model": model, "contexts": [64]}),
+    ):  # damaged, or of another version
         path.write_text(text)
         assert stored_latency(lm, path).mlp_s < 1.0
     path.write_text(json.dumps({"format": FORMAT, "model": model, "contexts": [1, 32]}))
@@ -214,7 +271,9 @@ def test_another_engine_or_machine_has_another_model(tmp_path: Path) -> None:
     assert len({here, *others}) == 4
 
 
-def test_an_interrupted_profile_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_profile_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 

@@ -25,7 +25,12 @@ class Plain:
     """A unit's output for one alternative after the other, each as a whole sequence from its first token and without a cache."""
 
     def __init__(self, family: str, x: torch.Tensor, size: int, recent: int) -> None:
-        self.lm, self.x, self.size, self.recent = LM(random_model(family), "reference"), x, size, recent
+        self.lm, self.x, self.size, self.recent = (
+            LM(random_model(family), "reference"),
+            x,
+            size,
+            recent,
+        )
         self.lm.allocate(64)
 
     def __call__(self, unit: int, states: torch.Tensor) -> torch.Tensor:
@@ -35,7 +40,9 @@ class Plain:
             whole = torch.cat((self.x[self.size * unit, : -self.recent], branch))
             token_rows = TokenRows.chain(0, len(whole))
             found.append(
-                self.lm.run(whole, token_rows, first=self.size * unit, last=self.size * (unit + 1))[-self.recent :]
+                self.lm.run(whole, token_rows, first=self.size * unit, last=self.size * (unit + 1))[
+                    -self.recent :
+                ]
             )
         return torch.stack(found)
 
@@ -44,7 +51,9 @@ class Plain:
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
 @pytest.mark.parametrize(("size", "recent"), [(2, 1), (1, 1), (1, 5)])
 @torch.inference_mode()
-def test_branches_in_one_pass_are_those_one_by_one(engine: str, family: str, size: int, recent: int) -> None:
+def test_branches_in_one_pass_are_those_one_by_one(
+    engine: str, family: str, size: int, recent: int
+) -> None:
     lm = random_lm(family, engine)
     x = states_of(lm, TOKENS)
     together, plain = parallel_branches(lm, recent, 6, size), Plain(family, x, size, recent)
@@ -52,7 +61,10 @@ def test_branches_in_one_pass_are_those_one_by_one(engine: str, family: str, siz
     for unit in range(lm.sublayers // size):
         wanted = plain(unit, branches)
         torch.testing.assert_close(
-            together(unit, branches), wanted, rtol=ONE_BY_ONE, atol=ONE_BY_ONE * wanted.abs().max().item()
+            together(unit, branches),
+            wanted,
+            rtol=ONE_BY_ONE,
+            atol=ONE_BY_ONE * wanted.abs().max().item(),
         )
         branches = wanted
 
@@ -65,8 +77,12 @@ def test_the_programmes_choose_as_one_by_one(family: str) -> None:
         x = states_of(lm, TOKENS[:cut])
         for size, skipped in ((2, 2), (1, 3)):
             run, plain = parallel_branches(lm, 1, skipped, size), Plain(family, x, size, 1)
-            ours = choose_layers(x[::size, -1], lambda u, g, run=run: run(u, g[:, None])[:, 0], skipped)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-            theirs = choose_layers(x[::size, -1], lambda u, g, run=plain: run(u, g[:, None])[:, 0], skipped)  # type: ignore[misc]  # as above
+            ours = choose_layers(
+                x[::size, -1], lambda u, g, run=run: run(u, g[:, None])[:, 0], skipped
+            )  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            theirs = choose_layers(
+                x[::size, -1], lambda u, g, run=plain: run(u, g[:, None])[:, 0], skipped
+            )  # type: ignore[misc]  # as above
             assert ours[0] == theirs[0]
         weights, free = [2, 1] * lm.layers, [True] * lm.sublayers
         run, plain = parallel_branches(lm, 4, 6), Plain(family, x, 1, 4)
@@ -76,11 +92,15 @@ def test_the_programmes_choose_as_one_by_one(family: str) -> None:
 
 
 @pytest.mark.parametrize("tau", [-1.0, 0.7, 1.1])
-@pytest.mark.parametrize(("weights", "budget"), [([1, 1], 4), ([3, 1], 9), ([1, 2], 24), ([2, 1], 0)])
+@pytest.mark.parametrize(
+    ("weights", "budget"), [([1, 1], 4), ([3, 1], 9), ([1, 2], 24), ([2, 1], 0)]
+)
 def test_the_knapsack_is_algorithm_1(weights: list[int], budget: int, tau: float) -> None:
     """All branches at once against one by one, over layers that turn states at random."""
     generator = torch.Generator().manual_seed(budget)
-    layers = [0.2 * torch.randn(16, 16, generator=generator, dtype=torch.float64) for _ in range(10)]
+    layers = [
+        0.2 * torch.randn(16, 16, generator=generator, dtype=torch.float64) for _ in range(10)
+    ]
     x = [torch.randn(3, 16, generator=generator, dtype=torch.float64)]
     for layer in layers:
         x.append(x[-1] + (x[-1] @ layer).tanh())
@@ -115,7 +135,12 @@ def test_brute_force_finds_little_better() -> None:
 
 def test_knapspec_from_the_full_model_drafts_a_prompt_as_if_it_were_the_first() -> None:
     lm = random_lm("llama", "fused")
-    options = ["method.start=full", "method.use_gamma=true", "method.lengths=[1,3]", "method.stop.threshold=0"]
+    options = [
+        "method.start=full",
+        "method.use_gamma=true",
+        "method.lengths=[1,3]",
+        "method.stop.threshold=0",
+    ]
 
     def steps(method: Method, first: int) -> list[int]:
         return [r.steps for r in generate(lm, method, list(range(first, first + 12)), 48).rounds]
@@ -131,7 +156,15 @@ def test_knapspec_from_the_full_model_drafts_a_prompt_as_if_it_were_the_first() 
     ("name", "overrides"),
     [
         ("clasp", ["method.ratio=0.5834", "method.interval=8"]),
-        ("knapspec", ["method.interval=8", "method.latency=[1e-4,0,1e-4]", "method.history=3", "method.budget=0.6"]),
+        (
+            "knapspec",
+            [
+                "method.interval=8",
+                "method.latency=[1e-4,0,1e-4]",
+                "method.history=3",
+                "method.budget=0.6",
+            ],
+        ),
     ],
 )
 def test_the_identities_of_a_known_model_are_found(name: str, overrides: list[str]) -> None:
@@ -141,7 +174,12 @@ def test_the_identities_of_a_known_model_are_found(name: str, overrides: list[st
     accepted = steps = 0
     for first in range(3, 7):
         rounds = generate(lm, method, [1, *range(first, first + 12)], 96).rounds[8:]
-        accepted, steps = accepted + sum(r.accepted for r in rounds), steps + sum(r.steps for r in rounds)
+        accepted, steps = (
+            accepted + sum(r.accepted for r in rounds),
+            steps + sum(r.steps for r in rounds),
+        )
         found = SkipSet.parse(skip_text(method), lm.layers)
     assert accepted >= 0.99 * steps > 0
-    assert SkipSet.parse("attn:1,2,4,6,7,9,10;mlp:1,2,4,6,7,9,10", lm.layers).skipped <= found.skipped
+    assert (
+        SkipSet.parse("attn:1,2,4,6,7,9,10;mlp:1,2,4,6,7,9,10", lm.layers).skipped <= found.skipped
+    )

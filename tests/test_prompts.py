@@ -28,7 +28,9 @@ from skipbench.runs.provenance import provenance
 from skipbench.runs.store import RunStore
 
 DATASETS = sorted(p.stem for p in (ROOT / "conf" / "dataset").glob("*.yaml"))
-PAPERS = [name for name in DATASETS if not name.startswith("mini") and name not in ("stream", "humaneval")]
+PAPERS = [
+    name for name in DATASETS if not name.startswith("mini") and name not in ("stream", "humaneval")
+]
 SAMPLES = {
     "cnndm": "cnn_dailymail.jsonl",
     "gsm8k": "gsm8k_test.jsonl",
@@ -115,10 +117,17 @@ def test_the_papers_sizes_and_lengths(name: str, prompt: str) -> None:
 
 
 def test_truncation_and_chat_of_the_papers() -> None:
-    assert [keys_of("cnndm")[k] for k in ("truncate", "keep", "reserve")] == ["end", "\nSummary:", 250]
+    assert [keys_of("cnndm")[k] for k in ("truncate", "keep", "reserve")] == [
+        "end",
+        "\nSummary:",
+        250,
+    ]
     assert [keys_of("xsum")[k] for k in ("truncate", "keep", "context")] == ["end", 3, 4096]
     assert keys_of("govreport")["context"] == 16384 + 1024
-    assert keys_of("mmlu-pro", "prompt=chat")["thinking"] is True and keys_of("mmlu-pro")["chat"] == "none"
+    assert (
+        keys_of("mmlu-pro", "prompt=chat")["thinking"] is True
+        and keys_of("mmlu-pro")["chat"] == "none"
+    )
     assert keys_of("specbench", "prompt=spec-bench")["chat"] == "vicuna"
     assert keys_of("mmlu-pro")["split"] == "validation"
 
@@ -127,11 +136,15 @@ def test_truncation_and_chat_of_the_papers() -> None:
 
 
 def test_articles(tmp_path: Path) -> None:
-    shots = file(tmp_path, {"article": "Old news.", "highlights": "One .\nTwo ."}, name="train.jsonl")
+    shots = file(
+        tmp_path, {"article": "Old news.", "highlights": "One .\nTwo ."}, name="train.jsonl"
+    )
     path = file(tmp_path, {"article": "New\nnews.", "highlights": "Three .\nFour ."})
     for prompt in ("swift", "self-sd"):
         (row,) = render("cnndm", path, f"prompt={prompt}", f"shots_path={shots}")
-        assert row.prompt == "Article: Old news.\nSummary: One .Two .\nArticle: New\nnews.\nSummary:"
+        assert (
+            row.prompt == "Article: Old news.\nSummary: One .Two .\nArticle: New\nnews.\nSummary:"
+        )
         assert (row.id, row.reference) == ("cnndm-0", {"summary": "Three .\nFour ."})
     path = file(tmp_path, {"document": "A.", "summary": "B."}, {"document": "", "summary": "D."})
     (row,) = render("xsum", path)  # the first row is the shot
@@ -154,7 +167,11 @@ def test_sums(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "column"), [("aime24", "problem"), ("aime25", "question")])
 def test_competition_problems(tmp_path: Path, name: str, column: str) -> None:
-    path = file(tmp_path, {column: "Find $x$.", "answer": "033"}, {column: "Find y.", "answer": "336^\\circ"})
+    path = file(
+        tmp_path,
+        {column: "Find $x$.", "answer": "033"},
+        {column: "Find y.", "answer": "336^\\circ"},
+    )
     rows = render(name, path)
     assert rows[0].prompt == (
         "Solve the following math problem. Make sure to put the answer (and only the answer) inside \\boxed{}.\n\n"
@@ -177,7 +194,11 @@ def test_options(tmp_path: Path) -> None:
     assert "none of A, B" in message(lambda: render("mmlu-pro", bad))
 
 
-LONG = [("govreport", "report", "summary"), ("booksum", "chapter", "summary_text"), ("pg19", "text", None)]
+LONG = [
+    ("govreport", "report", "summary"),
+    ("booksum", "chapter", "summary_text"),
+    ("pg19", "text", None),
+]
 
 
 @pytest.mark.parametrize(("name", "text", "summary"), LONG)
@@ -189,12 +210,20 @@ def test_long_texts(tmp_path: Path, name: str, text: str, summary: str | None) -
 
 
 def test_short_answers_and_translations(tmp_path: Path) -> None:
-    path = file(tmp_path, {"question": "who", "answer": ["me", "I"]}, {"question": "when", "answer": ["now"]})
+    path = file(
+        tmp_path,
+        {"question": "who", "answer": ["me", "I"]},
+        {"question": "when", "answer": ["now"]},
+    )
     (row,) = render("nq", path)
-    assert row.prompt == "Question: who\nAnswer: me\n\nQuestion: when\nAnswer:" and row.reference == {
-        "answers": ["now"]
-    }
-    pairs = [{"translation": {"de": "Ja.", "en": "Yes."}}, {"translation": {"de": "Nein.", "en": "No."}}]
+    assert (
+        row.prompt == "Question: who\nAnswer: me\n\nQuestion: when\nAnswer:"
+        and row.reference == {"answers": ["now"]}
+    )
+    pairs = [
+        {"translation": {"de": "Ja.", "en": "Yes."}},
+        {"translation": {"de": "Nein.", "en": "No."}},
+    ]
     for name in ("wmt14-de-en", "wmt16-de-en"):
         (row,) = render(name, file(tmp_path, *pairs))
         assert row.prompt == "German: Ja.\nEnglish: Yes.\n\nGerman: Nein.\nEnglish:"
@@ -219,8 +248,13 @@ def test_instructions(tmp_path: Path) -> None:
 def test_stories(tmp_path: Path) -> None:
     path = file(tmp_path, {"text": "A cat."}, {"text": "A dog barks loudly."})
     (row,) = render("tinystories", path, "prefix_words=2")
-    assert (row.prompt, row.reference) == ("Story: A cat.\n\nStory: A dog", {"text": " barks loudly."})
-    assert [r.prompt for r in render("tinystories", path, "prompt=plain", "prefix_words=2")] == ["A dog"]
+    assert (row.prompt, row.reference) == (
+        "Story: A cat.\n\nStory: A dog",
+        {"text": " barks loudly."},
+    )
+    assert [r.prompt for r in render("tinystories", path, "prompt=plain", "prefix_words=2")] == [
+        "A dog"
+    ]
 
 
 TURNS = [
@@ -245,16 +279,30 @@ def test_a_limit_counts_conversations(tmp_path: Path, name: str) -> None:
 
 def test_a_stream_holds_its_tasks_one_after_another(tmp_path: Path) -> None:
     paths = {
-        "summarization": file(tmp_path, *[{"article": f"a{i}", "highlights": "h"} for i in range(5)], name="1.jsonl"),
-        "reasoning": file(tmp_path, *[{"question": f"q{i}", "answer": "#### 1"} for i in range(9)], name="2.jsonl"),
-        "instruction": file(tmp_path, *[{"instruction": f"i{i}", "input": ""} for i in range(5)], name="3.jsonl"),
-        "translation": file(tmp_path, *[{"translation": {"de": f"d{i}", "en": "e"}} for i in range(5)], name="4.jsonl"),
-        "question": file(tmp_path, *[{"question": f"n{i}", "answer": ["x"]} for i in range(5)], name="5.jsonl"),
+        "summarization": file(
+            tmp_path, *[{"article": f"a{i}", "highlights": "h"} for i in range(5)], name="1.jsonl"
+        ),
+        "reasoning": file(
+            tmp_path, *[{"question": f"q{i}", "answer": "#### 1"} for i in range(9)], name="2.jsonl"
+        ),
+        "instruction": file(
+            tmp_path, *[{"instruction": f"i{i}", "input": ""} for i in range(5)], name="3.jsonl"
+        ),
+        "translation": file(
+            tmp_path,
+            *[{"translation": {"de": f"d{i}", "en": "e"}} for i in range(5)],
+            name="4.jsonl",
+        ),
+        "question": file(
+            tmp_path, *[{"question": f"n{i}", "answer": ["x"]} for i in range(5)], name="5.jsonl"
+        ),
     }
     dataset = composed("stream", *(f"parts.{task}.path={path}" for task, path in paths.items()))
     rows = dataset.rows(2)
     assert [row.groups["task"] for row in rows] == [task for task in paths for _ in range(2)]
-    assert rows == dataset.rows(None)[:2] + [r for r in dataset.rows(2) if r.groups["task"] != "summarization"]
+    assert rows == dataset.rows(None)[:2] + [
+        r for r in dataset.rows(2) if r.groups["task"] != "summarization"
+    ]
     assert dataset.max_new_tokens == 512 and dataset.node["size"] == 500
     assert dataset.rows(2, seed_offset=1) != rows
 
@@ -281,7 +329,9 @@ def test_a_local_file_gives_the_hubs_sample(tmp_path: Path) -> None:
     shuffled = datasets.Dataset.from_list(stories).shuffle(seed=2024).select(range(7))
     shot = datasets.Dataset.from_list(train).shuffle(seed=2024)[0]
     head = f"Article: {shot['article']}\nSummary: {shot['highlights']}\n"
-    assert [row.prompt for row in rows] == [f"{head}Article: {row['article']}\nSummary:" for row in shuffled]
+    assert [row.prompt for row in rows] == [
+        f"{head}Article: {row['article']}\nSummary:" for row in shuffled
+    ]
     assert render("cnndm", path, f"shots_path={shots}", limit=3) == rows[:3]
     assert render("cnndm", path, f"shots_path={shots}", "seed=1", limit=7) != rows
 
@@ -301,7 +351,9 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     assert "only 1 rows" in message(lambda: render("gsm8k", path, f"shots_path={path}"))
     assert "dataset.shots=-1" in message(lambda: render("gsm8k", path, "shots=-1"))
     assert "dataset.size=0" in message(lambda: render("gsm8k", path, "size=0"))
-    assert "lacks the column 'problem'" in message(lambda: render("gsm8k", path, "columns.question=problem"))
+    assert "lacks the column 'problem'" in message(
+        lambda: render("gsm8k", path, "columns.question=problem")
+    )
     assert "does not exist" in message(lambda: render("gsm8k", tmp_path / "no.jsonl"))
 
 
@@ -322,19 +374,28 @@ def hub(monkeypatch: pytest.MonkeyPatch, found: Any) -> list[tuple[Any, ...]]:
 
 
 def test_rows_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    test = datasets.Dataset.from_list([{"article": f"a{i}", "highlights": f"h{i}", "id": str(i)} for i in range(9)])
+    test = datasets.Dataset.from_list(
+        [{"article": f"a{i}", "highlights": f"h{i}", "id": str(i)} for i in range(9)]
+    )
     train = datasets.Dataset.from_list([{"article": "s", "highlights": "g", "id": "0"}])
     asked = hub(monkeypatch, {"test": test, "train": train})
     rows = composed("cnndm").rows(2)
     order = np.random.default_rng(2024).permutation(9)
-    assert [row.prompt for row in rows] == [f"Article: s\nSummary: g\nArticle: a{i}\nSummary:" for i in order[:2]]
+    assert [row.prompt for row in rows] == [
+        f"Article: s\nSummary: g\nArticle: a{i}\nSummary:" for i in order[:2]
+    ]
     revision = "96df5e686bee6baa90b8bee7c28b81fa3fa6223d"
     assert asked == [
-        ("abisee/cnn_dailymail", "3.0.0", {"split": split, "revision": revision}) for split in ("test", "train")
+        ("abisee/cnn_dailymail", "3.0.0", {"split": split, "revision": revision})
+        for split in ("test", "train")
     ]
-    test.info.download_checksums = {f"hf://datasets/abisee/cnn_dailymail@{revision}/3.0.0/test.parquet": {}}
+    test.info.download_checksums = {
+        f"hf://datasets/abisee/cnn_dailymail@{revision}/3.0.0/test.parquet": {}
+    }
     assert composed("cnndm").rows(2) == rows
-    test.info.download_checksums = {"hf://datasets/abisee/cnn_dailymail@" + "0" * 40 + "/3.0.0/test.parquet": {}}
+    test.info.download_checksums = {
+        "hf://datasets/abisee/cnn_dailymail@" + "0" * 40 + "/3.0.0/test.parquet": {}
+    }
     assert "holds another revision" in message(lambda: composed("cnndm").rows(2))
 
 
@@ -355,16 +416,36 @@ def test_changed_columns_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (ConnectionError("Couldn't reach 'x' on the Hub (OfflineModeIsEnabled)"), "not in the cache"),
+        (
+            ConnectionError("Couldn't reach 'x' on the Hub (OfflineModeIsEnabled)"),
+            "not in the cache",
+        ),
         (ValueError("Couldn't find cache for x for config 'y'"), "not in the cache"),
-        (ValueError("BuilderConfig '3.0.0' not found. Available: ['default']"), "no such configuration or split"),
-        (datasets.exceptions.DatasetNotFoundError("Dataset 'x' doesn't exist on the Hub"), "no such dataset"),
-        (datasets.exceptions.DatasetNotFoundError("Revision 'v' doesn't exist for dataset"), "dataset.revision"),
-        (datasets.exceptions.DatasetNotFoundError("Dataset 'x' is a gated dataset on the Hub."), "hf auth login"),
-        (RuntimeError("Dataset scripts are no longer supported, but found x.py"), "scripts are no longer"),
+        (
+            ValueError("BuilderConfig '3.0.0' not found. Available: ['default']"),
+            "no such configuration or split",
+        ),
+        (
+            datasets.exceptions.DatasetNotFoundError("Dataset 'x' doesn't exist on the Hub"),
+            "no such dataset",
+        ),
+        (
+            datasets.exceptions.DatasetNotFoundError("Revision 'v' doesn't exist for dataset"),
+            "dataset.revision",
+        ),
+        (
+            datasets.exceptions.DatasetNotFoundError("Dataset 'x' is a gated dataset on the Hub."),
+            "hf auth login",
+        ),
+        (
+            RuntimeError("Dataset scripts are no longer supported, but found x.py"),
+            "scripts are no longer",
+        ),
     ],
 )
-def test_a_hub_that_fails_is_explained(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_fails_is_explained(
+    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub(monkeypatch, error)
     text = message(lambda: composed("cnndm").rows(2))
     assert says in text and "abisee/cnn_dailymail (3.0.0)" in text
@@ -419,19 +500,29 @@ class Reader(Letters):
 
     def apply_chat_template(self, messages: list[dict[str, str]], **keys: Any) -> list[int]:
         assert keys.pop("add_generation_prompt") is True and keys.pop("return_dict") is False
-        self.text = "".join(f"<{m['role']}>{m['content']}" for m in messages) + (f"{keys}" if keys else "")
+        self.text = "".join(f"<{m['role']}>{m['content']}" for m in messages) + (
+            f"{keys}" if keys else ""
+        )
         return super().encode(self.text)
 
 
 def conversation() -> list[Row]:
-    return [Row("a", "ask", {}, {}), Row("a/2", "more", {}, {}, after="a"), Row("b", "other", {}, {})]
+    return [
+        Row("a", "ask", {}, {}),
+        Row("a/2", "more", {}, {}, after="a"),
+        Row("b", "other", {}, {}),
+    ]
 
 
 @pytest.mark.parametrize(
     ("chat", "first", "second"),
     [
         ("none", "ask", "ask Well. \n\nmore"),
-        ("vicuna", f"{VICUNA}USER: ask ASSISTANT:", f"{VICUNA}USER: ask ASSISTANT: Well.</s>USER: more ASSISTANT:"),
+        (
+            "vicuna",
+            f"{VICUNA}USER: ask ASSISTANT:",
+            f"{VICUNA}USER: ask ASSISTANT: Well.</s>USER: more ASSISTANT:",
+        ),
         ("template", "<user>ask", "<user>ask<assistant>Well.<user>more"),
     ],
 )
@@ -463,7 +554,9 @@ def test_templates() -> None:
 
 
 def ids(text: str, **keys: Any) -> Prompt:
-    return encode([Row("x", text, {}, {})], Letters(), random_lm("llama", "fused"), 20, "end", **keys)[0]
+    return encode(
+        [Row("x", text, {}, {})], Letters(), random_lm("llama", "fused"), 20, "end", **keys
+    )[0]
 
 
 def test_the_end_of_a_text_is_cut_before_what_is_kept() -> None:
@@ -481,7 +574,9 @@ def test_the_end_of_a_text_is_cut_before_what_is_kept() -> None:
 
 def test_a_turn_needs_the_one_before_it() -> None:
     rows = [Row("a/2", "more", {}, {}, after="a")]
-    assert "goes on with 'a'" in message(lambda: encode(rows, Reader(), random_lm("llama", "fused"), 8, "left"))
+    assert "goes on with 'a'" in message(
+        lambda: encode(rows, Reader(), random_lm("llama", "fused"), 8, "left")
+    )
 
 
 # Runs
@@ -511,7 +606,9 @@ def run(prompts: list[Prompt], folder: Path, stop: int | None = None) -> list[An
         store.close()
 
 
-def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(tmp_path: Path) -> None:
+def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(
+    tmp_path: Path,
+) -> None:
     rows = [Row(str(i), "ask", {}, {}) for i in range(8)]
     prompts = encode(rows, Reader(), random_lm("llama", "fused"), 8, "left")
     found = {}
@@ -535,13 +632,17 @@ def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path)
     wanted = Letters().encode(f"ask{answer}\n\nmore")
     assert whole[1].prompt_tokens == len(wanted) <= prompts[1].longest
     assert (
-        whole[1].prompt_hash == prompts[1].following({"a": answer}).hash == Prompt(conversation()[1], wanted, 0, 0).hash
+        whole[1].prompt_hash
+        == prompts[1].following({"a": answer}).hash
+        == Prompt(conversation()[1], wanted, 0, 0).hash
     )
     assert [s.lossless for s in whole] == ["identical"] * 3
     with pytest.raises(KeyboardInterrupt):
         run(prompts, tmp_path / "broken", stop=1)
     again = run(prompts, tmp_path / "broken")
-    assert [(s.prompt_hash, s.method.tokens) for s in again] == [(s.prompt_hash, s.method.tokens) for s in whole]
+    assert [(s.prompt_hash, s.method.tokens) for s in again] == [
+        (s.prompt_hash, s.method.tokens) for s in whole
+    ]
 
 
 def test_a_run_of_two_turns(tmp_path: Path) -> None:

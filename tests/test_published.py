@@ -13,7 +13,12 @@ from skipbench.errors import SkipbenchError
 from skipbench.report import published as module
 from skipbench.report.published import NAMED, UNITS, papers, published, published_file
 
-LAST = {"clasp": (1, 5), "knapspec": (2, 6), "self-sd": (18, 10), "swift": (14, 12)}  # the last table, the last figure
+LAST = {
+    "clasp": (1, 5),
+    "knapspec": (2, 6),
+    "self-sd": (18, 10),
+    "swift": (14, 12),
+}  # the last table, the last figure
 
 
 def test_all_papers_are_there() -> None:
@@ -37,10 +42,24 @@ def test_rows_make_one_long_table(paper: str) -> None:
 
     rows = published(paper)
     frame = pd.DataFrame(rows)
-    assert {"paper", "table", "title", "hardware", "column", "value", "spread", "unit", "note"} <= set(frame.columns)
+    assert {
+        "paper",
+        "table",
+        "title",
+        "hardware",
+        "column",
+        "value",
+        "spread",
+        "unit",
+        "note",
+    } <= set(frame.columns)
     assert all(isinstance(row["value"], int | float) or row["note"] for row in rows)
     assert all(row["unit"] == UNITS[row["column"]] for row in rows)
-    assert all(0 <= row["value"] <= 1 for row in rows if row["column"] == "alpha" and row["value"] is not None)
+    assert all(
+        0 <= row["value"] <= 1
+        for row in rows
+        if row["column"] == "alpha" and row["value"] is not None
+    )
 
 
 def test_names_are_those_of_skipbench() -> None:
@@ -48,14 +67,25 @@ def test_names_are_those_of_skipbench() -> None:
         names = published_file(paper)["names"]
         assert set(names["method"]) <= set(METHODS)
         used = {(key, row[key]) for row in published(paper) for key in NAMED if key in row}
-        assert used == {(key, name) for key in names for name in names[key]}, "names that no table uses"
+        assert used == {(key, name) for key in names for name in names[key]}, (
+            "names that no table uses"
+        )
 
 
 def test_hardware_follows_the_model_or_the_table() -> None:
-    devices = {row["model"]: row["hardware"] for row in published("clasp") if row["table"] == "figure5"}
-    assert devices == {"llama3-8b": "1x NVIDIA A800 (80GB)", "llama3.1-405b": "8x NVIDIA A800 (80GB)"}
-    assert {row["hardware"] for row in published("swift") if row["table"] == "table11"} == {"an NVIDIA A6000"}
-    assert {row["hardware"] for row in published("self-sd") if row.get("model") == "codellama-34b"} == {None}
+    devices = {
+        row["model"]: row["hardware"] for row in published("clasp") if row["table"] == "figure5"
+    }
+    assert devices == {
+        "llama3-8b": "1x NVIDIA A800 (80GB)",
+        "llama3.1-405b": "8x NVIDIA A800 (80GB)",
+    }
+    assert {row["hardware"] for row in published("swift") if row["table"] == "table11"} == {
+        "an NVIDIA A6000"
+    }
+    assert {
+        row["hardware"] for row in published("self-sd") if row.get("model") == "codellama-34b"
+    } == {None}
 
 
 def test_percent_dash_spread_and_lost() -> None:
@@ -66,11 +96,21 @@ def test_percent_dash_spread_and_lost() -> None:
         == ("qwen3-4b", "swift", "mmlu-pro", "alpha")
     )
     assert alpha["value"] == 0.075 and "7.50%" in alpha["note"]
-    assert not [r for r in published("knapspec") if r.get("method") == "vanilla" and r["column"] == "alpha"]
-    rows = [row for row in published("self-sd") if row["table"] == "table5" and row["column"] == "us"]
+    assert not [
+        r for r in published("knapspec") if r.get("method") == "vanilla" and r["column"] == "alpha"
+    ]
+    rows = [
+        row for row in published("self-sd") if row["table"] == "table5" and row["column"] == "us"
+    ]
     assert [(row["value"], row["spread"], row["unit"]) for row in rows] == [(0.61, 0.14, "us")]
     lost = [row for row in published("self-sd") if row["value"] is None]
-    assert len(lost) == 26 and {row["table"] for row in lost} == {"table6", "table8", "table9", "table10", "table17"}
+    assert len(lost) == 26 and {row["table"] for row in lost} == {
+        "table6",
+        "table8",
+        "table9",
+        "table10",
+        "table17",
+    }
     assert all("lost" in row["note"] for row in lost)
 
 
@@ -83,7 +123,14 @@ def small() -> dict[str, Any]:
         "rows": [["m", 2, 0.5]],
     }
     names = {"model": {"m": "M-7B"}, "dataset": {"d": "D"}}
-    head = {"paper": "small", "title": "S", "arxiv": "1", "version": "1", "hardware": None, "names": names}
+    head = {
+        "paper": "small",
+        "title": "S",
+        "arxiv": "1",
+        "version": "1",
+        "hardware": None,
+        "names": names,
+    }
     return {**head, "tables": {"table1": table}}
 
 
@@ -128,7 +175,9 @@ def test_a_broken_file_names_table_and_fault(
 
 
 def test_an_unknown_paper_names_those_at_hand() -> None:
-    with pytest.raises(SkipbenchError, match="'swfit'; there are those of clasp, knapspec, self-sd, swift"):
+    with pytest.raises(
+        SkipbenchError, match="'swfit'; there are those of clasp, knapspec, self-sd, swift"
+    ):
         published("swfit")
 
 

@@ -14,12 +14,18 @@ import pytest
 from skipbench.metrics.formulas import expected_speedup_paper
 from skipbench.report.published import KEYS, Row, papers, published, published_file
 
-Cell = tuple[Row, float, float, float]  # a printed cell, and its recomputed value: middle, least, largest
+Cell = tuple[
+    Row, float, float, float
+]  # a printed cell, and its recomputed value: middle, least, largest
 rows_of = functools.cache(published)
 
 
 def pick(rows: list[Row], **wanted: Any) -> list[Row]:
-    return [r for r in rows if r["value"] is not None and all(r.get(key) == value for key, value in wanted.items())]
+    return [
+        r
+        for r in rows
+        if r["value"] is not None and all(r.get(key) == value for key, value in wanted.items())
+    ]
 
 
 def one(rows: list[Row], **wanted: Any) -> Row:
@@ -29,7 +35,11 @@ def one(rows: list[Row], **wanted: Any) -> Row:
 
 def beside(rows: list[Row], row: Row) -> dict[str, Row]:
     """The numbers of the same row of the same table, by column."""
-    return {r["column"]: r for r in rows if r["table"] == row["table"] and all(r.get(k) == row.get(k) for k in KEYS)}
+    return {
+        r["column"]: r
+        for r in rows
+        if r["table"] == row["table"] and all(r.get(k) == row.get(k) for k in KEYS)
+    }
 
 
 def between(row: Row, share: float = 1.0) -> tuple[float, float]:
@@ -66,7 +76,9 @@ def bound(rows: list[Row]) -> Iterator[Cell]:
     for row in pick(rows, column="speedup"):
         cells = beside(rows, row)
         if cells.keys() >= {"M", "alpha"}:
-            ratio = cells.get("ratio") or one(rows, table="sectionB.2", model=row["model"], column="ratio")
+            ratio = cells.get("ratio") or one(
+                rows, table="sectionB.2", model=row["model"], column="ratio"
+            )
             middle, _, most = expected(cells["M"], cells["alpha"], ratio["value"])
             yield row, middle, 0.0, most
 
@@ -86,8 +98,17 @@ def throughput(rows: list[Row]) -> Iterator[Cell]:
     """SWIFT Table 2: the overall speedup is the ratio of the decoding speeds."""
     for row in pick(rows, table="table2", dataset="overall", column="speedup"):
         speed = beside(rows, row)["tokens_per_s"]
-        vanilla = one(rows, table="table2", model=row["model"], method="vanilla", column="tokens_per_s")
-        yield row, *(span(lambda a, b: a / b, speed, vanilla) if speed is not vanilla else (1.0, 1.0, 1.0))
+        vanilla = one(
+            rows, table="table2", model=row["model"], method="vanilla", column="tokens_per_s"
+        )
+        yield (
+            row,
+            *(
+                span(lambda a, b: a / b, speed, vanilla)
+                if speed is not vanilla
+                else (1.0, 1.0, 1.0)
+            ),
+        )
 
 
 def parts(rows: list[Row]) -> Iterator[Cell]:
@@ -119,7 +140,9 @@ def summary(rows: list[Row]) -> Iterator[Cell]:
     for said, source in SUMMARIES[rows[0]["paper"]]:
         for row in pick(rows, **said):
             cells = pick(rows, **source, column=row["column"], method=row["method"])
-            found = {"min": min, "max": max, "mean": mean}[row["statistic"]](*(cell["value"] for cell in cells))
+            found = {"min": min, "max": max, "mean": mean}[row["statistic"]](
+                *(cell["value"] for cell in cells)
+            )
             yield row, found, found, found
 
 
@@ -127,7 +150,13 @@ def gains(rows: list[Row]) -> Iterator[Cell]:
     """SWIFT: what the text calls gains of Table 8, and the range of Tables 6 and 7 that Figure 9 shows."""
     for row in pick(rows, table="sectionD.1"):
         with_and_without = [
-            one(rows, table="table8", method="swift", variant=variant, column=row["column"].removesuffix("_gain"))
+            one(
+                rows,
+                table="table8",
+                method="swift",
+                variant=variant,
+                column=row["column"].removesuffix("_gain"),
+            )
             for variant in ("full", row["variant"])
         ]
         yield row, *span(lambda a, b: a - b, *with_and_without)
@@ -156,23 +185,35 @@ Places = list[tuple[dict[str, Any], list[dict[str, Any]]]]
 SAME: dict[str, Places] = {  # one measurement, printed more than once
     "swift": [
         *(
-            (at(a, method="swift", model=model, dataset=task), [at(b, method="swift", model=model, dataset=task)])
+            (
+                at(a, method="swift", model=model, dataset=task),
+                [at(b, method="swift", model=model, dataset=task)],
+            )
             for (a, b), model, task in TWICE
         ),
         (
             at("table12", method="swift"),
-            [at("table8", variant="full", method="swift"), at("table9", window=32), at("table10", method="swift")],
+            [
+                at("table8", variant="full", method="swift"),
+                at("table9", window=32),
+                at("table10", method="swift"),
+            ],
         ),
         (at("table12", method="swift"), [at("figure11", method="swift")]),
     ],
     "clasp": [
         (at("table1", **CLASP, model="llama3-70b", subtask="mt-bench"), [at("figure4a")]),
         *(
-            (at("table1", **CLASP, model="llama3-8b", subtask=task), [at("figure5", model="llama3-8b", subtask=task)])
+            (
+                at("table1", **CLASP, model="llama3-8b", subtask=task),
+                [at("figure5", model="llama3-8b", subtask=task)],
+            )
             for task in ("mt-bench", "math_reasoning", "qa")
         ),
     ],
-    "knapspec": [(at("table2", model="llama3.1-8b", dataset="pg19", method="knapspec"), [at("figure4")])],
+    "knapspec": [
+        (at("table2", model="llama3.1-8b", dataset="pg19", method="knapspec"), [at("figure4")])
+    ],
     "self-sd": [
         (at("table1", **LLAMA), [at("table12", dtype="bfloat16"), at("table13", sparsity="dense")]),
         (
@@ -195,11 +236,19 @@ SAME: dict[str, Places] = {  # one measurement, printed more than once
             for m in ("vanilla", "self-sd")
         ),
         *(
-            (at("table1", **{**LLAMA, "model": model, "dataset": task}), [at("table16", model=model, dataset=task)])
-            for model, task in product(("llama2-13b", "llama2-13b-chat", "llama2-70b"), ("cnndm", "xsum"))
+            (
+                at("table1", **{**LLAMA, "model": model, "dataset": task}),
+                [at("table16", model=model, dataset=task)],
+            )
+            for model, task in product(
+                ("llama2-13b", "llama2-13b-chat", "llama2-70b"), ("cnndm", "xsum")
+            )
         ),
         *(
-            (at("table1", **{**LLAMA, "dataset": task, "method": m}), [at("table17", dataset=task, method=m)])
+            (
+                at("table1", **{**LLAMA, "dataset": task, "method": m}),
+                [at("table17", dataset=task, method=m)],
+            )
             for task, m in product(("cnndm", "xsum"), ("vanilla", "self-sd"))
         ),
     ],
@@ -210,7 +259,11 @@ def same(rows: list[Row]) -> Iterator[Cell]:
     """A measurement that stands in several tables has the same value in each, as far as they print its columns."""
     for first, others in SAME[rows[0]["paper"]]:
         for other in others:
-            pairs = [(a, b) for a, b in product(pick(rows, **first), pick(rows, **other)) if a["column"] == b["column"]]
+            pairs = [
+                (a, b)
+                for a, b in product(pick(rows, **first), pick(rows, **other))
+                if a["column"] == b["column"]
+            ]
             assert pairs, (first, other)
             for a, b in pairs:
                 yield b, a["value"], *between(a, share=0.99)
@@ -219,9 +272,17 @@ def same(rows: list[Row]) -> Iterator[Cell]:
 def best(rows: list[Row]) -> Iterator[Cell]:
     """The method of the paper is the best of its column, as the paper prints in bold or says."""
     paper = rows[0]["paper"]
-    table, columns = {"clasp": ("table1", ("speedup",)), "knapspec": ("table2", ("TPT", "speedup"))}[paper]
-    for row in [r for column in columns for r in pick(rows, table=table, method=paper, column=column)]:
-        here = {key: row.get(key) for key in ("table", "model", "dataset", "subtask", "temperature", "column")}
+    table, columns = {
+        "clasp": ("table1", ("speedup",)),
+        "knapspec": ("table2", ("TPT", "speedup")),
+    }[paper]
+    for row in [
+        r for column in columns for r in pick(rows, table=table, method=paper, column=column)
+    ]:
+        here = {
+            key: row.get(key)
+            for key in ("table", "model", "dataset", "subtask", "temperature", "column")
+        }
         most = max(r["value"] for r in pick(rows, **here))
         yield row, most, most, most
 
@@ -241,8 +302,12 @@ CELLS = {
 }  # how many a check must find in SWIFT or Self-SD
 
 
-@pytest.mark.parametrize(("paper", "check"), [(p, c) for p, checks in CHECKS.items() for c in checks])
-def test_exactly_the_noted_cells_disagree(paper: str, check: Callable[[list[Row]], Iterator[Cell]]) -> None:
+@pytest.mark.parametrize(
+    ("paper", "check"), [(p, c) for p, checks in CHECKS.items() for c in checks]
+)
+def test_exactly_the_noted_cells_disagree(
+    paper: str, check: Callable[[list[Row]], Iterator[Cell]]
+) -> None:
     rows = rows_of(paper)
     cells = list(check(rows))
     assert len(cells) == CELLS.get(check.__name__, len(cells)) or paper == "clasp"
@@ -257,17 +322,23 @@ def test_exactly_the_noted_cells_disagree(paper: str, check: Callable[[list[Row]
             if note.get("check") == check.__name__:
                 cell = one(rows, table=table, **note["where"], column=note["column"])
                 noted[rows.index(cell)] = note["recomputed"]
-    assert disagree == pytest.approx(noted, abs=0.0051), [rows[i] for i in disagree.keys() ^ noted.keys()]
+    assert disagree == pytest.approx(noted, abs=0.0051), [
+        rows[i] for i in disagree.keys() ^ noted.keys()
+    ]
 
 
 def test_every_check_of_a_note_is_made() -> None:
     for paper in papers():
         for contents in published_file(paper)["tables"].values():
             for note in contents.get("notes", []):
-                assert "check" not in note or note["check"] in {check.__name__ for check in CHECKS[paper]}
+                assert "check" not in note or note["check"] in {
+                    check.__name__ for check in CHECKS[paper]
+                }
 
 
 def test_vanilla_is_one() -> None:
     for paper in papers():
         for column in ("M", "tau", "speedup", "expected_speedup"):
-            assert {r["value"] for r in pick(rows_of(paper), method="vanilla", column=column)} <= {1.0}
+            assert {r["value"] for r in pick(rows_of(paper), method="vanilla", column=column)} <= {
+                1.0
+            }

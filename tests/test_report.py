@@ -22,20 +22,33 @@ HEADER = {
     "device": "NVIDIA [H200]",
     "threads": "16",
 }
-PROVENANCE = {"engine": "fused", "device": "cpu", "commit": "0123abc", "date": "2025-01-02", "torch": "2.8.0"}
+PROVENANCE = {
+    "engine": "fused",
+    "device": "cpu",
+    "commit": "0123abc",
+    "date": "2025-01-02",
+    "torch": "2.8.0",
+}
 
 
 def sample(index: int, draft_s: float, steps: int = 4, **more: Any) -> Sample:
     accepted = steps - 1 if steps else 0
     rounds = [Round(steps, steps, accepted, accepted, accepted + 1)] * 10
     tokens = sum(r.emitted for r in rounds)
-    base = Arm([1] * (tokens + 1), [Round(0, 0, 0, 0, 1)] * tokens, Seconds(0.1, 0.0, 0.4, 0.0, 0.1), "length")
+    base = Arm(
+        [1] * (tokens + 1),
+        [Round(0, 0, 0, 0, 1)] * tokens,
+        Seconds(0.1, 0.0, 0.4, 0.0, 0.1),
+        "length",
+    )
     method = Arm([1] * (tokens + 1), rounds, Seconds(0.1, draft_s, 0.1, 0.02, 0.03), "length")
     given = {"lossless": "identical", "skip": "attn:1-3;mlp:2", **more}
     return Sample(index, str(index), "hash", 8, ["vanilla", "method"], base, method, **given)
 
 
-def metrics(samples: list[Sample], latency: Latency | None = None, roofline: float | None = None) -> dict[str, Any]:
+def metrics(
+    samples: list[Sample], latency: Latency | None = None, roofline: float | None = None
+) -> dict[str, Any]:
     return summarise(samples, 6, latency, roofline, None)
 
 
@@ -52,7 +65,9 @@ def partial() -> list[Any]:
         pytest.param(metrics([sample(0, 0.1, lossless="failed")]), id="all failed"),
         pytest.param(metrics([sample(0, 0.1)]), id="one sample"),
         pytest.param(metrics([sample(0, 0.0, steps=0, skip="")]), id="no drafts"),
-        pytest.param(metrics([sample(0, 0.1, steps=1), sample(1, 0.1, steps=1)]), id="nothing accepted"),
+        pytest.param(
+            metrics([sample(0, 0.1, steps=1), sample(1, 0.1, steps=1)]), id="nothing accepted"
+        ),
         pytest.param({}, id="empty"),
         pytest.param(full(), id="full"),
     ]
@@ -67,8 +82,19 @@ def text(renderable: RenderableType, width: int) -> str:
 @pytest.mark.parametrize("of", partial())
 @pytest.mark.parametrize("width", [80, 120])
 def test_rendering_never_shows_none_or_nan(of: dict[str, Any], width: int) -> None:
-    run = {"model": "m", "method": "x", "dataset": "d", "metrics": of, "reason": None, "provenance": {"torch": None}}
-    for shown in (text(render_cell(of, HEADER), width), markdown_cell(of, HEADER), markdown_table("T", [run])):
+    run = {
+        "model": "m",
+        "method": "x",
+        "dataset": "d",
+        "metrics": of,
+        "reason": None,
+        "provenance": {"torch": None},
+    }
+    for shown in (
+        text(render_cell(of, HEADER), width),
+        markdown_cell(of, HEADER),
+        markdown_table("T", [run]),
+    ):
         assert "None" not in shown
         assert "nan" not in shown.lower()
     assert max(map(len, text(render_cell(of, HEADER), width).splitlines())) <= width
@@ -77,7 +103,11 @@ def test_rendering_never_shows_none_or_nan(of: dict[str, Any], width: int) -> No
 
 def test_main_row() -> None:
     cells = main_cells(full())
-    assert (cells["M"], cells["alpha"], cells["tau"]) == ("4.00", "0.750", "4.00")  # 3 of 4 accepted and the bonus
+    assert (cells["M"], cells["alpha"], cells["tau"]) == (
+        "4.00",
+        "0.750",
+        "4.00",
+    )  # 3 of 4 accepted and the bonus
     # 4 of 12 sub-layers skipped, so c = 2/3: 4 / (3 * (2/3) / 0.75 + 1) = 1.0909
     assert cells["E(Spd)"].startswith("1.09 / ")
     assert cells["lossless"] == "19/20"
@@ -88,7 +118,13 @@ def test_main_row() -> None:
 
 def test_widest_numbers_fit_80_columns_in_one_row() -> None:
     of = full()
-    of |= {"M": 12.345, "tau": 12.345, "tpt": 1234.5, "tokens_per_s": 1801.2, "tokens_per_s_vanilla": 1234.5}
+    of |= {
+        "M": 12.345,
+        "tau": 12.345,
+        "tpt": 1234.5,
+        "tokens_per_s": 1801.2,
+        "tokens_per_s_vanilla": 1234.5,
+    }
     assert "12.3  0.750  12.3  1234" in text(render_cell(of, HEADER), 80)
     assert main_cells(of)["speedup"] in text(render_cell(of, HEADER), 80)
 
@@ -130,7 +166,9 @@ def test_scores_that_differ_on_identical_tokens_are_called_out() -> None:
 
 def test_missing_values_give_their_reason() -> None:
     one = metrics([sample(0, 0.0, steps=0, skip="")])
-    assert main_cells(one)["alpha"] == main_cells(one)["TPT"] == main_cells(one)["E(Spd)"] == MISSING
+    assert (
+        main_cells(one)["alpha"] == main_cells(one)["TPT"] == main_cells(one)["E(Spd)"] == MISSING
+    )
     assert "nothing was drafted" in dict(cell_lines(one, HEADER))[MISSING]
     assert "TPT: sub-layer latencies were not profiled" in dict(cell_lines(one, HEADER))[MISSING]
     drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], Latency(2e-4, 4e-4, 3e-4, 6, 100))
@@ -156,7 +194,12 @@ def run(method: str, dataset: str, of: dict[str, Any] | None, **more: Any) -> di
 
 def test_rows_are_grouped() -> None:
     slow, fast = metrics([sample(0, 0.3)]), metrics([sample(0, 0.1)])
-    runs = [run("clasp", "a", slow), run("swift", "b", slow), run("swift", "a", fast), run("clasp", "b", None)]
+    runs = [
+        run("clasp", "a", slow),
+        run("swift", "b", slow),
+        run("swift", "a", fast),
+        run("clasp", "b", None),
+    ]
     rows = table_rows(runs)
     assert [(r["dataset"], r["method"]) for r in rows] == [
         ("a", "clasp"),
@@ -168,7 +211,9 @@ def test_rows_are_grouped() -> None:
     assert [r["speedup"] for r in rows] == ["1.11x", "2.00x", MISSING, "1.11x"]
 
 
-def timed(method: str, low: float | None, high: float | None = None, dataset: str = "a") -> dict[str, Any]:
+def timed(
+    method: str, low: float | None, high: float | None = None, dataset: str = "a"
+) -> dict[str, Any]:
     """A row by hand: the interval of its speedup, or one value without any."""
     ends = None if low is None or high is None else [low, high]
     middle = 1.5 if low is None else low if high is None else (low + high) / 2
@@ -178,42 +223,99 @@ def timed(method: str, low: float | None, high: float | None = None, dataset: st
 @pytest.mark.parametrize(
     ("rows", "bold"),
     [
-        pytest.param([timed("vanilla", 0.97, 1.17), timed("swift", 0.8, 1.1)], [], id="vanilla is the fastest"),
-        pytest.param([timed("vanilla", 1.2, 1.3), timed("swift", 1.05, 1.1)], [], id="vanilla beyond its interval"),
-        pytest.param([timed("swift", 1.0, 1.4), timed("clasp", 1.3, 1.5)], [], id="intervals overlap"),
-        pytest.param([timed("swift", 1.0, 1.2), timed("clasp", 1.2, 1.5)], [], id="intervals touch"),
-        pytest.param([timed("swift", 1.0, 1.2), timed("clasp", 1.21, 1.5)], ["clasp"], id="clearly better"),
-        pytest.param([timed("vanilla", 0.9, 1.1), timed("clasp", 1.2, 1.5)], ["clasp"], id="better than vanilla"),
-        pytest.param([timed("vanilla", 0.9, 1.1), timed("clasp", 1.05, 1.5)], [], id="vanilla's noise reaches it"),
-        pytest.param([timed("swift", 0.3, 0.4), timed("clasp", 0.7, 0.9)], [], id="the better of two slow ones"),
-        pytest.param([timed("swift", 1.4, 1.5)], [], id="nothing to be better than"),
-        pytest.param([timed("swift", None), timed("clasp", 1.8, 1.9)], [], id="a row that may be anything"),
-        pytest.param([timed("a", 1.1, 1.2), timed("b", 2.0, 2.1), timed("b", 2.0, 2.1)], [], id="one run twice"),
         pytest.param(
-            [timed("x", 1.1, 1.2), timed("y", 1.3, 1.4), timed("x", 1.1, 1.2, "b"), timed("z", 1.3, 1.4, "b")],
+            [timed("vanilla", 0.97, 1.17), timed("swift", 0.8, 1.1)],
+            [],
+            id="vanilla is the fastest",
+        ),
+        pytest.param(
+            [timed("vanilla", 1.2, 1.3), timed("swift", 1.05, 1.1)],
+            [],
+            id="vanilla beyond its interval",
+        ),
+        pytest.param(
+            [timed("swift", 1.0, 1.4), timed("clasp", 1.3, 1.5)], [], id="intervals overlap"
+        ),
+        pytest.param(
+            [timed("swift", 1.0, 1.2), timed("clasp", 1.2, 1.5)], [], id="intervals touch"
+        ),
+        pytest.param(
+            [timed("swift", 1.0, 1.2), timed("clasp", 1.21, 1.5)], ["clasp"], id="clearly better"
+        ),
+        pytest.param(
+            [timed("vanilla", 0.9, 1.1), timed("clasp", 1.2, 1.5)],
+            ["clasp"],
+            id="better than vanilla",
+        ),
+        pytest.param(
+            [timed("vanilla", 0.9, 1.1), timed("clasp", 1.05, 1.5)],
+            [],
+            id="vanilla's noise reaches it",
+        ),
+        pytest.param(
+            [timed("swift", 0.3, 0.4), timed("clasp", 0.7, 0.9)],
+            [],
+            id="the better of two slow ones",
+        ),
+        pytest.param([timed("swift", 1.4, 1.5)], [], id="nothing to be better than"),
+        pytest.param(
+            [timed("swift", None), timed("clasp", 1.8, 1.9)], [], id="a row that may be anything"
+        ),
+        pytest.param(
+            [timed("a", 1.1, 1.2), timed("b", 2.0, 2.1), timed("b", 2.0, 2.1)],
+            [],
+            id="one run twice",
+        ),
+        pytest.param(
+            [
+                timed("x", 1.1, 1.2),
+                timed("y", 1.3, 1.4),
+                timed("x", 1.1, 1.2, "b"),
+                timed("z", 1.3, 1.4, "b"),
+            ],
             ["y", "z"],
             id="each dataset has its own",
         ),
     ],
 )
-def test_only_a_row_that_is_better_beyond_its_interval_is_bold(rows: list[dict[str, Any]], bold: list[str]) -> None:
+def test_only_a_row_that_is_better_beyond_its_interval_is_bold(
+    rows: list[dict[str, Any]], bold: list[str]
+) -> None:
     assert [r["method"] for r in table_rows(rows) if r["speedup"].startswith("**")] == bold
-    assert markdown_table("T", rows).count("- bold: a measured speedup whose 95 % interval lies above 1") == 1
-    assert html_table("T", rows).count("<li>bold: a measured speedup whose 95 % interval lies above 1") == 1
+    assert (
+        markdown_table("T", rows).count(
+            "- bold: a measured speedup whose 95 % interval lies above 1"
+        )
+        == 1
+    )
+    assert (
+        html_table("T", rows).count("<li>bold: a measured speedup whose 95 % interval lies above 1")
+        == 1
+    )
 
 
 def test_points_of_a_sweep_have_a_column() -> None:
     points = ("method.interval=2", "method.interval=<8>")
-    runs = [run("clasp", "a", full(), label=label) for label in points] + [run("vanilla", "a", full())]
-    lines = [line.split("|")[4].strip() for line in markdown_table("Sweep", runs).splitlines() if line.startswith("|")]
+    runs = [run("clasp", "a", full(), label=label) for label in points] + [
+        run("vanilla", "a", full())
+    ]
+    lines = [
+        line.split("|")[4].strip()
+        for line in markdown_table("Sweep", runs).splitlines()
+        if line.startswith("|")
+    ]
     assert [lines[0], *lines[2:]] == ["point", *points, ""]
     shown = html_table("Sweep", runs)
     assert "<th>point</th>" in shown and "<td>method.interval=&lt;8&gt;</td>" in shown
-    assert "point" not in html_table("T", runs[2:]) and "| point" not in markdown_table("T", runs[2:])
+    assert "point" not in html_table("T", runs[2:]) and "| point" not in markdown_table(
+        "T", runs[2:]
+    )
 
 
 def test_a_row_without_metrics_shows_the_reason() -> None:
-    shown = markdown_table("Table 2", [run("del", "a", None, reason="needs 2 | more\nGiB"), run("swift", "a", full())])
+    shown = markdown_table(
+        "Table 2", [run("del", "a", None, reason="needs 2 | more\nGiB"), run("swift", "a", full())]
+    )
     assert "needs 2 \\| more GiB" in shown
     lines = [line for line in shown.splitlines() if line.startswith("|")]
     assert len({len(line) for line in lines}) == 1
@@ -229,7 +331,10 @@ def test_table_ends_with_definitions_and_provenance() -> None:
 
 
 def test_many_dates_are_shown_as_a_range() -> None:
-    runs = [run("swift", str(i), None, provenance={**PROVENANCE, "date": f"2025-01-0{i}"}) for i in range(1, 6)]
+    runs = [
+        run("swift", str(i), None, provenance={**PROVENANCE, "date": f"2025-01-0{i}"})
+        for i in range(1, 6)
+    ]
     assert "date: 2025-01-01 to 2025-01-05 (5 values)" in markdown_table("T", runs)
 
 
@@ -242,7 +347,11 @@ def test_embedded_model_is_named_as_what_it_is() -> None:
 
 def test_csv_has_every_number_unrounded() -> None:
     of = full()
-    rows = list(csv.DictReader(io.StringIO(csv_table([run("swift", "a", of), run("del", "a", None, reason="no GPU")]))))
+    rows = list(
+        csv.DictReader(
+            io.StringIO(csv_table([run("swift", "a", of), run("del", "a", None, reason="no GPU")]))
+        )
+    )
     assert float(rows[0]["speedup.paired"]) == of["speedup"]["paired"]
     assert float(rows[0]["speedup.ci95.0"]) == of["speedup"]["ci95"][0]
     assert rows[0]["peak_memory_bytes"] == rows[1]["M"] == ""

@@ -25,36 +25,55 @@ PINNED = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_te
 def test_every_table_and_figure_of_the_papers_is_there() -> None:
     tables = [name for name in choices("experiment") if re.search(r"-table\d+$", name)]
     assert sorted([*tables, *feature_tables()]) == TABLES
-    empty = {"self-sd-figure9"}  # needs a model that does not fit here: it says so and draws nothing
-    assert sorted(FIGURES.keys() & set(choices("experiment")) - empty) == sorted([*DRAWN, *LEFT_OUT])
+    empty = {
+        "self-sd-figure9"
+    }  # needs a model that does not fit here: it says so and draws nothing
+    assert sorted(FIGURES.keys() & set(choices("experiment")) - empty) == sorted(
+        [*DRAWN, *LEFT_OUT]
+    )
 
 
 def test_no_figure_shows_one_run_many_times() -> None:
-    assert [name for name in DRAWN if swept(read_runs(EMBEDDED / "figures" / f"{name}.json")[1]).in_vain] == []
+    assert [
+        name for name in DRAWN if swept(read_runs(EMBEDDED / "figures" / f"{name}.json")[1]).in_vain
+    ] == []
     for name in LEFT_OUT:
         text = (EMBEDDED / "figures" / f"{name}.txt").read_text()
-        assert re.fullmatch(rf"{name} is not drawn: \d+ of \d+ runs drafted the same tokens as another: .*\.\n", text)
+        assert re.fullmatch(
+            rf"{name} is not drawn: \d+ of \d+ runs drafted the same tokens as another: .*\.\n",
+            text,
+        )
         assert [path.suffix for path in EMBEDDED.glob(f"figures/{name}.*")] == [".txt"]
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_renders_to_the_same_bytes(name: str) -> None:
     features = feature_tables()
-    made = feature_texts(features[name]) if name in features else read_texts(EMBEDDED / "tables" / f"{name}.json")
+    made = (
+        feature_texts(features[name])
+        if name in features
+        else read_texts(EMBEDDED / "tables" / f"{name}.json")
+    )
     for suffix, text in made.items():
         assert (EMBEDDED / "tables" / f"{name}.{suffix}").read_bytes() == text.encode(), (
             f"make results; {name}.{suffix}"
         )
 
 
-@pytest.mark.skipif(version("matplotlib") != PINNED["matplotlib"], reason="another matplotlib than constraints.txt has")
+@pytest.mark.skipif(
+    version("matplotlib") != PINNED["matplotlib"],
+    reason="another matplotlib than constraints.txt has",
+)
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_figure_is_drawn_to_the_same_bytes(name: str, tmp_path: Path) -> None:
     kept = tmp_path / f"{name}.json"
     kept.write_bytes((EMBEDDED / "figures" / f"{name}.json").read_bytes())
     figure.run([str(kept)])
     for suffix in ("svg", "png"):
-        assert kept.with_suffix(f".{suffix}").read_bytes() == (EMBEDDED / "figures" / f"{name}.{suffix}").read_bytes()
+        assert (
+            kept.with_suffix(f".{suffix}").read_bytes()
+            == (EMBEDDED / "figures" / f"{name}.{suffix}").read_bytes()
+        )
 
 
 def test_nothing_of_a_machine_is_in_them() -> None:

@@ -53,9 +53,14 @@ def test_killed_runs_end_with_the_same_records(tmp_path: Path) -> None:
     assert whole.returncode == 0, output
     rng = random.Random(5)
     parts, kills = tmp_path / "parts", 0
-    for more in (0, *(rng.randint(1, 3) for _ in range(4))):  # 0: before a first sample, while the model warms up
+    for more in (
+        0,
+        *(rng.randint(1, 3) for _ in range(4)),
+    ):  # 0: before a first sample, while the model warms up
         process, goal = start(parts), lines(parts) + more
-        while process.poll() is None and not (list(parts.glob("runs/*/status.json")) and lines(parts) >= goal):
+        while process.poll() is None and not (
+            list(parts.glob("runs/*/status.json")) and lines(parts) >= goal
+        ):
             time.sleep(0.002)
         time.sleep(rng.random() * 0.05 if more else 0)
         process.kill()
@@ -68,9 +73,14 @@ def test_killed_runs_end_with_the_same_records(tmp_path: Path) -> None:
     assert last.returncode == 0, output
     assert [r["index"] for r in records(parts)] == list(range(20))
     assert records(parts) == records(tmp_path / "whole")
-    assert completions(parts) == completions(tmp_path / "whole") and completions(parts).count("\n") == 20
+    assert (
+        completions(parts) == completions(tmp_path / "whole")
+        and completions(parts).count("\n") == 20
+    )
     thresholds = [r["carry"]["stop"]["threshold"] for r in records(parts)]
-    assert len(set(thresholds)) == 20, "no prompt moved the threshold, so nothing was there to restore"
+    assert len(set(thresholds)) == 20, (
+        "no prompt moved the threshold, so nothing was there to restore"
+    )
     again = start(parts)
     assert "samples, speedup so far" not in again.communicate()[0], "a finished run was run again"
 

@@ -12,7 +12,14 @@ import pytest
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, write_atomic
-from skipbench.runs.provenance import PACKAGE, config_hash, installed, portable, provenance, run_name
+from skipbench.runs.provenance import (
+    PACKAGE,
+    config_hash,
+    installed,
+    portable,
+    provenance,
+    run_name,
+)
 from skipbench.runs.record import Arm, Divergence, Round, Sample, Seconds, dump, parse
 from skipbench.runs.store import RunStore, load_run, read_samples
 
@@ -50,7 +57,15 @@ def test_other_formats_and_fields_are_refused() -> None:
     with pytest.raises(SkipbenchError, match=r"got `str` - at `\$\.vanilla`"):
         parse(json.dumps(raw | {"vanilla": "text"}))
     with pytest.raises(SkipbenchError, match=r">= 0.*seconds\.draft"):
-        parse(json.dumps(raw | {"vanilla": raw["vanilla"] | {"seconds": raw["vanilla"]["seconds"] | {"draft": -1}}}))
+        parse(
+            json.dumps(
+                raw
+                | {
+                    "vanilla": raw["vanilla"]
+                    | {"seconds": raw["vanilla"]["seconds"] | {"draft": -1}}
+                }
+            )
+        )
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -61,7 +76,11 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     run.write_metrics({"M": 1.5})
     assert [s.index for s in run.samples()] == [2, 0, 1]
     loaded = load_run(tmp_path)
-    assert (loaded["metrics"], loaded["status"]["state"], loaded["config"]) == ({"M": 1.5}, "done", {"seed": 0})
+    assert (loaded["metrics"], loaded["status"]["state"], loaded["config"]) == (
+        {"M": 1.5},
+        "done",
+        {"seed": 0},
+    )
     assert {p.name for p in tmp_path.iterdir()} == {
         ".lock", "config.yaml", "provenance.json", "samples.jsonl", "metrics.json", "status.json",
     }  # fmt: skip
@@ -69,7 +88,8 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tail", ['{"index": 1, "id', "garbage", "garbage\n", "gar\rbage\n", "gar\x1cbage\n", "\x00\x00\x00"]
+    "tail",
+    ['{"index": 1, "id', "garbage", "garbage\n", "gar\rbage\n", "gar\x1cbage\n", "\x00\x00\x00"],
 )
 def test_a_torn_last_line_is_cut_off(tail: str, tmp_path: Path) -> None:
     run = store(tmp_path)
@@ -144,7 +164,9 @@ def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -
         "import sys, time; from pathlib import Path; from skipbench.runs.store import RunStore; "
         "s = RunStore(Path(sys.argv[1]), {'seed': 0}, {}); print('held', flush=True); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         with pytest.raises(SkipbenchError, match=f"pid {holder.pid}"):
             store(tmp_path)
@@ -179,7 +201,9 @@ def test_no_sample_is_lost_or_written_twice_when_the_writer_is_killed(tmp_path: 
             time.sleep(rng.random() * 0.06)
             writer.kill()
             told = [int(line) for line in [first, *writer.stdout] if line.endswith("\n")]
-        assert told == list(range(done, done + len(told))) and told, "the writer did not go on where it was killed"
+        assert told == list(range(done, done + len(told))) and told, (
+            "the writer did not go on where it was killed"
+        )
         store(tmp_path).close()
         indices = [s.index for s in read_samples(tmp_path / "samples.jsonl")]
         assert indices == list(range(len(indices)))
@@ -200,13 +224,18 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
         "except SkipbenchError as error: print(error)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "samples.jsonl")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(tmp_path / "samples.jsonl")],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "free some space" in done.stdout
     assert (tmp_path / "samples.jsonl").stat().st_size == size
 
 
-def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "status.json"
     for text in ("old", "new"):
         write_atomic(path, text)
@@ -222,13 +251,23 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch
 
 
 def test_names_and_hashes() -> None:
-    assert config_hash({"a": 1, "b": {"c": 2, "d": 3}}) == config_hash({"b": {"d": 3, "c": 2}, "a": 1})
+    assert config_hash({"a": 1, "b": {"c": 2, "d": 3}}) == config_hash(
+        {"b": {"d": 3, "c": 2}, "a": 1}
+    )
     assert config_hash({"a": 1}) != config_hash({"a": 2})
     assert config_hash({"a": {"b": 1}}) != config_hash({"a": {"b": 2}})
     inside = {"model": {"path": f"{PACKAGE}/models/tiny", "sets": [f"{PACKAGE}/x.json"]}}
-    assert portable(inside) == {"model": {"path": "package:models/tiny", "sets": ["package:x.json"]}}
-    assert installed("package:models/tiny") == PACKAGE / "models/tiny" and installed("/models/x") == Path("/models/x")
-    assert config_hash(inside) == config_hash(portable(inside)) != config_hash({"model": {"path": "/models/tiny"}})
+    assert portable(inside) == {
+        "model": {"path": "package:models/tiny", "sets": ["package:x.json"]}
+    }
+    assert installed("package:models/tiny") == PACKAGE / "models/tiny" and installed(
+        "/models/x"
+    ) == Path("/models/x")
+    assert (
+        config_hash(inside)
+        == config_hash(portable(inside))
+        != config_hash({"model": {"path": "/models/tiny"}})
+    )
     assert run_name(["a/b", "x y", ""], "12") == "a-b_x-y_12"
     assert run_name(["../Llama-3.1_8B", 'é"\n;$', "n" * 99], "12") == f"Llama-3.1-8B_{'n' * 40}_12"
 

@@ -88,16 +88,25 @@ def test_a_fork_bomb_does_not_go_off(name: str) -> None:
 )
 def test_a_memory_hog_is_stopped(hog: str) -> None:
     outcome = run_program(hog, SECONDS, memory_bytes=256 << 20)
-    assert outcome.reason == "failed" and ("MemoryError" in outcome.detail or "allocate memory" in outcome.detail)
+    assert outcome.reason == "failed" and (
+        "MemoryError" in outcome.detail or "allocate memory" in outcome.detail
+    )
 
 
-def test_a_secret_of_the_user_is_not_in_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_of_the_user_is_not_in_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     secret = tmp_path / ".ssh" / "id_ed25519"
     secret.parent.mkdir()
     secret.write_text("a private key")
     secret.chmod(0o644)  # its mode is not what protects it
-    ways = [secret, Path(f"/proc/1/root{secret}"), Path(f"/proc/self/root{secret}"), Path(f"/old{secret}")]
+    ways = [
+        secret,
+        Path(f"/proc/1/root{secret}"),
+        Path(f"/proc/self/root{secret}"),
+        Path(f"/old{secret}"),
+    ]
     ways += [
         Path("/etc/passwd"),
         Path("/etc/shadow"),
@@ -106,11 +115,11 @@ def test_a_secret_of_the_user_is_not_in_view(tmp_path: Path, monkeypatch: pytest
         ROOT / "README.md",
     ]
     read = "".join(f"refused(open, {str(way)!r})\n" for way in ways)
-    listed = (
-        "import os\nassert not {'home', 'proc', 'sys', 'var', 'work', 'mnt'} & set(os.listdir('/')), os.listdir('/')\n"
-    )
+    listed = "import os\nassert not {'home', 'proc', 'sys', 'var', 'work', 'mnt'} & set(os.listdir('/')), os.listdir('/')\n"
     assert secret.read_text() and run_program(REFUSED + read + listed, SECONDS) == OK
-    assert run_program(f"{REFUSED}\nrefused(open, {str(secret)!r})", SECONDS, sandbox="none") != OK  # the test can fail
+    assert (
+        run_program(f"{REFUSED}\nrefused(open, {str(secret)!r})", SECONDS, sandbox="none") != OK
+    )  # the test can fail
 
 
 def test_no_socket_reaches_a_listener() -> None:
@@ -136,7 +145,15 @@ def test_nothing_outside_is_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     library = Path(os.__file__).resolve().parent
     before = set(os.listdir(library))
-    folders = [tmp_path, "/", "/tmp", "/dev", "/usr/lib", library, Path(sys.executable).resolve().parent]
+    folders = [
+        tmp_path,
+        "/",
+        "/tmp",
+        "/dev",
+        "/usr/lib",
+        library,
+        Path(sys.executable).resolve().parent,
+    ]
     program = f"{REFUSED}\nimport os\n" + "".join(
         f"refused(open, {str(folder)!r} + '/mine', 'w')\nrefused(os.mkdir, {str(folder)!r} + '/folder')\n"
         for folder in folders
@@ -189,7 +206,9 @@ def test_a_daemon_dies_with_its_namespace(name: str) -> None:
     program = calls_itself(name) + DAEMON
     if isolation().uid is not None:
         lax = dataclasses.replace(isolation(), uid=None)
-        assert sandbox._run(lax, program, SECONDS, 512 << 20) == Outcome(False, "failed", "left processes behind")
+        assert sandbox._run(lax, program, SECONDS, 512 << 20) == Outcome(
+            False, "failed", "left processes behind"
+        )
         assert not named(name)
     run_program(program, SECONDS, sandbox="none")  # the test can fail
     assert named(name)
@@ -259,19 +278,26 @@ def fresh() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh")
 def test_without_isolation_nothing_is_run_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways.shutil, "which", lambda name: None)
-    with pytest.raises(SkipbenchError, match=r"bwrap: not installed; unshare: not installed.*sandbox=none"):
+    with pytest.raises(
+        SkipbenchError, match=r"bwrap: not installed; unshare: not installed.*sandbox=none"
+    ):
         run_program("")
     assert run_program("", sandbox="none") == OK
 
 
 @pytest.mark.usefixtures("fresh")
-def test_tools_that_are_not_allowed_to_isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_that_are_not_allowed_to_isolate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho 'setting up uid map: Permission denied' >&2\nexit 1\n")
     tool.chmod(0o755)
     tmp_path.chmod(0o755)
     monkeypatch.setattr(ways.shutil, "which", lambda name: str(tool))
-    with pytest.raises(SkipbenchError, match=r"bwrap: .*did not start.*unshare.*: .*ermission denied.*user namespaces"):
+    with pytest.raises(
+        SkipbenchError,
+        match=r"bwrap: .*did not start.*unshare.*: .*ermission denied.*user namespaces",
+    ):
         run_program("")
 
 
@@ -280,14 +306,23 @@ def test_the_probe_sees_what_leaks(tmp_path: Path) -> None:
     assert "of the machine is in view" in str(sandbox._leak(ways.NONE))
     words = ["--user", "--map-root-user", "--pid", "--fork"]
     plain = ways.Isolation(
-        "pids", [str(shutil.which("env")), f"--chdir={tmp_path}", str(shutil.which("unshare")), *words]
+        "pids",
+        [str(shutil.which("env")), f"--chdir={tmp_path}", str(shutil.which("unshare")), *words],
     )
     assert "the user's files are in view" in str(sandbox._leak(plain))
 
 
 def test_bubblewrap_is_asked_for_the_same_view() -> None:
     # Words that each option takes, from the manual of bubblewrap 0.11.
-    takes = {"--ro-bind": 2, "--dev-bind": 2, "--symlink": 2, "--cap-drop": 1, "--size": 1, "--perms": 1, "--tmpfs": 1}
+    takes = {
+        "--ro-bind": 2,
+        "--dev-bind": 2,
+        "--symlink": 2,
+        "--cap-drop": 1,
+        "--size": 1,
+        "--perms": 1,
+        "--tmpfs": 1,
+    }
     takes |= {
         "--remount-ro": 1,
         "--chdir": 1,
@@ -296,20 +331,34 @@ def test_bubblewrap_is_asked_for_the_same_view() -> None:
         "--as-pid-1": 0,
         "--clearenv": 0,
     }
-    words = ways.bwrap_arguments("/usr/bin/bwrap", ["/usr/lib"], [("/lib", "usr/lib")], ["/dev/null"])
+    words = ways.bwrap_arguments(
+        "/usr/bin/bwrap", ["/usr/lib"], [("/lib", "usr/lib")], ["/dev/null"]
+    )
     assert (words.pop(0), words.pop()) == ("/usr/bin/bwrap", "--")
     options = []
     while words:
         option = words.pop(0)
         options.append((option, *(words.pop(0) for _ in range(takes[option]))))
-    for wanted in [("--unshare-all",), ("--cap-drop", "ALL"), ("--ro-bind", "/usr/lib", "/usr/lib"), ("--as-pid-1",)]:
+    for wanted in [
+        ("--unshare-all",),
+        ("--cap-drop", "ALL"),
+        ("--ro-bind", "/usr/lib", "/usr/lib"),
+        ("--as-pid-1",),
+    ]:
         assert wanted in options
-    assert ("--symlink", "usr/lib", "/lib") in options and ("--dev-bind", "/dev/null", "/dev/null") in options
+    assert ("--symlink", "usr/lib", "/lib") in options and (
+        "--dev-bind",
+        "/dev/null",
+        "/dev/null",
+    ) in options
     # A size and a mode are of the next folder; the root is closed after the last folder was made in it.
     assert options[-5:] == [
         ("--size", str(16 << 20)), ("--perms", "1777"), ("--tmpfs", "/sandbox"), ("--remount-ro", "/"), ("--chdir", "/sandbox"),
     ]  # fmt: skip
-    assert not any("bind" in option[0] and option[1] in ("/", "/home", "/tmp", str(Path.home())) for option in options)
+    assert not any(
+        "bind" in option[0] and option[1] in ("/", "/home", "/tmp", str(Path.home()))
+        for option in options
+    )
 
 
 NUMBERS = {
@@ -336,7 +385,9 @@ knows_numbers = pytest.mark.skipif(
 def readable_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has programs run in the system's Python where root's own cannot be read by the nobody that root becomes."""
     own = Path(ways.interpreter())
-    if os.geteuid() == 0 and not all(above.stat().st_mode & 0o005 == 0o005 for above in own.parents):
+    if os.geteuid() == 0 and not all(
+        above.stat().st_mode & 0o005 == 0o005 for above in own.parents
+    ):
         if not Path("/usr/bin/python3").exists():
             pytest.skip(f"{own} cannot be read by other users, and there is no /usr/bin/python3")
         monkeypatch.setattr(sys, "_base_executable", "/usr/bin/python3")
@@ -399,7 +450,13 @@ refused(call, "unshare", 0x10000000 | 0x00020000)  # in namespaces of its own it
     assert sandbox._run(route, program, SECONDS, 64 << 20) == OK
 
 
-JUNK = [b"\xff", b"[" * 10_000, b"{", b'{"status": "0", "others": false}', b'\n{"status": 0, "others": false}\n']
+JUNK = [
+    b"\xff",
+    b"[" * 10_000,
+    b"{",
+    b'{"status": "0", "others": false}',
+    b'\n{"status": 0, "others": false}\n',
+]
 TAKES_A_PIPE = """
 for file in range(3, 64):
     try:
@@ -423,7 +480,9 @@ def test_a_report_that_the_watcher_did_not_write_is_a_failure(junk: bytes) -> No
     take = "import os, stat\ndef take(file):\n    return os.open(f'/proc/{os.getppid()}/fd/{file}', os.O_WRONLY | os.O_NONBLOCK)\n"
     outcome = run_program(take + TAKES_A_PIPE.format(junk=junk), SECONDS, sandbox="none")
     if os.geteuid() == 0:  # who may read every process
-        assert outcome == Outcome(False, "failed", "the program wrote into the report of the process that watches it")
+        assert outcome == Outcome(
+            False, "failed", "the program wrote into the report of the process that watches it"
+        )
     else:
         assert outcome == OK
 

@@ -39,13 +39,21 @@ def metrics(folder: Path) -> dict[str, Any]:
     return found
 
 
-def run_folder(tmp_path: Path, texts: dict[str, tuple[str, str]], scorer: str = "humaneval") -> Path:
+def run_folder(
+    tmp_path: Path, texts: dict[str, tuple[str, str]], scorer: str = "humaneval"
+) -> Path:
     """A finished run of a function that must return 3; `texts` are vanilla's and the method's bodies by sample id."""
-    reference = {"prompt": "def f():\n", "test": "def check(f):\n    assert f() == 3\n", "entry_point": "f"}
+    reference = {
+        "prompt": "def f():\n",
+        "test": "def check(f):\n    assert f() == 3\n",
+        "entry_point": "f",
+    }
     store = RunStore(tmp_path / "run", {"dataset": {"scorer": scorer, "name": "d"}, **HEADER}, {})
     arm = Arm([1, 2], [], Seconds(0, 0, 0, 0, 0.1), "length")
     for index, (name, (vanilla, method)) in enumerate(texts.items()):
-        sample = Sample(index, name, "h", 3, [], arm, arm, "identical", groups={"half": str(index % 2)})
+        sample = Sample(
+            index, name, "h", 3, [], arm, arm, "identical", groups={"half": str(index % 2)}
+        )
         store.append(sample, Completion(index, name, "def f():\n", reference, vanilla, method))
     store.write_metrics({"samples": len(texts), "score": {"vanilla": {}, "method": {}, "by": {}}})
     store.close()
@@ -61,13 +69,17 @@ RIGHT, WRONG = "\treturn 3\n", "    return 4\n"
 
 
 @pytest.mark.parametrize("method", ["uniform", "self-sd", "clasp"])
-def test_a_run_and_its_score(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_and_its_score(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
     (folder,) = tmp_path.glob("runs/*")
     assert f"not scored yet: python -m skipbench score {folder}" in capsys.readouterr().err
     assert metrics(folder)["score"]["vanilla"] == {} and not (folder / "scores.jsonl").exists()
     rows = read(folder, "completions.jsonl")
-    assert [r["index"] for r in rows] == [0, 1, 2, 3] and all(r["vanilla"] == r["method"] != "" for r in rows)
+    assert [r["index"] for r in rows] == [0, 1, 2, 3] and all(
+        r["vanilla"] == r["method"] != "" for r in rows
+    )
     dispatch(["score", folder.name, f"results={tmp_path}"])
     assert "vanilla and the method are equal, 4 samples" in capsys.readouterr().out
     score = metrics(folder)["score"]
@@ -75,7 +87,9 @@ def test_a_run_and_its_score(method: str, tmp_path: Path, capsys: pytest.Capture
     assert sum(of["samples"] for of in score["by"]["body"].values()) == 4
     verdicts = read(folder, "scores.jsonl")
     passed = [v["vanilla"]["passed"] for v in verdicts]
-    assert sum(passed) / 4 == score["vanilla"]["pass@1"] and [v["id"] for v in verdicts] == [r["id"] for r in rows]
+    assert sum(passed) / 4 == score["vanilla"]["pass@1"] and [v["id"] for v in verdicts] == [
+        r["id"] for r in rows
+    ]
     assert "pass@1" in (folder / "table.md").read_text()
     run_cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
     shown = capsys.readouterr()
@@ -83,27 +97,45 @@ def test_a_run_and_its_score(method: str, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_table_says_what_is_not_scored(tmp_path: Path) -> None:
-    words = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0", f"results={tmp_path}", "method=uniform"]
+    words = [
+        "limit=1",
+        "dataset.max_new_tokens=8",
+        "engine.warmup=0",
+        f"results={tmp_path}",
+        "method=uniform",
+    ]
     dispatch(["table", "tiny", *words, "dataset=mini-code,mini-math"])
-    code, *other = [line for line in (tmp_path / "tables" / "tiny.md").read_text().splitlines() if "| mini-" in line]
+    code, *other = [
+        line
+        for line in (tmp_path / "tables" / "tiny.md").read_text().splitlines()
+        if "| mini-" in line
+    ]
     assert "python -m skipbench score" in code and not any("not scored" in line for line in other)
 
 
 def test_the_model_is_not_there_when_code_is_executed(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, {"a": (RIGHT, WRONG)})
-    program = (
-        "import sys\nfrom skipbench.cli.main import main\nmain()\nassert 'torch' not in sys.modules, 'torch is loaded'"
-    )
+    program = "import sys\nfrom skipbench.cli.main import main\nmain()\nassert 'torch' not in sys.modules, 'torch is loaded'"
     done = subprocess.run(
-        [sys.executable, "-c", program, "score", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, "score", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "pass@1 1.000 -> 0.000" in done.stdout and "differ on 1 of 1 samples, first a" in done.stdout
+    assert (
+        "pass@1 1.000 -> 0.000" in done.stdout
+        and "differ on 1 of 1 samples, first a" in done.stdout
+    )
 
 
 def test_the_run_executes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hasattr(bench_cell, "run_program")
-    text = Path(str(bench_cell.__file__)).read_text() + (ROOT / "skipbench/scoring/scorers.py").read_text()
+    text = (
+        Path(str(bench_cell.__file__)).read_text()
+        + (ROOT / "skipbench/scoring/scorers.py").read_text()
+    )
     assert "sandbox" not in text
 
 
@@ -122,16 +154,24 @@ def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.Mo
         "T/1#1": (WRONG, "x"),
     }
     seen: list[tuple[int, int]] = []
-    scored = score_run(run_folder(tmp_path, texts), "auto", 5.0, lambda done, of: seen.append((done, of)))
-    assert scored is not None and len(ran) == len(set(ran)) == 3 and seen == [(1, 3), (2, 3), (3, 3)]
+    scored = score_run(
+        run_folder(tmp_path, texts), "auto", 5.0, lambda done, of: seen.append((done, of))
+    )
+    assert (
+        scored is not None and len(ran) == len(set(ran)) == 3 and seen == [(1, 3), (2, 3), (3, 3)]
+    )
     assert scored.differ == ["T/0#1", "T/1#0"]
-    assert scored.metrics["score"]["vanilla"] == {"pass@1": 0.75} and scored.metrics["score"]["method"] == {
-        "pass@1": 0.25
-    }
+    assert scored.metrics["score"]["vanilla"] == {"pass@1": 0.75} and scored.metrics["score"][
+        "method"
+    ] == {"pass@1": 0.25}
 
 
-def test_pass_at_ten_wants_ten_samples_of_every_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "run_program", lambda program, *a, **k: Outcome("return 3" in program, "ok", ""))
+def test_pass_at_ten_wants_ten_samples_of_every_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        execute, "run_program", lambda program, *a, **k: Outcome("return 3" in program, "ok", "")
+    )
     # Of task 0, one of 12 samples is right: pass@10 is 1 - C(11, 10) / C(12, 10) = 1 - 11 / 66. Of task 1, none.
     texts = {f"T/0#{n}": (RIGHT if n == 5 else WRONG, RIGHT) for n in range(12)}
     texts |= {f"T/1#{n}": (WRONG, RIGHT) for n in range(10)}
@@ -139,13 +179,17 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(tmp_path: Path, monkeypatch
     scored = score_run(folder, "none", 5.0, unseen)
     assert scored is not None
     score = scored.metrics["score"]
-    assert score["vanilla"] == pytest.approx({"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2})
+    assert score["vanilla"] == pytest.approx(
+        {"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2}
+    )
     assert score["method"] == {"pass@1": 1.0, "pass@10": 1.0}
     assert set(score["by"]["half"]["0"]["vanilla"]) == {"pass@1"}  # 6 and 5 samples a task
     assert (task_of("HumanEval/3#9"), task_of("mini-code-3")) == ("HumanEval/3", "mini-code-3")
 
 
-def test_corpus_scores_join_those_of_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corpus_scores_join_those_of_the_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def length(texts: list[str], references: list[Any]) -> dict[str, float]:
         return {"length": float(sum(map(len, texts)))}
 
@@ -155,10 +199,16 @@ def test_corpus_scores_join_those_of_the_samples(tmp_path: Path, monkeypatch: py
     score = corpus.corpus_summary("length", store.samples(), store.completions())
     store.close()
     assert (score["vanilla"], score["method"]) == ({"length": 4.0}, {"length": 6.0})
-    assert score["by"]["half"]["1"] == {"vanilla": {"length": 3.0}, "method": {"length": 4.0}, "samples": 1}
+    assert score["by"]["half"]["1"] == {
+        "vanilla": {"length": 3.0},
+        "method": {"length": 4.0},
+        "samples": 1,
+    }
 
 
-def test_a_run_that_needs_no_execution_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_needs_no_execution_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = run_folder(tmp_path, {"a": ("x", "x")}, scorer="math")
     before = (folder / "metrics.json").read_text()
     dispatch(["score", str(folder)])
@@ -205,11 +255,16 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("tail", ["", '{"index": 1, "id', "garbage\n", "{}\n"])
 def test_completions_without_their_sample_are_cut_off(tail: str, tmp_path: Path) -> None:
     path = tmp_path / "completions.jsonl"
-    lines = [dump_completion(Completion(n, f"s{n}", "p\u2028", {"x": "\n"}, "v", "m\r")) + "\n" for n in (2, 0, 1)]
+    lines = [
+        dump_completion(Completion(n, f"s{n}", "p\u2028", {"x": "\n"}, "v", "m\r")) + "\n"
+        for n in (2, 0, 1)
+    ]
     path.write_text("".join(lines) + tail)
     cut_unfinished(path, {0, 2})
     assert path.read_text() == "".join(lines[:2])
-    assert [c.index for c in read_completions(path)] == [2, 0] and read_completions(path)[0].method == "m\r"
+    assert [c.index for c in read_completions(path)] == [2, 0] and read_completions(path)[
+        0
+    ].method == "m\r"
     with path.open("a") as file:
         file.write(lines[0])
     with pytest.raises(SkipbenchError, match=r"line 3: sample 2 occurs twice"):
@@ -223,5 +278,7 @@ def test_a_folder_opened_again_goes_on_without_double_lines(tmp_path: Path) -> N
     (folder / "samples.jsonl").write_text(first)  # killed between the two appends
     config = {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER}
     store = RunStore(folder, config, {})
-    assert [c.id for c in store.completions()] == ["a"] and whole.startswith((folder / "completions.jsonl").read_text())
+    assert [c.id for c in store.completions()] == ["a"] and whole.startswith(
+        (folder / "completions.jsonl").read_text()
+    )
     store.close()

@@ -17,7 +17,12 @@ from skipbench.scoring.scorers import score
 
 # The answers fit; stories are begun, far enough to name somebody.
 TOKENS = {"mini-math": 64, "mini-summary": 64, "mini-stories": 64}
-CELLS = [(m, d) for m in METHODS for d in TOKENS if d == "mini-math" or m in ("vanilla", "self-sd", "prompt-lookup")]
+CELLS = [
+    (m, d)
+    for m in METHODS
+    for d in TOKENS
+    if d == "mini-math" or m in ("vanilla", "self-sd", "prompt-lookup")
+]
 
 
 @functools.cache
@@ -27,8 +32,15 @@ def tokenizer() -> Any:
 
 @pytest.mark.parametrize(("method", "dataset"), CELLS)
 def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> None:
-    small = ["limit=2", f"dataset.max_new_tokens={TOKENS[dataset]}", "engine.warmup=0", f"results={tmp_path}"]
-    needed = NEEDED[method] if method in ("fixed", "self-sd-c") else []  # no set of theirs ships with the model
+    small = [
+        "limit=2",
+        f"dataset.max_new_tokens={TOKENS[dataset]}",
+        "engine.warmup=0",
+        f"results={tmp_path}",
+    ]
+    needed = (
+        NEEDED[method] if method in ("fixed", "self-sd-c") else []
+    )  # no set of theirs ships with the model
     config = compose([f"method={method}", f"dataset={dataset}", *needed, *small])
     assert run_cell(config, print_table=False)
     (folder,) = (tmp_path / "runs").iterdir()
@@ -37,29 +49,50 @@ def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> 
     assert metrics["lossless"]["identical"] == 2
     assert metrics["score_equal"] is True
     assert metrics["score"]["vanilla"] == metrics["score"]["method"]
-    assert max(metrics["score"]["vanilla"].values()) > 0, "no answer was reached, so nothing was compared"
+    assert max(metrics["score"]["vanilla"].values()) > 0, (
+        "no answer was reached, so nothing was compared"
+    )
     # A run scores a text once: each arm's own tokens are scored here.
     records = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     for record, row in zip(records, config.dataset.rows(2), strict=True):
         for arm in ("vanilla", "method"):
             text = tokenizer().decode(record[arm]["tokens"], skip_special_tokens=True)
-            assert record["score"][arm] == score(config.dataset.scorer, text, row.prompt, row.reference)
+            assert record["score"][arm] == score(
+                config.dataset.scorer, text, row.prompt, row.reference
+            )
 
 
-def test_a_method_that_loses_tokens_scores_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_loses_tokens_scores_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from skipbench.bench import cell
 
     generate = cell.generate
 
     def lossy(lm: Any, method: Any, *rest: Any) -> Any:
         out = generate(lm, method, *rest)
-        return out if isinstance(method, cell.Vanilla) else dataclasses.replace(out, tokens=out.tokens[:3])
+        return (
+            out
+            if isinstance(method, cell.Vanilla)
+            else dataclasses.replace(out, tokens=out.tokens[:3])
+        )
 
     monkeypatch.setattr(cell, "generate", lossy)
-    config = compose(["method=prompt-lookup", "dataset=mini-math", "limit=1", "engine.warmup=0", f"results={tmp_path}"])
+    config = compose(
+        [
+            "method=prompt-lookup",
+            "dataset=mini-math",
+            "limit=1",
+            "engine.warmup=0",
+            f"results={tmp_path}",
+        ]
+    )
     run_cell(config, print_table=False)
     (path,) = tmp_path.glob("runs/*/metrics.json")
     metrics = json.loads(path.read_text())
     assert metrics["score_equal"] is False
-    assert (metrics["score"]["vanilla"], metrics["score"]["method"]) == ({"exact": 1.0}, {"exact": 0.0})
+    assert (metrics["score"]["vanilla"], metrics["score"]["method"]) == (
+        {"exact": 1.0},
+        {"exact": 0.0},
+    )
     assert metrics["lossless"]["diverged"] == 1

@@ -18,12 +18,21 @@ from skipbench.scoring.corpus import corpus_scores
 from skipbench.scoring.scorers import score
 
 PAPERS = {  # a reference of each scorer, and the completion that it asks for
-    "rouge": ({"summary": "The cat sat on the mat.\nIt was glad."}, "The cat sat on the mat. It was glad."),
+    "rouge": (
+        {"summary": "The cat sat on the mat.\nIt was glad."},
+        "The cat sat on the mat. It was glad.",
+    ),
     "gsm8k": ({"answer": "18"}, " She has 16 - 3 - 4 = 9 eggs and makes 9 * 2 = $18.\n#### 18"),
     "aime": ({"answer": "204"}, r"so the walk takes $\boxed{204}$ minutes."),
     "mmlu-pro": ({"answer": "C"}, " Let us see. The answer is (C)."),
-    "nq": ({"answers": ["14 December 1972 UTC", "December 1972"]}, " December 1972\nQ: who sang it"),
-    "bleu": ({"translation": "The cat sat on the mat ."}, " The cat sat on the mat .\nGerman: Hallo"),
+    "nq": (
+        {"answers": ["14 December 1972 UTC", "December 1972"]},
+        " December 1972\nQ: who sang it",
+    ),
+    "bleu": (
+        {"translation": "The cat sat on the mat ."},
+        " The cat sat on the mat .\nGerman: Hallo",
+    ),
 }
 GARBAGE = [
     "", " ", "\n\n\n", "####", "#### x", "\\boxed{", "\\boxed{}", "}", "{}" * 50, "$", ",", ".", "-", "Question:", "Article:",
@@ -32,7 +41,9 @@ GARBAGE = [
 
 
 def shared(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (SHARED / "data" / f"{name}.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (SHARED / "data" / f"{name}.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.mark.parametrize("scorer", PAPERS)
@@ -48,7 +59,9 @@ def test_a_right_answer_scores_full_and_an_answer_to_another_task_does_not(score
 @pytest.mark.parametrize("scorer", PAPERS)
 @pytest.mark.parametrize("completion", GARBAGE)
 def test_garbage_scores_nothing_and_is_no_error(scorer: str, completion: str) -> None:
-    reference = {"rouge": {"summary": "Rain fell."}, "bleu": {"translation": "Rain fell"}}.get(scorer)
+    reference = {"rouge": {"summary": "Rain fell."}, "bleu": {"translation": "Rain fell"}}.get(
+        scorer
+    )
     assert set(score(scorer, completion, "", reference or PAPERS[scorer][0]).values()) == {0.0}
 
 
@@ -83,7 +96,9 @@ def test_a_loop_of_a_piece_takes_no_time(scorer: str, piece: str) -> None:
         ("bleu", {}, "translation"),
     ],
 )
-def test_a_malformed_reference_is_an_error(scorer: str, reference: dict[str, Any], key: str) -> None:
+def test_a_malformed_reference_is_an_error(
+    scorer: str, reference: dict[str, Any], key: str
+) -> None:
     with pytest.raises(SkipbenchError, match=f"has {key}=.*needs .*choose the scorer"):
         score(scorer, "x", "", reference)
 
@@ -96,7 +111,9 @@ def rouge(completion: str, summary: str) -> list[float]:
 
 def test_rouge_by_hand() -> None:
     # 3 of 4 words and of 6, in one order; 1 of 3 pairs and of 5 (the cat): 2 P R / (P + R) = 2 hits / (4 + 6).
-    assert rouge("the cat liked mats", "the cat sat on the mat") == pytest.approx([6 / 10, 2 / 8, 6 / 10])
+    assert rouge("the cat liked mats", "the cat sat on the mat") == pytest.approx(
+        [6 / 10, 2 / 8, 6 / 10]
+    )
     # The same words in another order: all words, no pair but `b a`... none; the longest common subsequence is 1 of 3.
     assert rouge("c b a", "a b c") == pytest.approx([1, 0, 1 / 3])
     assert rouge("Jumping, he JUMPED!", "he jumps") == pytest.approx([4 / 5, 2 / 3, 4 / 5])  # stems
@@ -120,7 +137,9 @@ def test_rouge_by_hand() -> None:
     ],
 )
 def test_rouge_reads_up_to_the_next_article(completion: str) -> None:
-    full = 1.0 if "falls" not in completion else rouge("Rain falls in Rome", "Rain fell in Rome.")[0]
+    full = (
+        1.0 if "falls" not in completion else rouge("Rain falls in Rome", "Rain fell in Rome.")[0]
+    )
     assert rouge(completion, "Rain fell in Rome.")[0] == full
 
 
@@ -133,7 +152,10 @@ def test_rouge_keeps_what_only_speaks_of_an_article() -> None:
 @pytest.mark.parametrize(
     ("completion", "exact"),
     [
-        (" Janet sells 16 - 3 - 4 = <<16-3-4=9>>9 eggs.\nShe makes 9 * 2 = $<<9*2=18>>18 a day.\n#### 18", 1),
+        (
+            " Janet sells 16 - 3 - 4 = <<16-3-4=9>>9 eggs.\nShe makes 9 * 2 = $<<9*2=18>>18 a day.\n#### 18",
+            1,
+        ),
         (" The answer is 18.", 1),
         (" She makes $18 every day.", 1),
         (" She makes **$18.00** per day.", 1),
@@ -215,7 +237,12 @@ def test_last_number(text: str, number: str) -> None:
         (r"First \boxed{12}, no: \boxed{204}", 1),
         (r"Put the answer in \boxed{}. It is \boxed{204}, as in \boxed{}", 1),
         (r"\boxed{204} and then \boxed{20", 1),  # cut by the token limit
-        (r"\boxed{204}" + "\n\nSolve the following math problem step by step. 1 + 1\n" + r"\boxed{2}", 1),
+        (
+            r"\boxed{204}"
+            + "\n\nSolve the following math problem step by step. 1 + 1\n"
+            + r"\boxed{2}",
+            1,
+        ),
         ("**Problem:** Aya walks.\n**Solution:** Let s + t = x.\n" + r"\boxed{204}", 1),
         (r"\boxed{204} wait \boxed{12}", 0),
         (r"\boxed{20 4}", 0),
@@ -234,7 +261,12 @@ def test_aime(completion: str, exact: float) -> None:
 
 
 def test_boxes_and_integers() -> None:
-    assert boxed(r"\boxed{a{b}c} } \boxed{\{x} \boxed{ } \boxed{\boxed{1}2}") == ["a{b}c", r"\{x", r"\boxed{1}2", "1"]
+    assert boxed(r"\boxed{a{b}c} } \boxed{\{x} \boxed{ } \boxed{\boxed{1}2}") == [
+        "a{b}c",
+        r"\{x",
+        r"\boxed{1}2",
+        "1",
+    ]
     assert [latex_integer(t) for t in ("073", r"1{,}024", r"1\,024", "1,024", "-3", "", "x")] == [
         73, 1024, 1024, 1024, -3, None, None,
     ]  # fmt: skip
@@ -319,7 +351,10 @@ def test_nq(completion: str, exact: float) -> None:
 
 
 def test_squad_normalisation() -> None:
-    assert squad_normalised(" An  Apple, a day\u2014keeps THE doctor's ") == "apple day\u2014keeps doctors"
+    assert (
+        squad_normalised(" An  Apple, a day\u2014keeps THE doctor's ")
+        == "apple day\u2014keeps doctors"
+    )
     assert score("nq", "", "", {"answers": ["The"]}) == {"exact": 0}  # nothing is left of either
 
 
@@ -370,17 +405,27 @@ def test_bleu_of_other_texts(completion: str, low: float, high: float) -> None:
 
 def test_corpus_bleu_pools_its_counts() -> None:
     texts = [("the cat sat on a mat", "the cat sat on the mat"), ("b c d e", "b c d e")]
-    rows = [Completion(i, str(i), "", {"translation": t}, f" {c}\nmore", t) for i, (c, t) in enumerate(texts)]
+    rows = [
+        Completion(i, str(i), "", {"translation": t}, f" {c}\nmore", t)
+        for i, (c, t) in enumerate(texts)
+    ]
     # 5 + 4 of 6 + 4 words, 3 + 3 of 5 + 3 pairs, 2 + 2 of 4 + 2 triples, 1 + 1 of 3 + 1 fours.
     by_hand = 100 * (9 / 10 * 6 / 8 * 4 / 6 * 2 / 4) ** 0.25
     found = corpus_scores("bleu", iter(rows))
     assert found == {"vanilla": {"bleu": pytest.approx(by_hand)}, "method": {"bleu": 100.0}}
-    assert corpus_scores("bleu", []) == corpus_scores("gsm8k", rows) == corpus_scores("none", rows) == {}
+    assert (
+        corpus_scores("bleu", [])
+        == corpus_scores("gsm8k", rows)
+        == corpus_scores("none", rows)
+        == {}
+    )
     with pytest.raises(SkipbenchError, match="has translation="):
         corpus_scores("bleu", [dataclasses.replace(rows[0], reference={})])
 
 
-REAL: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
+REAL: dict[
+    str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], Callable[[dict[str, Any]], str]]
+] = {
     "gsm8k": (
         "gsm8k_test",
         lambda row: {"answer": row["answer"].rpartition("####")[2].strip()},

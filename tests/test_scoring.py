@@ -38,7 +38,10 @@ def dead(pid: int) -> bool:
     ],
 )
 def test_stories(completion: str, names: float, thing: float) -> None:
-    assert score("stories", completion, "Story:", STORY) == {"names_kept": names, "thing_kept": thing}
+    assert score("stories", completion, "Story:", STORY) == {
+        "names_kept": names,
+        "thing_kept": thing,
+    }
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,10 @@ def test_stories(completion: str, names: float, thing: float) -> None:
         (" #### 12 ####", 1),
         (" #### 12\nQuestion: Tom has 3 cups.\nAnswer: 3 + 4 = 7. #### 7", 1),
         (" #### 7\nQuestion: Tom has 3 cups.\nAnswer: 3 * 4 = 12. #### 12", 0),
-        (" 3 * 4 is a lot\nQuestion: Tom has 3 cups.\nAnswer: 3 * 4 = 12. #### 12", 0),  # another problem's answer
+        (
+            " 3 * 4 is a lot\nQuestion: Tom has 3 cups.\nAnswer: 3 * 4 = 12. #### 12",
+            0,
+        ),  # another problem's answer
         (" 3 * 4 = 12.\n#### 12", 1),
         (" #### 12.5", 0),
         (" #### 120", 0),
@@ -125,7 +131,9 @@ def test_none_and_unknown_scorers() -> None:
         ("code", {"tests": ""}, "tests"),
     ],
 )
-def test_a_reference_of_another_dataset_is_an_error(scorer: str, reference: dict[str, Any], key: str) -> None:
+def test_a_reference_of_another_dataset_is_an_error(
+    scorer: str, reference: dict[str, Any], key: str
+) -> None:
     with pytest.raises(SkipbenchError, match=f"has {key}="):
         score(scorer, "x", "", reference)
 
@@ -180,7 +188,9 @@ def test_a_program_that_leaves_early_is_not_ok(program: str, reason: str, detail
 )
 def test_an_endless_program_is_stopped(program: str) -> None:
     start = time.monotonic()
-    assert run_program(program, timeout_s=0.5) == Outcome(False, "timeout", "still running after 0.5 s")
+    assert run_program(program, timeout_s=0.5) == Outcome(
+        False, "timeout", "still running after 0.5 s"
+    )
     assert time.monotonic() - start < 10
 
 
@@ -192,13 +202,17 @@ def test_memory_is_bounded() -> None:
 
 
 @pytest.mark.usefixtures("isolated")
-@pytest.mark.parametrize("write", ["print('x' * 10_000, flush=True)", "open('f', 'ab').write(b'x' * 10_000)"])
+@pytest.mark.parametrize(
+    "write", ["print('x' * 10_000, flush=True)", "open('f', 'ab').write(b'x' * 10_000)"]
+)
 def test_output_is_bounded(write: str) -> None:
     outcome = run_program(f"for _ in range(1000): {write}", timeout_s=20.0)
     assert (outcome.ok, outcome.reason) == (False, "failed") and "File too large" in outcome.detail
 
 
-def test_without_a_sandbox_a_child_left_behind_is_killed_and_fails_the_program(tmp_path: Path) -> None:
+def test_without_a_sandbox_a_child_left_behind_is_killed_and_fails_the_program(
+    tmp_path: Path,
+) -> None:
     note = tmp_path / "pid"
     program = (
         "import os, time\n"
@@ -224,7 +238,9 @@ def test_a_thread_left_behind_does_not_delay_the_verdict() -> None:
     assert run_program(program, timeout_s=20.0).ok
 
 
-@pytest.mark.parametrize("limits", [{"timeout_s": 0.0}, {"timeout_s": float("inf")}, {"memory_bytes": 0}])
+@pytest.mark.parametrize(
+    "limits", [{"timeout_s": 0.0}, {"timeout_s": float("inf")}, {"memory_bytes": 0}]
+)
 def test_limits_must_be_positive(limits: dict[str, Any]) -> None:
     with pytest.raises(SkipbenchError, match="must be positive and finite"):
         run_program("", **limits)

@@ -20,8 +20,19 @@ from skipbench.search.space import Space
 from skipbench.search.strategies import Random, make_strategy
 from skipbench.skipset import SkipSet
 
-COST = [0.3, -0.2, -0.4, 0.5, -0.1, 0.2, -0.3, 0.1]  # of skipping each sub-layer of a model of 4 layers
-OPTIMUM = frozenset({1, 2, 6})  # -0.2 - 0.4 - 0.3 = -0.9; with 4 as well, -0.1 more and 0.3 for the pair (4, 6)
+COST = [
+    0.3,
+    -0.2,
+    -0.4,
+    0.5,
+    -0.1,
+    0.2,
+    -0.3,
+    0.1,
+]  # of skipping each sub-layer of a model of 4 layers
+OPTIMUM = frozenset(
+    {1, 2, 6}
+)  # -0.2 - 0.4 - 0.3 = -0.9; with 4 as well, -0.1 more and 0.3 for the pair (4, 6)
 
 
 def toy(skip: SkipSet) -> tuple[float, dict[str, float]]:
@@ -30,11 +41,20 @@ def toy(skip: SkipSet) -> tuple[float, dict[str, float]]:
 
 
 def make(name: str, **more: Any) -> Any:
-    settings: dict[str, Any] = {"seed": 3, "ratio": None, "protect": (), "init": 3, "rounded": False, "tol": 0.0}
+    settings: dict[str, Any] = {
+        "seed": 3,
+        "ratio": None,
+        "protect": (),
+        "init": 3,
+        "rounded": False,
+        "tol": 0.0,
+    }
     return make_strategy(name, 4, **(settings | more))
 
 
-def run(name: str, trace: Path, iterations: int, objective: Callable[[SkipSet], Any] = toy, **more: Any) -> Trial:
+def run(
+    name: str, trace: Path, iterations: int, objective: Callable[[SkipSet], Any] = toy, **more: Any
+) -> Trial:
     return search(objective, make(name, **more), 4, iterations, trace, {"strategy": name} | more)
 
 
@@ -71,7 +91,13 @@ def test_bayes_beats_random_at_the_same_budget(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rounded"),
-    [("random", False), ("greedy", False), ("exhaustive", False), ("bayes", False), ("bayes", True)],
+    [
+        ("random", False),
+        ("greedy", False),
+        ("exhaustive", False),
+        ("bayes", False),
+        ("bayes", True),
+    ],
 )
 def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: Path) -> None:
     run(name, tmp_path / "whole.jsonl", 7, rounded=rounded)
@@ -88,7 +114,10 @@ def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: P
         file.write('{"iteration": 7, "sk')  # a torn line
     run(name, tmp_path / "parts.jsonl", 7, rounded=rounded)
     whole, parts = (
-        [{k: v for k, v in t.items() if not k.startswith("seconds")} for t in trials(tmp_path / f"{f}.jsonl")]
+        [
+            {k: v for k, v in t.items() if not k.startswith("seconds")}
+            for t in trials(tmp_path / f"{f}.jsonl")
+        ]
         for f in ("whole", "parts")
     )
     assert parts == whole
@@ -116,7 +145,10 @@ def test_a_set_without_a_value_counts_the_same_after_a_stop(tmp_path: Path) -> N
 
     def objective(skip: SkipSet) -> tuple[float, dict[str, float]]:
         tried = len(registered)
-        return (math.nan if tried in (1, 4) else 0.05 + 0.001 * tried, {"alpha": math.nan, "tried": tried})
+        return (
+            math.nan if tried in (1, 4) else 0.05 + 0.001 * tried,
+            {"alpha": math.nan, "tried": tried},
+        )
 
     courses = []
     for name, stops in (("whole", [6]), ("parts", [3, 6])):
@@ -125,7 +157,10 @@ def test_a_set_without_a_value_counts_the_same_after_a_stop(tmp_path: Path) -> N
             search(objective, Spy(Space(4), 3), 4, stop, tmp_path / name, {})
         courses.append(registered)
     assert courses[0] == courses[1] == pytest.approx([0.05, 0.05, 0.052, 0.053, 0.053, 0.055])
-    assert trials(tmp_path / "whole")[1] | {"value": None, "detail": {"tried": 1}} == trials(tmp_path / "whole")[1]
+    assert (
+        trials(tmp_path / "whole")[1] | {"value": None, "detail": {"tried": 1}}
+        == trials(tmp_path / "whole")[1]
+    )
 
 
 def test_greedy_ends_where_nothing_helps() -> None:
@@ -157,9 +192,16 @@ def test_a_damaged_trace_names_the_line(tmp_path: Path) -> None:
     trace.write_text("\n".join([*lines[:2], "garbage", *lines[3:]]) + "\n")
     with pytest.raises(SkipbenchError, match="line 3"):
         run("random", trace, 4)
-    wrong: list[dict[str, Any]] = [{"skip": "nonsense"}, {"skip": "attn:99"}, {"value": "fast"}, {"iteration": 7}]
+    wrong: list[dict[str, Any]] = [
+        {"skip": "nonsense"},
+        {"skip": "attn:99"},
+        {"value": "fast"},
+        {"iteration": 7},
+    ]
     for change in wrong:
-        trace.write_text("\n".join([*lines[:2], json.dumps(json.loads(lines[2]) | change), *lines[3:]]) + "\n")
+        trace.write_text(
+            "\n".join([*lines[:2], json.dumps(json.loads(lines[2]) | change), *lines[3:]]) + "\n"
+        )
         with pytest.raises(SkipbenchError, match=r"trace\.jsonl, line 3: not a trial"):
             run("random", trace, 4)
     with pytest.raises(SkipbenchError, match="results="):
@@ -195,7 +237,8 @@ def test_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ratio"), [("random", None), ("random", 0.5), ("bayes", 0.5), ("greedy", None), ("exhaustive", None)]
+    ("name", "ratio"),
+    [("random", None), ("random", 0.5), ("bayes", 0.5), ("greedy", None), ("exhaustive", None)],
 )
 def test_protected_sublayers_are_kept_and_the_ratio_holds(name: str, ratio: float | None) -> None:
     strategy, tried = make(name, ratio=ratio, protect=(0, 2), init=2), 0
@@ -208,12 +251,17 @@ def test_protected_sublayers_are_kept_and_the_ratio_holds(name: str, ratio: floa
 
 
 def questions(path: Path, name: str, count: int) -> Path:
-    lines = [json.dumps({"question": f"{name} {i} + 1?", "answer": f"#### {i + 1}"}) for i in range(count)]
+    lines = [
+        json.dumps({"question": f"{name} {i} + 1?", "answer": f"#### {i + 1}"})
+        for i in range(count)
+    ]
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def searched(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+def searched(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
     """Prompts of a search on questions as GSM8K has them, the settings in its trace, and the stored set."""
     seen: list[str] = []
     prepare = offline.prepare
@@ -224,16 +272,35 @@ def searched(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[list[st
 
     monkeypatch.setattr(offline, "prepare", spy)
     results = next(Path(w.partition("=")[2]) for w in words if w.startswith("results="))
-    small = ["search.strategy=random", "search.iterations=1", "search.prompts=4", "search.max_new_tokens=2"]
+    small = [
+        "search.strategy=random",
+        "search.iterations=1",
+        "search.prompts=4",
+        "search.max_new_tokens=2",
+    ]
     dispatch(["search", "method=self-sd", "dataset=gsm8k", *small, *words])
     (trace,) = results.glob("search/*/trace.jsonl")
     (stored,) = results.glob("skip_sets/*.json")
-    return seen, json.loads(trace.read_text().splitlines()[0])["settings"], json.loads(stored.read_text())
+    return (
+        seen,
+        json.loads(trace.read_text().splitlines()[0])["settings"],
+        json.loads(stored.read_text()),
+    )
 
 
-def test_a_search_draws_from_the_training_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    test, train = questions(tmp_path / "test.jsonl", "test", 6), questions(tmp_path / "train.jsonl", "train", 6)
-    words = [f"dataset.path={test}", f"dataset.shots_path={train}", "dataset.shots=1", f"results={tmp_path}"]
+def test_a_search_draws_from_the_training_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test, train = (
+        questions(tmp_path / "test.jsonl", "test", 6),
+        questions(tmp_path / "train.jsonl", "train", 6),
+    )
+    words = [
+        f"dataset.path={test}",
+        f"dataset.shots_path={train}",
+        "dataset.shots=1",
+        f"results={tmp_path}",
+    ]
     prompts, settings, stored = searched(words, monkeypatch)
     asked = [prompt.rpartition("Question: ")[2] for prompt in prompts]
     assert len(set(asked)) == 4 and all(question.startswith("train ") for question in asked)
@@ -244,9 +311,17 @@ def test_a_search_draws_from_the_training_split(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(("limit", "shared"), [(6, 0), (8, 2)])
 def test_without_a_training_split_a_search_avoids_the_rows_of_the_run(
-    limit: int, shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    limit: int,
+    shared: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = [f"dataset.path={questions(tmp_path / 'all.jsonl', 'all', 10)}", "dataset.prompt=self-sd", f"limit={limit}"]
+    words = [
+        f"dataset.path={questions(tmp_path / 'all.jsonl', 'all', 10)}",
+        "dataset.prompt=self-sd",
+        f"limit={limit}",
+    ]
     words += [f"results={tmp_path}"]
     prompts, settings, stored = searched(words, monkeypatch)
     run = {row.prompt for row in compose(["dataset=gsm8k", *words]).dataset.rows(limit)}
@@ -273,9 +348,16 @@ def test_a_search_makes_no_more_rows_of_a_mini_dataset_than_it_and_the_run_take(
 
 
 def test_a_search_looks_beyond_a_prompt_that_is_there_twice(tmp_path: Path) -> None:
-    lines = [json.dumps({"question": f"Question {q}?", "answer": "#### 1"}) for q in (0, 0, 0, 0, 1)]
+    lines = [
+        json.dumps({"question": f"Question {q}?", "answer": "#### 1"}) for q in (0, 0, 0, 0, 1)
+    ]
     (tmp_path / "twice.jsonl").write_text("\n".join(lines))
-    words = ["dataset=gsm8k", f"dataset.path={tmp_path / 'twice.jsonl'}", "dataset.shots=0", "dataset.shuffle=false"]
+    words = [
+        "dataset=gsm8k",
+        f"dataset.path={tmp_path / 'twice.jsonl'}",
+        "dataset.shots=0",
+        "dataset.shuffle=false",
+    ]
     dataset = compose(words).dataset
     rows, shared = dataset.for_search(1).search_rows(1)
     assert shared == 0 and "Question 1?" in rows[0].prompt

@@ -25,7 +25,8 @@ def test_parse() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["attn", "attn:", "attn:a", "heads:1", "attn:1,", "attn:1 mlp:2", "1,2", "attn:-1", "attn:5-3"]
+    "text",
+    ["attn", "attn:", "attn:a", "heads:1", "attn:1,", "attn:1 mlp:2", "1,2", "attn:-1", "attn:5-3"],
 )
 def test_unreadable_text(text: str) -> None:
     with pytest.raises(SkipbenchError, match="cannot read"):
@@ -69,7 +70,11 @@ def test_uniform_keeps_both_ends(layers: int) -> None:
 
 def test_random_set() -> None:
     assert len(fixed_set("random", 12, 0.5, 1).skipped) == 12
-    assert fixed_set("random", 12, 0.5, 1) == fixed_set("random", 12, 0.5, 1) != fixed_set("random", 12, 0.5, 2)
+    assert (
+        fixed_set("random", 12, 0.5, 1)
+        == fixed_set("random", 12, 0.5, 1)
+        != fixed_set("random", 12, 0.5, 2)
+    )
 
 
 @pytest.mark.parametrize("kind", ["uniform", "first", "middle", "last", "random"])

@@ -22,7 +22,8 @@ MISSING = [p for p in PROGRAMS if shutil.which(p) is None]
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.skipif(
-        bool(MISSING), reason=f"no {', '.join(MISSING)}: apt-get install slurmctld slurmd slurm-client munge"
+        bool(MISSING),
+        reason=f"no {', '.join(MISSING)}: apt-get install slurmctld slurmd slurm-client munge",
     ),
     pytest.mark.skipif(os.getuid() != 0, reason="a cluster of one's own needs root"),
 ]
@@ -50,7 +51,11 @@ def cluster(tmp_path: Path) -> Iterator[Environment]:
 
 def skipbench(env: Environment, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "skipbench", *words], cwd=ROOT, env=env, capture_output=True, text=True
+        [sys.executable, "-m", "skipbench", *words],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
     )
 
 
@@ -88,7 +93,9 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def cells_of(submission: Path) -> list[str]:
-    return [json.loads(line)["folder"] for line in (submission / "cells.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["folder"] for line in (submission / "cells.jsonl").read_text().splitlines()
+    ]
 
 
 def idle(env: Environment, said: str, seconds: float = 300) -> None:
@@ -97,7 +104,9 @@ def idle(env: Environment, said: str, seconds: float = 300) -> None:
 
 def minutes_so_far(env: Environment, array: str) -> int:
     """Whole minutes that the cell which is to meet its time limit has run."""
-    days_and_time = slurm(env, "squeue", "-h", "-r", "-o", "%M", "-j", f"{array}_{HALTED['timeout']}").strip()
+    days_and_time = slurm(
+        env, "squeue", "-h", "-r", "-o", "%M", "-j", f"{array}_{HALTED['timeout']}"
+    ).strip()
     return int(days_and_time.split(":")[-2]) + 60 * (days_and_time.count(":") == 2)
 
 
@@ -124,8 +133,22 @@ def disturb(env: Environment, array: str) -> dict[str, Path]:
 
 
 def preempt(env: Environment, array: str) -> None:
-    node = slurm(env, "squeue", "-h", "-r", "-o", "%N", "-j", f"{array}_{HALTED['preempt']}").strip()
-    slurm(env, "sbatch", "-p", "high", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
+    node = slurm(
+        env, "squeue", "-h", "-r", "-o", "%N", "-j", f"{array}_{HALTED['preempt']}"
+    ).strip()
+    slurm(
+        env,
+        "sbatch",
+        "-p",
+        "high",
+        "-w",
+        node,
+        "--exclusive",
+        "-o",
+        "/dev/null",
+        "--wrap",
+        "sleep 1",
+    )
 
 
 def undisturbed(env: Environment, results: Path) -> dict[str, list[dict[str, Any]]]:
@@ -149,15 +172,26 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     assert sorted(names) == sorted(whole)
     array = json.loads((parts / "submit" / "tiny-1" / "jobs.jsonl").read_text())["job"]
     folder = disturb(env, array)
-    assert {what: path.name for what, path in folder.items()} == {what: names[task] for what, task in HALTED.items()}
-    until(lambda: "SIGUSR2" in str(read_status(folder["timeout"])["error"]), "the time limit interrupts its cell")
+    assert {what: path.name for what, path in folder.items()} == {
+        what: names[task] for what, task in HALTED.items()
+    }
+    until(
+        lambda: "SIGUSR2" in str(read_status(folder["timeout"])["error"]),
+        "the time limit interrupts its cell",
+    )
     preempt(env, array)
-    until(lambda: "SIGTERM" in str(read_status(folder["preempt"])["error"]), "a job of the other partition preempts it")
+    until(
+        lambda: "SIGTERM" in str(read_status(folder["preempt"])["error"]),
+        "a job of the other partition preempts it",
+    )
     idle(env, "all jobs are over")
 
     told = skipbench(env, "status", *words)
     assert told.returncode == 1
-    assert "12 cells: 8 done, 3 failed, 0 running, 0 queued, 1 interrupted, 0 stale, 0 missing" in told.stdout
+    assert (
+        "12 cells: 8 done, 3 failed, 0 running, 0 queued, 1 interrupted, 0 stale, 0 missing"
+        in told.stdout
+    )
     reasons = {line.split()[0]: line for line in told.stdout.splitlines()[1:]}
     assert "SIGTERM" in reasons["interrupted"] and "killed by SIGKILL" in told.stdout
     # Where memory ends while a library is loaded, the words differ, a reason stands there.
@@ -200,7 +234,11 @@ def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: 
     for folder in lost:
         cell = read_status(folder)["pid"]
         watcher = parent(cell)
-        for pid in (parent(watcher), watcher, cell):  # the node's step first, so that nobody tells the controller
+        for pid in (
+            parent(watcher),
+            watcher,
+            cell,
+        ):  # the node's step first, so that nobody tells the controller
             os.kill(pid, signal.SIGKILL)
     told = skipbench(env, "status", *words)
     # Slurm still holds their jobs, and will start them again: another submission would only be in the way.
@@ -239,8 +277,12 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
     told = skipbench(env, "status", "tiny", *words[1:])
     assert told.returncode == 1
     done = {path.parent: path.stat().st_mtime_ns for path in parts.glob("runs/*/metrics.json")}
-    assert f"12 cells: {len(done)} done" in told.stdout and " 0 running, 0 queued," in told.stdout, told.stdout
-    assert 6 <= len(done) <= 9, "the kill, the cancel, the disk and the memory leave their cells undone"
+    assert (
+        f"12 cells: {len(done)} done" in told.stdout and " 0 running, 0 queued," in told.stdout
+    ), told.stdout
+    assert 6 <= len(done) <= 9, (
+        "the kill, the cancel, the disk and the memory leave their cells undone"
+    )
     kept = {path: (path / "samples.jsonl").stat().st_mtime_ns for path in done}
 
     (tmp_path / "faults" / "over").touch()
@@ -249,7 +291,9 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
     told = skipbench(env, "status", "tiny", *words[1:])
     assert told.returncode == 0 and "12 cells: 12 done" in told.stdout, told.stdout
     assert records(parts) == whole
-    assert {path: (path / "samples.jsonl").stat().st_mtime_ns for path in kept} == kept, "a finished cell was run again"
+    assert {path: (path / "samples.jsonl").stat().st_mtime_ns for path in kept} == kept, (
+        "a finished cell was run again"
+    )
 
 
 def test_cells_wait_for_the_search_that_they_share(cluster: Environment, tmp_path: Path) -> None:

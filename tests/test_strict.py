@@ -69,7 +69,10 @@ def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
 def test_tiny_has_vanillas_bits(name: str, overrides: tuple[str, ...]) -> None:
     lm, tokenizer = tiny()
     method = make_method(name, *overrides, layers=lm.layers)
-    assert sum(same_bits(lm, method, tokenizer(prompt).input_ids * 2, 40) for prompt in PROMPTS[:2]) > 0
+    assert (
+        sum(same_bits(lm, method, tokenizer(prompt).input_ids * 2, 40) for prompt in PROMPTS[:2])
+        > 0
+    )
 
 
 def test_planted_has_vanillas_bits() -> None:
@@ -90,7 +93,9 @@ def test_a_row_of_a_tree_sees_what_a_chain_would(family: str) -> None:
         model = random_model(family).to(torch.float64)
         lm = LM(model, spare_mib=0)
         if strict:  # behind the probe's back, which float64 would not pass
-            lm.engine = FusedEngine(random_model(family).to(torch.float64), family_of(model.config), lm.cache, 0, True)
+            lm.engine = FusedEngine(
+                random_model(family).to(torch.float64), family_of(model.config), lm.cache, 0, True
+            )
         lm.allocate(64)
         tokens = list(range(3, 25))
         with torch.inference_mode():
@@ -106,7 +111,13 @@ def test_rows_of_a_chain_need_nothing_laid_out() -> None:
     lm, _ = tiny()
     tables = lm._tables[lm.devices[0]]
     chain = steps(AttentionMetadata(TokenRows.chain(30, 5), tables))
-    assert [s.source for s in chain] == [None] * 5 and [s.alone.end for s in chain] == [31, 32, 33, 34, 35]
+    assert [s.source for s in chain] == [None] * 5 and [s.alone.end for s in chain] == [
+        31,
+        32,
+        33,
+        34,
+        35,
+    ]
     leaves = steps(AttentionMetadata(TokenRows.tree(30, (-1, 0, 0, 0, 3)), tables))
     laid = [None if s.source is None else (s.at, s.source.tolist()) for s in leaves]
     assert laid == [None, None, (31, [2]), (31, [3]), (32, [4])]
@@ -116,17 +127,22 @@ def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPa
     """The planted fault: a strict engine whose rows share one call of attention."""
     tiny()
 
-    monkeypatch.setattr(TokenRows, "verified", lambda self: self)  # the engine then takes the rows for any others
+    monkeypatch.setattr(
+        TokenRows, "verified", lambda self: self
+    )  # the engine then takes the rows for any others
     config = compose(["model.dtype=bfloat16", "engine.strict=true"])
     with pytest.raises(
-        SkipbenchError, match=r"cannot be kept on cpu in bfloat16: .* differ from the same rows one by one"
+        SkipbenchError,
+        match=r"cannot be kept on cpu in bfloat16: .* differ from the same rows one by one",
     ):
         load_model(config.model, config.engine)
 
 
 def test_float32_and_modules_refuse() -> None:
     config = compose(["engine.strict=true"])
-    with pytest.raises(SkipbenchError, match=r"cpu in float32.*use engine\.strict=false, or model\.dtype=bfloat16"):
+    with pytest.raises(
+        SkipbenchError, match=r"cpu in float32.*use engine\.strict=false, or model\.dtype=bfloat16"
+    ):
         load_model(config.model, config.engine)
     with pytest.raises(SkipbenchError, match="needs engine=fused"):
         LM(random_model("llama"), "reference", strict=True)
@@ -134,7 +150,12 @@ def test_float32_and_modules_refuse() -> None:
 
 def test_the_model_loads_as_bfloat16() -> None:
     lm, _ = tiny()
-    assert lm.dtype == torch.bfloat16 and lm.strict and lm.strict_cost is not None and lm.strict_cost > 0
+    assert (
+        lm.dtype == torch.bfloat16
+        and lm.strict
+        and lm.strict_cost is not None
+        and lm.strict_cost > 0
+    )
     assert any(line.startswith("strict: 9 rows") for line in lm.notes())
 
 
@@ -145,6 +166,11 @@ def test_a_tree_without_a_draft_is_a_row_alone() -> None:
     with torch.inference_mode():
         lm.prefill(ids[:-1])
         alone = lm.logits(ids[-1:], TokenRows.chain(len(ids) - 1, 1))
-        assert torch.equal(lm.logits(ids[-1:], TokenRows.tree(len(ids) - 1, (-1,)).verified()), alone)
-    assert TokenRows.tree(5, (-1,)).contiguous_chain and not TokenRows.tree(5, (-1, 0)).contiguous_chain
+        assert torch.equal(
+            lm.logits(ids[-1:], TokenRows.tree(len(ids) - 1, (-1,)).verified()), alone
+        )
+    assert (
+        TokenRows.tree(5, (-1,)).contiguous_chain
+        and not TokenRows.tree(5, (-1, 0)).contiguous_chain
+    )
     assert not TokenRows.branches(9, 5, 1).contiguous_chain

@@ -35,7 +35,13 @@ from skipbench.experiments.grid import experiments
 from skipbench.launch import manifest, resolvers
 from skipbench.launch.script import Part, minutes, parts, script
 from skipbench.launch.slurm import requeue_self
-from skipbench.launch.status import CellStatus, cell_statuses, parse_submit, record_of, schedule_stages
+from skipbench.launch.status import (
+    CellStatus,
+    cell_statuses,
+    parse_submit,
+    record_of,
+    schedule_stages,
+)
 from skipbench.runs.files import acquire
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.signals import Interrupted, defer_signals, handle_signals
@@ -58,19 +64,34 @@ FIRST = Part(0, 12)
 
 
 def text(part: Part = FIRST, folder: str = "/r/submit/tiny-1", **more: Any) -> str:
-    return script("skipbench-tiny", Path(folder) / "cells.jsonl", part, hardware(**more), "/env/bin/python", Path("/w"))
+    return script(
+        "skipbench-tiny",
+        Path(folder) / "cells.jsonl",
+        part,
+        hardware(**more),
+        "/env/bin/python",
+        Path("/w"),
+    )
 
 
 def options(made: str) -> dict[str, str]:
     """What sbatch reads: one word a line, quotes as in a shell."""
-    words = [shlex.split(line.removeprefix("#SBATCH "))[0] for line in made.splitlines() if line.startswith("#SBATCH ")]
+    words = [
+        shlex.split(line.removeprefix("#SBATCH "))[0]
+        for line in made.splitlines()
+        if line.startswith("#SBATCH ")
+    ]
     return {word.partition("=")[0]: word.partition("=")[2] for word in words}
 
 
-@pytest.mark.parametrize(("cells", "limit"), [(1, 1001), (12, 12), (13, 12), (2500, 1001), (0, 5), (7, 1)])
+@pytest.mark.parametrize(
+    ("cells", "limit"), [(1, 1001), (12, 12), (13, 12), (2500, 1001), (0, 5), (7, 1)]
+)
 def test_parts_cover_every_cell_once_within_the_limit(cells: int, limit: int) -> None:
     made = parts(cells, limit)
-    assert [i for part in made for i in range(part.first, part.first + part.count)] == list(range(cells))
+    assert [i for part in made for i in range(part.first, part.first + part.count)] == list(
+        range(cells)
+    )
     assert all(1 <= part.count <= limit for part in made)
 
 
@@ -80,14 +101,28 @@ def test_a_cluster_without_arrays_is_refused() -> None:
 
 
 def test_the_script_asks_for_what_the_hardware_says() -> None:
-    more = {"partition": "gpu", "account": "lab", "constraint": "a100&nvlink", "parallel": 4, "requeues": 2}
+    more = {
+        "partition": "gpu",
+        "account": "lab",
+        "constraint": "a100&nvlink",
+        "parallel": 4,
+        "requeues": 2,
+    }
     made = text(Part(1001, 3), **more, setup=["module load cuda"], options=["--nice=10"])
     asked = options(made)
     assert asked["--array"] == "0-2%4"
-    assert asked["--gres"] == "gpu:a100:1" and asked["--cpus-per-task"] == "8" and asked["--mem"] == "120G"
+    assert (
+        asked["--gres"] == "gpu:a100:1"
+        and asked["--cpus-per-task"] == "8"
+        and asked["--mem"] == "120G"
+    )
     assert asked["--time"] == "12:00:00" and asked["--signal"] == "B:USR2@300"
     assert "--exclusive" in asked and "--requeue" in asked and asked["--nice"] == "10"
-    assert (asked["--partition"], asked["--account"], asked["--constraint"]) == ("gpu", "lab", "a100&nvlink")
+    assert (asked["--partition"], asked["--account"], asked["--constraint"]) == (
+        "gpu",
+        "lab",
+        "a100&nvlink",
+    )
     shell = made.splitlines()
     assert "export HF_HUB_OFFLINE=1" in shell and "export SKIPBENCH_REQUEUES=2" in shell
     assert shell.index("module load cuda") == len(shell) - 3
@@ -96,7 +131,9 @@ def test_the_script_asks_for_what_the_hardware_says() -> None:
 
 def test_what_is_null_is_left_to_the_cluster() -> None:
     asked = options(text(name="slurm-local", requeues=0, offline=False))
-    assert not {"--partition", "--account", "--mem", "--gres", "--exclusive", "--requeue"} & set(asked)
+    assert not {"--partition", "--account", "--mem", "--gres", "--exclusive", "--requeue"} & set(
+        asked
+    )
     assert "--no-requeue" in asked
     assert "HF_HUB_OFFLINE" not in text(name="slurm-local", offline=False)
 
@@ -109,7 +146,9 @@ def test_odd_names_reach_the_program_whole(tmp_path: Path) -> None:
     show.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     show.chmod(0o755)
     command = made.splitlines()[-1].replace("/env/bin/python", str(show))
-    ran = subprocess.run(["bash", "-c", command], env={"SLURM_ARRAY_TASK_ID": "5"}, capture_output=True, text=True)
+    ran = subprocess.run(
+        ["bash", "-c", command], env={"SLURM_ARRAY_TASK_ID": "5"}, capture_output=True, text=True
+    )
     assert ran.stdout.splitlines() == ["-m", "skipbench", "cell", f"{folder}/cells.jsonl", "5"]
 
 
@@ -161,7 +200,10 @@ def say(folder: Path, age: float = 0, **value: Any) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "status.json"
     path.write_text(
-        json.dumps({"state": "running", "error": None, "pid": 1, "host": "elsewhere", "slurm": None} | value)
+        json.dumps(
+            {"state": "running", "error": None, "pid": 1, "host": "elsewhere", "slurm": None}
+            | value
+        )
     )
     os.utime(path, (time.time() - age,) * 2)
     return folder
@@ -179,7 +221,11 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
         return run_state(say(tmp_path / "run", age, **value), jobs, stale_s=600).state
 
     assert run_state(tmp_path / "none", None).state == "missing"
-    assert [state(state=s) for s in ("done", "failed", "interrupted")] == ["done", "failed", "interrupted"]
+    assert [state(state=s) for s in ("done", "failed", "interrupted")] == [
+        "done",
+        "failed",
+        "interrupted",
+    ]
     assert state(**here, pid=os.getpid()) == "running"
     assert state(**here, pid=gone.pid) == state(**here, pid=ended.pid) == "stale"
     ended.wait()
@@ -208,12 +254,16 @@ WORDS = ["tiny", "dataset=mini-math,mini-code", "method=uniform,random"]
 def folders(results: Path) -> list[Path]:
     pairs = [(d, m) for d in ("mini-math", "mini-code") for m in ("uniform", "random")]
     return [
-        resolve_cell(compose(["experiment=tiny", f"dataset={d}", f"method={m}", f"results={results}"])).folder
+        resolve_cell(
+            compose(["experiment=tiny", f"dataset={d}", f"method={m}", f"results={results}"])
+        ).folder
         for d, m in pairs
     ]
 
 
-def test_status_counts_and_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_counts_and_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [*WORDS, f"results={tmp_path}"]
     done, failed, stale, _ = folders(tmp_path)
     done.parent.mkdir(parents=True)
@@ -224,17 +274,24 @@ def test_status_counts_and_says_how_to_go_on(tmp_path: Path, capsys: pytest.Capt
         status([*words, "hardware=slurm-local", "stale=60"])
     assert ended.value.code == 1
     said = capsys.readouterr().out
-    assert "4 cells: 1 done, 1 failed, 0 running, 0 queued, 0 interrupted, 1 stale, 1 missing" in said
+    assert (
+        "4 cells: 1 done, 1 failed, 0 running, 0 queued, 0 interrupted, 1 stale, 1 missing" in said
+    )
     assert "failed      tiny/random/mini-math: out of memory" in said
     assert "no sign of life" in said
-    assert f"to run them: python -m skipbench submit tiny {shlex.join(words[1:])} hardware=slurm-local" in said
+    assert (
+        f"to run them: python -m skipbench submit tiny {shlex.join(words[1:])} hardware=slurm-local"
+        in said
+    )
     for folder in (failed, stale, folders(tmp_path)[3]):
         say(folder, state="done")
     status(words)
     assert "4 done" in capsys.readouterr().out
 
 
-def test_what_became_of_jobs_without_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_became_of_jobs_without_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [*WORDS, f"results={tmp_path}"]
     cells = survey("tiny", words[1:])
     submission = manifest.next_folder(tmp_path, "tiny", make=True)
@@ -250,14 +307,18 @@ def test_what_became_of_jobs_without_a_record(tmp_path: Path, monkeypatch: pytes
     squeue.write_text("#!/bin/sh\necho '8|7|0|RUNNING'\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert states() == ["queued", "failed", "missing", "missing"], "a cancelled job never began, the last was not sent"
+    assert states() == ["queued", "failed", "missing", "missing"], (
+        "a cancelled job never began, the last was not sent"
+    )
     reason = survey("tiny", words[1:])[1].state.reason
     assert reason == f"job 7_1 is over and left no record; see {submission / '7_1.log'}"
     squeue.write_text("#!/bin/sh\nexit 1\n")
     assert states() == ["missing"] * 4, "Slurm's silence says nothing of a job"
 
 
-def test_print_shows_the_scripts_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_shows_the_scripts_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (first, *_) = folders(tmp_path)
     first.parent.mkdir(parents=True)
     say(first, state="done")
@@ -283,7 +344,9 @@ def test_what_cannot_be_submitted(words: list[str], says: str) -> None:
         submit(words)
 
 
-def test_a_cluster_of_ones_own_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_of_ones_own_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(CONF / "hardware", tmp_path / "hardware")
     shutil.copy(CONF / "hardware" / "slurm-a100.yaml", tmp_path / "hardware" / "ours.yaml")
     devices = known_hardware()
@@ -321,13 +384,17 @@ def test_a_job_requeues_itself_only_so_often(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_out_of_memory_says_what_would_be_smaller() -> None:
-    model = replace(known_models()["llama2-13b"], name="llama2-13b", dtype=Dtype.float32, device="cpu")
+    model = replace(
+        known_models()["llama2-13b"], name="llama2-13b", dtype=Dtype.float32, device="cpu"
+    )
     told = out_of_memory(MemoryError(), model, 512) or ""
     assert "out of memory (MemoryError); model 'llama2-13b' needs" in told
     assert "model.dtype=bfloat16" in told and "model=" in told.partition("Next smaller")[2]
     tiny = compose([]).model
     assert tiny.architecture is None
-    assert "hardware.memory" in (out_of_memory(RuntimeError("can't allocate memory: 8 bytes"), tiny, 64) or "")
+    assert "hardware.memory" in (
+        out_of_memory(RuntimeError("can't allocate memory: 8 bytes"), tiny, 64) or ""
+    )
     assert out_of_memory(RuntimeError("shapes differ"), model, 512) is None
 
 
@@ -347,14 +414,26 @@ def test_a_signal_waits_for_what_is_defer_signals(number: int) -> None:
 
 @pytest.mark.slow
 def test_a_run_ended_by_a_signal_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "skipbench", "method=uniform", "dataset=mini-math", "dataset.max_new_tokens=16"]
+    command = [
+        sys.executable,
+        "-m",
+        "skipbench",
+        "method=uniform",
+        "dataset=mini-math",
+        "dataset.max_new_tokens=16",
+    ]
     whole, parts_ = tmp_path / "whole", tmp_path / "parts"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
 
     def start(results: Path) -> "subprocess.Popen[str]":
         more = [f"results={results}", "limit=30"]
         return subprocess.Popen(
-            [*command, *more], cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+            [*command, *more],
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
 
     broken = start(parts_)
@@ -419,7 +498,12 @@ def bad_statuses(path: Path) -> Iterator[str]:
 def test_a_bad_status_is_of_its_cell_alone_and_steers_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["tiny", "dataset=mini-math", "method=uniform,random", f"results={tmp_path / 'results'}"]
+    command = [
+        "tiny",
+        "dataset=mini-math",
+        "method=uniform,random",
+        f"results={tmp_path / 'results'}",
+    ]
     first, second = (found.folder for found in survey(command[0], command[1:]))
     assert first is not None and second is not None
     for folder in (first, second):
@@ -442,7 +526,9 @@ def test_jobs_that_cannot_be_read_hide_no_others(tmp_path: Path) -> None:
     folder = manifest.next_folder(tmp_path, "good", make=True)
     manifest.write_cells(folder, [{"name": "a", "folder": "a", "config": {}}])
     manifest.add_job(folder, "7", 0, 1)
-    for number, line in enumerate(("[" * 100_000, '{"job": "8", "first": 0, "count": 1000000000000}', "null")):
+    for number, line in enumerate(
+        ("[" * 100_000, '{"job": "8", "first": 0, "count": 1000000000000}', "null")
+    ):
         bad = shutil.copytree(folder, tmp_path / "submit" / f"bad-{number}")
         (bad / "jobs.jsonl").write_text(line + "\n")
     for job in ("../../x", "a" * 5000):
@@ -471,39 +557,61 @@ def asked(shown: str) -> list[tuple[str | None, str, str]]:
     found = []
     for made in shown.split("#!/bin/bash\n")[1:]:
         words = options(made)
-        found.append((words.get("--gres"), words["--array"], made.partition('"$((')[2].partition(" +")[0]))
+        found.append(
+            (words.get("--gres"), words["--array"], made.partition('"$((')[2].partition(" +")[0])
+        )
     return found
 
 
-def test_a_job_asks_for_the_gpus_that_its_models_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_asks_for_the_gpus_that_its_models_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def shown(*words: str) -> tuple[list[tuple[str | None, str, str]], str]:
         submit([*SIZES, f"results={tmp_path}", "scale=paper", "--print", *words])
         said = capsys.readouterr()
         return asked(said.out), said.err
 
-    assert shown("hardware=slurm-a100")[0] == [("gpu:a100:1", "0-0", "0"), ("gpu:a100:2", "0-0", "1")]
-    four = ("gpu:a6000:4", "0-0", "1")  # 134.0 GiB with the cache, in 47 - 1 - 1.6 each, since a layer stays whole
+    assert shown("hardware=slurm-a100")[0] == [
+        ("gpu:a100:1", "0-0", "0"),
+        ("gpu:a100:2", "0-0", "1"),
+    ]
+    four = (
+        "gpu:a6000:4",
+        "0-0",
+        "1",
+    )  # 134.0 GiB with the cache, in 47 - 1 - 1.6 each, since a layer stays whole
     assert shown("hardware=slurm-a6000")[0] == [("gpu:a6000:1", "0-0", "0"), four]
     assert shown("hardware=slurm-a100", "hardware.gpus=4")[0] == [("gpu:a100:4", "0-1", "0")]
     small = "hardware=slurm-a100", "hardware.gpu=t4", "hardware.gpu_memory_gib=8"
     scripts, aside = shown(*small)
-    assert len(scripts) == 1 and "not submitted: llama3-8b/swift/specbench: it needs 3 GPUs of 8 GiB" in aside
+    assert (
+        len(scripts) == 1
+        and "not submitted: llama3-8b/swift/specbench: it needs 3 GPUs of 8 GiB" in aside
+    )
     assert "give model.device=auto" in aside
     with pytest.raises(SkipbenchError, match="gpu_memory_gib"):
         shown("hardware=slurm-a100", "hardware.gpu_memory_gib=null")
 
 
-def test_arrays_hold_the_cells_that_need_their_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_hold_the_cells_that_need_their_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tool = tmp_path / "sbatch"  # what a machine without Slurm lacks
     tool.write_text(f"#!/bin/sh\necho x >> {tmp_path}/sent; wc -l < {tmp_path}/sent\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     submit([*SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
     folder = tmp_path / "submit" / "clasp-table1-1"
-    cells = [json.loads(line)["config"]["model"]["name"] for line in (folder / "cells.jsonl").read_text().splitlines()]
+    cells = [
+        json.loads(line)["config"]["model"]["name"]
+        for line in (folder / "cells.jsonl").read_text().splitlines()
+    ]
     jobs = [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
     gpus = [options((folder / f"{n}.sh").read_text())["--gres"] for n in range(len(jobs))]
-    found = {g: cells[job["first"] : job["first"] + job["count"]] for g, job in zip(gpus, jobs, strict=True)}
+    found = {
+        g: cells[job["first"] : job["first"] + job["count"]]
+        for g, job in zip(gpus, jobs, strict=True)
+    }
     assert found == {"gpu:a100:1": ["llama3-8b"], "gpu:a100:2": ["llama3-70b"]}
 
 
@@ -511,7 +619,9 @@ def test_here_cells_take_the_gpus_that_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tool = tmp_path / "nvidia-smi"  # what a machine without a GPU lacks
-    tool.write_text("#!/bin/sh\necho '0, GPU-a, 81920'; echo '1, GPU-b, 81920'; echo '2, GPU-c, 24576'\n")
+    tool.write_text(
+        "#!/bin/sh\necho '0, GPU-a, 81920'; echo '1, GPU-b, 81920'; echo '2, GPU-c, 24576'\n"
+    )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
@@ -525,8 +635,14 @@ def test_here_cells_take_the_gpus_that_they_need(
     assert shown("0,GPU-b")[0] == [f"{names[0]}, 2 GPUs", names[1]]
     assert shown("0,1", "hardware.gpus=1")[0] == names
     only, aside = shown("1")
-    assert only == names[1:] and f"not submitted: {names[0]}: it needs 2 GPUs of 79 GiB; 1 at hand" in aside
-    with pytest.raises(SkipbenchError, match=r"hardware\.gpus=3; wanted null, or 1 to the number of GPUs at hand, 2"):
+    assert (
+        only == names[1:]
+        and f"not submitted: {names[0]}: it needs 2 GPUs of 79 GiB; 1 at hand" in aside
+    )
+    with pytest.raises(
+        SkipbenchError,
+        match=r"hardware\.gpus=3; wanted null, or 1 to the number of GPUs at hand, 2",
+    ):
         shown("0,1", "hardware.gpus=3")
 
 
@@ -571,7 +687,9 @@ def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
 
 @pytest.mark.experiments
 @pytest.mark.parametrize("name", experiments())
-def test_every_experiment_prints_and_tells(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_experiment_prints_and_tells(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown, aside, told = printed_and_told([name, f"results={tmp_path}"], capsys)
     assert f"{name}: " in told and "0 failed" in told
     assert shown.startswith("#!/bin/bash\n") or "0 cells" in aside
@@ -581,10 +699,19 @@ def test_hydras_launcher_reads_the_same_hardware() -> None:
     resolvers.register()
     raw = OmegaConf.load(CONF / "hydra" / "launcher" / "slurm.yaml")
     del raw["defaults"]
-    for place, gres, memory, limit in (("slurm-a100", "gpu:a100:1", "120G", 720), (None, None, None, 60)):
+    for place, gres, memory, limit in (
+        ("slurm-a100", "gpu:a100:1", "120G", 720),
+        (None, None, None, 60),
+    ):
         node = None if place is None else {"hardware": dataclasses.asdict(hardware(place))}
-        made = OmegaConf.to_container(OmegaConf.merge({"results": "r"}, node or {"hardware": None}, raw), resolve=True)
+        made = OmegaConf.to_container(
+            OmegaConf.merge({"results": "r"}, node or {"hardware": None}, raw), resolve=True
+        )
         assert isinstance(made, dict)
-        assert (made["gres"], made["additional_parameters"].get("mem"), made["timeout_min"]) == (gres, memory, limit)
+        assert (made["gres"], made["additional_parameters"].get("mem"), made["timeout_min"]) == (
+            gres,
+            memory,
+            limit,
+        )
         assert made["setup"] == (None if place is None else ["export HF_HUB_OFFLINE=1"])
         assert made["array_parallelism"] == 256

@@ -49,13 +49,17 @@ def test_a_cell_returns_its_speedup(tmp_path: Path) -> None:
     assert speedup == metrics["speedup"]["paired"] is not None
 
 
-def test_an_experiment_is_swept_with_other_choices_of_its_axes(skipbench: Command, tmp_path: Path) -> None:
+def test_an_experiment_is_swept_with_other_choices_of_its_axes(
+    skipbench: Command, tmp_path: Path
+) -> None:
     small = (*MATHS, f"results={tmp_path}")
     done = skipbench("-m", "experiment=tiny", "method=uniform", *small)
     assert done.returncode == 0, done.stderr
     assert runs(tmp_path) == 1
     again = skipbench("table", "tiny", "method=uniform", *small)
-    assert again.returncode == 0 and runs(tmp_path) == 1, "the sweep's cell is not that of the table"
+    assert again.returncode == 0 and runs(tmp_path) == 1, (
+        "the sweep's cell is not that of the table"
+    )
 
 
 def test_the_cases_of_an_experiment_are_swept(skipbench: Command, tmp_path: Path) -> None:
@@ -65,11 +69,15 @@ def test_the_cases_of_an_experiment_are_swept(skipbench: Command, tmp_path: Path
     found = [row["point"] for row in rows(done.stdout)]
     assert len(found) == len(set(found)) == 4
     status = skipbench("status", "swift-table8", "scale=embedded", *words)
-    assert status.returncode == 0 and status.stdout.startswith(f"swift-table8: {runs(tmp_path)} cells"), status.stdout
+    assert status.returncode == 0 and status.stdout.startswith(
+        f"swift-table8: {runs(tmp_path)} cells"
+    ), status.stdout
 
 
 def test_a_failed_cell_is_named_and_stops_no_other(skipbench: Command, tmp_path: Path) -> None:
-    done = skipbench("-m", "method=uniform", "method.ratio=0.01,0.2,0.4", *MATHS, f"results={tmp_path}")
+    done = skipbench(
+        "-m", "method=uniform", "method.ratio=0.01,0.2,0.4", *MATHS, f"results={tmp_path}"
+    )
     assert done.returncode == 1
     assert "failed: method.ratio=0.01: " in done.stderr and "Traceback" not in done.stderr
     assert [row["point"] for row in rows(done.stdout)] == ["method.ratio=0.2", "method.ratio=0.4"]
@@ -89,7 +97,9 @@ def test_a_wrong_word_ends_a_sweep_before_its_first_cell(
 ) -> None:
     done = skipbench("-m", "method=uniform", word, *MATHS, f"results={tmp_path}")
     assert done.returncode == 2 and not list(tmp_path.iterdir())
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and says in done.stderr
+    assert (
+        done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and says in done.stderr
+    )
 
 
 def test_points_are_labelled_by_what_they_differ_in() -> None:
@@ -123,7 +133,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop("every_layer", None)
 
 
-def test_a_method_from_a_folder_of_ones_own(skipbench: Command, folder: str, tmp_path: Path) -> None:
+def test_a_method_from_a_folder_of_ones_own(
+    skipbench: Command, folder: str, tmp_path: Path
+) -> None:
     words = ("--config-dir", folder, "method=mine", *MATHS, f"results={tmp_path / 'results'}")
     done = skipbench(*words)
     assert done.returncode == 0, done.stderr
@@ -135,7 +147,9 @@ def test_a_method_from_a_folder_of_ones_own(skipbench: Command, folder: str, tmp
     table = skipbench("table", "tiny", *words)
     assert table.returncode == 0, table.stderr
     assert re.search(r"\| mini-math \| tiny +\| mine ", table.stdout)
-    listed = {line.split()[0] for line in skipbench("list", "methods", *words[:2]).stdout.splitlines()}
+    listed = {
+        line.split()[0] for line in skipbench("list", "methods", *words[:2]).stdout.splitlines()
+    }
     assert listed == {*METHODS, "mine"}
     wrong = skipbench(*words, "method.stepp=1")
     assert wrong.returncode == 2 and "Did you mean method.step" in wrong.stderr
@@ -146,16 +160,28 @@ def test_a_folder_that_is_not_there(skipbench: Command, tmp_path: Path) -> None:
     assert done.returncode == 2 and "no such folder" in done.stderr
 
 
-def test_a_file_with_a_key_that_its_method_lacks_is_named(skipbench: Command, folder: str, tmp_path: Path) -> None:
+def test_a_file_with_a_key_that_its_method_lacks_is_named(
+    skipbench: Command, folder: str, tmp_path: Path
+) -> None:
     (Path(folder) / "method" / "mine.yaml").write_text(
         "defaults: [_mine]\n_target_: every_layer.every\nname: mine\nsetp: 3\n"
     )
-    done = skipbench("--config-dir", folder, "method=mine", *MATHS, f"results={tmp_path / 'results'}")
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    assert "method/mine" in done.stderr and "setp" in done.stderr and "Did you mean method" not in done.stderr
+    done = skipbench(
+        "--config-dir", folder, "method=mine", *MATHS, f"results={tmp_path / 'results'}"
+    )
+    assert (
+        done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    )
+    assert (
+        "method/mine" in done.stderr
+        and "setp" in done.stderr
+        and "Did you mean method" not in done.stderr
+    )
 
 
 def test_an_error_of_a_single_cell_is_one_line(skipbench: Command, tmp_path: Path) -> None:
     done = skipbench("method=uniform", "method.ratio=1.5", *MATHS, f"results={tmp_path}")
     assert done.returncode == 2
-    assert len([line for line in done.stderr.splitlines() if not line.startswith(str(tmp_path))]) == 1
+    assert (
+        len([line for line in done.stderr.splitlines() if not line.startswith(str(tmp_path))]) == 1
+    )

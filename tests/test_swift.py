@@ -21,7 +21,9 @@ Decode = Callable[..., list[SkipSet]]
 
 
 def make(*overrides: str) -> SWIFT:
-    method: SWIFT = compose(["method=swift", "method.beta=0", *overrides]).method.factory()(layers=12)
+    method: SWIFT = compose(["method=swift", "method.beta=0", *overrides]).method.factory()(
+        layers=12
+    )
     return method
 
 
@@ -70,7 +72,9 @@ def test_the_first_set_is_spread_evenly(layers: int, ends: bool) -> None:
     """Every ratio that can be: of that size, in whole layers but for one, and no two gaps differ by more than a layer."""
     free = 2 * (layers - 2 * ends)
     for count in range(1, free):
-        skip = SWIFT(layers, "swift", Fixed(8), ratio=(count + 0.5) / free, beta=0, protect_ends=ends).skip
+        skip = SWIFT(
+            layers, "swift", Fixed(8), ratio=(count + 0.5) / free, beta=0, protect_ends=ends
+        ).skip
         assert len(skip.skipped) == count and set(skip.mlp) <= set(skip.attention)
         assert len(skip.attention) - len(skip.mlp) == count % 2
         gaps = [b - a for a, b in zip(skip.attention, skip.attention[1:], strict=False)]
@@ -82,7 +86,9 @@ def test_only_a_candidate_ends_the_search(decode: Decode) -> None:
     method = make("method.window=16", "method.ratio=0.6", "method.max_score=0.95")
     decode(method, last=1)
     first, scores = method.log["best"][0], [score for _, score in method.tried]
-    assert scores[0] < 0.95 < first and len(scores) > 1  # the first set exceeds it, the first candidate does not
+    assert (
+        scores[0] < 0.95 < first and len(scores) > 1
+    )  # the first set exceeds it, the first candidate does not
     decode(method, first=1)
     scores = [score for _, score in method.tried]
     assert method.searching or max(scores[:-1]) <= 0.95 < scores[-1]
@@ -117,9 +123,15 @@ def test_the_first_bayesian_step_imports_nothing(
 
 
 @pytest.mark.parametrize("initial", ["ratio", "odd"])
-def test_a_lowered_ratio_has_sets_of_its_size(initial: str, decode: Decode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lowered_ratio_has_sets_of_its_size(
+    initial: str, decode: Decode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(swift, "ADJUST_ROUNDS", 3)
-    method = make("method.window=8", "method.ratio=0.3", "method.adjust_below=1", f"method.initial={initial}")
+    method = make(
+        "method.window=8", "method.ratio=0.3", "method.adjust_below=1", f"method.initial={initial}"
+    )
     sizes = [len(skip.skipped) for skip in decode(method)]
-    assert [size for size in (10, 6, 4, 2) if size in sizes] == ([10] if initial == "odd" else []) + [6, 4, 2]
+    assert [size for size in (10, 6, 4, 2) if size in sizes] == (
+        [10] if initial == "odd" else []
+    ) + [6, 4, 2]
     assert sizes == sorted(sizes, reverse=True) and method.ratio == 0.1

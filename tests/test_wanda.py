@@ -26,8 +26,14 @@ def test_scores_and_masks_by_hand() -> None:
     found = scores(weight, torch.tensor([1.0, 5.0, 0.5, 1.0]))
     assert found.tolist() == [[4.0, 5.0, 1.0, 3.0], [0.5, 30.0, 3.5, pytest.approx(0.1)]]
     # By rows 1.0 and 3.0 go, 0.1 and 0.5; in groups of two the lower of each, though 4.0 is above all of another row.
-    assert kept(found, Pattern(0.5)).tolist() == [[True, True, False, False], [False, True, True, False]]
-    assert kept(found, Pattern(0.5, 2)).tolist() == [[False, True, False, True], [False, True, True, False]]
+    assert kept(found, Pattern(0.5)).tolist() == [
+        [True, True, False, False],
+        [False, True, True, False],
+    ]
+    assert kept(found, Pattern(0.5, 2)).tolist() == [
+        [False, True, False, True],
+        [False, True, True, False],
+    ]
     assert kept(found, Pattern(0.25)).sum(1).tolist() == [3, 3]
 
 
@@ -37,7 +43,8 @@ def test_equal_scores_leave_exactly_as_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ratio", "group"), [("wanda-0.3", 0.3, None), ("wanda-2:4", 0.5, 4), ("wanda-1:8", 0.875, 8)]
+    ("text", "ratio", "group"),
+    [("wanda-0.3", 0.3, None), ("wanda-2:4", 0.5, 4), ("wanda-1:8", 0.875, 8)],
 )
 def test_every_matrix_of_every_layer_is_pruned(text: str, ratio: float, group: int | None) -> None:
     dense, lm = random_model("llama"), LM(random_model("llama"), "reference")
@@ -50,7 +57,9 @@ def test_every_matrix_of_every_layer_is_pruned(text: str, ratio: float, group: i
             size = group or new.in_features
             left = (new.weight != 0).view(new.out_features, -1, size).sum(-1).unique().tolist()
             assert left == [size - (round(size * ratio) if group else int(size * ratio))]
-            assert torch.equal(new.weight[new.weight != 0], old.weight[new.weight != 0])  # what stays is not changed
+            assert torch.equal(
+                new.weight[new.weight != 0], old.weight[new.weight != 0]
+            )  # what stays is not changed
     assert torch.equal(lm.model.lm_head.weight, dense.lm_head.weight)
 
 
@@ -106,7 +115,13 @@ def test_engines_agree_on_a_sparsified_model() -> None:
 
 
 def settings(results: Path, *overrides: str) -> RunConfig:
-    given = ["method=self-sd", "dataset=mini-stories", "limit=2", "dataset.max_new_tokens=24", f"results={results}"]
+    given = [
+        "method=self-sd",
+        "dataset=mini-stories",
+        "limit=2",
+        "dataset.max_new_tokens=24",
+        f"results={results}",
+    ]
     return compose([*given, *overrides])
 
 
@@ -130,8 +145,14 @@ def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
         (["model.sparsity=wanda-1.5"], "none, wanda-RATIO.*wanda-2:4, wanda-4:8"),
         (["model.sparsity=wanda-4:4"], "wanda-N:M"),
         (["model.sparsity=magnitude"], "model.sparsity=magnitude; wanted none"),
-        (["model.sparsity=wanda-0.5", "model.calibration.rows=0"], "model.calibration.rows=0; wanted 1 or more"),
-        (["model.sparsity=wanda-0.5", "model.calibration.tokens=0"], "model.calibration.tokens=0; wanted 1 or more"),
+        (
+            ["model.sparsity=wanda-0.5", "model.calibration.rows=0"],
+            "model.calibration.rows=0; wanted 1 or more",
+        ),
+        (
+            ["model.sparsity=wanda-0.5", "model.calibration.tokens=0"],
+            "model.calibration.tokens=0; wanted 1 or more",
+        ),
         (["model.sparsity=wanda-0.5", "model.quantization=int8"], "model.quantization=int8"),
         (["model.sparsity=wanda-2:5"], "192 inputs; use wanda-RATIO"),
     ],
@@ -149,10 +170,17 @@ def test_pruning_needs_the_modules_and_texts() -> None:
 
 
 def test_memory_counts_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["model=llama2-13b", "model.sparsity=wanda-2:4", "model.device=cpu", "dataset.max_new_tokens=16"]
+    words = [
+        "model=llama2-13b",
+        "model.sparsity=wanda-2:4",
+        "model.device=cpu",
+        "dataset.max_new_tokens=16",
+    ]
     config = compose(words)
     weights = 13_015_864_320 * 2
     monkeypatch.setattr("skipbench.bench.memory.host_free_bytes", lambda: weights + (3 << 30))
-    with pytest.raises(NotHereError, match=r"float16, wanda-2:4\).*or 2\.5 GiB for model\.calibration"):
+    with pytest.raises(
+        NotHereError, match=r"float16, wanda-2:4\).*or 2\.5 GiB for model\.calibration"
+    ):
         check_memory(config.model, config.dataset, [])
     check_memory(dataclasses.replace(config.model, sparsity="none"), config.dataset, [])

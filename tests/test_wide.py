@@ -35,7 +35,9 @@ TEXT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 @torch.inference_mode()
 def test_they_are_the_models_own_in_float32(family: str, engine: str) -> None:
     lm = random_lm(family, engine)
-    torch.testing.assert_close(float32_logits(lm.model, TEXT), lm.prefill(TEXT)[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        float32_logits(lm.model, TEXT), lm.prefill(TEXT)[0], rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -68,7 +70,9 @@ def test_a_gap_within_two_ulp_is_a_tie_and_a_wider_one_a_divergence() -> None:
     ulp = torch.finfo(torch.bfloat16).eps * float(logits.abs().max())
     seen = set()
     for other in order[1:]:
-        kind, at = _compare(lm, TEXT[:-2], arm([*TEXT[-2:], order[0]]), arm([*TEXT[-2:], other]), greedy=True)
+        kind, at = _compare(
+            lm, TEXT[:-2], arm([*TEXT[-2:], order[0]]), arm([*TEXT[-2:], other]), greedy=True
+        )
         gap = float(logits[order[0]] - logits[other])
         assert at is not None and (at.position, at.logit_gap) == (2, pytest.approx(gap, abs=1e-5))
         assert kind == ("tie" if gap <= TIE_ULPS * ulp else "diverged")
@@ -126,9 +130,14 @@ def test_memory_at_16k_tokens_and_64_heads() -> None:
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         with Peak() as whole:
             float32_logits(model, [1] * 16384)
-        assert 2**30 < whole.most < 2**31  # at least the weights of one projection, and the hidden states
+        assert (
+            2**30 < whole.most < 2**31
+        )  # at least the weights of one projection, and the hidden states
         last, cached = torch.empty(wide.CHUNK, 64, 128), torch.empty(16384, 8, 128)
-        with sdpa_kernel(SDPBackend.MATH), Peak() as held:  # as a GPU does whose other kernels refuse
+        with (
+            sdpa_kernel(SDPBackend.MATH),
+            Peak() as held,
+        ):  # as a GPU does whose other kernels refuse
             wide._attention(last, cached, cached, 16384 - wide.CHUNK, None, 0.1)
     assert 2**28 < held.most < 2**30  # scores of one call, some times
 
@@ -156,11 +165,15 @@ def test_no_mask_meets_grouped_heads(family: str) -> None:
         lm.logits([3, 4, 5], TokenRows.chain(len(TEXT), 3).verified())
         lm.logits([3, 4, 5], TokenRows.tree(len(TEXT), (-1, 0, 0)).verified())
         verified = calls.found[prefilled:]
-        assert all(key.untyped_storage().data_ptr() in storage for (_, key, *_), _ in verified)  # not copied
+        assert all(
+            key.untyped_storage().data_ptr() in storage for (_, key, *_), _ in verified
+        )  # not copied
         assert len(verified) == 2 * lm.layers
         float32_logits(model, TEXT)
     for args, more in calls.found:
-        assert len(args) < 4 or args[3] is None or not more.get("enable_gqa"), "a mask and grouped heads"
+        assert len(args) < 4 or args[3] is None or not more.get("enable_gqa"), (
+            "a mask and grouped heads"
+        )
 
 
 def refuses(model: Any, tokens: list[int]) -> Any:
@@ -169,7 +182,10 @@ def refuses(model: Any, tokens: list[int]) -> Any:
 
 @pytest.mark.parametrize(
     ("scored", "why"),
-    [(refuses, "OutOfMemoryError: CUDA out of memory"), (lambda *_: torch.full((2048,), float("nan")), "not finite")],
+    [
+        (refuses, "OutOfMemoryError: CUDA out of memory"),
+        (lambda *_: torch.full((2048,), float("nan")), "not finite"),
+    ],
 )
 def test_a_check_that_cannot_be_made_keeps_the_sample(
     scored: Callable[..., Any], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +201,13 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
 
     monkeypatch.setattr(cell, "_decode", bent)
     monkeypatch.setattr(cell, "float32_logits", scored)
-    settings = ["method=uniform", "limit=2", "engine.warmup=0", "dataset.max_new_tokens=8", f"results={tmp_path}"]
+    settings = [
+        "method=uniform",
+        "limit=2",
+        "engine.warmup=0",
+        "dataset.max_new_tokens=8",
+        f"results={tmp_path}",
+    ]
     assert run_cell(compose(settings))
     (folder,) = (path.parent for path in tmp_path.rglob("samples.jsonl"))
     run, samples = load_run(folder), read_samples(folder / "samples.jsonl")
@@ -195,4 +217,6 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
         assert sample.divergence is not None and sample.divergence.logit_gap is None
         assert why in str(sample.divergence.error)
     assert run["metrics"]["lossless"]["unchecked"] == 2
-    assert main_cells(run["metrics"])["lossless"] == "0/2" and exceptions(run["metrics"]) == ["2 unchecked"]
+    assert main_cells(run["metrics"])["lossless"] == "0/2" and exceptions(run["metrics"]) == [
+        "2 unchecked"
+    ]

@@ -68,9 +68,13 @@ def run_cell(
         for arm in (Vanilla(), copy.deepcopy(method)):
             _decode(lm, arm, prompts[index].following(answers), index, settings)
     for index in missing:
-        with defer_signals():  # a signal waits: both arms of a prompt are measured and written, or neither is
+        with (
+            defer_signals()
+        ):  # a signal waits: both arms of a prompt are measured and written, or neither is
             order = arm_order(settings.seed, store.folder.name, index)
-            sample, completion = _pair(lm, tokenizer, method, prompts[index].following(answers), index, settings, order)
+            sample, completion = _pair(
+                lm, tokenizer, method, prompts[index].following(answers), index, settings, order
+            )
             store.append(sample, completion)
         if sample.id in followed:
             answers[sample.id] = _answer(tokenizer, sample)
@@ -95,7 +99,13 @@ def arm_order(seed: int, cell: str, index: int) -> list[str]:
 
 
 def _pair(
-    lm: LM, tokenizer: Any, method: Method, prompt: Prompt, index: int, settings: Settings, order: list[str]
+    lm: LM,
+    tokenizer: Any,
+    method: Method,
+    prompt: Prompt,
+    index: int,
+    settings: Settings,
+    order: list[str],
 ) -> tuple[Sample, Completion]:
     arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
     out = {name: _decode(lm, arms[name], prompt, index, settings) for name in order}
@@ -106,7 +116,9 @@ def _pair(
     for name, text in texts.items():
         same = name == "method" and text == texts["vanilla"]
         scores[name] = (
-            scores["vanilla"] if same else score(settings.scorer, text, prompt.row.prompt, prompt.row.reference)
+            scores["vanilla"]
+            if same
+            else score(settings.scorer, text, prompt.row.prompt, prompt.row.reference)
         )
     sample = Sample(
         index=index,
@@ -125,12 +137,16 @@ def _pair(
         trace=log_of(method),
     )
     row = prompt.row
-    return sample, Completion(index, row.id, row.prompt, row.reference, texts["vanilla"], texts["method"])
+    return sample, Completion(
+        index, row.id, row.prompt, row.reference, texts["vanilla"], texts["method"]
+    )
 
 
 def _decode(lm: LM, method: Method, prompt: Prompt, index: int, settings: Settings) -> Arm:
     # Both arms draw with one seed: a method without drafts then emits vanilla's very tokens.
-    sampler = Sampler(settings.temperature, settings.top_p, settings.top_k, seed=settings.seed * 1_000_003 + index)
+    sampler = Sampler(
+        settings.temperature, settings.top_p, settings.top_k, seed=settings.seed * 1_000_003 + index
+    )
     try:
         out = generate(lm, method, prompt.ids, settings.max_new_tokens, settings.eos, sampler)
     except NotFinite as error:
@@ -142,7 +158,9 @@ def _decode(lm: LM, method: Method, prompt: Prompt, index: int, settings: Settin
 def looped(tokens: list[int]) -> bool:
     """Whether the last 32 tokens repeat with a period of at most 8."""
     tail = tokens[-LOOP_TOKENS:]
-    return len(tail) == LOOP_TOKENS and any(tail[p:] == tail[:-p] for p in range(1, LOOP_TOKENS // 4 + 1))
+    return len(tail) == LOOP_TOKENS and any(
+        tail[p:] == tail[:-p] for p in range(1, LOOP_TOKENS // 4 + 1)
+    )
 
 
 @torch.inference_mode()
@@ -152,7 +170,9 @@ def _scored(lm: LM, tokens: list[int]) -> Tensor:
     return lm.prefill(tokens)[0].float() if logits is None else logits
 
 
-def _compare(lm: LM, prompt: list[int], vanilla: Arm, ours: Arm, greedy: bool) -> tuple[Lossless, Divergence | None]:
+def _compare(
+    lm: LM, prompt: list[int], vanilla: Arm, ours: Arm, greedy: bool
+) -> tuple[Lossless, Divergence | None]:
     """Whether the method gave vanilla's tokens, and where the outputs part."""
     if "failed" in (vanilla.finish, ours.finish):
         return "failed", None

@@ -18,7 +18,11 @@ from skipbench.scoring.sandbox import isolation
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
 MODEL_TOKENS = 2048  # prompt and output for which the models' memory is said
-EXTRAS = {"accelerate": "big", "bitsandbytes": "quant", "hydra_plugins.hydra_submitit_launcher": "slurm"}
+EXTRAS = {
+    "accelerate": "big",
+    "bitsandbytes": "quant",
+    "hydra_plugins.hydra_submitit_launcher": "slurm",
+}
 
 
 def findings(results: Path, models: Models) -> list[str]:
@@ -27,7 +31,9 @@ def findings(results: Path, models: Models) -> list[str]:
     lines = [f"ok       Python {platform.python_version()}, torch {torch.__version__}"]
     model, flags = _cpu()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    lines.append(f"ok       CPU {model}: {cores} cores, {memory / 2**30:.0f} GiB of memory; {flags}")
+    lines.append(
+        f"ok       CPU {model}: {cores} cores, {memory / 2**30:.0f} GiB of memory; {flags}"
+    )
     lines += _devices(memory, models)
     lines += gpu_lines(models, MODEL_TOKENS) if not torch.cuda.is_available() else []
     lines.append(_embedded())
@@ -35,16 +41,23 @@ def findings(results: Path, models: Models) -> list[str]:
     for module, extra in EXTRAS.items():
         there = _installed(module)
         lines.append(
-            f"{'ok      ' if there else 'missing '} {module}" + ("" if there else f": pip install 'skipbench[{extra}]'")
+            f"{'ok      ' if there else 'missing '} {module}"
+            + ("" if there else f": pip install 'skipbench[{extra}]'")
         )
     hub = _hub_cache()
     is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     offline = (
-        "on: only what is in the cache can be loaded" if is_offline else "off; whether the hub answers was not tried"
+        "on: only what is in the cache can be loaded"
+        if is_offline
+        else "off; whether the hub answers was not tried"
     )
-    lines.append(f"note     hub cache {hub}: {'there' if hub.is_dir() else 'not there'}; HF_HUB_OFFLINE is {offline}")
+    lines.append(
+        f"note     hub cache {hub}: {'there' if hub.is_dir() else 'not there'}; HF_HUB_OFFLINE is {offline}"
+    )
     lines.append(_sandbox())
-    lines.append(f"note     Slurm: {'sbatch found' if shutil.which('sbatch') else 'no sbatch on this machine'}")
+    lines.append(
+        f"note     Slurm: {'sbatch found' if shutil.which('sbatch') else 'no sbatch on this machine'}"
+    )
     return lines
 
 
@@ -74,7 +87,9 @@ def _cpu() -> tuple[str, str]:
         return platform.processor() or platform.machine(), "instruction sets unknown"
     name = re.search(r"^model name\s*: (.+)$", text, re.M)
     found = sorted(set(re.findall(r"\b(amx_bf16|avx512_bf16|avx512f|avx2)\b", text)))
-    return name[1] if name else platform.machine(), ", ".join(found) or "none of amx_bf16, avx512_bf16, avx512f, avx2"
+    return name[1] if name else platform.machine(), ", ".join(
+        found
+    ) or "none of amx_bf16, avx512_bf16, avx512f, avx2"
 
 
 def _embedded() -> str:
@@ -98,9 +113,15 @@ def _hub_cache() -> Path:
 def _devices(memory: int, models: Models) -> list[str]:
     if torch.cuda.is_available():
         properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        lines = [f"ok       CUDA device {p.name}: {_fits(p.total_memory, models)}" for p in properties]
+        lines = [
+            f"ok       CUDA device {p.name}: {_fits(p.total_memory, models)}" for p in properties
+        ]
         total = sum(p.total_memory for p in properties)
-        return lines + ([f"ok       all of them, model.device=auto: {_fits(total, models)}"] if len(lines) > 1 else [])
+        return lines + (
+            [f"ok       all of them, model.device=auto: {_fits(total, models)}"]
+            if len(lines) > 1
+            else []
+        )
     return [f"missing  no CUDA device: runs are on the CPU, where {_fits(memory, models)}"]
 
 

@@ -21,7 +21,10 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 from skipbench.runs.reading import read_json
 
-CONTEXTS, REPEATS = 3, 8  # a run measures its own model at thirds of its cache, with so many calls each
+CONTEXTS, REPEATS = (
+    3,
+    8,
+)  # a run measures its own model at thirds of its cache, with so many calls each
 SWEEPS = 2  # in turns over all points
 REACH = 2  # a model measured up to n tokens is used up to so many times n
 FORMAT = 2
@@ -32,7 +35,9 @@ Advance = Callable[[], None]
 def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Path:
     """The file of this machine, model, dtype and engine; `device` is the name of the device the model runs on."""
     key = {k: getattr(model, k) for k in ("path", "revision", "dtype", "quantization")}
-    key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"} | {"machine": _machine(device)}
+    key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"} | {
+        "machine": _machine(device)
+    }
     return results / "latency" / f"{run_name([model.name, engine.name], config_hash(key))}.json"
 
 
@@ -49,7 +54,9 @@ def stored_latency(lm: LM, path: Path) -> LatencyModel:
     contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
     points = measure(lm, contexts, [1], REPEATS, lambda: None)
     found = fit(points, lm.layers)
-    write_record(path, {"contexts": contexts, "model": dataclasses.asdict(found), "points": _plain(points)})
+    write_record(
+        path, {"contexts": contexts, "model": dataclasses.asdict(found), "points": _plain(points)}
+    )
     return found
 
 
@@ -82,10 +89,14 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, json.dumps({"format": FORMAT, **record}, indent=2) + "\n")
     except OSError as error:
-        raise SkipbenchError(f"cannot write {path} ({error}); choose another folder with results=FOLDER") from error
+        raise SkipbenchError(
+            f"cannot write {path} ({error}); choose another folder with results=FOLDER"
+        ) from error
 
 
-def measure(lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int, advance: Advance) -> list[Point]:
+def measure(
+    lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int, advance: Advance
+) -> list[Point]:
     """A point for every context and number of rows: `repeats` calls, spread over sweeps of all points."""
     lm.allocate(max(contexts) + max(rows))
     pairs = [(context, t) for context in contexts for t in rows]
@@ -99,7 +110,9 @@ def measure(lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int, 
     return [Point.of(context, t, times[context, t]) for context, t in pairs]
 
 
-def points_to_measure(lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int) -> tuple[list[int], int]:
+def points_to_measure(
+    lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int
+) -> tuple[list[int], int]:
     """The contexts that fit into the model, and how often `measure` advances.
 
     Raises:
@@ -115,14 +128,21 @@ def points_to_measure(lm: LM, contexts: Sequence[int], rows: Sequence[int], repe
 
 
 def profile(
-    lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int, known: Known, advance: Advance
+    lm: LM,
+    contexts: Sequence[int],
+    rows: Sequence[int],
+    repeats: int,
+    known: Known,
+    advance: Advance,
 ) -> dict[str, Any]:
     """The record of a profile, as plain JSON values; all times are seconds, all sizes bytes.
 
     Keys: `contexts`, `model` (of `LatencyModel`), `points` (of `Point`), `residuals` of the points of one row, `overhead` of one
     sub-layer of each kind and the head, `roofline` (of `Roofline`), `floor` of every point, `bytes`, `engine`, `dtype`, `threads`.
     """
-    rows = sorted({1, *rows})  # one row is what the rest is held against, and what the model is fitted to
+    rows = sorted(
+        {1, *rows}
+    )  # one row is what the rest is held against, and what the model is fitted to
     points = measure(lm, contexts, rows, repeats, advance)
     single = [p for p in points if p.rows == 1]
     found = fit(single, lm.layers)
@@ -134,7 +154,11 @@ def profile(
         "model": dataclasses.asdict(found),
         "points": _plain(points),
         "residuals": residuals(found, single),
-        "overhead": {"attention_s": beside.attention_s, "mlp_s": beside.mlp_s, "head_s": beside.head_s},
+        "overhead": {
+            "attention_s": beside.attention_s,
+            "mlp_s": beside.mlp_s,
+            "head_s": beside.head_s,
+        },
         "roofline": dataclasses.asdict(rates),
         "floor": [floor_s(rates, sizes, lm.layers, p.context, p.rows) for p in points],
         "bytes": sizes,
@@ -157,7 +181,9 @@ def part_bytes(lm: LM) -> dict[str, int]:
     }
 
 
-def floor_s(rates: Roofline, sizes: dict[str, int], layers: int, context: int, rows: int) -> dict[str, float]:
+def floor_s(
+    rates: Roofline, sizes: dict[str, int], layers: int, context: int, rows: int
+) -> dict[str, float]:
     """The least seconds of one attention, one MLP, and a whole pass: weights and K/V are read once, every weight multiplies each row."""
 
     def least(weights: float, cached: float) -> float:
@@ -167,7 +193,9 @@ def floor_s(rates: Roofline, sizes: dict[str, int], layers: int, context: int, r
     return {
         "attention": least(sizes["attention"], cached),
         "mlp": least(sizes["mlp"], 0),
-        "whole": least(layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"], layers * cached),
+        "whole": least(
+            layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"], layers * cached
+        ),
     }
 
 

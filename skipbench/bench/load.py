@@ -32,7 +32,9 @@ def load_model(model: Model, engine: Engine, calibration: Sequence[Row] = ()) ->
     pattern = _sparsity(model)
     if pattern is None:
         return _dense(model, engine)
-    lm, tokenizer = _dense(model, dataclasses.replace(engine, name=EngineName.reference, strict=False))
+    lm, tokenizer = _dense(
+        model, dataclasses.replace(engine, name=EngineName.reference, strict=False)
+    )
     tokens = min(model.calibration.tokens, lm.max_positions)
     prune(lm, [tokenizer.encode(row.prompt)[:tokens] for row in calibration], pattern)
     return LM(lm.model, engine.name, engine.strict, engine.spare_mib), tokenizer
@@ -44,7 +46,9 @@ def _sparsity(model: Model) -> Pattern | None:
     if pattern is None:
         return None
     if model.calibration.tokens < 1:
-        raise SkipbenchError(f"model.calibration.tokens={model.calibration.tokens}; wanted 1 or more")
+        raise SkipbenchError(
+            f"model.calibration.tokens={model.calibration.tokens}; wanted 1 or more"
+        )
     if model.quantization != "none":
         raise SkipbenchError(
             f"model.sparsity={model.sparsity} prunes weights in full; with model.quantization={model.quantization} there are "
@@ -58,7 +62,9 @@ def _dense(model: Model, engine: Engine) -> tuple[LM, Any]:
         raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
     torch.set_num_threads(engine.threads)
     if model.device.startswith("cuda") and not torch.cuda.is_available():
-        raise SkipbenchError(f"model.device={model.device}, but no CUDA device is at hand; use model.device=cpu")
+        raise SkipbenchError(
+            f"model.device={model.device}, but no CUDA device is at hand; use model.device=cpu"
+        )
     if engine.spare_mib < 0:
         raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
     if isinstance(model, PlantedModel):

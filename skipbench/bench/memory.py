@@ -19,7 +19,12 @@ GIB = 2**30
 ROOM = GIB  # beside weights and cache: activations, logits, the CUDA context
 PROMPT_TOKENS = 8192  # room for a prompt whose dataset is not read yet
 TEXT_PER_TOKEN = 4  # characters; English text under the papers' tokenizers has 4 to 5
-GPUS = {"A100 40 GB": 39 * GIB, "A6000": 47 * GIB, "A100 80 GB, A800, H100": 79 * GIB, "H200": 139 * GIB}
+GPUS = {
+    "A100 40 GB": 39 * GIB,
+    "A6000": 47 * GIB,
+    "A100 80 GB, A800, H100": 79 * GIB,
+    "H200": 139 * GIB,
+}
 """Usable bytes of the papers' GPU classes, smallest first."""
 
 Models = Mapping[str, Model]
@@ -70,7 +75,9 @@ def _gpus(model: Model, tokens: int, each: int) -> int:
         return 1
     usable = each - ROOM - weights // model.architecture.layers
     if usable <= 0:
-        raise NotHereError(f"a GPU of {_gib(each)} holds no layer of {model.name!r} and {_gib(ROOM)} for the rest")
+        raise NotHereError(
+            f"a GPU of {_gib(each)} holds no layer of {model.name!r} and {_gib(ROOM)} for the rest"
+        )
     return max(2, -(-total // usable))
 
 
@@ -109,7 +116,11 @@ def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> N
         f"({', '.join(kinds)}), cache {_gib(cache)} for about {tokens} tokens{calibration}, "
         f"{_gib(ROOM)} for the rest; {_gib(free)} are free. "
         f"Would fit: {', '.join(fitting(known_models(), free, tokens)) or 'none of conf/model'}"
-        + (". Several GPUs are used with model.device=auto" if model.device.startswith("cuda") else "")
+        + (
+            ". Several GPUs are used with model.device=auto"
+            if model.device.startswith("cuda")
+            else ""
+        )
     )
 
 
@@ -126,17 +137,30 @@ def _calibration_bytes(model: Model) -> int:
 def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | None:
     """What a cell that ran out of memory needs at least, and smaller settings; `None` for an error of another kind."""
     words = ("can't allocate memory", "out of memory")
-    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(w in str(error) for w in words):
+    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
+        w in str(error) for w in words
+    ):
         return None
     told = f"out of memory ({type(error).__name__}{': ' if str(error) else ''}{str(error).partition(chr(10))[0]})"
     if model.architecture is None:
-        return f"{told}; give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
+        return (
+            f"{told}; give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
+        )
     need = sum(needed_bytes(model, max_new_tokens)) + ROOM
-    changes: list[dict[str, Any]] = [{"quantization": Quantization.int8}] if model.device.startswith("cuda") else []
+    changes: list[dict[str, Any]] = (
+        [{"quantization": Quantization.int8}] if model.device.startswith("cuda") else []
+    )
     changes += [{"dtype": Dtype.bfloat16}] if model.dtype == "float32" else []
-    smaller = [(sum(needed_bytes(dataclasses.replace(model, **c), max_new_tokens)) + ROOM, c) for c in changes]
-    told_smaller = [f"model.{k}={v} ({_gib(size)})" for size, c in smaller if size < need for k, v in c.items()]
-    told_smaller += [f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]]
+    smaller = [
+        (sum(needed_bytes(dataclasses.replace(model, **c), max_new_tokens)) + ROOM, c)
+        for c in changes
+    ]
+    told_smaller = [
+        f"model.{k}={v} ({_gib(size)})" for size, c in smaller if size < need for k, v in c.items()
+    ]
+    told_smaller += [
+        f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]
+    ]
     return (
         f"{told}; model {model.name!r} needs {_gib(need)}, more for long prompts. "
         f"Next smaller: {', '.join(told_smaller) or 'no model of conf/model'}; or give the job more (hardware.memory=)"
@@ -196,9 +220,7 @@ def size_text(model: Model) -> str:
     shape = model.architecture
     assert shape is not None
     kind: str = model.dtype if model.quantization == "none" else model.quantization
-    return (
-        f"{shape.parameters / 1e9:.2f}e9 parameters, {shape.layers} layers, {_gib(needed_bytes(model, 0)[0])} in {kind}"
-    )
+    return f"{shape.parameters / 1e9:.2f}e9 parameters, {shape.layers} layers, {_gib(needed_bytes(model, 0)[0])} in {kind}"
 
 
 def _gib(count: int) -> str:

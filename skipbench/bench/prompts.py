@@ -82,7 +82,9 @@ def encode(
         )
     kept = len(tokenizer.encode(keep)) if isinstance(keep, str) else keep
     if truncate == "end" and not 0 <= kept < room:
-        raise SkipbenchError(f"dataset.keep={keep!r} is {kept} tokens; wanted 0 to {room - 1}, for prompts have {room}")
+        raise SkipbenchError(
+            f"dataset.keep={keep!r} is {kept} tokens; wanted 0 to {room - 1}, for prompts have {room}"
+        )
     known = {row.id: row for row in rows}
 
     def make(row: Row, answers: Mapping[str, str], most: int) -> tuple[list[int], int]:
@@ -123,7 +125,9 @@ def _depth(row: Row, known: Mapping[str, Row]) -> int:
     turns, seen = 0, {row.id}
     while row.after is not None:
         if row.after not in known or row.after in seen:
-            raise SkipbenchError(f"row {row.id!r} goes on with {row.after!r}, which is no row before it")
+            raise SkipbenchError(
+                f"row {row.id!r} goes on with {row.after!r}, which is no row before it"
+            )
         row = known[row.after]
         seen.add(row.id)
         turns += 1
@@ -138,7 +142,9 @@ def _before(row: Row, known: Mapping[str, Row], answers: Mapping[str, str]) -> T
     return turns
 
 
-def _render(turns: Turns, prompt: str, tokenizer: Any, chat: str, thinking: bool | None) -> list[int]:
+def _render(
+    turns: Turns, prompt: str, tokenizer: Any, chat: str, thinking: bool | None
+) -> list[int]:
     """Token ids of a prompt behind the turns before it, each a prompt and its answer."""
     ids: list[int]
     if chat == "none":
@@ -156,10 +162,15 @@ def _render(turns: Turns, prompt: str, tokenizer: Any, chat: str, thinking: bool
         )
     messages = []
     for said, answer in turns:
-        messages += [{"role": "user", "content": said}, {"role": "assistant", "content": answer.strip()}]
+        messages += [
+            {"role": "user", "content": said},
+            {"role": "assistant", "content": answer.strip()},
+        ]
     messages.append({"role": "user", "content": prompt})
     more = {} if thinking is None else {"enable_thinking": thinking}
-    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
+    ids = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False, **more
+    )
     return ids
 
 

@@ -33,7 +33,9 @@ from skipbench.runs.store import RunStore, load_run
 from skipbench.scoring.corpus import corpus_summary
 
 
-def run(config: RunConfig, folder: Path, rows: list[Row], calibration: Sequence[Row] = ()) -> dict[str, Any]:
+def run(
+    config: RunConfig, folder: Path, rows: list[Row], calibration: Sequence[Row] = ()
+) -> dict[str, Any]:
     """Runs what is missing of a cell and returns its metrics.
 
     Args:
@@ -52,7 +54,9 @@ def run(config: RunConfig, folder: Path, rows: list[Row], calibration: Sequence[
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, config.dataset)
     device = device_name(lm.output_device)
-    latency = stored_latency(lm, latency_path(config.model, config.engine, device, folder.parent.parent))
+    latency = stored_latency(
+        lm, latency_path(config.model, config.engine, device, folder.parent.parent)
+    )
     if isinstance(method, UsesLatency) and method.latency is None:
         method.latency = latency
     refuse_other(folder, config.model, config.method)  # loading may have fetched weights
@@ -69,7 +73,9 @@ def run(config: RunConfig, folder: Path, rows: list[Row], calibration: Sequence[
     try:
         store.status("running")
         with progress("samples", len(prompts), len(store.samples())) as advance:
-            samples = run_cell(lm, tokenizer, method, prompts, settings, store, _with_speedup(advance))
+            samples = run_cell(
+                lm, tokenizer, method, prompts, settings, store, _with_speedup(advance)
+            )
         if lm.notes() != origin["notes"]:
             say(lm.notes()[-1], "dim")  # memory for graphs ran out while decoding
             store.amend(notes=lm.notes())
@@ -85,7 +91,9 @@ def run(config: RunConfig, folder: Path, rows: list[Row], calibration: Sequence[
         store.status("failed" if failed else "done", error)
         return metrics
     except BaseException as error:
-        with contextlib.suppress(SkipbenchError):  # what went wrong first is what the user must know
+        with contextlib.suppress(
+            SkipbenchError
+        ):  # what went wrong first is what the user must know
             store.status(*_end(error))
         raise
     finally:
@@ -100,7 +108,11 @@ def _origin(
     origin |= fingerprints(config.model, config.method)
     if calibration:
         origin["calibration_sha256"] = rows_hash(list(calibration))
-    origin |= {"device": device_name(lm.output_device), "threads": torch.get_num_threads(), "layers": lm.layers}
+    origin |= {
+        "device": device_name(lm.output_device),
+        "threads": torch.get_num_threads(),
+        "layers": lm.layers,
+    }
     origin |= {
         "engine": engine_text(lm.engine.name, config.engine.strict),
         "kernels": lm.engine.kernels,
@@ -109,7 +121,9 @@ def _origin(
     }
     if config.label is not None:
         origin["label"] = printable(config.label)
-    origin["model_commit"] = getattr(lm.config, "_commit_hash", None)  # what `main` was when it was fetched
+    origin["model_commit"] = getattr(
+        lm.config, "_commit_hash", None
+    )  # what `main` was when it was fetched
     return origin
 
 
@@ -133,7 +147,9 @@ def _check_rows(folder: Path, rows: list[Row]) -> None:
 
 def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> dict[str, Any]:
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
-    floor_s = roofline_s_per_token(lm, context, bandwidth(lm.output_device, lm.weight_bytes(), known_hardware()))
+    floor_s = roofline_s_per_token(
+        lm, context, bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
+    )
     if lm.output_device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(lm.output_device)
     else:

@@ -18,7 +18,11 @@ from skipbench.skipset import SkipSet
 
 
 def search_skip_set(
-    config: RunConfig, rows: list[Row], shared: int = 0, store: bool = True, calibration: Sequence[Row] = ()
+    config: RunConfig,
+    rows: list[Row],
+    shared: int = 0,
+    store: bool = True,
+    calibration: Sequence[Row] = (),
 ) -> Trial:
     """Searches the set that decodes the development rows fastest, and stores it under the results folder.
 
@@ -33,10 +37,14 @@ def search_skip_set(
     """
     options = config.search
     if not rows:
-        raise SkipbenchError(f"dataset={config.dataset.name} has no development prompts; a search needs at least one")
+        raise SkipbenchError(
+            f"dataset={config.dataset.name} has no development prompts; a search needs at least one"
+        )
     lm, tokenizer = load_model(config.model, config.engine, calibration)
     dataset = config.dataset.with_max_new_tokens(options.max_new_tokens)
-    first = [row for row in rows if row.after is None]  # a later turn has no prompt before there is an answer
+    first = [
+        row for row in rows if row.after is None
+    ]  # a later turn has no prompt before there is an answer
     prompts = [p.ids for p in prepare(lm, tokenizer, first, dataset)]
     goal = objective(lm, prompts, options.max_new_tokens, eos_ids(lm), config.method.make_stop)
     folder, settings = search_folder(config)
@@ -67,9 +75,13 @@ def search_skip_set(
     with progress("search", options.iterations) as advance:
 
         def report(trial: Trial, best: Trial) -> None:
-            advance(f"best {best.detail.get('tokens_per_s', 0):.0f} tokens/s, alpha {best.detail.get('alpha', 0):.3f}")
+            advance(
+                f"best {best.detail.get('tokens_per_s', 0):.0f} tokens/s, alpha {best.detail.get('alpha', 0):.3f}"
+            )
 
-        best = search(goal, strategy, lm.layers, options.iterations, folder / "trace.jsonl", settings, report)
+        best = search(
+            goal, strategy, lm.layers, options.iterations, folder / "trace.jsonl", settings, report
+        )
     assert best.value is not None
     if store:
         path = stored_path(config.results, config.model, config.method.name)

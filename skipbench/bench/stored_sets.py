@@ -37,7 +37,9 @@ def stored_path(results: Path, model: Model, method: str) -> Path:
     folder = results / "skip_sets"
     if there := sorted(folder.glob(f"*_{method}_{key}.json")):
         return there[0]
-    forms = (getattr(model, form).replace(":", "-") for form in FORMS if getattr(model, form) != "none")
+    forms = (
+        getattr(model, form).replace(":", "-") for form in FORMS if getattr(model, form) != "none"
+    )
     return folder / f"{'_'.join([model.name, *forms, method, key])}.json"
 
 
@@ -46,12 +48,18 @@ def _is_of(settings: _Searched, model: Model) -> bool:
     if None not in (settings.get("weights_sha256"), weights_sha256(model)):
         return False  # the file's name would have told
     searched = {"sparsity": "none"} | settings.get("model", {})
-    return all(searched.get(key) == portable(getattr(model, key)) for key in ("path", "revision", *FORMS))
+    return all(
+        searched.get(key) == portable(getattr(model, key)) for key in ("path", "revision", *FORMS)
+    )
 
 
 def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps({"skip": skip, "seconds_per_token": value, "settings": settings}, indent=2) + "\n")
+    write_atomic(
+        path,
+        json.dumps({"skip": skip, "seconds_per_token": value, "settings": settings}, indent=2)
+        + "\n",
+    )
 
 
 def search_folder(config: RunConfig) -> tuple[Path, dict[str, Any]]:
@@ -90,7 +98,9 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
             return None
         return str(min(trials, key=lambda t: float(t["value"]))["skip"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SkipbenchError(f"{trace} cannot be read ({printable(repr(error))}); move it away") from error
+        raise SkipbenchError(
+            f"{trace} cannot be read ({printable(repr(error))}); move it away"
+        ) from error
 
 
 def seconds_of_trace(trace: Path, iterations: int) -> float:

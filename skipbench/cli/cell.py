@@ -27,7 +27,9 @@ def run(arguments: list[str]) -> None:
         SystemExit: 1 when the cell failed, 128 + n when signal n asked for its end, or killed it.
     """
     if len(arguments) != 2 or not arguments[1].isdecimal():
-        raise SkipbenchError("cell needs a manifest and a number, as submit writes them into its script")
+        raise SkipbenchError(
+            "cell needs a manifest and a number, as submit writes them into its script"
+        )
     config = manifest.read_cell(Path(arguments[0]), int(arguments[1]))
     if os.environ.get(WATCHED) == str(os.getppid()):
         _run_watched(config)
@@ -42,13 +44,17 @@ def _run_watched(config: RunConfig) -> None:
     try:
         run_cell(config, print_table=False)
     except Interrupted as stop:
-        complain(f"{stop}: {slurm.requeue_self() if stop.signal == signal.SIGUSR2 else 'preempted or cancelled'}")
+        complain(
+            f"{stop}: {slurm.requeue_self() if stop.signal == signal.SIGUSR2 else 'preempted or cancelled'}"
+        )
         sys.exit(128 + stop.signal)
     except Exception as error:
         _fail(config, _reason(error, config))
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        os._exit(EXIT_REPORTED)  # without memory, libraries may fail or spin at the interpreter's end
+        os._exit(
+            EXIT_REPORTED
+        )  # without memory, libraries may fail or spin at the interpreter's end
 
 
 def _fail(config: RunConfig, reason: str) -> None:
@@ -66,8 +72,14 @@ def _reason(error: Exception, config: RunConfig) -> str:
         from skipbench.bench.memory import out_of_memory
 
         return out_of_memory(error, config.model, config.dataset.max_new_tokens) or text
-    except Exception:  # without memory the advice may fail; the record must still get the reason known above
-        return f"{text}; give the job more (hardware.memory=)" if isinstance(error, MemoryError) else text
+    except (
+        Exception
+    ):  # without memory the advice may fail; the record must still get the reason known above
+        return (
+            f"{text}; give the job more (hardware.memory=)"
+            if isinstance(error, MemoryError)
+            else text
+        )
 
 
 def exit_reason(code: int, config: RunConfig, logs: Path) -> str | None:

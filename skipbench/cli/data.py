@@ -22,9 +22,13 @@ def run(arguments: list[str]) -> None:
     known = [*datasets, *models]
     for name in names:
         if name not in known:
-            raise SkipbenchError(f"data needs datasets or models, not {name!r}.{did_you_mean(name, known)} See list")
+            raise SkipbenchError(
+                f"data needs datasets or models, not {name!r}.{did_you_mean(name, known)} See list"
+            )
     if not names:
-        raise SkipbenchError(f"data needs datasets or models: {', '.join(datasets)}; {', '.join(models)}")
+        raise SkipbenchError(
+            f"data needs datasets or models: {', '.join(datasets)}; {', '.join(models)}"
+        )
     failed = []
     for name in names:
         try:
@@ -40,9 +44,13 @@ def run(arguments: list[str]) -> None:
 def _dataset(name: str, overrides: Sequence[str]) -> str:
     from skipbench.data.rows import rows_hash
 
-    dataset = compose([f"dataset={name}", *(o for o in overrides if o.startswith("dataset."))]).dataset
+    dataset = compose(
+        [f"dataset={name}", *(o for o in overrides if o.startswith("dataset."))]
+    ).dataset
     rows = dataset.rows(None)
-    return f"{len(rows)} prompts, revision {dataset.revision or 'none'}, rows {rows_hash(rows)[:16]}"
+    return (
+        f"{len(rows)} prompts, revision {dataset.revision or 'none'}, rows {rows_hash(rows)[:16]}"
+    )
 
 
 def _model(name: str, overrides: Sequence[str]) -> str:

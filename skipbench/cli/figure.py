@@ -57,8 +57,12 @@ def _experiment(arguments: list[str]) -> None:
         except SkipbenchError as error:
             missing.append(f"{cell.name}: {error}")
     if missing:
-        command = " ".join(["python -m skipbench figure", *(a for a in arguments if a != "--render-only")])
-        raise SkipbenchError("; ".join([f"{name} lacks {len(missing)} of {len(cells)} records", *missing, command]))
+        command = " ".join(
+            ["python -m skipbench figure", *(a for a in arguments if a != "--render-only")]
+        )
+        raise SkipbenchError(
+            "; ".join([f"{name} lacks {len(missing)} of {len(cells)} records", *missing, command])
+        )
     if runs:
         path = cells[0][1].results / "figures" / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +73,9 @@ def _experiment(arguments: list[str]) -> None:
         path.with_suffix(".txt").unlink(missing_ok=True)
         _redraw(path)
     elif not cells:
-        reasons = [str(case["reason"]) for case in paper_side(name).get("cases", []) if "reason" in case]
+        reasons = [
+            str(case["reason"]) for case in paper_side(name).get("cases", []) if "reason" in case
+        ]
         say(f"{name} has no cell that can be run: {'; '.join(reasons)}")
 
 
@@ -92,7 +98,11 @@ def run_of(cell: PlannedCell, config: RunConfig) -> Run:
     search = None
     if config.search_dataset is not None:
         sets = config.search.iterations
-        search = Search(on=config.search_dataset.name, sets=sets, seconds=seconds_of_trace(search_trace(config), sets))
+        search = Search(
+            on=config.search_dataset.name,
+            sets=sets,
+            seconds=seconds_of_trace(search_trace(config), sets),
+        )
     resolved = resolve_cell(config)
     checked_run(resolved)
     return read_run(resolved.folder, cell.overrides, cell.keys, search)

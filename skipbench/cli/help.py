@@ -31,7 +31,17 @@ COMMANDS = {
     "doctor": "what this machine can run, and what is missing for more",
     "cell": "run one cell of a submitted manifest; jobs call it",
 }
-GROUPS = ("model", "method", "dataset", "decoding", "engine", "search", "experiment", "scale", "hardware")
+GROUPS = (
+    "model",
+    "method",
+    "dataset",
+    "decoding",
+    "engine",
+    "search",
+    "experiment",
+    "scale",
+    "hardware",
+)
 TEXT = """\
 skipbench: layer-skipping self-speculative decoding, measured against vanilla on one engine.
 
@@ -89,12 +99,16 @@ def describe(key: str) -> str:
     if key in COMMANDS:
         return f"{key}: {COMMANDS[key]}"
     if key in GROUPS:
-        lines = [f"  {name:<20} {first_comment(file_of(key, name))}".rstrip() for name in choices(key)]
+        lines = [
+            f"  {name:<20} {first_comment(file_of(key, name))}".rstrip() for name in choices(key)
+        ]
         return "\n".join([f"{key}=CHOICE, one of", *lines])
     found = [text for name, text in documented() if name == key]
     if not found:
         known = sorted({name for name, _ in documented()})
-        raise SkipbenchError(f"unknown key {key!r}.{did_you_mean(key, known)} --help lists groups and commands")
+        raise SkipbenchError(
+            f"unknown key {key!r}.{did_you_mean(key, known)} --help lists groups and commands"
+        )
     return "\n".join(dict.fromkeys(found))
 
 
@@ -104,20 +118,31 @@ def documented() -> Iterator[tuple[str, str]]:
         yield from _of_schema(schema, f"{group}." if group else "", group or "")
     for group, prefix in (("method", "method"), ("stop", "method.stop")):
         for choice in choices(group):
-            target = re.search(r"^_target_:\s*(\S+)", file_of(group, choice).read_text(), re.MULTILINE)
+            target = re.search(
+                r"^_target_:\s*(\S+)", file_of(group, choice).read_text(), re.MULTILINE
+            )
             if target is None:
                 continue
             texts = _argument_texts(target[1])
             for field in dataclasses.fields(schema_of(target[1])):
                 if field.name not in ("_target_", "name"):
-                    yield _line(f"{prefix}.{field.name}", field, texts.get(field.name, ""), f"{group}={choice}")
+                    yield _line(
+                        f"{prefix}.{field.name}",
+                        field,
+                        texts.get(field.name, ""),
+                        f"{group}={choice}",
+                    )
 
 
 def _of_schema(schema: type, prefix: str, owner: str) -> Iterator[tuple[str, str]]:
     texts = _field_texts(schema)
     for field in dataclasses.fields(schema):
-        if isinstance(field.default_factory, type) and dataclasses.is_dataclass(field.default_factory):
-            yield from _of_schema(field.default_factory, f"{prefix}{field.name}.", owner or field.name)
+        if isinstance(field.default_factory, type) and dataclasses.is_dataclass(
+            field.default_factory
+        ):
+            yield from _of_schema(
+                field.default_factory, f"{prefix}{field.name}.", owner or field.name
+            )
         else:
             yield _line(f"{prefix}{field.name}", field, texts.get(field.name, ""), owner)
 
@@ -141,10 +166,20 @@ def _field_texts(schema: type) -> dict[str, str]:
         spec = importlib.util.find_spec(owner.__module__)
         assert spec is not None and spec.origin is not None
         tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-        body = next(n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner.__name__)
+        body = next(
+            n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner.__name__
+        )
         for node, after in itertools.pairwise(body):
-            text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(text, str):
+            text = (
+                after.value.value
+                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                else None
+            )
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and isinstance(text, str)
+            ):
                 texts[node.target.id] = " ".join(text.split())
     return texts
 
@@ -157,13 +192,17 @@ def _argument_texts(target: str) -> dict[str, str]:
     documents = [ast.get_docstring(node) or ""]  # type: ignore[arg-type]
     if isinstance(node, ast.ClassDef):
         documents += [
-            ast.get_docstring(n) or "" for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"
+            ast.get_docstring(n) or ""
+            for n in node.body
+            if isinstance(n, ast.FunctionDef) and n.name == "__init__"
         ]
     texts: dict[str, str] = {}
     for document in documents:
         section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", document, re.MULTILINE)
         for names, text in re.findall(
-            r"^ {4}([\w, ]+): ((?:.*\n?)(?: {8,}.*\n?)*)", section[1] if section else "", re.MULTILINE
+            r"^ {4}([\w, ]+): ((?:.*\n?)(?: {8,}.*\n?)*)",
+            section[1] if section else "",
+            re.MULTILINE,
         ):
             texts |= {n.strip(): " ".join(text.split()) for n in names.split(",")}
     return texts

@@ -21,10 +21,16 @@ def run(arguments: list[str]) -> None:
     results, words = parse(arguments, "index", ("--fresh",))
     if words:
         raise SkipbenchError(f"index takes results=FOLDER and --fresh, not {words[0]!r}")
-    size = sum(p.stat().st_size for p in (results / "runs").glob("*/samples.jsonl") if not p.is_symlink())
+    size = sum(
+        p.stat().st_size for p in (results / "runs").glob("*/samples.jsonl") if not p.is_symlink()
+    )
     workers = len(os.sched_getaffinity(0)) if size > LARGE_BYTES else 1
     with progress_of("index") as update:
         made = build(results, workers, "--fresh" in arguments, update)
-    show(f"{results / 'index'}: {made.runs} runs, {made.samples} samples; {made.read} runs read, {made.kept} as before")
+    show(
+        f"{results / 'index'}: {made.runs} runs, {made.samples} samples; {made.read} runs read, {made.kept} as before"
+    )
     if made.unreadable:
-        raise SkipbenchError(f"{len(made.unreadable)} runs cannot be read: {'; '.join(made.unreadable)}")
+        raise SkipbenchError(
+            f"{len(made.unreadable)} runs cannot be read: {'; '.join(made.unreadable)}"
+        )

@@ -68,7 +68,9 @@ def _check_flags(argv: Sequence[str]) -> None:
         flag = word.partition("=")[0]
         if word.startswith("-") and flag not in HYDRA_FLAGS:
             known = sorted(HYDRA_FLAGS | OWN_FLAGS)
-            raise SkipbenchError(f"unknown flag {flag!r}.{did_you_mean(flag, known)} Flags: {', '.join(known)}")
+            raise SkipbenchError(
+                f"unknown flag {flag!r}.{did_you_mean(flag, known)} Flags: {', '.join(known)}"
+            )
         if "=" not in word and not word.startswith("-") and not _is_value(argv, word):
             raise _stray(checked(word))
 
@@ -102,7 +104,9 @@ def _with_config_dir(argv: list[str]) -> list[str]:
 
 def _with_path(argv: list[str]) -> list[str]:
     """A checkpoint folder of one's own takes nothing else from the embedded model, its name least of all."""
-    given = any(a.startswith("model.path=") for a in argv) and not any(a.startswith("model=") for a in argv)
+    given = any(a.startswith("model.path=") for a in argv) and not any(
+        a.startswith("model=") for a in argv
+    )
     return [*argv, "model=path"] if given else argv
 
 
@@ -114,7 +118,9 @@ def one_kind_of_error() -> Iterator[None]:
     except SkipbenchError as error:
         complain(f"error: {error}")
         sys.exit(2)
-    except BrokenPipeError:  # the reader, such as `head`, has gone; nor may the interpreter's last flush fail
+    except (
+        BrokenPipeError
+    ):  # the reader, such as `head`, has gone; nor may the interpreter's last flush fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:

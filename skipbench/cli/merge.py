@@ -18,7 +18,9 @@ def run(arguments: list[str]) -> None:
     results, words = parse(arguments, "merge")
     sources = [Path(word) for word in words]
     if not sources or not any(a.startswith("results=") for a in arguments):
-        raise SkipbenchError("merge needs results folders and where to: python -m skipbench merge A B results=TARGET")
+        raise SkipbenchError(
+            "merge needs results folders and where to: python -m skipbench merge A B results=TARGET"
+        )
     if missing := [str(s) for s in sources if not s.is_dir()]:
         raise SkipbenchError(f"there is no results folder {missing[0]}")
     left = []
@@ -28,4 +30,6 @@ def run(arguments: list[str]) -> None:
         for line in (f"{source}: {done.counts()}", *(f"  {text}" for text in done.said)):
             show(line)
     if left:
-        raise SkipbenchError(f"{len(left)} not merged, the source holds them still: {'; '.join(left)}")
+        raise SkipbenchError(
+            f"{len(left)} not merged, the source holds them still: {'; '.join(left)}"
+        )

@@ -21,19 +21,27 @@ def run(arguments: list[str]) -> None:
     from skipbench.report.latencies import latency_table, title
 
     options = config.profile
-    check_memory(config.model, config.dataset.with_max_new_tokens(max(options.contexts, default=0)), [])
+    check_memory(
+        config.model, config.dataset.with_max_new_tokens(max(options.contexts, default=0)), []
+    )
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
     contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)
     with progress("profile", steps) as advance:
-        record = profile(lm, contexts, options.rows, options.repeats, known_hardware(), lambda: advance(""))
+        record = profile(
+            lm, contexts, options.rows, options.repeats, known_hardware(), lambda: advance("")
+        )
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
     write_record(path, record)
     text = title(record, config.model, config.engine, device)
     show(latency_table(record, text))
     if left_out := sorted(set(options.contexts) - set(contexts)):
-        say(f"left out, beyond the model's {lm.max_positions} positions: {', '.join(map(str, left_out))}")
+        say(
+            f"left out, beyond the model's {lm.max_positions} positions: {', '.join(map(str, left_out))}"
+        )
     with styled():
         drawn = latency(record)
     figures = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
-    say(f"written: {path}, which method=knapspec and TPT now use; {figures[0]} and {figures[1].suffix}")
+    say(
+        f"written: {path}, which method=knapspec and TPT now use; {figures[0]} and {figures[1].suffix}"
+    )

@@ -40,7 +40,8 @@ def run(arguments: list[str]) -> None:
         state = load_run(folder)
         if scored is not None:
             write_atomic(
-                folder / "table.md", markdown_cell(state["metrics"], header(state["config"], state["provenance"]))
+                folder / "table.md",
+                markdown_cell(state["metrics"], header(state["config"], state["provenance"])),
             )
         for line in (folder.name, *_lines(state["metrics"], scored)):
             show(line)
@@ -58,21 +59,33 @@ def _sandbox(value: str) -> Literal["auto", "none"]:
         return "none"
     if value == "auto":
         return "auto"
-    raise SkipbenchError(f"sandbox={value}; choose auto, or none to run generated code without isolation")
+    raise SkipbenchError(
+        f"sandbox={value}; choose auto, or none to run generated code without isolation"
+    )
 
 
 def _folder(name: str, results: Path) -> Path:
     for folder in (Path(name), results / "runs" / name):
         if (folder / "config.yaml").is_file():
             return folder
-    raise SkipbenchError(f"there is no run {name}, neither in that folder nor in {results / 'runs' / name}")
+    raise SkipbenchError(
+        f"there is no run {name}, neither in that folder nor in {results / 'runs' / name}"
+    )
 
 
 def _waiting(results: Path) -> list[Path]:
     """Finished runs whose generated code was not executed yet."""
-    found = [(folder, load_run(folder)) for folder in sorted((results / "runs").glob("*")) if folder.is_dir()]
+    found = [
+        (folder, load_run(folder))
+        for folder in sorted((results / "runs").glob("*"))
+        if folder.is_dir()
+    ]
     done = [(folder, state) for folder, state in found if state["config"] and state["metrics"]]
-    return [folder for folder, state in done if waits_for_score(state["config"]["dataset"]["scorer"], state["metrics"])]
+    return [
+        folder
+        for folder, state in done
+        if waits_for_score(state["config"]["dataset"]["scorer"], state["metrics"])
+    ]
 
 
 def _lines(metrics: dict[str, Any] | None, scored: Scored | None) -> list[str]:
@@ -80,7 +93,8 @@ def _lines(metrics: dict[str, Any] | None, scored: Scored | None) -> list[str]:
     score = (metrics or {}).get("score") or {}
     vanilla, method = score.get("vanilla") or {}, score.get("method") or {}
     lines = [
-        f"  {name} {number(vanilla.get(name), 3)} -> {number(method.get(name), 3)}" for name in {**vanilla, **method}
+        f"  {name} {number(vanilla.get(name), 3)} -> {number(method.get(name), 3)}"
+        for name in {**vanilla, **method}
     ]
     if scored is None:
         return ["  nothing to execute: its scores were made by the run itself", *lines]

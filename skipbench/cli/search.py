@@ -14,9 +14,13 @@ def run(arguments: list[str]) -> None:
     """
     config = compose(arguments)
     if config.method.skip is None:
-        raise SkipbenchError(f"method={config.method.name} has no skip set to search; use method=self-sd")
+        raise SkipbenchError(
+            f"method={config.method.name} has no skip set to search; use method=self-sd"
+        )
     if config.search.on is not None:
-        raise SkipbenchError(f"search.on={config.search.on} is for the cells of an experiment; here use dataset=")
+        raise SkipbenchError(
+            f"search.on={config.search.on} is for the cells of an experiment; here use dataset="
+        )
     best = search_set(config, store=True)
     detail = ", ".join(f"{k} {v:.3g}" for k, v in best.detail.items())
     show(f"best of the search: {best.skip or '(nothing skipped)'}\n{detail}")

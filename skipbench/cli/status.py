@@ -22,9 +22,14 @@ def run(arguments: list[str]) -> None:
         for state in STATES[1:]:
             for cell in cells:
                 if cell.state.state == state:
-                    show(f"{state:<12}{cell.name}" + (f": {cell.state.reason}" if cell.state.reason else ""))
+                    show(
+                        f"{state:<12}{cell.name}"
+                        + (f": {cell.state.reason}" if cell.state.reason else "")
+                    )
         undone |= any(cell.state.state != "done" for cell in cells)
         if any(cell.state.state in TO_RUN and cell.runnable for cell in cells):
-            show(f"to run them: {command_line('submit' if asked.hardware else 'table', name, asked.words)}")
+            show(
+                f"to run them: {command_line('submit' if asked.hardware else 'table', name, asked.words)}"
+            )
     if undone:
         sys.exit(1)

@@ -120,25 +120,39 @@ def _manifest(name: str, cells: Sequence[CellStatus], make: bool) -> Path:
     return folder
 
 
-def _submit(name: str, stages: Sequence[Sequence[CellStatus]], hardware: Slurm, only_print: bool) -> None:
+def _submit(
+    name: str, stages: Sequence[Sequence[CellStatus]], hardware: Slurm, only_print: bool
+) -> None:
     """The jobs of the second stage start when those of the first are over, however they ended."""
-    stages = [sorted(stage, key=lambda cell: cell.gpus) for stage in stages]  # an array asks for one number of GPUs
+    stages = [
+        sorted(stage, key=lambda cell: cell.gpus) for stage in stages
+    ]  # an array asks for one number of GPUs
     folder = _manifest(name, [cell for stage in stages for cell in stage], make=not only_print)
-    path, python, limit = folder / manifest.CELLS, hardware.python or sys.executable, slurm.array_limit()
+    path, python, limit = (
+        folder / manifest.CELLS,
+        hardware.python or sys.executable,
+        slurm.array_limit(),
+    )
     first, before, scripts = 0, list[str](), 0
     for number, stage in enumerate(stages):
         jobs = []
         for part, gpus in _parts(stage, limit, first):
-            text = script(f"skipbench-{name}", path, part, replace(hardware, gpus=gpus), python, Path.cwd())
+            text = script(
+                f"skipbench-{name}", path, part, replace(hardware, gpus=gpus), python, Path.cwd()
+            )
             if only_print:
-                after = "# Submitted to start after the jobs of the scripts above.\n" if number else ""
+                after = (
+                    "# Submitted to start after the jobs of the scripts above.\n" if number else ""
+                )
                 sys.stdout.write(text + after)
                 continue
             file, scripts = folder / f"{scripts}.sh", scripts + 1
             write_atomic(file, text)
             jobs.append(job := slurm.sbatch(file, after=before))
             manifest.add_job(folder, job, part.first, part.count)
-            show(f"submitted: job {job}, {part.count} cells{f' of {gpus} GPUs' if gpus > 1 else ''}, {file}")
+            show(
+                f"submitted: job {job}, {part.count} cells{f' of {gpus} GPUs' if gpus > 1 else ''}, {file}"
+            )
         first, before = first + len(stage), jobs
 
 
@@ -151,7 +165,11 @@ def _parts(stage: Sequence[CellStatus], limit: int, start: int) -> Iterator[tupl
 
 
 def _run_here(
-    name: str, stages: Sequence[Sequence[CellStatus]], hardware: Local, gpus: Sequence[str], only_print: bool
+    name: str,
+    stages: Sequence[Sequence[CellStatus]],
+    hardware: Local,
+    gpus: Sequence[str],
+    only_print: bool,
 ) -> bool:
     """Runs the cells on this machine, stage by stage. Returns whether one of them failed."""
     cells = [cell for stage in stages for cell in stage]
@@ -159,7 +177,9 @@ def _run_here(
     slots = local.slots(len(gpus) or at_once, gpus)
     at_once = min(at_once, len(slots) // min(cell.gpus for cell in cells))
     if only_print:
-        sys.stdout.writelines(f"{c.name}{f', {c.gpus} GPUs' if c.gpus > 1 else ''}\n" for c in cells)
+        sys.stdout.writelines(
+            f"{c.name}{f', {c.gpus} GPUs' if c.gpus > 1 else ''}\n" for c in cells
+        )
         return False
     folder = _manifest(name, cells, make=True)
     used = ", ".join(slot.get("CUDA_VISIBLE_DEVICES", "none") for slot in slots)
@@ -176,6 +196,8 @@ def _run_here(
     for stage in stages:
         numbers = range(first, first + len(stage))
         needs = {n: cells[n].gpus for n in numbers}
-        local.run_cells({n: [*command, str(n)] for n in numbers}, folder, slots, ended, needs, at_once)
+        local.run_cells(
+            {n: [*command, str(n)] for n in numbers}, folder, slots, ended, needs, at_once
+        )
         first += len(stage)
     return any(codes)

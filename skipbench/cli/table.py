@@ -29,11 +29,16 @@ def run(arguments: list[str]) -> None:
             _write(Path(name).with_suffix(""), read_texts(Path(name)))
         return
     features = feature_tables()
-    request = parse_request(arguments, "table", sorted([*experiment_names(), *features]), ("--render-only",))
+    request = parse_request(
+        arguments, "table", sorted([*experiment_names(), *features]), ("--render-only",)
+    )
     failed = []
     for name in request.names:
         if name in features:
-            results = next((o.partition("=")[2] for o in request.overrides if o.startswith("results=")), "results")
+            results = next(
+                (o.partition("=")[2] for o in request.overrides if o.startswith("results=")),
+                "results",
+            )
             _write(Path(results) / "tables" / name, feature_texts(features[name]))
         else:
             failed += _experiment(name, request)
@@ -62,7 +67,11 @@ def _experiment(name: str, request: Request) -> list[str]:
         except NotHereError as error:
             reasons[tuple(cell.words(name))] = str(error)
         except Exception as error:  # the next cells do not depend on it
-            reason = str(error) if isinstance(error, SkipbenchError) else f"{type(error).__name__}: {error}"
+            reason = (
+                str(error)
+                if isinstance(error, SkipbenchError)
+                else f"{type(error).__name__}: {error}"
+            )
             reasons[tuple(cell.words(name))] = reason
             failed.append(f"{name}, {cell.name}: {reason}")
     if not any(config.dry_run for _, config in cells):
@@ -93,9 +102,13 @@ def _write_table(
 ) -> None:
     configs = {tuple(cell.words(name)): config for cell, config in cells}
     runs = []
-    for cell in planned:  # one that is not run may have the overrides of one that is: `run` tells them apart
+    for cell in (
+        planned
+    ):  # one that is not run may have the overrides of one that is: `run` tells them apart
         key = tuple(cell.words(name))
-        runs += table_runs(name, cell, configs[key] if cell.run else None, reasons.get(key) if cell.run else None)
+        runs += table_runs(
+            name, cell, configs[key] if cell.run else None, reasons.get(key) if cell.run else None
+        )
     results = next((config.results for _, config in cells), Path("results"))
     stored = summary(name, scale, runs)
     _write(results / "tables" / name, texts(stored) | {"json": stored})

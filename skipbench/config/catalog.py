@@ -36,7 +36,9 @@ def with_search_path(overrides: list[str]) -> list[str]:
 
 def file_of(group: str, name: str) -> Path:
     """The file of a choice; one of an added folder goes before."""
-    return next(p for folder in reversed(_folders) if (p := folder / group / f"{name}.yaml").exists())
+    return next(
+        p for folder in reversed(_folders) if (p := folder / group / f"{name}.yaml").exists()
+    )
 
 
 def choices(group: str) -> list[str]:
@@ -65,7 +67,11 @@ def known_models() -> dict[str, Model]:
     Slow: every file of `conf/model` is parsed. Only advice after an error, and listings, need it.
     """
     facts = {name: model_facts(name) for name in choices("model")}
-    return {name: msgspec.convert(found, HubModel) for name, found in facts.items() if found.get("architecture")}
+    return {
+        name: msgspec.convert(found, HubModel)
+        for name, found in facts.items()
+        if found.get("architecture")
+    }
 
 
 def places() -> list[str]:

@@ -16,7 +16,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from skipbench.config import resolvers
-from skipbench.config.catalog import add_config_folder, choices, config_folders, shape_of, with_search_path
+from skipbench.config.catalog import (
+    add_config_folder,
+    choices,
+    config_folders,
+    shape_of,
+    with_search_path,
+)
 from skipbench.config.decoding import check_decoding
 from skipbench.config.explain import explain, hydra_initialized
 from skipbench.config.paths import CONF
@@ -75,11 +81,16 @@ def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
     return found
 
 
-def _assemble(overrides: list[str], cache: dict[tuple[str, ...], DictConfig], alone: bool) -> DictConfig:
+def _assemble(
+    overrides: list[str], cache: dict[tuple[str, ...], DictConfig], alone: bool
+) -> DictConfig:
     """One cell, from nodes that other cells may have composed before."""
     if alone:
         return hydra.compose("config", overrides=with_search_path(overrides))
-    chosen = {group: tuple(w for w in overrides if _choice(w) and _group(w) == group) for group in (*SWAPPED, "")}
+    chosen = {
+        group: tuple(w for w in overrides if _choice(w) and _group(w) == group)
+        for group in (*SWAPPED, "")
+    }
     config = _node([w for w in overrides if _choice(w)], chosen, cache)
     parser = OverridesParser.create()
     for parsed in parser.parse_overrides([w for w in overrides if not _choice(w)]):
@@ -88,7 +99,9 @@ def _assemble(overrides: list[str], cache: dict[tuple[str, ...], DictConfig], al
 
 
 def _node(
-    words: Sequence[str], chosen: Mapping[str, Sequence[str]], cache: dict[tuple[str, ...], DictConfig]
+    words: Sequence[str],
+    chosen: Mapping[str, Sequence[str]],
+    cache: dict[tuple[str, ...], DictConfig],
 ) -> DictConfig:
     """The configuration of these choices; Hydra composes it only where one of its nodes is new."""
     keys = {group: (group, *chosen[""], *chosen[group]) for group in SWAPPED}
@@ -154,7 +167,9 @@ def to_run_config(config: DictConfig) -> RunConfig:
     plain["model"] |= _planted(plain["model"])
     if plain["search"]["own"]:
         plain["search_dataset"] = _without_variants(_search_dataset(config, plain))
-    return RunConfig.from_dict({str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")})
+    return RunConfig.from_dict(
+        {str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")}
+    )
 
 
 def _check_stop(stop: Any) -> None:
@@ -187,7 +202,9 @@ def _without_variants(node: Any) -> Any:
     """Drops the table of variants: the keys hold what the chosen one says, and the others are not part of the run."""
     if not isinstance(node, dict):
         return node
-    return {k: _without_variants(v) for k, v in node.items() if k != "variants" or "prompt" not in node}
+    return {
+        k: _without_variants(v) for k, v in node.items() if k != "variants" or "prompt" not in node
+    }
 
 
 def _planted(model: dict[str, Any]) -> dict[str, Any]:
@@ -196,7 +213,10 @@ def _planted(model: dict[str, Any]) -> dict[str, Any]:
         return {}
     architecture = shape_of(model["shape"])
     skip = str(planted_set(architecture.layers, model["redundant"], model["seed"]))
-    return {"architecture": dataclasses.asdict(architecture), "sets": {"self-sd": skip, "self-sd-c": skip}}
+    return {
+        "architecture": dataclasses.asdict(architecture),
+        "sets": {"self-sd": skip, "self-sd-c": skip},
+    }
 
 
 def run_hydra(job: Callable[[DictConfig], Any]) -> None:

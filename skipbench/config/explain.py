@@ -22,14 +22,24 @@ def explain(error: Exception, overrides: list[str]) -> str:
         return str(own)
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
-    if found := re.search(r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires", str(error)):
+    if found := re.search(
+        r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires", str(error)
+    ):
         return unreadable(found[1] or found[2])
     text = _text(error)
-    for explanation in (_unknown_choice(text), _unknown_key(error, text, overrides), _wrong_type(error, text)):
+    for explanation in (
+        _unknown_choice(text),
+        _unknown_key(error, text, overrides),
+        _wrong_type(error, text),
+    ):
         if explanation is not None:
             return explanation
     if found := re.search(r"Missing mandatory value: (\S+)", str(error)):
-        key = found[1] if isinstance(error, InterpolationToMissingValueError) else getattr(error, "full_key", found[1])
+        key = (
+            found[1]
+            if isinstance(error, InterpolationToMissingValueError)
+            else getattr(error, "full_key", found[1])
+        )
         return f"{key} must be given, as in {key}=VALUE"
     return text
 
@@ -61,7 +71,11 @@ def _own(error: BaseException | None) -> SkipbenchError | None:
 def _text(error: Exception) -> str:
     """The message without the names of schemas."""
     lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
-    return " ".join(line for line in lines if not line.startswith(("full_key", "object_type", "reference_type", "_")))
+    return " ".join(
+        line
+        for line in lines
+        if not line.startswith(("full_key", "object_type", "reference_type", "_"))
+    )
 
 
 def _unknown_choice(text: str) -> str | None:
@@ -77,10 +91,14 @@ def _unknown_key(error: Exception, text: str, overrides: list[str]) -> str | Non
     below_null = isinstance(error, AssertionError)
     if "Could not override" not in str(error) and "not in" not in text and not below_null:
         return None
-    for override in sorted(overrides, key=lambda o: len(o.partition("=")[0]), reverse=True):  # most specific first
+    for override in sorted(
+        overrides, key=lambda o: len(o.partition("=")[0]), reverse=True
+    ):  # most specific first
         key = override.partition("=")[0].lstrip("+~").partition("@")[0]
         if key and (below_null or key in str(error)):
-            known = known_keys([o for o in overrides if o != override and "." not in o.partition("=")[0]])
+            known = known_keys(
+                [o for o in overrides if o != override and "." not in o.partition("=")[0]]
+            )
             if key not in known:
                 return _unknown(key, known)
     return None
@@ -95,7 +113,11 @@ def _unknown(key: str, known: list[str]) -> str:
     siblings = [k for k in known if k.rpartition(".")[0] == parent]
     if not siblings:
         first = next(iter(choices(parent)), None)
-        advice = f"it is null, choose one first, as {parent}={first}" if first else "it is one value, or null"
+        advice = (
+            f"it is null, choose one first, as {parent}={first}"
+            if first
+            else "it is one value, or null"
+        )
         return f"unknown key {key!r}: {parent} has no keys; {advice}"
     return f"unknown key {key!r}.{did_you_mean(key, known)} Allowed here: {', '.join(siblings)}"
 
@@ -103,7 +125,9 @@ def _unknown(key: str, known: list[str]) -> str:
 def _wrong_type(error: Exception, text: str) -> str | None:
     """The key before OmegaConf's message, which names only the value."""
     found = re.search(r"full_key: (\S+)", str(error.__cause__ or error))
-    if found is None or not re.search(r"could not be converted|Invalid value|not a valid|is not supported", text):
+    if found is None or not re.search(
+        r"could not be converted|Invalid value|not a valid|is not supported", text
+    ):
         return None
     return f"{found[1]}: {text[0].lower()}{text[1:]}"
 
@@ -122,15 +146,23 @@ def known_keys(overrides: list[str]) -> list[str]:
     """Every key of the configuration that these overrides compose; of the default one where they do not."""
     with hydra_initialized():
         try:
-            config = OmegaConf.to_container(hydra.compose("config", overrides=with_search_path(overrides)))
+            config = OmegaConf.to_container(
+                hydra.compose("config", overrides=with_search_path(overrides))
+            )
         except (HydraException, OmegaConfBaseException):
             config = OmegaConf.to_container(hydra.compose("config"))
 
     def walk(node: object, prefix: str) -> list[str]:
         if not isinstance(node, dict) or not node:
             return [prefix]
-        names = {f"{prefix}.{name}" if prefix else str(name): v for name, v in node.items() if name != "_target_"}
-        return ([prefix] if prefix else []) + [key for name, value in names.items() for key in walk(value, name)]
+        names = {
+            f"{prefix}.{name}" if prefix else str(name): v
+            for name, v in node.items()
+            if name != "_target_"
+        }
+        return ([prefix] if prefix else []) + [
+            key for name, value in names.items() for key in walk(value, name)
+        ]
 
     groups = {p.name for folder in config_folders() for p in folder.iterdir() if p.is_dir()}
     return sorted({*walk(config, ""), *groups} - {"hydra", "stop"}, key=lambda k: (k.count("."), k))

@@ -98,4 +98,6 @@ class PlantedModel(Model):
 def check_path(path: str) -> None:
     """Raises SkipbenchError for a path of a checkpoint that is no folder here and cannot be an id on the hub."""
     if not Path(path).is_dir() and (path.startswith((".", "/")) or path.count("/") != 1):
-        raise SkipbenchError(f"model.path={path!r} is neither a folder nor a hub id like 'owner/name'")
+        raise SkipbenchError(
+            f"model.path={path!r} is neither a folder nor a hub id like 'owner/name'"
+        )

@@ -16,7 +16,9 @@ def register() -> None:
     """Makes the resolvers known to OmegaConf."""
     OmegaConf.register_new_resolver("package", lambda path: str(PACKAGE / path), replace=True)
     OmegaConf.register_new_resolver("basename", lambda path: Path(path).name, replace=True)
-    OmegaConf.register_new_resolver("shape", lambda name: dataclasses.asdict(shape_of(str(name))), replace=True)
+    OmegaConf.register_new_resolver(
+        "shape", lambda name: dataclasses.asdict(shape_of(str(name))), replace=True
+    )
     OmegaConf.register_new_resolver("variant", _variant, replace=True)
     OmegaConf.register_new_resolver("setting", _setting, replace=True)
 

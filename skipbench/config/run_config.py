@@ -120,7 +120,9 @@ class DatasetConfig:
         _check_limit(limit, key)
         arguments = _row_arguments(self.node, seed_offset)
         if limit is not None and "size" in arguments:
-            arguments["size"] = limit if arguments["size"] is None else min(limit, arguments["size"])
+            arguments["size"] = (
+                limit if arguments["size"] is None else min(limit, arguments["size"])
+            )
         # Rows that Hydra passes on would come out as configurations.
         parts = {task: instantiate(part) for task, part in arguments.pop("parts", {}).items()}
         make = instantiate(arguments, _partial_=True)
@@ -159,7 +161,9 @@ class DatasetConfig:
         # Rows of a mini dataset are generated, so no more than needed; all only if a prompt is there twice.
         for size in (count + len(of_run), None):
             rows = [row for row in self.rows(size, seed_offset=1000) if row.after is None]
-            rows = sorted(rows, key=lambda row: row.prompt in of_run)[:count]  # stable: rows of the run come last
+            rows = sorted(rows, key=lambda row: row.prompt in of_run)[
+                :count
+            ]  # stable: rows of the run come last
             if not any(row.prompt in of_run for row in rows):
                 break
         return rows, sum(row.prompt in of_run for row in rows)
@@ -173,7 +177,10 @@ def _check_limit(limit: int | None, key: str) -> None:
 def _for_search(node: Mapping[str, Any], limit: int | None) -> dict[str, Any]:
     if "parts" in node:
         most = node["size"] if limit is None else min(limit, node["size"])
-        return {**node, "parts": {task: _for_search(part, most) for task, part in node["parts"].items()}}
+        return {
+            **node,
+            "parts": {task: _for_search(part, most) for task, part in node["parts"].items()},
+        }
     if "shots_split" in node:
         path, split = node["shots_path"], node["shots_split"]
         if path != node["path"] if path else not node["path"] and split != node["split"]:
@@ -188,7 +195,9 @@ def _row_arguments(node: Mapping[str, Any], seed_offset: int) -> dict[str, Any]:
     arguments = {k: v for k, v in node.items() if k not in left_out}
     if "parts" in arguments:  # a stream draws nothing itself
         del arguments["seed"]
-        arguments["parts"] = {task: _row_arguments(part, seed_offset) for task, part in arguments["parts"].items()}
+        arguments["parts"] = {
+            task: _row_arguments(part, seed_offset) for task, part in arguments["parts"].items()
+        }
     else:
         arguments["seed"] += seed_offset
     if seed_offset and "shuffle" in arguments:
@@ -226,12 +235,16 @@ class RunConfig:
         """The rows by which a sparsified model is calibrated, drawn with a seed of their own; none for a dense one."""
         if self.model.sparsity == "none":
             return []
-        return self.dataset.rows(self.model.calibration.rows, seed_offset=2000, key="model.calibration.rows")
+        return self.dataset.rows(
+            self.model.calibration.rows, seed_offset=2000, key="model.calibration.rows"
+        )
 
     def record(self) -> dict[str, Any]:
         """The settings that a run's folder records, and that its name is the hash of."""
         plain = self.to_dict()
-        return {key: plain[key] for key in IN_RECORD} | {"model": self._model_record("settings", "gated")}
+        return {key: plain[key] for key in IN_RECORD} | {
+            "model": self._model_record("settings", "gated")
+        }
 
     def search_record(self) -> dict[str, Any]:
         """The settings that the trace of a search depends on."""
@@ -249,7 +262,9 @@ class RunConfig:
         """All settings as plain JSON values; `RunConfig.from_dict` reads them."""
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_encode)
         plain |= {"method": dict(self.method.node), "dataset": dict(self.dataset.node)}
-        plain["search_dataset"] = None if self.search_dataset is None else dict(self.search_dataset.node)
+        plain["search_dataset"] = (
+            None if self.search_dataset is None else dict(self.search_dataset.node)
+        )
         return plain
 
     @classmethod
@@ -257,18 +272,29 @@ class RunConfig:
         """Raises SkipbenchError for a key that is not known."""
         known = {f.name for f in dataclasses.fields(cls)}
         if unknown := sorted(set(plain) - known):
-            raise SkipbenchError(f"unknown key {unknown[0]!r}. Allowed here: {', '.join(sorted(known))}")
+            raise SkipbenchError(
+                f"unknown key {unknown[0]!r}. Allowed here: {', '.join(sorted(known))}"
+            )
         parts: dict[str, Any] = {
-            "model": msgspec.convert(plain["model"], PlantedModel if "redundant" in plain["model"] else Model),
+            "model": msgspec.convert(
+                plain["model"], PlantedModel if "redundant" in plain["model"] else Model
+            ),
             "method": MethodConfig(plain["method"]),
             "dataset": DatasetConfig(plain["dataset"]),
             "results": Path(plain["results"]),
         }
-        for key, kind in (("decoding", Decoding), ("engine", Engine), ("search", Search), ("profile", Profile)):
+        for key, kind in (
+            ("decoding", Decoding),
+            ("engine", Engine),
+            ("search", Search),
+            ("profile", Profile),
+        ):
             parts[key] = msgspec.convert(plain[key], kind)
         hardware, dataset = plain.get("hardware"), plain.get("search_dataset")
         parts["hardware"] = (
-            None if hardware is None else msgspec.convert(hardware, Local if "workers" in hardware else Slurm)
+            None
+            if hardware is None
+            else msgspec.convert(hardware, Local if "workers" in hardware else Slurm)
         )
         parts["search_dataset"] = None if dataset is None else DatasetConfig(dataset)
         return cls(

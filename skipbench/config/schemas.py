@@ -172,7 +172,9 @@ def register(folder: Path) -> None:
         store.store(group=group, name=name, node=writable(schema))
     for group in FROM_SIGNATURE:
         for path in sorted((folder / group).glob("*.yaml")):
-            target = re.search(r"^_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+            target = re.search(
+                r"^_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE
+            )
             if target is not None:
                 store.store(group=group, name=f"_{path.stem}", node=schema_of(target[1]))
 

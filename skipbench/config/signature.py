@@ -62,7 +62,9 @@ def source_of(module: str) -> Path:
     except ModuleNotFoundError:
         spec = None
     if spec is None or spec.origin is None:
-        raise SkipbenchError(f"no module {module!r}; it must be installed, or be in the working directory")
+        raise SkipbenchError(
+            f"no module {module!r}; it must be installed, or be in the working directory"
+        )
     return Path(spec.origin)
 
 

@@ -6,7 +6,9 @@ from skipbench.data.draw import Where, draw
 from skipbench.data.rows import Row
 
 # The eight categories of MT-bench, which Spec-Bench holds as one subtask.
-MT_BENCH = frozenset(("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"))
+MT_BENCH = frozenset(
+    ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+)
 
 
 def mt_bench(prompt: str, **where: Unpack[Where]) -> list[Row]:

@@ -44,7 +44,9 @@ def _membership(bodies: Path) -> Callable[[int], bool]:
     try:
         known = np.load(bodies, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise SkipbenchError(f"cannot read bodies={bodies} ({error}); give the model's train_bodies.npy") from error
+        raise SkipbenchError(
+            f"cannot read bodies={bodies} ({error}); give the model's train_bodies.npy"
+        ) from error
     usable = isinstance(known, np.ndarray) and known.dtype == np.uint32 and known.ndim == 1
     if not usable or np.any(known[1:] < known[:-1]):
         raise SkipbenchError(
@@ -71,7 +73,9 @@ def tinystories(prompt: str, prefix_words: int, **where: Unpack[Where]) -> list[
     if prefix_words < 1:
         raise SkipbenchError(f"{prefix_words=} leaves an empty prompt; give 1 or more")
     size = where["size"]
-    stories, shots = draw({"text": str}, {**where, "size": None} if size is None or size > 0 else where)
+    stories, shots = draw(
+        {"text": str}, {**where, "size": None} if size is None or size > 0 else where
+    )
     head = "".join(f"Story: {shot['text']}\n\n" for shot in shots) + ("Story: " if shots else "")
     rows: list[Row] = []
     for story in stories:

@@ -59,9 +59,13 @@ def draw(
         raise SkipbenchError(f"dataset.shots={shots}; give 0 or more")
     unknown = set(kinds) - set(where["columns"])
     if unknown:
-        raise SkipbenchError(f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column")
+        raise SkipbenchError(
+            f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column"
+        )
     rows = _read(kinds, where, where["split"], path, may_be_empty)
-    first = drawn = 0  # rows that serve as shots: at the start of a local file, and at the start of the order
+    first = drawn = (
+        0  # rows that serve as shots: at the start of a local file, and at the start of the order
+    )
     examples: list[dict[str, Any]] = []
     if shots and path is not None and where["shots_path"] is None:
         if len(rows) <= shots:
@@ -74,7 +78,9 @@ def draw(
     elif shots:
         train = _read(kinds, where, where["shots_split"], where["shots_path"], may_be_empty)
         if len(train) < shots:
-            raise SkipbenchError(f"dataset.shots={shots}, but there are only {len(train)} rows to draw them from")
+            raise SkipbenchError(
+                f"dataset.shots={shots}, but there are only {len(train)} rows to draw them from"
+            )
         examples = [_fields(train[i], kinds, where) for i in order(len(train), where)[:shots]]
         if path == where["shots_path"] and (path or where["split"] == where["shots_split"]):
             drawn = shots
@@ -95,11 +101,17 @@ def order(rows: int, where: Where) -> list[int]:
 
 
 def _read(
-    kinds: Mapping[str, type], where: Where, split: str, path: str | None, may_be_empty: Sequence[str]
+    kinds: Mapping[str, type],
+    where: Where,
+    split: str,
+    path: str | None,
+    may_be_empty: Sequence[str],
 ) -> Sequence[dict[str, Any]]:
     columns = {where["columns"][field]: kind for field, kind in kinds.items()}
     empty = [where["columns"][field] for field in may_be_empty]
-    return read_rows(where["hub"], where["config"], split, where["revision"], path, columns, empty, where["name"])
+    return read_rows(
+        where["hub"], where["config"], split, where["revision"], path, columns, empty, where["name"]
+    )
 
 
 def _fields(row: dict[str, Any], kinds: Mapping[str, type], where: Where) -> dict[str, Any]:

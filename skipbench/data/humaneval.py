@@ -13,7 +13,9 @@ PROMPTS = {
 }
 
 
-def humaneval(prompt: str, size: int | None, seed: int, shuffle: bool, samples_per_task: int) -> list[Row]:
+def humaneval(
+    prompt: str, size: int | None, seed: int, shuffle: bool, samples_per_task: int
+) -> list[Row]:
     """`size` tasks (None: all 164), the first ones as in SWIFT's code, or with `shuffle` those drawn with `seed`.
 
     With `samples_per_task` above 1 every task stands there so often, its samples behind one another, with ids such as
@@ -32,7 +34,11 @@ def humaneval(prompt: str, size: int | None, seed: int, shuffle: bool, samples_p
     chosen = sample_rows(tasks, size, seed, shuffle)
     if samples_per_task == 1:
         return chosen
-    return [Row(f"{r.id}#{n}", r.prompt, r.reference, r.groups) for r in chosen for n in range(samples_per_task)]
+    return [
+        Row(f"{r.id}#{n}", r.prompt, r.reference, r.groups)
+        for r in chosen
+        for n in range(samples_per_task)
+    ]
 
 
 def problems() -> dict[str, dict[str, Any]]:
@@ -44,4 +50,6 @@ def problems() -> dict[str, dict[str, Any]]:
 
 
 def _row(task: dict[str, Any], text: str) -> Row:
-    return Row(task["task_id"], text, {key: task[key] for key in ("prompt", "test", "entry_point")}, {})
+    return Row(
+        task["task_id"], text, {key: task[key] for key in ("prompt", "test", "entry_point")}, {}
+    )

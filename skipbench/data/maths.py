@@ -24,7 +24,9 @@ def gsm8k(prompt: str, **where: Unpack[Where]) -> list[Row]:
         question = row.fields["question"]
         _, found, number = row.fields["answer"].rpartition("####")
         if not found:
-            raise SkipbenchError(f"{where['name']} row {row.index}: the answer has no '#### NUMBER'; correct the row")
+            raise SkipbenchError(
+                f"{where['name']} row {row.index}: the answer has no '#### NUMBER'; correct the row"
+            )
         text = f"{head}{question}" if prompt == "chat" else f"{head}Question: {question}\nAnswer:"
         reference = {"answer": number.strip().replace(",", "")}
         rows.append(Row(f"{where['name']}-{row.index}", text, reference, {}, source=row.source))
@@ -42,7 +44,9 @@ def aime(prompt: str, **where: Unpack[Where]) -> list[Row]:
     for row in sample:
         number = re.match(r"\s*(\d+)", row.fields["answer"])  # one answer of 2025 carries a unit
         if number is None:
-            raise SkipbenchError(f"{where['name']} row {row.index}: the answer {row.fields['answer']!r} is no integer")
+            raise SkipbenchError(
+                f"{where['name']} row {row.index}: the answer {row.fields['answer']!r} is no integer"
+            )
         text = (
             "Solve the following math problem. Make sure to put the answer (and only the answer) inside \\boxed{}.\n\n"
             f"{row.fields['problem']}\n <think> Let's think step by step. </think>\n"

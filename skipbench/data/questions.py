@@ -21,7 +21,9 @@ def mmlu_pro(prompt: str, **where: Unpack[Where]) -> list[Row]:
             raise SkipbenchError(
                 f"{where['name']} row {row.index}: the answer {row.fields['answer']!r} is none of {', '.join(letters)}"
             )
-        options = "".join(f"{a}. {text}\n" for a, text in zip(letters, row.fields["options"], strict=True))
+        options = "".join(
+            f"{a}. {text}\n" for a, text in zip(letters, row.fields["options"], strict=True)
+        )
         text = (
             f"Question:\n{row.fields['question']}\n\nOptions:\n{options}\n"
             "Answer the question by selecting the correct option. "

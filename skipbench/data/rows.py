@@ -42,15 +42,23 @@ def read_file(
     path = Path(path)
     wanted = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, str)
     if path.is_dir():
-        raise SkipbenchError(f"{path} is a directory; name one file in it that ends in {' or '.join(_SUFFIXES)}")
+        raise SkipbenchError(
+            f"{path} is a directory; name one file in it that ends in {' or '.join(_SUFFIXES)}"
+        )
     if not path.is_file():
-        raise SkipbenchError(f"{path} does not exist; give the path of a file that ends in {' or '.join(_SUFFIXES)}")
+        raise SkipbenchError(
+            f"{path} does not exist; give the path of a file that ends in {' or '.join(_SUFFIXES)}"
+        )
     if path.suffix not in _SUFFIXES:
-        raise SkipbenchError(f"{path} has the suffix {path.suffix!r}; files may be {' or '.join(_SUFFIXES)}")
+        raise SkipbenchError(
+            f"{path} has the suffix {path.suffix!r}; files may be {' or '.join(_SUFFIXES)}"
+        )
     source = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, wanted)
     rows = [_checked(found, wanted, place, may_be_empty) for place, found in source]
     if not rows:
-        raise SkipbenchError(f"{path} has no rows; give a file with the columns {', '.join(wanted)}")
+        raise SkipbenchError(
+            f"{path} has no rows; give a file with the columns {', '.join(wanted)}"
+        )
     return rows
 
 
@@ -62,7 +70,9 @@ def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 blank = blank or number
                 continue
             if blank:
-                raise SkipbenchError(f"{path} line {blank} is blank, but rows follow it; remove the blank line")
+                raise SkipbenchError(
+                    f"{path} line {blank} is blank, but rows follow it; remove the blank line"
+                )
             yield f"{path} line {number}", _json_object(line, f"{path} line {number}")
 
 
@@ -70,11 +80,20 @@ def _json_object(line: bytes, place: str) -> dict[str, Any]:
     try:
         found = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise SkipbenchError(f"{place} is not UTF-8 (byte {error.start}: {error.reason}); convert it") from error
-    except (ValueError, RecursionError) as error:  # ValueError: bad JSON, and also an integer of too many digits
-        raise SkipbenchError(f"{place} is not JSON ({error}); each line must be one JSON object") from error
+        raise SkipbenchError(
+            f"{place} is not UTF-8 (byte {error.start}: {error.reason}); convert it"
+        ) from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: bad JSON, and also an integer of too many digits
+        raise SkipbenchError(
+            f"{place} is not JSON ({error}); each line must be one JSON object"
+        ) from error
     if not isinstance(found, dict):
-        raise SkipbenchError(f"{place} holds a JSON {type(found).__name__}; each line must be one JSON object")
+        raise SkipbenchError(
+            f"{place} holds a JSON {type(found).__name__}; each line must be one JSON object"
+        )
     return found
 
 
@@ -83,7 +102,9 @@ def _parquet(path: Path, wanted: Mapping[str, type]) -> Iterator[tuple[str, dict
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise SkipbenchError(f"{path} needs pyarrow to be read; install pyarrow, or save the file as .jsonl") from error
+        raise SkipbenchError(
+            f"{path} needs pyarrow to be read; install pyarrow, or save the file as .jsonl"
+        ) from error
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
@@ -96,7 +117,9 @@ def _parquet(path: Path, wanted: Mapping[str, type]) -> Iterator[tuple[str, dict
                     number += 1
                     yield f"{path} row {number}", found
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise SkipbenchError(f"{path} cannot be read as parquet ({error}); fetch or write it again") from error
+        raise SkipbenchError(
+            f"{path} cannot be read as parquet ({error}); fetch or write it again"
+        ) from error
 
 
 def _lacks(place: str, column: str, found: Sequence[str]) -> str:
@@ -113,7 +136,9 @@ def _checked(
         # Not isinstance: JSON's true would pass for the integer 1.
         if type(value) is not kind:
             wrong = "null" if value is None else f"of type {type(value).__name__}"
-        elif column not in may_be_empty and (value in ([], {}) or (isinstance(value, str) and not value.strip())):
+        elif column not in may_be_empty and (
+            value in ([], {}) or (isinstance(value, str) and not value.strip())
+        ):
             wrong = "empty"
         else:
             continue
@@ -142,7 +167,9 @@ def sample_rows(rows: Sequence[Row], limit: int | None, seed: int, shuffle: bool
         SkipbenchError: `limit` is below 1.
     """
     if limit is not None and limit < 1:
-        raise SkipbenchError(f"{limit=} leaves no rows; give a limit of 1 or more, or none at all for every row")
+        raise SkipbenchError(
+            f"{limit=} leaves no rows; give a limit of 1 or more, or none at all for every row"
+        )
     chosen = list(rows)
     if shuffle:
         random.Random(seed).shuffle(chosen)

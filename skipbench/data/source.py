@@ -52,9 +52,13 @@ def read_rows(
     advice = _ADVICE.format(name=name, columns=", ".join(columns))
     if hub.startswith("https://"):
         return read_file(fetch(hub, revision, advice), columns, may_be_empty)
-    parts = [_from_hub(hub, part, split, revision, columns, advice) for part in (config or "").split("+")]
+    parts = [
+        _from_hub(hub, part, split, revision, columns, advice) for part in (config or "").split("+")
+    ]
     if len(parts) == 1:
-        return parts[0]  # not copied: a train split has hundreds of thousands of rows, of which a few are drawn
+        return parts[
+            0
+        ]  # not copied: a train split has hundreds of thousands of rows, of which a few are drawn
     return [row for part in parts for row in part]
 
 
@@ -66,7 +70,9 @@ def _from_hub(
     place = f"dataset {hub}{f' ({config})' if config else ''}, split {split}, revision {revision}"
     try:
         found = datasets.load_dataset(hub, config or None, split=split, revision=revision)
-    except Exception as error:  # the library lets errors of its parts through: network, files, parsers
+    except (
+        Exception
+    ) as error:  # the library lets errors of its parts through: network, files, parsers
         raise SkipbenchError(f"{place}: {_reason(error)} ({error}). {advice}") from error
     missing = [column for column in columns if column not in found.column_names]
     if missing:
@@ -76,7 +82,11 @@ def _from_hub(
         )
     # Offline the library takes the newest copy in its cache, whichever revision was asked for.
     origins = list(getattr(found.info, "download_checksums", None) or {})
-    if origins and _SHA1.fullmatch(revision) and not any(f"@{revision}/" in origin for origin in origins):
+    if (
+        origins
+        and _SHA1.fullmatch(revision)
+        and not any(f"@{revision}/" in origin for origin in origins)
+    ):
         raise SkipbenchError(f"{place}: the cache holds another revision ({origins[0]}). {advice}")
     rows: Sequence[dict[str, Any]] = found.select_columns(list(columns))
     return rows
@@ -89,7 +99,9 @@ def _reason(error: Exception) -> str:
     text = str(error)
     if isinstance(error, datasets.exceptions.DatasetNotFoundError):
         if text.startswith("Revision"):
-            return "there is no such revision; set dataset.revision to a commit of its page on the hub"
+            return (
+                "there is no such revision; set dataset.revision to a commit of its page on the hub"
+            )
         if "gated" in text:
             return "access must be asked for on its page, then log in with `hf auth login`"
         return "the hub has no such dataset, or you may not read it"
@@ -112,7 +124,9 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     if kept.is_file():
         data = kept.read_bytes()
     elif os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        raise SkipbenchError(f"{url} is not in the cache, and HF_HUB_OFFLINE is set. {advice}".rstrip())
+        raise SkipbenchError(
+            f"{url} is not in the cache, and HF_HUB_OFFLINE is set. {advice}".rstrip()
+        )
     else:
         try:
             with urllib.request.urlopen(url, timeout=60) as answer:
@@ -139,4 +153,6 @@ def _keep(path: Path, data: bytes) -> None:
             file.write(data)
         os.replace(name, path)  # a reader in another process sees the whole file or none
     except OSError as error:
-        raise SkipbenchError(f"cannot write {path} ({error}); set XDG_CACHE_HOME to a folder with space") from error
+        raise SkipbenchError(
+            f"cannot write {path} ({error}); set XDG_CACHE_HOME to a folder with space"
+        ) from error

@@ -17,8 +17,12 @@ def german_english(prompt: str, **where: Unpack[Where]) -> list[Row]:
     """
     sample, shots = draw({"pair": dict}, where)
     for fields in [*shots, *(row.fields for row in sample)]:
-        if not isinstance(fields["pair"].get("de"), str) or not isinstance(fields["pair"].get("en"), str):
-            raise SkipbenchError(f"{where['name']}: a row of column {where['columns']['pair']!r} lacks 'de' or 'en'")
+        if not isinstance(fields["pair"].get("de"), str) or not isinstance(
+            fields["pair"].get("en"), str
+        ):
+            raise SkipbenchError(
+                f"{where['name']}: a row of column {where['columns']['pair']!r} lacks 'de' or 'en'"
+            )
     head = "".join(f"German: {s['pair']['de']}\nEnglish: {s['pair']['en']}\n\n" for s in shots)
     return [
         Row(

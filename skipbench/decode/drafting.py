@@ -54,7 +54,9 @@ class Drafter:
         self.log = {"skip": [], "threshold": [], "steps": [], "accepted": []}
         self._skip: SkipSet | None = None
 
-    def propose(self, state: State, skip: SkipSet, budget: int, exit_sublayer: int | None = None) -> Draft:
+    def propose(
+        self, state: State, skip: SkipSet, budget: int, exit_sublayer: int | None = None
+    ) -> Draft:
         """Up to K draft steps below the pending token, the last of them the first whose confidence is below the threshold.
 
         With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the trace, and the draft
@@ -72,7 +74,9 @@ class Drafter:
         """Tokens stay on the device and go from one step into the next; the host reads confidences, where a threshold wants
         them, and the tokens at the end."""
         lm, base, threshold = state.lm, state.lm.cache.length, self.stop.threshold
-        ahead = AHEAD.get(lm.output_device.type, 0) if exit_sublayer is None and threshold > 0 else 0
+        ahead = (
+            AHEAD.get(lm.output_device.type, 0) if exit_sublayer is None and threshold > 0 else 0
+        )
         tokens: list[Tensor] = []
         q: dict[int, Tensor] = {}
         early: list[list[Tensor]] = []
@@ -86,7 +90,9 @@ class Drafter:
                 break
             if exit_sublayer is not None:
                 early.append([])
-                logits = lm.head(lm.run(lm.embed(token), metadata, last=exit_sublayer, hidden_states=early[-1]))
+                logits = lm.head(
+                    lm.run(lm.embed(token), metadata, last=exit_sublayer, hidden_states=early[-1])
+                )
             elif hidden is not None:
                 logits = lm.head(lm.run(hidden, metadata, skip, first=begun))
             else:
@@ -97,7 +103,9 @@ class Drafter:
         found = torch.cat(tokens).tolist() if tokens else []
         return Draft(found, None, q, len(found), early_exit_states=early)
 
-    def _next(self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int) -> tuple[Tensor, Tensor]:
+    def _next(
+        self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
+    ) -> tuple[Tensor, Tensor]:
         """The next token of a chain [1] and its untempered probability [1], both still on the device."""
         p = logits.float().softmax(-1)
         if state.sampler.greedy:
@@ -126,7 +134,9 @@ class Drafter:
                 break
         return Draft(tokens, parents, q, steps)
 
-    def _children(self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int) -> tuple[list[int], float]:
+    def _children(
+        self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
+    ) -> tuple[list[int], float]:
         """Children of the last node, first choice first, and the untempered probability of that choice."""
         p = logits.float().softmax(-1)
         if state.sampler.greedy:
@@ -134,7 +144,9 @@ class Drafter:
             others = p[0].topk(min(max(self.widths), p.shape[-1])).indices
             # In doubles, which hold every index, so that all comes to the host at once.
             confidence, *best = torch.cat((top.double(), first.double(), others.double())).tolist()
-            children = list(dict.fromkeys(map(int, best)))  # of equal probabilities, topk may put another first
+            children = list(
+                dict.fromkeys(map(int, best))
+            )  # of equal probabilities, topk may put another first
             return children[: self._width(confidence)], confidence
         q[parent] = distribution = state.sampler.probs(logits)[0]
         children = [state.sampler.draw(distribution)]

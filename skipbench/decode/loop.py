@@ -93,7 +93,9 @@ def _verify(state: State, draft: Draft, keeps_states: bool) -> Verification:
     hidden_states: list[Tensor] = []
     rows = draft.token_rows(state.lm.cache.length)
     tokens = [state.pending, *draft.tokens]
-    logits = state.lm.score(tokens, rows, draft.early_exit_states, hidden_states if keeps_states else None)
+    logits = state.lm.score(
+        tokens, rows, draft.early_exit_states, hidden_states if keeps_states else None
+    )
     return Verification(draft, *_accept(state, draft, logits), hidden_states)
 
 
@@ -112,6 +114,10 @@ def _accept(state: State, draft: Draft, logits: Tensor) -> tuple[list[int], int,
 def _round(verification: Verification, emitted: int) -> Round:
     """Counts of one round for the record."""
     draft, accepted = verification.draft, verification.accepted
-    chain = len(accepted) if draft.parent is None else len(draft.first_choices().intersection(accepted))
+    chain = (
+        len(accepted) if draft.parent is None else len(draft.first_choices().intersection(accepted))
+    )
     nodes = len(draft.tokens) if draft.num_verifiable is None else draft.num_verifiable
-    return Round(steps=draft.steps, nodes=nodes, accepted=len(accepted), chain=chain, emitted=emitted)
+    return Round(
+        steps=draft.steps, nodes=nodes, accepted=len(accepted), chain=chain, emitted=emitted
+    )

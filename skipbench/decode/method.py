@@ -114,7 +114,10 @@ def skip_text(method: Method) -> str:
 def state_dict(method: Method) -> dict[str, Any]:
     """What the next prompt starts from, as plain JSON values."""
     stop = getattr(getattr(method, "drafter", None), "stop", None)
-    return {**getattr(method, "state_dict", {}), **({} if stop is None else {"stop": stop.state_dict})}
+    return {
+        **getattr(method, "state_dict", {}),
+        **({} if stop is None else {"stop": stop.state_dict}),
+    }
 
 
 def load_state_dict(method: Method, state: dict[str, Any]) -> None:

@@ -21,7 +21,11 @@ def best_tokens(logits: Tensor) -> Tensor:
         bits = logits.view(torch.int16).numpy()
         best = bits.argmax(-1)
         found = np.take_along_axis(bits, best[:, None], -1)
-        if found.min() > 0 and found.max() <= INFINITY and bits.view(np.uint16).max() <= MINUS_INFINITY:
+        if (
+            found.min() > 0
+            and found.max() <= INFINITY
+            and bits.view(np.uint16).max() <= MINUS_INFINITY
+        ):
             return torch.from_numpy(best)
     return torch.from_numpy(logits.float().numpy().argmax(-1))
 
@@ -33,7 +37,9 @@ class Sampler:
         SkipbenchError: a value is out of range.
     """
 
-    def __init__(self, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0
+    ) -> None:
         check_decoding(temperature, top_p, top_k)
         self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
         self.greedy = temperature == 0
@@ -49,7 +55,9 @@ class Sampler:
         p = logits.softmax(-1)
         if self.top_p < 1:
             ordered, index = p.sort(-1, descending=True)
-            cut = ordered.cumsum(-1) - ordered >= self.top_p  # what stands before a token already makes up top_p
+            cut = (
+                ordered.cumsum(-1) - ordered >= self.top_p
+            )  # what stands before a token already makes up top_p
             p = p.masked_fill(cut.scatter(-1, index, cut), 0.0)
             p = p / p.sum(-1, keepdim=True)
         return p

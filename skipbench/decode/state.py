@@ -16,7 +16,9 @@ class State:
     does not exist yet.
     """
 
-    def __init__(self, lm: LM, prompt: list[int], sampler: Sampler, max_new_tokens: int, eos: frozenset[int]) -> None:
+    def __init__(
+        self, lm: LM, prompt: list[int], sampler: Sampler, max_new_tokens: int, eos: frozenset[int]
+    ) -> None:
         self.lm, self.sampler = lm, sampler
         self.prompt_length = len(prompt)
         self.tokens = list(prompt)

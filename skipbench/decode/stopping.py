@@ -27,7 +27,9 @@ class StopRule(Protocol):
 
 def _check(max_steps: int, threshold: float) -> None:
     if max_steps < 1 or not 0 <= threshold <= 1:
-        raise SkipbenchError(f"stop rule: {max_steps=}, {threshold=}; wanted max_steps >= 1 and 0 <= threshold <= 1")
+        raise SkipbenchError(
+            f"stop rule: {max_steps=}, {threshold=}; wanted max_steps >= 1 and 0 <= threshold <= 1"
+        )
 
 
 class Fixed:

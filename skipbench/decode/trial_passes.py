@@ -30,10 +30,18 @@ def forward_committed(
     """
     lm = state.lm
     token_rows = TokenRows.chain(lm.cache.length, rows, context_len=at)
-    return lm.run(lm.embed(state.tokens[at : at + rows]), token_rows, skip, last=last, hidden_states=hidden_states)
+    return lm.run(
+        lm.embed(state.tokens[at : at + rows]),
+        token_rows,
+        skip,
+        last=last,
+        hidden_states=hidden_states,
+    )
 
 
-def parallel_branches(lm: LM, tokens: int, branches: int, size: int = 1) -> Callable[[int, Tensor], Tensor]:
+def parallel_branches(
+    lm: LM, tokens: int, branches: int, size: int = 1
+) -> Callable[[int, Tensor], Tensor]:
     """Runs unit after unit (`size` sub-layers each) on alternatives for the last `tokens` tokens in the cache.
 
     All alternatives see the cached rows before those tokens and themselves; their K/V goes to scratch rows, and none is copied
@@ -49,11 +57,15 @@ def parallel_branches(lm: LM, tokens: int, branches: int, size: int = 1) -> Call
 
     def run(unit: int, states: Tensor) -> Tensor:
         if size == 1 and unit % 2:  # an MLP: its rows see nothing of one another, and take one pass
-            return lm.run(states.flatten(0, 1), metadata, first=unit, last=unit + 1).view(states.shape)
+            return lm.run(states.flatten(0, 1), metadata, first=unit, last=unit + 1).view(
+                states.shape
+            )
         parts = []
         for part in torch.split(states, count):
             rows = metadata if len(part) == count else metadata.first(len(part) * tokens)
-            parts.append(lm.run(part.flatten(0, 1), rows, first=size * unit, last=size * (unit + 1)))
+            parts.append(
+                lm.run(part.flatten(0, 1), rows, first=size * unit, last=size * (unit + 1))
+            )
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(states.shape)
 
     return run

@@ -54,7 +54,9 @@ def resolve_cell(config: RunConfig) -> Cell:
         method = method.with_skip(skip)
     elif method.skip is not None:
         try:
-            method = method.with_skip(resolve(method.skip, config.model, method.name, config.results))
+            method = method.with_skip(
+                resolve(method.skip, config.model, method.name, config.results)
+            )
         except NotHereError as error:
             raise NotHereError(f"{error}; or search one: {search_command(config)}") from error
     config = dataclasses.replace(config, method=method)
@@ -80,8 +82,15 @@ def search_command(config: RunConfig) -> str:
         words += [f"model={model.name}", f"model.dtype={model.dtype}"]
     else:  # a checkpoint of the user's own, whatever it is called
         keys = ("path", "name", "revision", "dtype", "device")
-        words += ["model=path", *(f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None)]
-    words += [f"model.{k}={getattr(model, k)}" for k in ("quantization", "sparsity") if getattr(model, k) != "none"]
+        words += [
+            "model=path",
+            *(f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None),
+        ]
+    words += [
+        f"model.{k}={getattr(model, k)}"
+        for k in ("quantization", "sparsity")
+        if getattr(model, k) != "none"
+    ]
     words += [f"dataset={dataset.name}"]
     given = {key: dataset.node.get(key) for key in ("prompt", "path", "shots_path")}
     words += [f"dataset.{key}={value}" for key, value in given.items() if value is not None]

@@ -49,11 +49,17 @@ class PlannedCell:
     @property
     def searches(self) -> bool:
         """Whether its skip set comes from a search of its own."""
-        return self.run and any(o in ("search", "search.iterations", "search.on") for o in self.overrides)
+        return self.run and any(
+            o in ("search", "search.iterations", "search.on") for o in self.overrides
+        )
 
     def words(self, experiment: str) -> list[str]:
         own = ["search.own=true"] if self.searches else []
-        return [f"experiment={experiment}", *(f"{key}={value}" for key, value in self.overrides.items()), *own]
+        return [
+            f"experiment={experiment}",
+            *(f"{key}={value}" for key, value in self.overrides.items()),
+            *own,
+        ]
 
     @property
     def name(self) -> str:
@@ -68,7 +74,9 @@ def printed_rows(experiment: str) -> list[dict[str, Any]]:
     return [row for row in published(paper) if row["table"] == table] if paper else []
 
 
-def plan(experiment: str, overrides: Sequence[str], scale: str, models: Sequence[str] = ()) -> list[PlannedCell]:
+def plan(
+    experiment: str, overrides: Sequence[str], scale: str, models: Sequence[str] = ()
+) -> list[PlannedCell]:
     """The cells of `experiment`, in its order, those that become the same once.
 
     Args:
@@ -89,10 +97,14 @@ def plan(experiment: str, overrides: Sequence[str], scale: str, models: Sequence
         if models and point.get("model") not in models:
             continue
         keys = _keys(point, case, rows) if own else {}
-        cell = PlannedCell(point, keys, None, case.get("reason") or case.get("note"), "reason" not in case)
+        cell = PlannedCell(
+            point, keys, None, case.get("reason") or case.get("note"), "reason" not in case
+        )
         cells += _embedded(cell, given, rows) if own and scale == "embedded" else [cell]
     if not cells and not models:
-        raise SkipbenchError(f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out")
+        raise SkipbenchError(
+            f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out"
+        )
     unique: list[PlannedCell] = []
     for cell in cells:
         if cell not in unique:
@@ -100,28 +112,42 @@ def plan(experiment: str, overrides: Sequence[str], scale: str, models: Sequence
     return unique
 
 
-def _points(experiment: str, given: Mapping[str, str]) -> list[tuple[dict[str, str], dict[str, Any]]]:
+def _points(
+    experiment: str, given: Mapping[str, str]
+) -> list[tuple[dict[str, str], dict[str, Any]]]:
     """Every point of the grid with the case that it belongs to; a case is a grid of its own over the common axes."""
     common, found = axes(experiment), []
     cases = paper_side(experiment).get("cases") or [{}]
     named = {axis for case in cases for axis in case} | set(common)
     rest = {key: value for key, value in given.items() if key not in named}
     for case in cases:
-        values = common | {k: _text(v) for k, v in case.items() if k not in ("keys", "reason", "note")}
+        values = common | {
+            k: _text(v) for k, v in case.items() if k not in ("keys", "reason", "note")
+        }
         lists = {axis: _split(found) for axis, found in values.items()}
         for axis in given.keys() & lists.keys():
             # What else a case says fits its methods only; an axis that a case lacks is none of its own.
             wanted = _split(given[axis])
-            lists[axis] = [v for v in lists[axis] if v in wanted] if axis == "method" and axis in case else wanted
+            lists[axis] = (
+                [v for v in lists[axis] if v in wanted]
+                if axis == "method" and axis in case
+                else wanted
+            )
         for point in itertools.product(*lists.values()):
             found.append((dict(zip(lists, point, strict=True)) | rest, case))
     return found
 
 
-def _keys(point: Mapping[str, str], case: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Keys:
+def _keys(
+    point: Mapping[str, str], case: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Keys:
     """Of the keys by which the paper's table tells its rows apart, those that the point fixes."""
     used = {key for row in rows for key in row if key in KEYS} | {"model", "dataset", "method"}
-    keys: Keys = {KEY_OF[axis]: yaml.safe_load(value) for axis, value in point.items() if KEY_OF.get(axis) in used}
+    keys: Keys = {
+        KEY_OF[axis]: yaml.safe_load(value)
+        for axis, value in point.items()
+        if KEY_OF.get(axis) in used
+    }
     if "temperature" in used:
         keys.setdefault("temperature", 0.0)  # conf/decoding: greedy, unless something else is said
     keys |= case.get("keys", {})
@@ -144,7 +170,9 @@ def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     return all(row[key] == value for key, value in keys.items() if key in row)
 
 
-def _embedded(cell: PlannedCell, given: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> list[PlannedCell]:
+def _embedded(
+    cell: PlannedCell, given: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
+) -> list[PlannedCell]:
     """The cell with the embedded model and the mini dataset in it; one a subtask where each has its own."""
     scale = _scale()
     point, keys = dict(cell.overrides), dict(cell.keys)
@@ -158,7 +186,11 @@ def _embedded(cell: PlannedCell, given: Mapping[str, str], rows: Sequence[Mappin
                 reason="bitsandbytes is no part of the embedded scale; give model.quantization=nf4 engine=reference to a run",
             )
         ]
-    for axis in [a for a in point if a not in given and a not in scale["keep"] and a.startswith(tuple(scale["drop"]))]:
+    for axis in [
+        a
+        for a in point
+        if a not in given and a not in scale["keep"] and a.startswith(tuple(scale["drop"]))
+    ]:
         del point[axis]
     if "model" not in given:
         point["model"] = keys["model"] = scale["model"]
@@ -176,7 +208,11 @@ def _embedded(cell: PlannedCell, given: Mapping[str, str], rows: Sequence[Mappin
     if "dataset" in given or dataset.startswith("mini-"):
         return [replace(cell, overrides=point | settings, keys=keys)]
     found = scale["datasets"].get(dataset, scale["other"])
-    parts = found if isinstance(found, dict) and any("subtask" in row for row in rows) else {None: _main(found, scale)}
+    parts = (
+        found
+        if isinstance(found, dict) and any("subtask" in row for row in rows)
+        else {None: _main(found, scale)}
+    )
     return [
         replace(
             cell,
@@ -207,13 +243,17 @@ def _pair(override: str) -> tuple[str, str]:
 
 def _split(values: str) -> list[str]:
     """At commas, but not inside brackets, braces or quotes."""
-    return [v.strip() for v in re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^,])+", values)]
+    return [
+        v.strip() for v in re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^,])+", values)
+    ]
 
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_text, value))}]"
-    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    return (
+        str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    )
 
 
 def experiments(prefix: str = "") -> list[str]:

@@ -36,7 +36,9 @@ class Request:
     flags: list[str]
 
 
-def parse_request(words: Sequence[str], command: str, known: Sequence[str], flags: Sequence[str] = ()) -> Request:
+def parse_request(
+    words: Sequence[str], command: str, known: Sequence[str], flags: Sequence[str] = ()
+) -> Request:
     """Reads `NAME [NAME ...] [key=value ...] [--flag]`.
 
     Args:
@@ -57,7 +59,9 @@ def parse_request(words: Sequence[str], command: str, known: Sequence[str], flag
     given = [w for w in words if w.startswith("-")]
     for flag in given:
         if flag not in flags:
-            raise SkipbenchError(f"{command} has no flag {flag}; it has {', '.join(flags) or 'none'}")
+            raise SkipbenchError(
+                f"{command} has no flag {flag}; it has {', '.join(flags) or 'none'}"
+            )
     pairs = [w for w in words if "=" in w and not w.startswith("-")]
     own = dict(w.split("=", 1) for w in pairs if w.partition("=")[0] in OWN)
     overrides = [w for w in pairs if w.partition("=")[0] not in OWN]
@@ -79,12 +83,16 @@ def scale_of(experiment: str, given: str | None, without_torch: bool = False) ->
         import torch
 
         gpu = torch.cuda.is_available()
-    scale, why = ("paper", "a CUDA device is here") if gpu else ("embedded", "no CUDA device is here")
+    scale, why = (
+        ("paper", "a CUDA device is here") if gpu else ("embedded", "no CUDA device is here")
+    )
     say(f"scale={scale}, since {why}")
     return scale
 
 
-def composed(experiment: str, planned: Sequence[PlannedCell]) -> list[tuple[PlannedCell, RunConfig]]:
+def composed(
+    experiment: str, planned: Sequence[PlannedCell]
+) -> list[tuple[PlannedCell, RunConfig]]:
     """The cells that can be run, each once, with their configurations."""
     unique: dict[tuple[str, ...], PlannedCell] = {}
     for cell in planned:

@@ -17,7 +17,9 @@ from skipbench.runs.store import read_samples
 Run = dict[str, Any]
 
 
-def table_runs(experiment: str, one: PlannedCell, config: RunConfig | None, reason: str | None) -> list[Run]:
+def table_runs(
+    experiment: str, one: PlannedCell, config: RunConfig | None, reason: str | None
+) -> list[Run]:
     """What rendering is given of a cell: one run, or one for each group of samples that the experiment tells apart."""
     about = {"keys": one.keys, "stands_for": one.stands_for}
     if config is None:
@@ -26,7 +28,11 @@ def table_runs(experiment: str, one: PlannedCell, config: RunConfig | None, reas
     try:
         cell = resolve_cell(config)
     except NotHereError as error:
-        return [config.names | {"metrics": None, "reason": reason or str(error), "provenance": {}} | about]
+        return [
+            config.names
+            | {"metrics": None, "reason": reason or str(error), "provenance": {}}
+            | about
+        ]
     run = run_entry(cell, reason or one.reason) | about
     groups = paper_side(experiment).get("groups", {})
     missing = {key: group for key, group in groups.items() if key not in one.keys}
@@ -76,5 +82,10 @@ def run_entry(cell: Cell, reason: str | None = None) -> Run:
     elif waits_for_score(config.dataset.scorer, state["metrics"]):
         reason = "; ".join(filter(None, (reason, to_score(folder))))
     draft = None if state["metrics"] is None else drafted(read_samples(folder / "samples.jsonl"))
-    about = {"id": folder.name, "metrics": state["metrics"], "drafted": draft, "label": config.label}
+    about = {
+        "id": folder.name,
+        "metrics": state["metrics"],
+        "drafted": draft,
+        "label": config.label,
+    }
     return config.names | about | {"reason": reason, "provenance": origin}

@@ -20,7 +20,9 @@ def gpus() -> list[str]:
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None:
         return [name.strip() for name in seen.split(",") if name.strip()]
-    listed = [line for line in _driver("--list-gpus") if line.startswith("GPU ")]  # the parts of one are indented
+    listed = [
+        line for line in _driver("--list-gpus") if line.startswith("GPU ")
+    ]  # the parts of one are indented
     return [str(number) for number in range(len(listed))]
 
 
@@ -30,7 +32,11 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
     for line in _driver("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
         index, uuid, mib = ([word.strip() for word in line.split(",")] + 3 * [""])[:3]
         if mib.isdecimal():  # some have no memory of their own
-            named = (name for name in found if name == index or (name.startswith("GPU-") and uuid.startswith(name)))
+            named = (
+                name
+                for name in found
+                if name == index or (name.startswith("GPU-") and uuid.startswith(name))
+            )
             sizes |= dict.fromkeys(named, int(mib))
     return min(sizes.values()) * 2**20 - RESERVED if sizes and sizes.keys() == set(found) else None
 
@@ -38,7 +44,9 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
 def _driver(*words: str) -> list[str]:
     """Lines of the driver's own tool; none where it is not there or does not answer."""
     try:
-        said = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=True)
+        said = subprocess.run(
+            ["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return []
     return said.stdout.splitlines()
@@ -55,7 +63,9 @@ def slots(workers: int | None, found: Sequence[str]) -> list[dict[str, str]]:
     if workers < 1 or (found and workers > len(found)):
         most = f" to {len(found)}, the GPUs at hand" if found else " or more"
         raise SkipbenchError(f"hardware.workers={workers}; wanted 1{most}")
-    return [{"CUDA_VISIBLE_DEVICES": name} for name in found[:workers]] or [{} for _ in range(workers)]
+    return [{"CUDA_VISIBLE_DEVICES": name} for name in found[:workers]] or [
+        {} for _ in range(workers)
+    ]
 
 
 def run_cells(
@@ -80,13 +90,19 @@ def run_cells(
     changed = threading.Condition()
     over: queue.SimpleQueue[tuple[int, int] | OSError] = queue.SimpleQueue()
     running: dict[int, subprocess.Popen[bytes]] = {}
-    starting = threading.Lock()  # held by whoever starts a process, and for ever by whoever wants no more of them
+    starting = (
+        threading.Lock()
+    )  # held by whoever starts a process, and for ever by whoever wants no more of them
 
     def start(number: int, place: dict[str, str]) -> subprocess.Popen[bytes]:
         with starting, (logs / f"{number}.log").open("ab") as log:
             # Out of the terminal's reach: Ctrl-C meets only this process, which then asks each cell once for its end.
             running[number] = subprocess.Popen(
-                commands[number], env=os.environ | place, stdout=log, stderr=log, start_new_session=True
+                commands[number],
+                env=os.environ | place,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         return running[number]
 

@@ -45,9 +45,15 @@ def read_cell(path: Path, index: int) -> RunConfig:
     """
     try:
         lines = path.read_text().splitlines()
-        config = RunConfig.from_dict(json.loads(lines[index])["config"]) if 0 <= index < len(lines) else None
+        config = (
+            RunConfig.from_dict(json.loads(lines[index])["config"])
+            if 0 <= index < len(lines)
+            else None
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SkipbenchError(f"{path} cannot be read ({type(error).__name__}: {error}); submit again") from error
+        raise SkipbenchError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); submit again"
+        ) from error
     if config is None:
         raise SkipbenchError(f"{path} has {len(lines)} cells and no number {index}; the first is 0")
     return config
@@ -71,10 +77,23 @@ def tasks(results: Path) -> dict[str, list[Task]]:
     found: dict[str, list[Task]] = {}
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         try:
-            cells = [strict_json(line)["folder"] for _, line in lines_of(path.parent / CELLS, repair=False)]
+            cells = [
+                strict_json(line)["folder"]
+                for _, line in lines_of(path.parent / CELLS, repair=False)
+            ]
             arrays = [strict_json(line) for _, line in lines_of(path, repair=False)]
-            jobs = [(f"{a['job']}_{n}", str(cells[a["first"] + n])) for a in arrays for n in range(a["count"])]
-        except (SkipbenchError, ValueError, LookupError, TypeError, RecursionError):  # it blocks no other
+            jobs = [
+                (f"{a['job']}_{n}", str(cells[a["first"] + n]))
+                for a in arrays
+                for n in range(a["count"])
+            ]
+        except (
+            SkipbenchError,
+            ValueError,
+            LookupError,
+            TypeError,
+            RecursionError,
+        ):  # it blocks no other
             continue
         for job, folder in jobs:
             if re.fullmatch(r"\w{1,64}", job):  # else its log could be any file

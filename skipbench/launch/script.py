@@ -26,7 +26,9 @@ def parts(cells: int, limit: int, start: int = 0) -> list[Part]:
         SkipbenchError: the cluster allows no arrays.
     """
     if limit < 1:
-        raise SkipbenchError(f"this cluster allows arrays of {limit} tasks (MaxArraySize); ask for at least 1")
+        raise SkipbenchError(
+            f"this cluster allows arrays of {limit} tasks (MaxArraySize); ask for at least 1"
+        )
     return [Part(start + first, min(limit, cells - first)) for first in range(0, cells, limit)]
 
 
@@ -79,7 +81,9 @@ def minutes(time: str) -> int:
         SkipbenchError: something else.
     """
     if not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", time):
-        raise SkipbenchError(f"hardware.time={time}; wanted minutes, or as in 12:00:00 or 2-12:00:00")
+        raise SkipbenchError(
+            f"hardware.time={time}; wanted minutes, or as in 12:00:00 or 2-12:00:00"
+        )
     days, dash, clock = time.rpartition("-")
     numbers = [int(n) for n in clock.split(":")]
     if not dash and len(numbers) < 3:
@@ -103,7 +107,10 @@ def _options(name: str, folder: Path, part: Part, hardware: Slurm, cwd: Path) ->
     yield f"--cpus-per-task={_number(hardware, 'cpus', 1)}"
     if asked := gres(hardware):
         yield _option("gres", asked)
-    for key, option in (("memory", "mem"), *((k, k) for k in ("partition", "account", "qos", "constraint", "time"))):
+    for key, option in (
+        ("memory", "mem"),
+        *((k, k) for k in ("partition", "account", "qos", "constraint", "time")),
+    ):
         if getattr(hardware, key) is not None:
             yield _option(option, str(getattr(hardware, key)))
     if hardware.exclusive:

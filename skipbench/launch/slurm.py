@@ -51,11 +51,19 @@ def sbatch(script: Path, after: Sequence[str] = ()) -> str:
     Raises:
         SkipbenchError: there is no sbatch, or it refuses; with its words.
     """
-    words = ["sbatch", "--parsable", *([f"--dependency=afterany:{':'.join(after)}"] if after else [])]
+    words = [
+        "sbatch",
+        "--parsable",
+        *([f"--dependency=afterany:{':'.join(after)}"] if after else []),
+    ]
     try:
-        done = subprocess.run([*words, str(script)], capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(
+            [*words, str(script)], capture_output=True, text=True, timeout=TIMEOUT_S
+        )
     except FileNotFoundError as error:
-        raise SkipbenchError("no sbatch here; submit from a login node, or see the script with --print") from error
+        raise SkipbenchError(
+            "no sbatch here; submit from a login node, or see the script with --print"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise SkipbenchError(
             f"sbatch did not answer for {TIMEOUT_S} s; look with squeue before trying again"

@@ -65,7 +65,9 @@ class SubmitRequest:
     words: list[str]
 
 
-def parse_submit(arguments: Sequence[str], command: str, flags: Sequence[str] = ()) -> SubmitRequest:
+def parse_submit(
+    arguments: Sequence[str], command: str, flags: Sequence[str] = ()
+) -> SubmitRequest:
     """Reads experiments, overrides, `hardware=`, `scale=`, `models=`, `stale=SECONDS`.
 
     Raises:
@@ -75,8 +77,12 @@ def parse_submit(arguments: Sequence[str], command: str, flags: Sequence[str] = 
     words = request.overrides
     stale = [w.partition("=")[2] for w in words if w.startswith("stale=")]
     hardware = hardware_of(words)
-    request = replace(request, overrides=[w for w in words if not w.startswith(("hardware", "stale="))])
-    if request.scale is None and isinstance(hardware, Slurm):  # that this machine has no GPU says nothing of the nodes
+    request = replace(
+        request, overrides=[w for w in words if not w.startswith(("hardware", "stale="))]
+    )
+    if request.scale is None and isinstance(
+        hardware, Slurm
+    ):  # that this machine has no GPU says nothing of the nodes
         request = replace(request, scale="embedded" if hardware.gpus == 0 else "paper")
     given = [a for a in arguments if "=" in a and not a.startswith("-")]
     return SubmitRequest(request, hardware, _seconds(stale[-1]) if stale else STALE_S, given)
@@ -110,7 +116,9 @@ def cell_statuses(experiment: str, asked: SubmitRequest) -> list[CellStatus]:
         cell = _status(config, live, asked.stale_s)
         if submitted is None:
             submitted = manifest.tasks(config.results)
-        cells.setdefault(cell.key, replace(cell, state=_with_jobs(cell, submitted.get(cell.key, []), live)))
+        cells.setdefault(
+            cell.key, replace(cell, state=_with_jobs(cell, submitted.get(cell.key, []), live))
+        )
     return list(cells.values())
 
 
@@ -123,17 +131,25 @@ def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -
             try:
                 refuse_other(cell.folder, cell.config.model, cell.config.method)
             except SkipbenchError as error:  # submitted again it would be refused again
-                return CellStatus(name, config, cell.folder, RunState("failed", str(error)), runnable=False)
+                return CellStatus(
+                    name, config, cell.folder, RunState("failed", str(error)), runnable=False
+                )
         return CellStatus(name, config, cell.folder, state)
     except NotHereError as error:
-        return CellStatus(name, config, None, RunState("missing", str(error)), config.search_dataset is not None)
+        return CellStatus(
+            name, config, None, RunState("missing", str(error)), config.search_dataset is not None
+        )
     except SkipbenchError as error:
         if config.search_dataset is None:
             raise
-        return CellStatus(name, config, None, RunState("failed", str(error)), runnable=False)  # an unreadable search
+        return CellStatus(
+            name, config, None, RunState("failed", str(error)), runnable=False
+        )  # an unreadable search
 
 
-def _with_jobs(cell: CellStatus, tasks: Sequence[manifest.Task], live: Mapping[str, str] | None) -> RunState:
+def _with_jobs(
+    cell: CellStatus, tasks: Sequence[manifest.Task], live: Mapping[str, str] | None
+) -> RunState:
     """The state in a cell's record; where it has none, what became of its jobs. `live` as of `slurm.jobs`."""
     if cell.state.state not in TO_RUN or live is None:
         return cell.state
@@ -141,7 +157,9 @@ def _with_jobs(cell: CellStatus, tasks: Sequence[manifest.Task], live: Mapping[s
         return RunState("queued", f"its job is {states[-1]}")
     begun = [task for task in tasks if task.log.exists()]
     if begun and cell.state.state == "missing" and cell.folder is not None:
-        return RunState("failed", f"job {begun[-1].job} is over and left no record; see {begun[-1].log}")
+        return RunState(
+            "failed", f"job {begun[-1].job} is over and left no record; see {begun[-1].log}"
+        )
     return cell.state
 
 

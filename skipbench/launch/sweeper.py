@@ -56,7 +56,9 @@ class ExperimentSweeper(Sweeper):
         """
         self.params = dict(params or {})
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
         self.config, self.config_loader = config, hydra_context.config_loader
         self.hydra_context = hydra_context  # `validate_batch_is_legal` reads it
         self.launcher: Launcher = Plugins.instance().instantiate_launcher(
@@ -64,13 +66,26 @@ class ExperimentSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        names = [name for a in arguments if a.startswith("experiment=") for name in a.partition("=")[2].split(",")]
+        names = [
+            name
+            for a in arguments
+            if a.startswith("experiment=")
+            for name in a.partition("=")[2].split(",")
+        ]
         others = [a for a in arguments if not a.startswith("experiment=")]
-        points = [point for name in names for point in self._cells(name, others)] if names else self._grid(others)
+        points = (
+            [point for name in names for point in self._cells(name, others)]
+            if names
+            else self._grid(others)
+        )
         if not points:
-            raise SkipbenchError(f"experiment={','.join(names)} has no cell with {' '.join(others)}")
+            raise SkipbenchError(
+                f"experiment={','.join(names)} has no cell with {' '.join(others)}"
+            )
         names_of = labels(points)
-        batch = [[*point, f"label='{label}'"] for point, label in zip(points, names_of, strict=True)]
+        batch = [
+            [*point, f"label='{label}'"] for point, label in zip(points, names_of, strict=True)
+        ]
         for words in batch:
             self._check(words)
         returns = self.launcher.launch(batch, initial_job_idx=0)
@@ -92,7 +107,11 @@ class ExperimentSweeper(Sweeper):
         axes: dict[str, list[str]] = {}
         for override in parser.parse_overrides(words):
             key = override.get_key_element()
-            if key == "method.skip" and override.is_sweep_override() and not all(map(_is_set, _values(override))):
+            if (
+                key == "method.skip"
+                and override.is_sweep_override()
+                and not all(map(_is_set, _values(override)))
+            ):
                 raise SkipbenchError(unreadable(str(override.input_line)))
             if override.is_sweep_override():
                 if not override.is_discrete_sweep():
@@ -106,11 +125,18 @@ class ExperimentSweeper(Sweeper):
 
     def _cells(self, name: str, arguments: Sequence[str]) -> list[list[str]]:
         """The cells of an experiment that can be run, as overrides."""
-        own = {key: value for key, _, value in (a.partition("=") for a in arguments) if key in ("scale", "models")}
+        own = {
+            key: value
+            for key, _, value in (a.partition("=") for a in arguments)
+            if key in ("scale", "models")
+        }
         overrides = [a for a in arguments if a.partition("=")[0] not in own]
         models = [m for m in own.get("models", "").strip("[]").split(",") if m]
         cells = plan(name, overrides, scale_of(name, own.get("scale")), models)
-        return [list(words) for words in dict.fromkeys(tuple(cell.words(name)) for cell in cells if cell.run)]
+        return [
+            list(words)
+            for words in dict.fromkeys(tuple(cell.words(name)) for cell in cells if cell.run)
+        ]
 
 
 def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
@@ -123,7 +149,10 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
             runs.append(run_entry(resolve_cell(config)))
     if len(runs) > 1:
         show(markdown_table("Sweep", runs))
-    reasons = [str(e) if isinstance(e, SkipbenchError) else f"{type(e).__name__}: {e}" for e in failed.values()]
+    reasons = [
+        str(e) if isinstance(e, SkipbenchError) else f"{type(e).__name__}: {e}"
+        for e in failed.values()
+    ]
     first = next(iter(failed.values()), None)
     if len(failed) == len(returns) and len(set(reasons)) == 1 and isinstance(first, SkipbenchError):
         raise first
@@ -134,7 +163,11 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
 
 
 def _values(override: Override) -> list[str]:
-    return [str(value) for value in override.sweep_string_iterator()] if override.is_discrete_sweep() else []
+    return (
+        [str(value) for value in override.sweep_string_iterator()]
+        if override.is_discrete_sweep()
+        else []
+    )
 
 
 def _is_set(value: str) -> bool:
@@ -161,5 +194,7 @@ def register() -> None:
     """
     if PLUGIN not in sys.path:
         sys.path.append(PLUGIN)
-    Plugins.instance().register(ExperimentSweeper)  # a process that has composed before does not look again
+    Plugins.instance().register(
+        ExperimentSweeper
+    )  # a process that has composed before does not look again
     resolvers.register()

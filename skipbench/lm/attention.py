@@ -16,7 +16,14 @@ AttentionBackend = Callable[[Tensor, Tensor, GraphBuffers, int, int | None], Ten
 PARTS = (256, 128, 64)  # cache rows of a part
 
 
-def masked(query: Tensor, rows: Tensor, buffers: GraphBuffers, bucket: int, window: int | None, scale: float) -> Tensor:
+def masked(
+    query: Tensor,
+    rows: Tensor,
+    buffers: GraphBuffers,
+    bucket: int,
+    window: int | None,
+    scale: float,
+) -> Tensor:
     """One call over the whole bucket. The queries that share a key head are rows of one product: nothing is repeated."""
     keys, values = rows[:bucket].chunk(2, 1)
     out = F.scaled_dot_product_attention(
@@ -27,7 +34,12 @@ def masked(query: Tensor, rows: Tensor, buffers: GraphBuffers, bucket: int, wind
 
 
 def split_kv(
-    query: Tensor, rows: Tensor, buffers: GraphBuffers, bucket: int, window: int | None, scale: float
+    query: Tensor,
+    rows: Tensor,
+    buffers: GraphBuffers,
+    bucket: int,
+    window: int | None,
+    scale: float,
 ) -> Tensor:
     """The bucket in parts side by side, put together by their sums of exponentials: few heads still fill a whole device."""
     size = next(p for p in PARTS if bucket % p == 0)
@@ -40,7 +52,14 @@ def split_kv(
     return unfold(whole.to(query.dtype), buffers.rows)
 
 
-def varlen(query: Tensor, rows: Tensor, buffers: GraphBuffers, bucket: int, window: int | None, scale: float) -> Tensor:
+def varlen(
+    query: Tensor,
+    rows: Tensor,
+    buffers: GraphBuffers,
+    bucket: int,
+    window: int | None,
+    scale: float,
+) -> Tensor:
     """Flash attention with the length on the device; contiguous chains without a window, half precision, CUDA."""
     from torch.nn.attention.varlen import varlen_attn
 
@@ -63,7 +82,9 @@ def attention_backends(bucket: int, scale: float, chain: bool) -> dict[str, Atte
     return found
 
 
-def _with_log_sum(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _with_log_sum(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
     """Outputs [parts, KV, M, d] and logarithms of the sums of exponentials [parts, KV, M]; private operators of torch."""
     if query.device.type == "cuda":
         out, log_sum, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
@@ -79,7 +100,11 @@ def _with_log_sum(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, sca
 def fold(query: Tensor, kv: int) -> Tensor:
     """[R, H, d] -> [1, KV, G * R, d]"""
     rows, heads, d = query.shape
-    return query.view(rows, kv, heads // kv, d).permute(1, 2, 0, 3).reshape(1, kv, heads // kv * rows, d)
+    return (
+        query.view(rows, kv, heads // kv, d)
+        .permute(1, 2, 0, 3)
+        .reshape(1, kv, heads // kv * rows, d)
+    )
 
 
 def unfold(out: Tensor, rows: int) -> Tensor:

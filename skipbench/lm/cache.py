@@ -14,7 +14,9 @@ class KVCache:
     row that the token_rows of a pass does not name, so a rejected draft costs nothing.
     """
 
-    def __init__(self, devices: list[torch.device], kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, devices: list[torch.device], kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> None:
         self.devices, self.kv_heads, self.head_dim, self.dtype = devices, kv_heads, head_dim, dtype
         self.capacity = 0
         self.length = 0
@@ -38,7 +40,9 @@ class KVCache:
     def check(self, end: int) -> None:
         """Raises SkipbenchError when a pass would write behind the last row."""
         if end > self.capacity:
-            raise SkipbenchError(f"cache of {self.capacity} rows is full: a pass needs {end}; allocate more rows")
+            raise SkipbenchError(
+                f"cache of {self.capacity} rows is full: a pass needs {end}; allocate more rows"
+            )
 
     def keep(self, rows: list[int]) -> None:
         """Appends the scratch rows `rows` (ascending cache rows) to the committed ones.

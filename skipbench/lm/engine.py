@@ -52,7 +52,9 @@ class Engine(Protocol):
 class MakeEngine(Protocol):
     """Makes an engine; one that cannot run here returns what replaces it, whose notes say why."""
 
-    def __call__(self, model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int) -> Engine: ...
+    def __call__(
+        self, model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
+    ) -> Engine: ...
 
 
 ENGINES = {

@@ -106,16 +106,25 @@ def parts_of(model: Any) -> ModelParts:
     def of(layer: Any) -> tuple[AttentionParts, MlpParts]:
         attention, mlp = layer.self_attn, layer.mlp
         norms = (attention.q_norm, attention.k_norm) if family.qk_norm else None
-        q, k, v, gate, up = (getattr(m, n) for m, names in ((attention, QKV), (mlp, GATE_UP)) for n in names)
+        q, k, v, gate, up = (
+            getattr(m, n) for m, names in ((attention, QKV), (mlp, GATE_UP)) for n in names
+        )
         return (
             AttentionParts(layer.input_layernorm, attention, (q, k, v), attention.o_proj, norms),
             MlpParts(layer.post_attention_layernorm, mlp, (gate, up), mlp.down_proj),
         )
 
-    return ModelParts(body.embed_tokens, [of(y) for y in body.layers], body.norm, model.lm_head, body.rotary_emb)
+    return ModelParts(
+        body.embed_tokens, [of(y) for y in body.layers], body.norm, model.lm_head, body.rotary_emb
+    )
 
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # their cos/sin do not depend on the length decoded so far
+ROPE_TYPES = (
+    "default",
+    "linear",
+    "llama3",
+    "yarn",
+)  # their cos/sin do not depend on the length decoded so far
 
 
 def family_of(config: Any) -> Family:

@@ -42,16 +42,23 @@ def float32_logits(model: Any, tokens: list[int]) -> Tensor | None:
             part = hidden[rows]
             x = _norm(attention.norm, part)
             query = _turned(_heads(query_of, attention.head_dim, x, q_norm), cos[rows], sin[rows])
-            part += _linear(attention.output, _attention(query, keys, values, rows.start, window, attention.scale))
+            part += _linear(
+                attention.output,
+                _attention(query, keys, values, rows.start, window, attention.scale),
+            )
             inner = _norm(mlp.norm, part)
             gate, up = (_linear(projection, inner) for projection in mlp.gate_up)
             part += _linear(mlp.down, F.silu(gate) * up)
     head = parts.head.weight
     last = _norm(parts.norm, hidden[-1:].to(head.device))
-    return torch.cat([F.linear(last, part.float())[0].cpu() for part in torch.split(head, HEAD_ROWS)])
+    return torch.cat(
+        [F.linear(last, part.float())[0].cpu() for part in torch.split(head, HEAD_ROWS)]
+    )
 
 
-def _attention(query: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None, scale: float) -> Tensor:
+def _attention(
+    query: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None, scale: float
+) -> Tensor:
     """Queries [R, H, d] of the rows from `start` on, over the keys and values [T, KV, d] of all rows -> [R, H * d]."""
     heads, kv = query.shape[1], keys.shape[1]
     out: list[Tensor] = []
@@ -61,7 +68,9 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor, start: int, window: 
         column = torch.arange(end, device=query.device)
         sees = column <= row if window is None else (column <= row) & (row - column < window)
         k, v = (t[:end].transpose(0, 1)[None] for t in (keys, values))
-        attended = F.scaled_dot_product_attention(fold(rows, kv), k, v, sees.repeat(heads // kv, 1), scale=scale)
+        attended = F.scaled_dot_product_attention(
+            fold(rows, kv), k, v, sees.repeat(heads // kv, 1), scale=scale
+        )
         out.append(unfold(attended, len(rows)))
         start = end
     return torch.cat(out)

@@ -27,13 +27,17 @@ class RotaryCache:
     def chain_mask(self, start: int, rows: int) -> Tensor:
         """Additive mask [rows, start + rows] of a chain whose rows all follow `start` committed ones."""
         if rows > BAND_ROWS:
-            blocked = torch.ones(rows, start + rows, dtype=torch.bool, device=self.device).triu_(start + 1)
-            return torch.zeros(rows, start + rows, dtype=self.dtype, device=self.device).masked_fill_(
-                blocked, float("-inf")
+            blocked = torch.ones(rows, start + rows, dtype=torch.bool, device=self.device).triu_(
+                start + 1
             )
+            return torch.zeros(
+                rows, start + rows, dtype=self.dtype, device=self.device
+            ).masked_fill_(blocked, float("-inf"))
         if self.band is None:
             shape = (BAND_ROWS, self.positions + BAND_ROWS)
-            self.band = torch.full(shape, float("-inf"), dtype=self.dtype, device=self.device).triu_(self.positions + 1)
+            self.band = torch.full(
+                shape, float("-inf"), dtype=self.dtype, device=self.device
+            ).triu_(self.positions + 1)
         return self.band[:rows, self.positions - start : self.positions + rows]
 
 
@@ -73,7 +77,9 @@ class AttentionMetadata:
             window = None
         if (window, group) not in self._masks:
             mask = self._make_mask(window) if group == 1 else self.mask(window)
-            self._masks[window, group] = mask if mask is None or group == 1 else torch.cat([mask] * group)
+            self._masks[window, group] = (
+                mask if mask is None or group == 1 else torch.cat([mask] * group)
+            )
         return self._masks[window, group]
 
     def _make_mask(self, window: int | None) -> Tensor | None:
@@ -120,7 +126,9 @@ class ForwardMetadata:
         return part
 
 
-def rotary_tables(rotary: Any, positions: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def rotary_tables(
+    rotary: Any, positions: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """cos and sin [P, d] of every position, from the model's own rotary module."""
     index = torch.arange(positions, device=rotary.inv_freq.device)[None]
     cos, sin = rotary(torch.empty(0, dtype=dtype, device=index.device), index)

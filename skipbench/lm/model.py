@@ -21,7 +21,11 @@ class LM:
     """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers."""
 
     def __init__(
-        self, model: Any, engine: str | MakeEngine = "fused", strict: bool = False, spare_mib: int = SPARE_MIB
+        self,
+        model: Any,
+        engine: str | MakeEngine = "fused",
+        strict: bool = False,
+        spare_mib: int = SPARE_MIB,
     ) -> None:
         """
         Args:
@@ -39,7 +43,10 @@ class LM:
         self.max_positions: int = self.config.max_position_embeddings
         self.dtype = parts.embedding.weight.dtype
         self.devices = [attention.qkv[0].weight.device for attention, _ in parts.layers]
-        self.input_device, self.output_device = parts.embedding.weight.device, parts.head.weight.device
+        self.input_device, self.output_device = (
+            parts.embedding.weight.device,
+            parts.head.weight.device,
+        )
         head_dim = parts.layers[0][0].head_dim
         self.cache = KVCache(self.devices, self.config.num_key_value_heads, head_dim, self.dtype)
         self._weight_bytes = pass_bytes(model)
@@ -62,7 +69,11 @@ class LM:
 
     def notes(self) -> list[str]:
         """Lines on what this machine lacks and what is used instead, and on the cost of `strict`."""
-        cost = "" if self.strict_cost is None else f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify"
+        cost = (
+            ""
+            if self.strict_cost is None
+            else f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify"
+        )
         return [*self.engine.notes(), *filter(None, [cost])]
 
     def allocate(self, capacity: int) -> None:

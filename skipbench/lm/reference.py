@@ -11,7 +11,9 @@ from skipbench.lm.families import AttentionParts, Family, MlpParts, parts_of
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 
-def make_engine(model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int) -> "ReferenceEngine":
+def make_engine(
+    model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
+) -> "ReferenceEngine":
     """As `MakeEngine`; it lays no weights out, so that `spare_mib` has no effect."""
     refuse_strict(strict, "reference")
     return ReferenceEngine(model, family, cache)
@@ -24,7 +26,9 @@ class _LayerView:
         self.cache = cache
         self.metadata: AttentionMetadata | None = None
 
-    def update(self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """`keys`, `values`: [1, KV, T, d] -> [1, KV, end, d]."""
         assert self.metadata is not None
         start, end = self.metadata.start, self.metadata.end
@@ -45,7 +49,10 @@ class ReferenceEngine:
         self._view = _LayerView(cache)
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(self.parts.layers):
-            self.sublayers += [self._attention(attention, family.window(model.config, index)), self._mlp(mlp)]
+            self.sublayers += [
+                self._attention(attention, family.window(model.config, index)),
+                self._mlp(mlp),
+            ]
 
     def notes(self) -> list[str]:
         return []
@@ -63,7 +70,10 @@ class ReferenceEngine:
             tables = metadata.tables
             out, _ = parts.module(
                 hidden_states=parts.norm(hidden[None]),
-                position_embeddings=(tables.cos[metadata.index][None], tables.sin[metadata.index][None]),
+                position_embeddings=(
+                    tables.cos[metadata.index][None],
+                    tables.sin[metadata.index][None],
+                ),
                 attention_mask=None if mask is None else mask[None, None],
                 past_key_values=self._view,
             )

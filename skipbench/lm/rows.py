@@ -58,8 +58,14 @@ class TokenRows:
 
         They share the committed rows and do not see one another.
         """
-        parent = tuple(-1 if row == 0 else branch * rows + row - 1 for branch in range(count) for row in range(rows))
-        return cls(start, context_len, tuple(range(context_len, context_len + rows)) * count, parent)
+        parent = tuple(
+            -1 if row == 0 else branch * rows + row - 1
+            for branch in range(count)
+            for row in range(rows)
+        )
+        return cls(
+            start, context_len, tuple(range(context_len, context_len + rows)) * count, parent
+        )
 
     def verified(self) -> "TokenRows":
         """The same rows as those of a verification."""

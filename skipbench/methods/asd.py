@@ -65,7 +65,12 @@ class ASD:
         every: int = 0,
         tree: Sequence[int] = (),
     ) -> None:
-        if not -1 <= threshold <= 1 or not 0 < most <= 1 or context_tokens < 1 or min(keep_first, keep_last, every) < 0:
+        if (
+            not -1 <= threshold <= 1
+            or not 0 < most <= 1
+            or context_tokens < 1
+            or min(keep_first, keep_last, every) < 0
+        ):
             raise SkipbenchError(
                 f"asd: {threshold=}, {most=}, {context_tokens=}, {keep_first=}, {keep_last=}, {every=}; wanted -1 <= threshold <= 1, "
                 f"0 < most <= 1, context_tokens of 1 or more, and the rest 0 or more"
@@ -89,13 +94,17 @@ class ASD:
         """One pass over scratch rows of the last tokens, whose states the prefill does not keep."""
         at, hidden_states = state.lm.cache.length, list[Tensor]()
         rows = min(self.context_tokens, at)
-        forward_committed(state, at - rows, rows, hidden_states=hidden_states, last=state.lm.sublayers - 1)
+        forward_committed(
+            state, at - rows, rows, hidden_states=hidden_states, last=state.lm.sublayers - 1
+        )
         before, behind = (
             torch.stack(hidden_states[:-1:2]),
             torch.stack(hidden_states[1::2]),
         )  # of every attention [L, rows, D]
         cosine = torch.cosine_similarity(before.float(), behind.float(), dim=-1).mean(-1).tolist()
-        similar = sorted((i for i in self.candidates if cosine[i] > self.threshold), key=lambda i: -cosine[i])
+        similar = sorted(
+            (i for i in self.candidates if cosine[i] > self.threshold), key=lambda i: -cosine[i]
+        )
         self.skip = SkipSet.of(self.layers, [2 * i for i in similar[: self.most]])
         self.log["cosine"].append([round(c, 5) for c in cosine])
 

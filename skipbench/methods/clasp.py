@@ -61,12 +61,18 @@ def choose_layers(
     norm = x.float() / x.float().norm(dim=-1, keepdim=True)
     g = x[0].expand(width + 1, -1)  # g[0, 0] = x_0; where j > i nothing is read
     executes, skips, kept = [], [], []
-    may_execute = torch.ones(units, width, dtype=torch.bool, device=x.device).tril_(-1)  # g[i, i] is x_0: all skipped
+    may_execute = torch.ones(units, width, dtype=torch.bool, device=x.device).tril_(
+        -1
+    )  # g[i, i] is x_0: all skipped
     for i in range(1, units + 1):
-        candidates = torch.cat((run_unit(i - 1, g[1:]), g[:-1]))  # f_{i-1}(g[i-1, j]) and g[i-1, j-1], Eq. 2
+        candidates = torch.cat(
+            (run_unit(i - 1, g[1:]), g[:-1])
+        )  # f_{i-1}(g[i-1, j]) and g[i-1, j-1], Eq. 2
         cosine = (candidates.float() @ norm[i]) / candidates.float().norm(dim=-1)
         execute = (cosine[:width] > cosine[width:]) & may_execute[i - 1]  # a tie skips
-        g = torch.cat((x[i : i + 1], torch.where(execute[:, None], candidates[:width], candidates[width:])))
+        g = torch.cat(
+            (x[i : i + 1], torch.where(execute[:, None], candidates[:width], candidates[width:]))
+        )
         executes.append(cosine[:width])
         skips.append(cosine[width:])
         kept.append(execute)
@@ -118,7 +124,11 @@ class CLaSp:
         unit: str = "layer",
         tree: Sequence[int] = (),
     ) -> None:
-        words = {"unit": (unit, UNITS), "interval_unit": (interval_unit, INTERVAL_UNITS), "start": (start, STARTS)}
+        words = {
+            "unit": (unit, UNITS),
+            "interval_unit": (interval_unit, INTERVAL_UNITS),
+            "start": (start, STARTS),
+        }
         for key, (word, known) in words.items():
             if word not in known:
                 raise SkipbenchError(f"clasp: {key}={word!r}; wanted {' or '.join(known)}")
@@ -161,8 +171,12 @@ class CLaSp:
         """One programme for the last token in the cache, whose S + 1 states [D] are given."""
         x = torch.stack(list(states)[:: self.size])
         run = parallel_branches(state.lm, 1, self.skipped, self.size)
-        chosen, _, _, last = choose_layers(x, lambda unit, g: run(unit, g[:, None])[:, 0], self.skipped)
-        self.skip = SkipSet.of(self.layers, [self.size * u + k for u in chosen for k in range(self.size)])
+        chosen, _, _, last = choose_layers(
+            x, lambda unit, g: run(unit, g[:, None])[:, 0], self.skipped
+        )
+        self.skip = SkipSet.of(
+            self.layers, [self.size * u + k for u in chosen for k in range(self.size)]
+        )
         self._since = 0
         self.log["optimised"].append(len(self.drafter.log["steps"]))
         self.log["cosine"].append(round(float(torch.cosine_similarity(last, x[-1], dim=0)), 6))

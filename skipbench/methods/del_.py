@@ -33,7 +33,9 @@ from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
-CONTEXT_TOKENS = 33  # of the prompt, whose shadow tokens the first choice rests on; the published port's number
+CONTEXT_TOKENS = (
+    33  # of the prompt, whose shadow tokens the first choice rests on; the published port's number
+)
 
 
 class DEL:
@@ -73,14 +75,22 @@ class DEL:
                 f"del: {omega=}, {max_length=}, {layers=}; wanted 0 < omega <= 1, max_length of 1 or more, and 2 layers or more"
             )
         self.name, self.layers, self.max_length, self.omega = name, layers, max_length, omega
-        self.use_gamma, self.dynamic_threshold, self.count_rejected = use_gamma, dynamic_threshold, count_rejected
+        self.use_gamma, self.dynamic_threshold, self.count_rejected = (
+            use_gamma,
+            dynamic_threshold,
+            count_rejected,
+        )
         self.drafter = Drafter(stop)
         exits = torch.arange(1, layers)[:, None]
-        self._layers_run = (torch.arange(max_length) * exits + layers).double()  # denominator of TPL [L - 1, d_max]
+        self._layers_run = (
+            torch.arange(max_length) * exits + layers
+        ).double()  # denominator of TPL [L - 1, d_max]
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
-        self.counts = torch.zeros(self.layers - 1, 2, dtype=torch.float64)  # matching and other shadow tokens a layer
+        self.counts = torch.zeros(
+            self.layers - 1, 2, dtype=torch.float64
+        )  # matching and other shadow tokens a layer
         self.confidence = torch.zeros_like(self.counts)  # sums of their probabilities
         self.log: dict[str, list[Any]] = {"exit_layer": [], "length": []}
         at, hidden_states = state.lm.cache.length, list[Tensor]()
@@ -102,7 +112,9 @@ class DEL:
         self.drafter.update(verification)
         every = self.count_rejected and self.exit_layer == 1
         self._learn(
-            state, verification.hidden_states, len(verification.draft.tokens if every else verification.accepted) + 1
+            state,
+            verification.hidden_states,
+            len(verification.draft.tokens if every else verification.accepted) + 1,
         )
 
     def _learn(self, state: State, states: list[Tensor], rows: int) -> None:
@@ -118,7 +130,9 @@ class DEL:
         tokens = (alpha ** torch.arange(self.max_length)).cumsum(
             -1
         )  # (1 - alpha^(d + 1)) / (1 - alpha), alpha = 1 included
-        best = int((tokens / self._layers_run).numpy().argmax())  # TPL(l, d); of equal ones the first
+        best = int(
+            (tokens / self._layers_run).numpy().argmax()
+        )  # TPL(l, d); of equal ones the first
         self.exit_layer, self.length = best // self.max_length + 1, best % self.max_length
         self.skip = SkipSet.of(self.layers, range(2 * self.exit_layer, 2 * self.layers))
 

@@ -19,7 +19,9 @@ class FixedSet:
         exit_sublayer: as in `Drafter.propose`; `None` shares no states with verification.
     """
 
-    def __init__(self, name: str, skip: SkipSet, drafter: Drafter, exit_sublayer: int | None = None) -> None:
+    def __init__(
+        self, name: str, skip: SkipSet, drafter: Drafter, exit_sublayer: int | None = None
+    ) -> None:
         self.name, self.skip, self.drafter, self.exit_sublayer = name, skip, drafter, exit_sublayer
 
     def begin(self, state: State) -> None:
@@ -32,7 +34,9 @@ class FixedSet:
         self.drafter.update(verification)
 
 
-def strategy(layers: int, name: str, ratio: float, stop: StopRule, seed: int = 0, tree: Sequence[int] = ()) -> FixedSet:
+def strategy(
+    layers: int, name: str, ratio: float, stop: StopRule, seed: int = 0, tree: Sequence[int] = ()
+) -> FixedSet:
     """A set by rule.
 
     Args:
@@ -50,7 +54,9 @@ def strategy(layers: int, name: str, ratio: float, stop: StopRule, seed: int = 0
     return FixedSet(name, fixed_set(name, layers, ratio, seed), Drafter(stop, tree))
 
 
-def explicit(layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()) -> FixedSet:
+def explicit(
+    layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()
+) -> FixedSet:
     """A set given by hand.
 
     Args:

@@ -68,7 +68,9 @@ def knapsack_plain(
     for i, w in enumerate(weights, 1):
         found: dict[int, tuple[float, Tensor, frozenset[int]]] = {}
         for j, (_, states, skipped) in g.items():
-            executed = run_sublayer(i - 1, states[None])[0] if j else x[i]  # h_e of Eq. 7; Algorithm 2, line 6
+            executed = (
+                run_sublayer(i - 1, states[None])[0] if j else x[i]
+            )  # h_e of Eq. 7; Algorithm 2, line 6
             sigma = cosine(executed, i)
             if sigma >= tau and (j not in found or sigma >= found[j][0]):
                 found[j] = sigma, executed, skipped
@@ -123,7 +125,11 @@ def knapsack(
         run, skip = torch.split(sigma, reach + 1)
         run = pad(run, (0, top - reach), value=-torch.inf)
         fits = free[i - 1] and w <= top
-        skip = pad(skip, (w, top - reach - w), value=-torch.inf) if fits else torch.full_like(run, -torch.inf)
+        skip = (
+            pad(skip, (w, top - reach - w), value=-torch.inf)
+            if fits
+            else torch.full_like(run, -torch.inf)
+        )
         executed[i - 1, : top + 1] = keep = run >= skip  # Eq. 8
         best = torch.maximum(run, skip)
         alive = (best > -torch.inf).nonzero()[:, 0]
@@ -213,7 +219,10 @@ class KnapSpec:
         latency: Sequence[float] | None = None,
         tree: Sequence[int] = (),
     ) -> None:
-        if min(interval, history, 1 if weight_cap is None else weight_cap) < 1 or start not in ("carry", "full"):
+        if min(interval, history, 1 if weight_cap is None else weight_cap) < 1 or start not in (
+            "carry",
+            "full",
+        ):
             raise SkipbenchError(
                 f"knapspec: {interval=}, {history=}, {weight_cap=}, {start=}; wanted numbers of 1 or more (weight_cap may be null), "
                 f"and start carry or full"
@@ -230,14 +239,31 @@ class KnapSpec:
             raise SkipbenchError(
                 f"knapspec: latency={list(latency)}; wanted [mlp, attention a token, attention] in seconds"
             )
-        self.name, self.layers, self.tau, self.interval, self.history = name, layers, tau, interval, history
+        self.name, self.layers, self.tau, self.interval, self.history = (
+            name,
+            layers,
+            tau,
+            interval,
+            history,
+        )
         self.lengths, self.use_gamma = range(lengths[0], lengths[1] + 1), use_gamma
-        self.weight_cap, self.budget, self.drop_first, self.start = weight_cap, budget, drop_first, start
+        self.weight_cap, self.budget, self.drop_first, self.start = (
+            weight_cap,
+            budget,
+            drop_first,
+            start,
+        )
         self.free = [not protect_ends or 2 <= s < 2 * layers - 2 for s in range(2 * layers)]
-        self.latency = None if latency is None else LatencyModel(latency[2], latency[1], latency[0], 0.0, layers)
+        self.latency = (
+            None
+            if latency is None
+            else LatencyModel(latency[2], latency[1], latency[0], 0.0, layers)
+        )
         self.drafter, self.skip = Drafter(stop, tree), SkipSet.of(layers)
         self._max_steps = stop.max_steps  # that of the stop rule is gamma* under `use_gamma`
-        self._due = history + 1  # rounds to the next programme; the first round of a prompt tells little
+        self._due = (
+            history + 1
+        )  # rounds to the next programme; the first round of a prompt tells little
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
@@ -245,7 +271,9 @@ class KnapSpec:
             self.skip, self._due = SkipSet.of(self.layers), self.history + 1
             self.drafter.stop.max_steps = self._max_steps
         self._x: list[Tensor] = []  # of each of the last rounds [S + 1, tokens, D]
-        self.log: dict[str, list[Any]] = {k: [] for k in ("optimised", "weights", "candidates", "gamma", "tpt")}
+        self.log: dict[str, list[Any]] = {
+            k: [] for k in ("optimised", "weights", "candidates", "gamma", "tpt")
+        }
 
     def propose(self, state: State, budget: int) -> Draft:
         return self.drafter.propose(state, self.skip, budget)
@@ -265,16 +293,22 @@ class KnapSpec:
         assert self.latency is not None
         latency = self.latency.at(lm.cache.length)
         attention, mlp = weights = integer_weights(latency, self.weight_cap)
-        budget = int(self.budget * (attention + mlp) * self.layers)  # K / 2, section 3.4, Efficiency via Pruning
+        budget = int(
+            self.budget * (attention + mlp) * self.layers
+        )  # K / 2, section 3.4, Efficiency via Pruning
         x = torch.cat(self._x, 1)[:, -(lm.cache.capacity - lm.cache.length) :]
         run = parallel_branches(lm, x.shape[1], budget)
-        weight, skipped, cosine, states = knapsack(x, run, weights * self.layers, budget, self.tau, self.free)
+        weight, skipped, cosine, states = knapsack(
+            x, run, weights * self.layers, budget, self.tau, self.free
+        )
         self.skip, alpha, gamma, value = SkipSet.of(self.layers), [], None, None
         if weight:  # not all pruned
             sets = [SkipSet(self.layers, s) for s in skipped]
             alpha = acceptance(lm, x[-1], states)
             first = min(int(self.drop_first), len(sets) - 1)
-            best, gamma, value = most_tokens_per_time(alpha[first:], sets[first:], latency, self.lengths)
+            best, gamma, value = most_tokens_per_time(
+                alpha[first:], sets[first:], latency, self.lengths
+            )
             self.skip = sets[first + best]
             if self.use_gamma:
                 self.drafter.stop.max_steps = max(1, gamma)

@@ -28,7 +28,12 @@ PUBLISHED_EXIT = 8
 
 
 def layerskip(
-    layers: int, name: str, stop: StopRule, exit_layer: int | None = None, share: bool = True, tree: Sequence[int] = ()
+    layers: int,
+    name: str,
+    stop: StopRule,
+    exit_layer: int | None = None,
+    share: bool = True,
+    tree: Sequence[int] = (),
 ) -> FixedSet:
     """Static early exit.
 
@@ -47,10 +52,14 @@ def layerskip(
     if exit_layer is None:
         exit_layer = PUBLISHED_EXIT if layers > PUBLISHED_EXIT else layers // 2
     if not 1 <= exit_layer < layers:
-        raise SkipbenchError(f"layerskip: {exit_layer=}; a model of {layers} layers allows 1 to {layers - 1}")
+        raise SkipbenchError(
+            f"layerskip: {exit_layer=}; a model of {layers} layers allows 1 to {layers - 1}"
+        )
     if tree and share:
         raise SkipbenchError(
             f"layerskip: method.tree={list(tree)} needs method.share=false: the nodes of a tree have no early states to share"
         )
     skip = SkipSet.of(layers, range(2 * exit_layer, 2 * layers))
-    return FixedSet(name, skip, Drafter(stop, tree), exit_sublayer=2 * exit_layer if share else None)
+    return FixedSet(
+        name, skip, Drafter(stop, tree), exit_sublayer=2 * exit_layer if share else None
+    )

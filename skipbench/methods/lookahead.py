@@ -64,7 +64,12 @@ class Lookahead:
         seed: int = 0,
         first_window: Sequence[int] = (),
     ) -> None:
-        if window < 2 or level < 3 or guesses < 1 or (first_window and len(first_window) != window + level - 3):
+        if (
+            window < 2
+            or level < 3
+            or guesses < 1
+            or (first_window and len(first_window) != window + level - 3)
+        ):
             raise SkipbenchError(
                 f"lookahead: {window=}, {level=}, {guesses=}, first_window of {len(first_window)}; wanted a window of 2 or more, a "
                 f"level of 3 or more, 1 guess or more, and a first window of none or window + level - 3 tokens"
@@ -91,7 +96,9 @@ class Lookahead:
         self._pending = state.pending
         full = len(self._levels) == self.level - 1
         found = self.pool.get(state.pending, []) if full else []
-        tokens, parent = _tree([gram[: budget if self.whole else min(budget, self.level - 2)] for gram in found])
+        tokens, parent = _tree(
+            [gram[: budget if self.whole else min(budget, self.level - 2)] for gram in found]
+        )
         guessed = len(tokens)
         # Level 0 is a chain behind the pending token; an entry of a deeper level follows the one above it. The columns of
         # deeper levels begin at the pending token itself, those of level 0 one further.
@@ -109,7 +116,9 @@ class Lookahead:
     def adapt(self, state: State, verification: Verification) -> None:
         """Moves the window on by one column, and enters its n-grams when all levels are there."""
         levels = self._levels
-        fresh = verification.target_tokens[-len(levels[-1]) :]  # what the model puts behind the deepest level
+        fresh = verification.target_tokens[
+            -len(levels[-1]) :
+        ]  # what the model puts behind the deepest level
         if len(levels) < self.level - 1:
             self._levels = [entries[1:] for entries in levels] + [fresh[1:]]
         else:

@@ -43,31 +43,52 @@ class Parallel:
     """
 
     def __init__(
-        self, layers: int, name: str, block_size: int = 8, init: str = "last", window: str = "block", seed: int = 0
+        self,
+        layers: int,
+        name: str,
+        block_size: int = 8,
+        init: str = "last",
+        window: str = "block",
+        seed: int = 0,
     ) -> None:
         if block_size < 2 or init not in INITS or window not in ("block", "sliding"):
             raise SkipbenchError(
                 f"parallel: {block_size=}, {init=}, {window=}; wanted a block of 2 or more tokens, init {', '.join(INITS)}, "
                 f"and window block or sliding"
             )
-        self.name, self.block_size, self.init, self.window, self.seed = name, block_size, init, window, seed
+        self.name, self.block_size, self.init, self.window, self.seed = (
+            name,
+            block_size,
+            init,
+            window,
+            seed,
+        )
 
     def begin(self, state: State) -> None:
         self._random = random.Random(f"{self.seed}/{state.prompt_length}")
-        self._prompt, self._vocabulary = state.tokens[: state.prompt_length], state.lm.config.vocab_size
+        self._prompt, self._vocabulary = (
+            state.tokens[: state.prompt_length],
+            state.lm.config.vocab_size,
+        )
         self._block: list[int] = []  # guesses behind the pending token
 
     def propose(self, state: State, budget: int) -> Draft:
         if not self._block or self.window == "sliding":
             # The bonus is a token of the block too, so a block of n puts n - 1 guesses to the test.
-            self._block += [self._guess(state.pending) for _ in range(self.block_size - 1 - len(self._block))]
+            self._block += [
+                self._guess(state.pending) for _ in range(self.block_size - 1 - len(self._block))
+            ]
         tokens = self._block[:budget]
         return Draft(tokens, steps=len(tokens))
 
     def _guess(self, pending: int) -> int:
         if self.init == "last":
             return pending
-        return self._random.choice(self._prompt) if self.init == "prompt" else self._random.randrange(self._vocabulary)
+        return (
+            self._random.choice(self._prompt)
+            if self.init == "prompt"
+            else self._random.randrange(self._vocabulary)
+        )
 
     def adapt(self, state: State, verification: Verification) -> None:
         """What stood behind the bonus is replaced by the choices of this pass, which saw the old block (Eq. 3)."""

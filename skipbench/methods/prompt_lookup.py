@@ -31,13 +31,25 @@ class PromptLookup:
     """
 
     def __init__(
-        self, layers: int, name: str, ngram: int = 3, length: int = 10, occurrence: str = "last", output: bool = True
+        self,
+        layers: int,
+        name: str,
+        ngram: int = 3,
+        length: int = 10,
+        occurrence: str = "last",
+        output: bool = True,
     ) -> None:
         if min(ngram, length) < 1 or occurrence not in ("first", "last"):
             raise SkipbenchError(
                 f"prompt-lookup: {ngram=}, {length=}, {occurrence=}; wanted numbers of 1 or more, and occurrence first or last"
             )
-        self.name, self.ngram, self.length, self.occurrence, self.output = name, ngram, length, occurrence, output
+        self.name, self.ngram, self.length, self.occurrence, self.output = (
+            name,
+            ngram,
+            length,
+            occurrence,
+            output,
+        )
 
     def begin(self, state: State) -> None:
         self._behind: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token behind it

@@ -30,7 +30,9 @@ from skipbench.methods.fixed import FixedSet
 from skipbench.skipset import SkipSet
 
 
-def self_sd(layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()) -> FixedSet:
+def self_sd(
+    layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()
+) -> FixedSet:
     """Self-SD with the set that a search has found.
 
     Args:
@@ -48,7 +50,11 @@ def self_sd(layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[in
 
 
 def objective(
-    lm: LM, prompts: list[list[int]], max_new_tokens: int, eos: frozenset[int], stop: Callable[[], StopRule]
+    lm: LM,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    eos: frozenset[int],
+    stop: Callable[[], StopRule],
 ) -> Callable[[SkipSet], tuple[float, dict[str, float]]]:
     """f(z) of Eq. 1: decode seconds per emitted token over development prompts (token ids), with the method's stop rule."""
 

@@ -48,7 +48,11 @@ from skipbench.skipset import SkipSet
 
 ADJUST_ROUNDS, ADJUST_BY = 100, 0.1
 KAPPA = 2.5
-WORDS = {"context": ("first", "recent"), "initial": ("ratio", "odd"), "register": ("rounded", "raw")}
+WORDS = {
+    "context": ("first", "recent"),
+    "initial": ("ratio", "odd"),
+    "register": ("rounded", "raw"),
+}
 
 
 class SWIFT:
@@ -109,17 +113,34 @@ class SWIFT:
         for key, word in given.items():
             if word not in WORDS[key]:
                 raise SkipbenchError(f"swift: {key}={word!r}; wanted {' or '.join(WORDS[key])}")
-        if min(window, patience, bayes_draws) < 1 or min(steps, beta) < 0 or not 0 <= adjust_below <= 1:
+        if (
+            min(window, patience, bayes_draws) < 1
+            or min(steps, beta) < 0
+            or not 0 <= adjust_below <= 1
+        ):
             raise SkipbenchError(
                 f"swift: {window=}, {patience=}, {bayes_draws=}, {steps=}, {beta=}, {adjust_below=}; wanted window, patience and "
                 f"bayes_draws of 1 or more, steps and beta of 0 or more (0: none), adjust_below from 0 to 1"
             )
-        self.name, self.layers, self.steps, self.beta, self.window = name, layers, steps, beta, window
-        self.max_score, self.patience, self.register, self.seed = max_score, patience, register, seed
+        self.name, self.layers, self.steps, self.beta, self.window = (
+            name,
+            layers,
+            steps,
+            beta,
+            window,
+        )
+        self.max_score, self.patience, self.register, self.seed = (
+            max_score,
+            patience,
+            register,
+            seed,
+        )
         self.recent, self.adjust_below = context == "recent", adjust_below
         self.effort = {"draws": bayes_draws, "starts": bayes_starts, "restarts": bayes_restarts}
         inner = range(1, layers - 1) if protect_ends else range(layers)
-        self.free = [2 * i for i in inner] + [2 * i + 1 for i in inner]  # the code's order of variables
+        self.free = [2 * i for i in inner] + [
+            2 * i + 1 for i in inner
+        ]  # the code's order of variables
         self.drafter = Drafter(stop, tree)
         self._restart(ratio)
         if initial == "odd":
@@ -190,7 +211,9 @@ class SWIFT:
         o = len(self.tried) + 1
         if self.beta and o % self.beta == 0 and self.tried:
             points, values = zip(*self.tried, strict=True)
-            suggested: list[float] = suggest_point(points, values, (self.seed, o), kappa=KAPPA, **self.effort).tolist()
+            suggested: list[float] = suggest_point(
+                points, values, (self.seed, o), kappa=KAPPA, **self.effort
+            ).tolist()
             return suggested
         chosen = set(self._draws.choice(len(self.free), self.count, replace=False).tolist())
         return [float(i in chosen) for i in range(len(self.free))]
@@ -219,7 +242,12 @@ class SWIFT:
     @property
     def state_dict(self) -> dict[str, Any]:
         """The search so far, which goes on across prompts; its points only while it lasts."""
-        own = {"skip": str(self.skip), "score": self.score, "ratio": self.ratio, "best_step": self.best_step}
+        own = {
+            "skip": str(self.skip),
+            "score": self.score,
+            "ratio": self.ratio,
+            "best_step": self.best_step,
+        }
         tried = self.tried if self.searching else [([], m) for _, m in self.tried]
         return own | {"tried": tried, "acceptance": list(self._acceptance)}
 

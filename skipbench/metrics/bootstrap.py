@@ -11,7 +11,9 @@ BOOTSTRAP_FROM = 20
 """Fewest ratios for the bootstrap, whose interval is too short for few: at 4 it covers 80 %, not 95 %."""
 
 
-def paired_ratio_interval(ratios: Sequence[float], seed: int = 0) -> tuple[float, tuple[float, float] | None]:
+def paired_ratio_interval(
+    ratios: Sequence[float], seed: int = 0
+) -> tuple[float, tuple[float, float] | None]:
     """Geometric mean of per-sample ratios and its 95 % interval, computed on the logarithms.
 
     Below `BOOTSTRAP_FROM` ratios it is Student's t interval, from there on that of the BCa bootstrap,
@@ -38,7 +40,11 @@ def paired_ratio_interval(ratios: Sequence[float], seed: int = 0) -> tuple[float
 def _t_interval(logs: list[float]) -> tuple[float, float] | None:
     from scipy.stats import t  # slow to import, as below
 
-    half = float(t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = (
+        float(t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1))
+        * statistics.stdev(logs)
+        / math.sqrt(len(logs))
+    )
     center = math.fsum(logs) / len(logs)
     try:
         return math.exp(center - half), math.exp(center + half)

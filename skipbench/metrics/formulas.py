@@ -57,7 +57,9 @@ def expected_speedup_measured(M: float, alpha: float, c: float, v: float) -> flo
         ValueError: `M < 1`, or `alpha` or `c` is negative, or `v` is not positive.
     """
     if M < 1 or alpha < 0 or c < 0 or v <= 0:
-        raise ValueError(f"need M >= 1, alpha >= 0, c >= 0 and v > 0, got {M=}, {alpha=}, {c=}, {v=}")
+        raise ValueError(
+            f"need M >= 1, alpha >= 0, c >= 0 and v > 0, got {M=}, {alpha=}, {c=}, {v=}"
+        )
     if M == 1:
         return 1 / v
     if alpha == 0:
@@ -75,5 +77,7 @@ def predicted_speedup(M: float, steps: float, c: float, v: float, a: float = 0.0
         ValueError: `M < 1`, or `steps`, `c` or `a` is negative, or `v` is not positive.
     """
     if M < 1 or min(steps, c, a) < 0 or v <= 0:
-        raise ValueError(f"need M >= 1, steps >= 0, c >= 0, a >= 0 and v > 0, got {M=}, {steps=}, {c=}, {a=}, {v=}")
+        raise ValueError(
+            f"need M >= 1, steps >= 0, c >= 0, a >= 0 and v > 0, got {M=}, {steps=}, {c=}, {a=}, {v=}"
+        )
     return M / (steps * c + v + a)

@@ -61,8 +61,12 @@ def summarise(
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
     acceptance = _acceptance(sound, rounds)
-    vanilla_s_per_token = _over(_decode_s(s.vanilla for s in sound), _emitted(s.vanilla for s in sound))
-    method_s_per_token = _over(_decode_s(s.method for s in sound), _emitted(s.method for s in sound))
+    vanilla_s_per_token = _over(
+        _decode_s(s.vanilla for s in sound), _emitted(s.vanilla for s in sound)
+    )
+    method_s_per_token = _over(
+        _decode_s(s.method for s in sound), _emitted(s.method for s in sound)
+    )
     return {
         "samples": len(sound),
         "rounds": len(rounds),
@@ -72,7 +76,9 @@ def summarise(
         "tpt_vanilla": _over(1, latency.target_s()) if latency and vanilla_s_per_token else None,
         "tokens_per_s": _over(1, method_s_per_token),
         "tokens_per_s_vanilla": _over(1, vanilla_s_per_token),
-        "expected_speedup": _expected_speedup(sound, rounds, acceptance, layers, vanilla_s_per_token),
+        "expected_speedup": _expected_speedup(
+            sound, rounds, acceptance, layers, vanilla_s_per_token
+        ),
         "speedup": {"micro": _over(vanilla_s_per_token, method_s_per_token), **_speedup(sound)},
         "seconds": {
             f.name: math.fsum(getattr(s.method.seconds, f.name) for s in sound) if sound else None
@@ -172,7 +178,9 @@ def _drafting_sets(sample: Sample, layers: int) -> Iterator[SkipSet | None]:
         yield current
 
 
-def _mean_step_cost(sound: Sequence[Sample], layers: int, cost: Callable[[SkipSet], float]) -> float | None:
+def _mean_step_cost(
+    sound: Sequence[Sample], layers: int, cost: Callable[[SkipSet], float]
+) -> float | None:
     """Mean of `cost` over draft steps, by the set that drafted; 0 for one without a forward pass."""
     costs, steps = list[float](), 0
     for sample in sound:
@@ -230,11 +238,17 @@ def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
     timed = [(v, m) for v, m in pairs if v and m]
     mean, interval = paired_ratio_interval([v / m for v, m in timed]) if timed else (None, None)
     return {
-        "macro": _over(_mean(1 / m for _, m in timed), _mean(1 / v for v, _ in timed)),  # SWIFT: mean tokens/s
-        "s_per_token": _over(_mean(v for v, _ in timed), _mean(m for _, m in timed)),  # Self-SD: mean s/token
+        "macro": _over(
+            _mean(1 / m for _, m in timed), _mean(1 / v for v, _ in timed)
+        ),  # SWIFT: mean tokens/s
+        "s_per_token": _over(
+            _mean(v for v, _ in timed), _mean(m for _, m in timed)
+        ),  # Self-SD: mean s/token
         "paired": mean,
         "ci95": None if interval is None else list(interval),
-        "end_to_end": _over(_end_to_end(s.method for s in sound), _end_to_end(s.vanilla for s in sound)),
+        "end_to_end": _over(
+            _end_to_end(s.method for s in sound), _end_to_end(s.vanilla for s in sound)
+        ),
     }
 
 
@@ -244,12 +258,16 @@ def _s_per_token(arm: Arm) -> float | None:
 
 def _end_to_end(arms: Iterable[Arm]) -> float | None:
     found = list(arms)
-    return _over(sum(len(arm.tokens) for arm in found), math.fsum(arm.seconds.total for arm in found))
+    return _over(
+        sum(len(arm.tokens) for arm in found), math.fsum(arm.seconds.total for arm in found)
+    )
 
 
 def mean_scores(sound: Sequence[Sample]) -> ArmScores:
     """Of each arm, the mean of each scorer over the samples that it scored."""
-    return {arm: _arm_scores([s.score.get(arm, {}) for s in sound]) for arm in ("vanilla", "method")}
+    return {
+        arm: _arm_scores([s.score.get(arm, {}) for s in sound]) for arm in ("vanilla", "method")
+    }
 
 
 def score_equal(sound: Sequence[Sample]) -> bool | None:
@@ -258,7 +276,9 @@ def score_equal(sound: Sequence[Sample]) -> bool | None:
     return all(score.get("vanilla") == score.get("method") for score in scored) if scored else None
 
 
-def score_summary(sound: Sequence[Sample], scores: Callable[[Sequence[Sample]], ArmScores]) -> dict[str, Any]:
+def score_summary(
+    sound: Sequence[Sample], scores: Callable[[Sequence[Sample]], ArmScores]
+) -> dict[str, Any]:
     """What `metrics.json` holds under `score`: `scores` of all samples, and under `by` of every label of every group.
 
     `scores` gives `{"vanilla": {name: value}, "method": {name: value}}` of some of the samples.
@@ -273,5 +293,8 @@ def score_summary(sound: Sequence[Sample], scores: Callable[[Sequence[Sample]], 
 
 def _arm_scores(scores: Sequence[dict[str, float]]) -> dict[str, float]:
     names = sorted({name for of in scores for name in of})
-    finite = {name: [of[name] for of in scores if name in of and math.isfinite(of[name])] for name in names}
+    finite = {
+        name: [of[name] for of in scores if name in of and math.isfinite(of[name])]
+        for name in names
+    }
     return {name: fmean(values) for name, values in finite.items() if values}

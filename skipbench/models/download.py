@@ -8,7 +8,13 @@ from skipbench.config.architecture import Shape
 from skipbench.errors import SkipbenchError
 from skipbench.models.load import check_shape, explain
 
-FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]  # no pickled weights, which can run code
+FILES = [
+    "*.json",
+    "*.safetensors",
+    "*.model",
+    "*.txt",
+    "*.jinja",
+]  # no pickled weights, which can run code
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,9 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
 
     local = Path(path).is_dir()
     try:
-        folder = Path(path if local else snapshot_download(path, revision=revision, allow_patterns=FILES))
+        folder = Path(
+            path if local else snapshot_download(path, revision=revision, allow_patterns=FILES)
+        )
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -43,7 +51,9 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
         raise SkipbenchError(
             f"{path!r} lacks {len(missing)} of {len(weights)} weight files, as {missing[0]}; run the command again"
         )
-    return Fetched(folder, None if local else folder.name, sum(name.stat().st_size for name in weights))
+    return Fetched(
+        folder, None if local else folder.name, sum(name.stat().st_size for name in weights)
+    )
 
 
 def _weights(folder: Path) -> list[Path]:
@@ -51,4 +61,6 @@ def _weights(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return [folder / "model.safetensors"]
-    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    return [
+        folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    ]

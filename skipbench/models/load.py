@@ -42,7 +42,9 @@ def load_planted(
             "model.device=auto spreads a checkpoint over devices; a planted model is made on one, as cuda:0"
         )
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
-    model = planted_model(shape, SkipSet.parse(skip, shape.layers), seed, DTYPES[dtype], device, len(tokenizer))
+    model = planted_model(
+        shape, SkipSet.parse(skip, shape.layers), seed, DTYPES[dtype], device, len(tokenizer)
+    )
     return LM(model, engine, strict, spare_mib), tokenizer
 
 
@@ -145,9 +147,15 @@ def _check_packages(device_map: str | dict[str, Any], quantization: str, engine:
         )
     if quantization == "int8" and device_map == "cpu":
         # There (bitsandbytes 0.50.2) the logits of a row moved by 0.3 with the number of rows beside it.
-        raise SkipbenchError("model.quantization=int8 needs a GPU; use model.device=cuda or auto, or fp4 or nf4")
+        raise SkipbenchError(
+            "model.quantization=int8 needs a GPU; use model.device=cuda or auto, or fp4 or nf4"
+        )
     needed = {"bitsandbytes": "quant"} if quantization != "none" else {}
-    needed |= {"accelerate": "big"} if quantization != "none" or not str(device_map).startswith(("cpu", "cuda")) else {}
+    needed |= (
+        {"accelerate": "big"}
+        if quantization != "none" or not str(device_map).startswith(("cpu", "cuda"))
+        else {}
+    )
     for package, extra in needed.items():
         if importlib.util.find_spec(package) is None:
             raise SkipbenchError(

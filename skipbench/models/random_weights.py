@@ -16,11 +16,15 @@ from skipbench.skipset import SkipSet
 
 LEAK = 0.004  # output of a redundant sub-layer, against 1 of another: near a rounding error in bfloat16
 FOCUS = 1.6  # size of queries and keys: attention looks at a few tokens, so that the text depends on what was said
-LOGITS = 20.0  # standard deviation of the logits: drafts are as confident as those of a trained model
+LOGITS = (
+    20.0  # standard deviation of the logits: drafts are as confident as those of a trained model
+)
 OFFSETS = 1 << 20  # places in the pool at which a weight may begin
 
 
-def planted_model(shape: Shape, redundant: SkipSet, seed: int, dtype: torch.dtype, device: str, words: int) -> Any:
+def planted_model(
+    shape: Shape, redundant: SkipSet, seed: int, dtype: torch.dtype, device: str, words: int
+) -> Any:
     """A causal language model of Hugging Face, made in the memory of `device` and nowhere else.
 
     Args:
@@ -31,13 +35,17 @@ def planted_model(shape: Shape, redundant: SkipSet, seed: int, dtype: torch.dtyp
         SkipbenchError: unknown family, or a vocabulary smaller than the tokenizer's.
     """
     if shape.vocab < words:
-        raise SkipbenchError(f"planted: a vocabulary of {shape.vocab} is smaller than the tokenizer's {words} ids")
+        raise SkipbenchError(
+            f"planted: a vocabulary of {shape.vocab} is smaller than the tokenizer's {words} ids"
+        )
     model = _empty(shape, dtype, device)
     pool = _Pool(shape, words, seed, dtype, device)
     hidden, inner, heads = shape.hidden, shape.intermediate, shape.heads * shape.width
     parts = parts_of(model)
     for index, (attention, mlp) in enumerate(parts.layers):
-        sizes = {2 * index: 1.0, 2 * index + 1: 1.0} | {s: LEAK for s in redundant.skipped if s // 2 == index}
+        sizes = {2 * index: 1.0, 2 * index + 1: 1.0} | {
+            s: LEAK for s in redundant.skipped if s // 2 == index
+        }
         query, key, value = attention.qkv
         for projection in (query, key):  # Qwen3 sets the size of queries and keys in its norms
             pool.fill(projection.weight, hidden**-0.5 * (1.0 if attention.qk_norms else FOCUS))
@@ -47,7 +55,9 @@ def planted_model(shape: Shape, redundant: SkipSet, seed: int, dtype: torch.dtyp
         pool.fill(attention.output.weight, heads**-0.5 * sizes[2 * index])
         for projection in mlp.gate_up:
             pool.fill(projection.weight, hidden**-0.5)
-        pool.fill(mlp.down.weight, 1.7 * inner**-0.5 * sizes[2 * index + 1])  # silu(a) b has size 0.6
+        pool.fill(
+            mlp.down.weight, 1.7 * inner**-0.5 * sizes[2 * index + 1]
+        )  # silu(a) b has size 0.6
         attention.norm.weight.fill_(1.0)
         mlp.norm.weight.fill_(1.0)
     # A small embedding: the token itself must not outweigh what the layers add, else a tied head repeats it for ever.
@@ -62,7 +72,9 @@ def planted_model(shape: Shape, redundant: SkipSet, seed: int, dtype: torch.dtyp
 class _Pool:
     """Normal numbers drawn once; every weight is a stretch of them from a place of its own, copied at the speed of memory."""
 
-    def __init__(self, shape: Shape, words: int, seed: int, dtype: torch.dtype, device: str) -> None:
+    def __init__(
+        self, shape: Shape, words: int, seed: int, dtype: torch.dtype, device: str
+    ) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         largest = shape.hidden * max(shape.intermediate, shape.heads * shape.width, words)
         # On the CPU whatever the device, so that a seed means one model.
@@ -100,5 +112,7 @@ def _empty(shape: Shape, dtype: torch.dtype, device: str) -> Any:
         model: Any = auto.from_config(config, dtype=dtype, attn_implementation="sdpa")
     model.to_empty(device=device)
     model.tie_weights()
-    model.model.rotary_emb = type(model.model.rotary_emb)(config=config).to(device)  # `to_empty` lost its frequencies
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=config).to(
+        device
+    )  # `to_empty` lost its frequencies
     return model.eval().requires_grad_(False)

@@ -88,9 +88,13 @@ def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
         SkipbenchError: another engine, no calibration text, or a pattern that does not fit a weight.
     """
     if lm.engine.name != "reference":
-        raise SkipbenchError(f"Wanda prunes under engine=reference; engine={lm.engine.name} keeps weights of its own")
+        raise SkipbenchError(
+            f"Wanda prunes under engine=reference; engine={lm.engine.name} keeps weights of its own"
+        )
     if not any(texts):
-        raise SkipbenchError("model.sparsity needs calibration texts; there are none. Raise model.calibration.rows")
+        raise SkipbenchError(
+            "model.sparsity needs calibration texts; there are none. Raise model.calibration.rows"
+        )
     layers = [linears(a.module) + linears(mlp.module) for a, mlp in parts_of(lm.model).layers]
     for linear in (linear for found in layers for linear in found):
         pattern.dropped(linear.in_features)  # refused before anything is changed
@@ -120,7 +124,9 @@ def _layer(lm: LM, state: Tensor, index: int) -> Tensor:
 @contextmanager
 def _squares(found: list[torch.nn.Linear]) -> Iterator[dict[Any, Tensor]]:
     """By matrix, the sums [in] of its squared inputs over all rows that pass it meanwhile."""
-    sums: dict[Any, Tensor] = {linear: torch.zeros(linear.in_features, device=linear.weight.device) for linear in found}
+    sums: dict[Any, Tensor] = {
+        linear: torch.zeros(linear.in_features, device=linear.weight.device) for linear in found
+    }
 
     def add(linear: Any, inputs: tuple[Tensor, ...]) -> None:
         sums[linear] += inputs[0].float().square().flatten(0, -2).sum(0)

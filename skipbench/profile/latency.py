@@ -38,7 +38,10 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     inputs = {d: (hidden.to(d), frames.on(d)) for d in set(lm.devices)}
 
     def through(kind: int) -> Callable[[], None]:
-        calls = [(sublayer, *inputs[d]) for sublayer, d in zip(lm.engine.sublayers[kind::2], lm.devices, strict=True)]
+        calls = [
+            (sublayer, *inputs[d])
+            for sublayer, d in zip(lm.engine.sublayers[kind::2], lm.devices, strict=True)
+        ]
 
         def run() -> None:
             for sublayer, state, frame in calls:
@@ -57,9 +60,13 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     for _ in range(UNTIMED):
         for call in calls.values():
             call()
-    for _ in range(repeats):  # in turns, so that a busy moment of the machine does not fall on one part alone
+    for _ in range(
+        repeats
+    ):  # in turns, so that a busy moment of the machine does not fall on one part alone
         for part, call in calls.items():
-            found[part].append(_seconds(call, device) / (lm.layers if part in ("attention", "mlp") else 1))
+            found[part].append(
+                _seconds(call, device) / (lm.layers if part in ("attention", "mlp") else 1)
+            )
     return found
 
 
@@ -89,7 +96,11 @@ class Point:
 
     @classmethod
     def of(cls, context: int, rows: int, times: Times) -> "Point":
-        return cls(context, rows, *(_lower_quartile(times[part]) for part in ("attention", "mlp", "head", "whole")))
+        return cls(
+            context,
+            rows,
+            *(_lower_quartile(times[part]) for part in ("attention", "mlp", "head", "whole")),
+        )
 
     def sum_s(self, layers: int) -> float:
         """What the parts make of a pass of `layers` layers."""
@@ -130,7 +141,10 @@ def fit(points: Sequence[Point], layers: int) -> LatencyModel:
     elif base < 0:
         scaled, ones = [p.context / p.attention_s for p in points], [1.0] * len(points)
         slope, base = statistics.linear_regression(scaled, ones, proportional=True).slope, 0.0
-    mlp_s, head_s = statistics.median(p.mlp_s for p in points), statistics.median(p.head_s for p in points)
+    mlp_s, head_s = (
+        statistics.median(p.mlp_s for p in points),
+        statistics.median(p.head_s for p in points),
+    )
     return LatencyModel(base, slope, mlp_s, head_s, layers)
 
 
@@ -153,6 +167,9 @@ def overhead(lm: LM, repeats: int) -> Latency:
     """
     layers = 4
     shape = Shape(layers, NARROW, 1, 1, NARROW, NARROW, NARROW, NARROW, family=lm.config.model_type)
-    narrow = LM(planted_model(shape, SkipSet.of(layers), 0, lm.dtype, str(lm.devices[0]), NARROW), lm.engine.name)
+    narrow = LM(
+        planted_model(shape, SkipSet.of(layers), 0, lm.dtype, str(lm.devices[0]), NARROW),
+        lm.engine.name,
+    )
     point = Point.of(1, 1, part_times(narrow, 1, 1, repeats))
     return Latency(point.attention_s, point.mlp_s, point.head_s, lm.layers, 1)

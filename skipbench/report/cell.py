@@ -25,7 +25,9 @@ def number(value: Any, digits: int = 2, unit: str = "") -> str:
 
 def figures(value: Any) -> str:
     """About three figures of a positive number, so that columns stay narrow."""
-    return number(value, 2 if _known(value) and value < 10 else 1 if _known(value) and value < 100 else 0)
+    return number(
+        value, 2 if _known(value) and value < 10 else 1 if _known(value) and value < 100 else 0
+    )
 
 
 def value_at(metrics: Mapping[str, Any], *path: str) -> Any:
@@ -38,14 +40,18 @@ def value_at(metrics: Mapping[str, Any], *path: str) -> Any:
 
 def main_cells(metrics: Mapping[str, Any]) -> dict[str, str]:
     """The main row of a cell, by column."""
-    paper, measured = (value_at(metrics, "expected_speedup", name) for name in ("paper", "measured_cost"))
+    paper, measured = (
+        value_at(metrics, "expected_speedup", name) for name in ("paper", "measured_cost")
+    )
     tok_s = (metrics.get("tokens_per_s_vanilla"), metrics.get("tokens_per_s"))
     return {
         "M": figures(metrics.get("M")),
         "alpha": number(metrics.get("alpha"), 3),
         "tau": figures(metrics.get("tau")),
         "TPT": figures(metrics.get("tpt")),
-        "E(Spd)": f"{number(paper)} / {number(measured)}" if _known(paper) or _known(measured) else MISSING,
+        "E(Spd)": f"{number(paper)} / {number(measured)}"
+        if _known(paper) or _known(measured)
+        else MISSING,
         "speedup": _speedup(metrics),
         "tok/s": " -> ".join(map(figures, tok_s)) if any(map(_known, tok_s)) else MISSING,
         "lossless": _lossless(metrics),
@@ -57,19 +63,42 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
     named = {**header, "samples": header.get("samples") or number(metrics.get("samples"), 0)}
     lines = [
         ("time", _join(_time(metrics))),
-        ("speedup by", _join(_items(metrics, "speedup", ("micro", "macro", "s_per_token", "end_to_end"), "x"))),
-        ("alpha", _join(f"{name} {number(metrics.get(f'alpha_{name}'), 3)}" for name in ("macro", "chain", "cond"))),
+        (
+            "speedup by",
+            _join(_items(metrics, "speedup", ("micro", "macro", "s_per_token", "end_to_end"), "x")),
+        ),
+        (
+            "alpha",
+            _join(
+                f"{name} {number(metrics.get(f'alpha_{name}'), 3)}"
+                for name in ("macro", "chain", "cond")
+            ),
+        ),
         ("by position", _join(map(number, metrics.get("accepted_by_position") or ()))),
         ("tau_draft", number(metrics.get("tau_draft"))),
         ("lossless", _join(exceptions(metrics))),
         ("score", _join(_scores(metrics))),
         ("skipped", _join(_items(metrics, "skipped", ("attention", "mlp", "ratio")))),
-        ("roofline", number(_scaled(metrics.get("roofline_fraction_vanilla"), 100), 0, "% of it reached by vanilla")),
-        ("memory", number(_scaled(metrics.get("peak_memory_bytes"), 2**-20), 0, " MiB at the peak")),
+        (
+            "roofline",
+            number(
+                _scaled(metrics.get("roofline_fraction_vanilla"), 100),
+                0,
+                "% of it reached by vanilla",
+            ),
+        ),
+        (
+            "memory",
+            number(_scaled(metrics.get("peak_memory_bytes"), 2**-20), 0, " MiB at the peak"),
+        ),
         (MISSING, _join(missing_reasons(metrics).values())),
     ]
     # A line of nothing but dashes says no more than its absence; why a value is missing stands in the last line.
-    told = [(label, text) for label, text in lines if any(not i.endswith(MISSING) for i in text.split(_SEPARATOR) if i)]
+    told = [
+        (label, text)
+        for label, text in lines
+        if any(not i.endswith(MISSING) for i in text.split(_SEPARATOR) if i)
+    ]
     return [("cell", _join(f"{name} {text or MISSING}" for name, text in named.items())), *told]
 
 
@@ -85,7 +114,9 @@ def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
     # Records of earlier versions lack `tpt_vanilla`, and have no TPT where nothing was drafted.
     modelled = alpha is not None or (metrics.get("M") is not None and "tpt_vanilla" in metrics)
     if modelled and metrics.get("tpt") is None:
-        reasons["TPT"] = "TPT: " + ("alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled")
+        reasons["TPT"] = "TPT: " + (
+            "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
+        )
     if value_at(metrics, "speedup", "paired") is None:
         reasons["speedup"] = "speedup: no sample was decoded past its prefill"
     elif value_at(metrics, "speedup", "ci95") is None:
@@ -100,10 +131,15 @@ def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
 def exceptions(metrics: Mapping[str, Any]) -> list[str]:
     """How many samples are not simply identical to vanilla's, by kind."""
     counts = {
-        name: value_at(metrics, "lossless", name) for name in ("ties", "diverged", "unchecked", "sampled", "failed")
+        name: value_at(metrics, "lossless", name)
+        for name in ("ties", "diverged", "unchecked", "sampled", "failed")
     }
     counts["end in a loop"] = metrics.get("looped")
-    return [f"{count} {'tie' if (count, name) == (1, 'ties') else name}" for name, count in counts.items() if count]
+    return [
+        f"{count} {'tie' if (count, name) == (1, 'ties') else name}"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def render_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> RenderableType:
@@ -113,11 +149,20 @@ def render_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> Render
     row = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for column in cells:
         row.add_column(column, justify="right")
-    row.add_row(*(Text(text, style="bold" if column == "speedup" else "") for column, text in cells.items()))
+    row.add_row(
+        *(Text(text, style="bold" if column == "speedup" else "") for column, text in cells.items())
+    )
     details = Table.grid(padding=(0, 2, 0, 0))
     for label, text in lines[1:]:
         details.add_row(Text(label), _Items(text))
-    parts: list[RenderableType] = [_Items(lines[0][1], "bold"), Text(), row, Text(), details, Text()]
+    parts: list[RenderableType] = [
+        _Items(lines[0][1], "bold"),
+        Text(),
+        row,
+        Text(),
+        details,
+        Text(),
+    ]
     parts += [Text(f"{name}: {text}", style="dim") for name, text in _definitions(cells, lines)]
     warning = _caution(header)
     return Group(*parts, *([Text(warning, style="yellow")] if warning else []))
@@ -141,7 +186,10 @@ def markdown_grid(rows: list[list[str]]) -> str:
     """A Markdown table from rows of texts, the first of them its head; columns are padded to be readable as text."""
     safe = [[" ".join(text.replace("|", "\\|").split()) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
-    lines = ["| " + " | ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)) + " |" for row in safe]
+    lines = [
+        "| " + " | ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)) + " |"
+        for row in safe
+    ]
     return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
 
 
@@ -154,7 +202,10 @@ class _Items:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         glued = _SEPARATOR.join(item.replace(" ", "\xa0") for item in self.text.split(_SEPARATOR))
-        yield Text(textwrap.fill(glued, options.max_width, break_on_hyphens=False).replace("\xa0", " "), self.style)
+        yield Text(
+            textwrap.fill(glued, options.max_width, break_on_hyphens=False).replace("\xa0", " "),
+            self.style,
+        )
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widest = max((len(item) + 1 for item in self.text.split(_SEPARATOR)), default=1)
@@ -173,9 +224,14 @@ def _join(items: Iterable[str]) -> str:
     return _SEPARATOR.join(items)
 
 
-def _items(metrics: Mapping[str, Any], group: str, names: Iterable[str], unit: str = "") -> list[str]:
+def _items(
+    metrics: Mapping[str, Any], group: str, names: Iterable[str], unit: str = ""
+) -> list[str]:
     shown = {"s_per_token": "s/token", "end_to_end": "end-to-end"}
-    return [f"{shown.get(name, name)} {number(value_at(metrics, group, name), 2, unit)}" for name in names]
+    return [
+        f"{shown.get(name, name)} {number(value_at(metrics, group, name), 2, unit)}"
+        for name in names
+    ]
 
 
 def _definitions(cells: Mapping[str, str], lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -193,7 +249,10 @@ def _speedup(metrics: Mapping[str, Any]) -> str:
 
 
 def _comparable(metrics: Mapping[str, Any]) -> int:
-    return sum(value_at(metrics, "lossless", name) or 0 for name in ("identical", "ties", "diverged", "unchecked"))
+    return sum(
+        value_at(metrics, "lossless", name) or 0
+        for name in ("identical", "ties", "diverged", "unchecked")
+    )
 
 
 def _lossless(metrics: Mapping[str, Any]) -> str:
@@ -204,7 +263,11 @@ def _lossless(metrics: Mapping[str, Any]) -> str:
 def _time(metrics: Mapping[str, Any]) -> list[str]:
     seconds = {name: s for name, s in (metrics.get("seconds") or {}).items() if _known(s)}
     total = math.fsum(seconds.values())
-    return [f"{name} {number(100 * s / total, 0, '%')} {number(s, 2, 's')}" for name, s in seconds.items() if total]
+    return [
+        f"{name} {number(100 * s / total, 0, '%')} {number(s, 2, 's')}"
+        for name, s in seconds.items()
+        if total
+    ]
 
 
 def _scores(metrics: Mapping[str, Any]) -> list[str]:
@@ -220,7 +283,11 @@ def _score_fault(metrics: Mapping[str, Any]) -> list[str]:
     """Scores may differ where tokens do. Where all tokens are identical, a scorer that disagrees with itself is at fault."""
     lossless = metrics.get("lossless") or {}
     other = any(lossless.get(name) for name in ("ties", "diverged", "unchecked", "sampled"))
-    return ["NOT EQUAL although all tokens are identical"] if metrics.get("score_equal") is False and not other else []
+    return (
+        ["NOT EQUAL although all tokens are identical"]
+        if metrics.get("score_equal") is False and not other
+        else []
+    )
 
 
 def _score_items(prefix: str, of: Mapping[str, Any]) -> list[str]:

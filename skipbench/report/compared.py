@@ -22,9 +22,15 @@ def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
     A single row is better than nothing, and one without an interval may hide any value. Vanilla needs none: it is the 1.
     """
     ends = {row: interval for row, (_, interval) in rows.items() if interval is not None}
-    if len(rows) < 2 or any(row not in ends for row, (method, _) in rows.items() if method != BASELINE):
+    if len(rows) < 2 or any(
+        row not in ends for row, (method, _) in rows.items() if method != BASELINE
+    ):
         return None
-    first = max((row for row in ends if rows[row][0] != BASELINE), key=lambda row: ends[row][0], default=None)
+    first = max(
+        (row for row in ends if rows[row][0] != BASELINE),
+        key=lambda row: ends[row][0],
+        default=None,
+    )
     others = [high for row, (_, high) in ends.items() if row != first]
     return first if first is not None and ends[first][0] > max([1.0, *others]) else None
 
@@ -34,14 +40,26 @@ def same_drafts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Rows are named by what differs in the table. One run that stands for several datasets of a paper is one row.
     """
-    rows = [{**{k: run.get(k) for k in NAMES}, **run.get("keys", {}), "drafted": run.get("drafted")} for run in runs]
+    rows = [
+        {**{k: run.get(k) for k in NAMES}, **run.get("keys", {}), "drafted": run.get("drafted")}
+        for run in runs
+    ]
     rows = [row for row in rows if row["drafted"] and row["method"] != BASELINE]
-    keys = {k for row in rows for k in row if k != "drafted" and len({repr(other.get(k)) for other in rows}) > 1}
+    keys = {
+        k
+        for row in rows
+        for k in row
+        if k != "drafted" and len({repr(other.get(k)) for other in rows}) > 1
+    }
     lines = []
     for places in alike(row["drafted"] for row in rows):
         named: dict[tuple[str, ...], str] = {}
-        for told in ({k: f"{k}={v}" for k, v in rows[place].items() if k in keys} for place in places):
-            named.setdefault(tuple(v for k, v in told.items() if k not in STOOD_FOR), ", ".join(told.values()))
+        for told in (
+            {k: f"{k}={v}" for k, v in rows[place].items() if k in keys} for place in places
+        ):
+            named.setdefault(
+                tuple(v for k, v in told.items() if k not in STOOD_FOR), ", ".join(told.values())
+            )
         if len(named) > 1:
             lines.append(
                 f"drafted the same tokens, so that only timing tells them apart: {' | '.join(named.values())}."

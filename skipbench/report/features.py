@@ -76,13 +76,19 @@ def feature_table(paper: str) -> FeatureTable:
     """
     known = _rows()["papers"]
     if paper not in known:
-        raise SkipbenchError(f"{paper!r} has no table of features; there are those of {', '.join(known)}")
+        raise SkipbenchError(
+            f"{paper!r} has no table of features; there are those of {', '.join(known)}"
+        )
     of, ours = known[paper], declared()
     rows = []
     for method, printed in of["rows"].items():
         rows.append((method, "paper", *map(_mark, printed)))
         facts = ours.get(method)
-        values = [_mark(facts[name]) for name in of["columns"]] if facts else [NOT_HERE] * len(of["columns"])
+        values = (
+            [_mark(facts[name]) for name in of["columns"]]
+            if facts
+            else [NOT_HERE] * len(of["columns"])
+        )
         rows.append((method, "here", *values))
     return FeatureTable(
         f"{paper} {of['table'].replace('table', 'Table ')}: features",
@@ -111,8 +117,12 @@ def features_csv(t: FeatureTable) -> str:
 def features_latex(t: FeatureTable) -> str:
     r"""The table as a LaTeX `table`, for a document with `\usepackage{booktabs,graphicx}`."""
     short = {LOST: "?", NOT_HERE: "--"}
-    head, *body = [" & ".join(escape(short.get(f, f)) for f in row) + r" \\" for row in (t.head, *t.rows)]
-    notes = "\n\n".join(map(escape, (*t.notes, *(f"{mark}: {text}" for text, mark in short.items()))))
+    head, *body = [
+        " & ".join(escape(short.get(f, f)) for f in row) + r" \\" for row in (t.head, *t.rows)
+    ]
+    notes = "\n\n".join(
+        map(escape, (*t.notes, *(f"{mark}: {text}" for text, mark in short.items())))
+    )
     return (
         f"{HEAD}\n\\begin{{table}}[p]\n\\caption{{{escape(t.heading)}}}\n\\scriptsize\\centering\n"
         f"\\sbox0{{%\n\\begin{{tabular}}{{{'l' * len(t.head)}}}\n\\toprule\n{head}\n\\midrule\n"
@@ -124,7 +134,9 @@ def features_latex(t: FeatureTable) -> str:
 def features_html(t: FeatureTable) -> str:
     """The table as a piece of HTML, in a box of its own that scrolls."""
     head = "".join(f"<th>{html_escape(name)}</th>" for name in t.head)
-    body = "\n".join(f"<tr>{''.join(f'<td>{html_escape(text)}</td>' for text in row)}</tr>" for row in t.rows)
+    body = "\n".join(
+        f"<tr>{''.join(f'<td>{html_escape(text)}</td>' for text in row)}</tr>" for row in t.rows
+    )
     notes = "".join(f"<li>{html_escape(note)}</li>" for note in t.notes)
     return (
         f'<section class="feature-table"><h2>{html_escape(t.heading)}</h2>\n<div style="overflow-x:auto"><table>\n'
@@ -133,4 +145,10 @@ def features_html(t: FeatureTable) -> str:
 
 
 def _mark(value: Any) -> str:
-    return LOST if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    return (
+        LOST
+        if value is None
+        else {True: "yes", False: "no"}[value]
+        if isinstance(value, bool)
+        else str(value)
+    )

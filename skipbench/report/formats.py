@@ -10,7 +10,15 @@ from skipbench.report.papercells import PaperTable, Part
 from skipbench.report.papergrid import Line, Marks, Text, heading, lines
 
 __all__ = ["csv", "html", "latex", "markdown"]
-NUMBERS = ("measured", "measured_low", "measured_high", "published", "published_spread", "difference", "percent")
+NUMBERS = (
+    "measured",
+    "measured_low",
+    "measured_high",
+    "published",
+    "published_spread",
+    "difference",
+    "percent",
+)
 
 
 def markdown(t: PaperTable) -> str:
@@ -25,7 +33,12 @@ def markdown(t: PaperTable) -> str:
         f"lossless: {t.lossless}",
         "; ".join(f"{name}: {text}" for name, text in t.provenance),
     ]
-    return "\n\n".join(p for p in [f"## {t.heading}", f"{t.source}. scale={t.scale}.", *grids, *under] if p) + "\n"
+    return (
+        "\n\n".join(
+            p for p in [f"## {t.heading}", f"{t.source}. scale={t.scale}.", *grids, *under] if p
+        )
+        + "\n"
+    )
 
 
 def csv(t: PaperTable) -> str:
@@ -34,10 +47,20 @@ def csv(t: PaperTable) -> str:
     keys = list(dict.fromkeys(key for cell in cells for key in cell.keys))
     out = io.StringIO()
     writer = _csv.writer(out, lineterminator="\n")
-    writer.writerow(["paper", "table", "scale", *keys, "column", "unit", *NUMBERS, "digits", "reason", "note"])
+    writer.writerow(
+        ["paper", "table", "scale", *keys, "column", "unit", *NUMBERS, "digits", "reason", "note"]
+    )
     for cell in cells:
         low, high = cell.interval or (None, None)
-        numbers = [cell.measured, low, high, cell.published, cell.spread, cell.difference, cell.percent]
+        numbers = [
+            cell.measured,
+            low,
+            high,
+            cell.published,
+            cell.spread,
+            cell.difference,
+            cell.percent,
+        ]
         named = [cell.keys.get(key) for key in keys]
         where = [t.paper, t.table, t.scale, *named, cell.column, cell.unit]
         writer.writerow([*where, *numbers, cell.digits, cell.reason, cell.note])

@@ -31,7 +31,9 @@ def html(t: PaperTable, style: str = STYLE) -> str:
     grids = [_grid(part, marks) for part in t.parts]
     reasons = "\n".join(f"<li>{escape(text)}</li>" for text in marks.texts)
     notes = "\n".join(f"<li>{escape(note)}</li>" for note in t.notes)
-    terms = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in t.definitions)
+    terms = "\n".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in t.definitions
+    )
     origin = "; ".join(f"{name}: {text}" for name, text in t.provenance)
     parts = [
         f'<section class="paper-table" id="{escape(f"{t.paper}-{t.table}-{t.scale}")}">',
@@ -63,7 +65,9 @@ def _head(part: Part) -> str:
     rows = []
     sizes = [(name, len(list(of))) for name, of in groupby(group for group, _ in part.columns)]
     if any(name for name, _ in sizes):
-        named = "".join(f'<th scope="colgroup" colspan="{size}">{escape(name)}</th>' for name, size in sizes)
+        named = "".join(
+            f'<th scope="colgroup" colspan="{size}">{escape(name)}</th>' for name, size in sizes
+        )
         rows.append(f"<tr>{'<td></td>' * (len(part.keys) + 1)}{named}</tr>")
     keys = "".join(f'<th class="label" scope="col">{escape(key)}</th>' for key in part.keys)
     columns = "".join(f'<th scope="col">{escape(column)}</th>' for _, column in part.columns)
@@ -72,8 +76,12 @@ def _head(part: Part) -> str:
 
 def _line(line: Line) -> str:
     kinds = {OURS: "measured", DIFFERENCE: "difference"}
-    classes = " ".join(filter(None, ("first" if line.first else "", kinds.get(line.kind.text, "paper"))))
-    labels = "".join(f'<th class="label">{escape(label) if line.first else ""}</th>' for label in line.labels)
+    classes = " ".join(
+        filter(None, ("first" if line.first else "", kinds.get(line.kind.text, "paper")))
+    )
+    labels = "".join(
+        f'<th class="label">{escape(label) if line.first else ""}</th>' for label in line.labels
+    )
     fields = "".join(f"<td{_run(text)}>{_text(text)}</td>" for text in line.fields)
     return f'<tr class="{classes}">{labels}<th class="label" scope="row">{_text(line.kind)}</th>{fields}</tr>'
 

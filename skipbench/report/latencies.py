@@ -14,12 +14,23 @@ def title(record: Mapping[str, Any], model: Model, engine: Engine, device: str) 
     """What was profiled and on what."""
     threads = f"{engine.threads} thread{'s' if engine.threads > 1 else ''}"
     layers = record["model"]["layers"]
-    return f"{model.name}: {layers} layers, engine {engine.name}, {model.dtype}, {device}, {threads}"
+    return (
+        f"{model.name}: {layers} layers, engine {engine.name}, {model.dtype}, {device}, {threads}"
+    )
 
 
 def latency_table(record: Mapping[str, Any], title: str) -> RenderableType:
     """Microseconds of one attention, one MLP, the head and a whole pass, for every point of the record of a profile."""
-    columns = ("context", "rows", "attention us", "MLP us", "head us", "pass us", "/ 1 row", "roofline")
+    columns = (
+        "context",
+        "rows",
+        "attention us",
+        "MLP us",
+        "head us",
+        "pass us",
+        "/ 1 row",
+        "roofline",
+    )
     table = Table(*columns, title=title)
     for column in table.columns:
         column.justify = "right"
@@ -29,9 +40,13 @@ def latency_table(record: Mapping[str, Any], title: str) -> RenderableType:
         if last not in (None, point["context"]):
             table.add_section()
         last = point["context"]
-        micro = (f"{1e6 * point[part]:.1f}" for part in ("attention_s", "mlp_s", "head_s", "whole_s"))
+        micro = (
+            f"{1e6 * point[part]:.1f}" for part in ("attention_s", "mlp_s", "head_s", "whole_s")
+        )
         ratio = f"{point['whole_s'] / single[last]['whole_s']:.2f}"
-        table.add_row(str(last), str(point["rows"]), *micro, ratio, f"{floor['whole'] / point['whole_s']:.0%}")
+        table.add_row(
+            str(last), str(point["rows"]), *micro, ratio, f"{floor['whole'] / point['whole_s']:.0%}"
+        )
     return Group(table, *notes(record))
 
 
@@ -47,7 +62,10 @@ def notes(record: Mapping[str, Any]) -> list[str]:
         f"model, one row: attention {1e6 * model['attention_s']:.2f} us + {1e9 * model['attention_s_per_token']:.2f} ns a token "
         f"of context; MLP {1e6 * model['mlp_s']:.2f} us; head {1e6 * model['head_s']:.2f} us",
         "largest residual (measured / fitted - 1): "
-        + ", ".join(f"{part if part != 'whole' else 'whole pass'} {value:.1%}" for part, value in worst.items()),
+        + ", ".join(
+            f"{part if part != 'whole' else 'whole pass'} {value:.1%}"
+            for part, value in worst.items()
+        ),
         f"sum of the parts / whole pass at context {point['context']}: {parts / point['whole_s']:.2f}",
         f"roofline ({rates['name']}, {rates['source']}): {rates['bandwidth'] / 1e9:.1f} GB/s, {rates['flops'] / 1e9:.0f} GFLOP/s; "
         f"a token reads {weights / 1e6:.1f} MB of weights and {layers * sizes['row'] / 1e3:.1f} kB for each one before it",

@@ -40,7 +40,11 @@ def latex(t: PaperTable) -> str:
         *map(escape, t.notes),
         *(rf"\emph{{{escape(name)}}}: {escape(text)}" for name, text in t.definitions),
         escape(f"lossless: {t.lossless}."),
-        *([escape("; ".join(f"{name}: {text}" for name, text in t.provenance))] if t.provenance else []),
+        *(
+            [escape("; ".join(f"{name}: {text}" for name, text in t.provenance))]
+            if t.provenance
+            else []
+        ),
         escape(f"{t.source}. scale={t.scale}."),
     ]
     heights = [*(tall for _, tall in pieces), *map(text_height, small)]
@@ -55,7 +59,9 @@ def latex(t: PaperTable) -> str:
 def _float(t: PaperTable, number: int, grids: Sequence[str], notes: Sequence[str]) -> str:
     """One page of a table; all pages have the table's number."""
     label = rf"\label{{tab:{t.paper}-{t.table}-{t.scale}}}"
-    opening = r"\begin{minipage}{\linewidth}\raggedright\scriptsize\setlength{\parskip}{1pt}\medskip"
+    opening = (
+        r"\begin{minipage}{\linewidth}\raggedright\scriptsize\setlength{\parskip}{1pt}\medskip"
+    )
     return "\n".join(
         [
             r"\begin{table}[p]",
@@ -83,7 +89,10 @@ def _tabulars(part: Part, marks: Marks) -> list[tuple[str, float]]:
     settings = rf"{escape(part.settings)}\par\smallskip" + "\n" if part.settings else ""
     above = text_height(part.settings) if part.settings else 0
     return [
-        ((settings if i == 0 else "") + _tabular(part, block), height(block) + (above if i == 0 else 0))
+        (
+            (settings if i == 0 else "") + _tabular(part, block),
+            height(block) + (above if i == 0 else 0),
+        )
         for i, block in enumerate(found)
     ]
 
@@ -126,7 +135,10 @@ def _groups(columns: Sequence[tuple[str, str]], labels: int) -> list[str]:
 
 def _line(line: Line, block: Block) -> str:
     labels = [escape(label) if line.first else "" for label in line.labels]
-    return " & ".join([*labels, _text(line.kind), *map(_text, line.fields[block.first : block.last])]) + r" \\"
+    return (
+        " & ".join([*labels, _text(line.kind), *map(_text, line.fields[block.first : block.last])])
+        + r" \\"
+    )
 
 
 def _text(text: Text) -> str:

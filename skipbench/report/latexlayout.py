@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from skipbench.report.papergrid import Line, Text
 
-LINE_WIDTH, PAGE_HEIGHT = 345.0, 470.0  # of the class article, whose page has 550: captions and rules take the rest
+LINE_WIDTH, PAGE_HEIGHT = (
+    345.0,
+    470.0,
+)  # of the class article, whose page has 550: captions and rules take the rest
 ROW_HEIGHT, ROW_GAP, RULES = 8.0, 4.0, 30.0
 _CHARACTER, _MARK, _GAP = 3.9, 2.9, 6.0
 _MOST = 430.0  # wider is cut; between the 345 of the class article and the 487 of a conference with two columns
@@ -23,20 +26,28 @@ class Block:
     lines: tuple[Line, ...]
 
 
-def blocks(columns: Sequence[tuple[str, str]], keys: Sequence[str], lines: Sequence[Line]) -> list[Block]:
+def blocks(
+    columns: Sequence[tuple[str, str]], keys: Sequence[str], lines: Sequence[Line]
+) -> list[Block]:
     """All lines with as many columns as fit, then all lines with the next ones; groups of columns stay together.
 
     Args:
         columns: (group, column) of the part; keys: the names of the labels' columns.
     """
-    labels = [max(map(len, (key, *(line.labels[i] for line in lines)))) for i, key in enumerate(keys)]
-    left = sum(_CHARACTER * n + _GAP for n in labels) + max((_wide(line.kind) for line in lines), default=0)
+    labels = [
+        max(map(len, (key, *(line.labels[i] for line in lines)))) for i, key in enumerate(keys)
+    ]
+    left = sum(_CHARACTER * n + _GAP for n in labels) + max(
+        (_wide(line.kind) for line in lines), default=0
+    )
     widths = [
         max([_CHARACTER * len(name) + _GAP, *(_wide(line.fields[i]) for line in lines)])
         for i, (_, name) in enumerate(columns)
     ]
     rows = _rows(lines)
-    return [Block(first, last, part) for first, last in _cuts(columns, widths, left) for part in rows]
+    return [
+        Block(first, last, part) for first, last in _cuts(columns, widths, left) for part in rows
+    ]
 
 
 def height(block: Block) -> float:
@@ -63,7 +74,9 @@ def pages(heights: Sequence[float]) -> list[list[int]]:
 
 
 def _wide(text: Text) -> float:
-    return _CHARACTER * len(text.text) + _MARK * sum(len(str(mark)) + 1 for mark in text.marks) + _GAP
+    return (
+        _CHARACTER * len(text.text) + _MARK * sum(len(str(mark)) + 1 for mark in text.marks) + _GAP
+    )
 
 
 def _tall(line: Line) -> float:
@@ -71,11 +84,20 @@ def _tall(line: Line) -> float:
     return ROW_HEIGHT + ROW_GAP * line.first + raised
 
 
-def _cuts(columns: Sequence[tuple[str, str]], widths: Sequence[float], left: float) -> list[tuple[int, int]]:
+def _cuts(
+    columns: Sequence[tuple[str, str]], widths: Sequence[float], left: float
+) -> list[tuple[int, int]]:
     """Ranges of columns that fit beside labels of width `left`; those of one group stay together."""
-    starts = [i for i, (group, _) in enumerate(columns) if not i or not group or group != columns[i - 1][0]]
+    starts = [
+        i
+        for i, (group, _) in enumerate(columns)
+        if not i or not group or group != columns[i - 1][0]
+    ]
     ends = [*starts[1:], len(columns)]
-    wide = [max(sum(widths[a:b]), _CHARACTER * len(columns[a][0]) + _GAP) for a, b in zip(starts, ends, strict=True)]
+    wide = [
+        max(sum(widths[a:b]), _CHARACTER * len(columns[a][0]) + _GAP)
+        for a, b in zip(starts, ends, strict=True)
+    ]
     return [(starts[a], ends[b - 1]) for a, b in _ranges(wide, _MOST - left)]
 
 
@@ -102,4 +124,6 @@ def _ranges(sizes: Sequence[float], room: float) -> list[tuple[int, int]]:
         return found
 
     fewest = cut(room)
-    return next((made for k in range(1, 20) if len(made := cut(room * k / 20)) == len(fewest)), fewest)
+    return next(
+        (made for k in range(1, 20) if len(made := cut(room * k / 20)) == len(fewest)), fewest
+    )

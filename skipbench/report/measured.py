@@ -30,7 +30,10 @@ _TRAINING = "a cost of training, which is not repeated here"
 _SETTING = "a setting of the paper, not a measurement"
 _ENDS = "the paper's range over its tables"
 UNMEASURED = {
-    **dict.fromkeys(("search_s", "search_h", "search_min", "bayes_steps", "random_steps", "search_steps"), _SEARCH),
+    **dict.fromkeys(
+        ("search_s", "search_h", "search_min", "bayes_steps", "random_steps", "search_steps"),
+        _SEARCH,
+    ),
     "opt_step_ms": "single steps of the search are not timed",
     **dict.fromkeys(("training_steps", "gpus"), _TRAINING),
     **dict.fromkeys(("speedup_low", "speedup_high"), _ENDS),
@@ -38,9 +41,15 @@ UNMEASURED = {
     **dict.fromkeys(("ms", "us"), "kernels are not timed apart inside a run"),
     "pass_s": "single passes are not timed inside a run",
     "matchness": "stands in the figure of one run",
-    **dict.fromkeys(("memory_saved", "alpha_gain", "speedup_gain", "correlation"), "compares several runs"),
+    **dict.fromkeys(
+        ("memory_saved", "alpha_gain", "speedup_gain", "correlation"), "compares several runs"
+    ),
 }  # columns with no value in the metrics; what is missing here too is a setting
-_NEEDS = {"tau": "alpha", "TPT": "TPT", "expected_speedup": "E(Spd)"}  # whose reason in `missing_reasons` tells
+_NEEDS = {
+    "tau": "alpha",
+    "TPT": "TPT",
+    "expected_speedup": "E(Spd)",
+}  # whose reason in `missing_reasons` tells
 
 
 def unmeasured(column: str) -> str | None:
@@ -55,7 +64,9 @@ def measure(metrics: Mapping[str, Any], column: str, phase: str | None = None) -
     """
     if reason := unmeasured(column):
         return None, None, reason
-    value = value_at(metrics, *PATHS[column]) if column in PATHS else _derived(metrics, column, phase)
+    value = (
+        value_at(metrics, *PATHS[column]) if column in PATHS else _derived(metrics, column, phase)
+    )
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None, None, _why(metrics, column, phase)
     ends = value_at(metrics, "speedup", "ci95") if column == "speedup" else None
@@ -94,12 +105,24 @@ def _derived(metrics: Mapping[str, Any], column: str, phase: str | None) -> Any:
 def _why(metrics: Mapping[str, Any], column: str, phase: str | None) -> str:
     """Why `column` has no value although the run has metrics."""
     if column == "share":
-        return f"seconds of {phase!r} are not told apart" if phase not in PHASES else "nothing was decoded"
+        return (
+            f"seconds of {phase!r} are not told apart"
+            if phase not in PHASES
+            else "nothing was decoded"
+        )
     if column in SCORES:
         return f"{column} is not among the scores of this run"
     if column == "memory_gb":
         return "memory is not measured on this device"
-    if metrics.get("samples") and metrics.get("alpha") is None and column in ("alpha", "tau", "expected_speedup"):
+    if (
+        metrics.get("samples")
+        and metrics.get("alpha") is None
+        and column in ("alpha", "tau", "expected_speedup")
+    ):
         return "nothing is drafted"
     told = missing_reasons(metrics)
-    return told.get("samples") or told.get(_NEEDS.get(column, column)) or "not in the metrics of this run"
+    return (
+        told.get("samples")
+        or told.get(_NEEDS.get(column, column))
+        or "not in the metrics of this run"
+    )

@@ -28,7 +28,11 @@ def told(origin: tuple[str, ...]) -> str:
     """An origin in words."""
     commit, dirty, *others = origin
     changed = " with uncommitted changes" if dirty == "True" else ""
-    named = [f"{name} {value}" for name, value in zip(TOLD_BY[2:], others, strict=True) if value != MISSING]
+    named = [
+        f"{name} {value}"
+        for name, value in zip(TOLD_BY[2:], others, strict=True)
+        if value != MISSING
+    ]
     return ", ".join([f"commit {commit[:9]}{changed}", *named])
 
 

@@ -29,13 +29,19 @@ class Cell:
     @property
     def difference(self) -> float | None:
         """Measured less published."""
-        return None if self.measured is None or self.published is None else self.measured - self.published
+        return (
+            None
+            if self.measured is None or self.published is None
+            else self.measured - self.published
+        )
 
     @property
     def percent(self) -> float | None:
         """The difference in percent of the published value, for speedups."""
         return (
-            100 * self.difference / self.published if self.unit == "x" and self.difference and self.published else None
+            100 * self.difference / self.published
+            if self.unit == "x" and self.difference and self.published
+            else None
         )
 
 

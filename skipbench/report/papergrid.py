@@ -51,10 +51,14 @@ def lines(part: Part, marks: Marks) -> list[Line]:
 def _row_lines(row: Row, marks: Marks) -> list[Line]:
     reasons = {cell.reason for cell in row.cells}
     printed = any(cell.published is not None or cell.note for cell in row.cells)
-    paper = tuple(Text(published_text(cell), cell.best_published, marks.of(cell.note)) for cell in row.cells)
+    paper = tuple(
+        Text(published_text(cell), cell.best_published, marks.of(cell.note)) for cell in row.cells
+    )
     if printed and len(reasons) == 1 and None not in reasons:
         return [Line(row.labels, Text(PAPER, marks=marks.of(reasons.pop())), paper, True)]
-    ours = tuple(Text(measured_text(c), c.best_measured, marks.of(c.reason), c.run) for c in row.cells)
+    ours = tuple(
+        Text(measured_text(c), c.best_measured, marks.of(c.reason), c.run) for c in row.cells
+    )
     made = [Line(row.labels, Text(OURS), ours, True)]
     if printed:
         made.append(Line(row.labels, Text(PAPER), paper, False))
@@ -69,7 +73,9 @@ def measured_text(cell: Cell) -> str:
     if cell.measured is None:
         return MISSING
     digits = shown_digits(cell)
-    ends = f" [{cell.interval[0]:.{digits}f}, {cell.interval[1]:.{digits}f}]" if cell.interval else ""
+    ends = (
+        f" [{cell.interval[0]:.{digits}f}, {cell.interval[1]:.{digits}f}]" if cell.interval else ""
+    )
     return f"{cell.measured:.{digits}f}{_unit(cell)}{ends}"
 
 

@@ -43,7 +43,9 @@ def halves(document: Mapping[str, Any], table: str) -> list[Half]:
     """
     paper, tables = document["paper"], document["tables"]
     if table not in tables:
-        raise SkipbenchError(f"no published numbers of {paper} {table!r}; there are {', '.join(tables)}")
+        raise SkipbenchError(
+            f"no published numbers of {paper} {table!r}; there are {', '.join(tables)}"
+        )
     rows = [row for row in published(paper) if row["table"] == table]
     made: list[Half] = []
     for part in tables[table].get("parts") or [tables[table]]:
@@ -99,7 +101,9 @@ def _id(half: Half, row: Mapping[str, Any]) -> Id:
     return tuple((key, row[key]) for key in keys if key in row and key != half.across)
 
 
-def _fits(half: Half, row: Mapping[str, Any], run: Run, ignored: Sequence[str], differing: set[str]) -> bool:
+def _fits(
+    half: Half, row: Mapping[str, Any], run: Run, ignored: Sequence[str], differing: set[str]
+) -> bool:
     keys = {*half.keys, *differing, *NAMED, *SAMPLING} & row.keys()
     for key in keys - {*SELECTORS, *ignored}:
         if key not in run["keys"]:
@@ -144,8 +148,14 @@ def _add_vanilla(half: Half) -> None:
     for (identity, group), run in list(half.runs.items()):
         vanilla = tuple((k, "vanilla" if k == "method" else v) for k, v in identity)
         taken = half.runs.get((vanilla, group))
-        same = any(vanilla == _id(half, {**row, "model": value_of(vanilla, "model")}) for row in half.rows)
-        if run.get("metrics") and not (taken and taken.get("metrics")) and (same or half.across == "model"):
+        same = any(
+            vanilla == _id(half, {**row, "model": value_of(vanilla, "model")}) for row in half.rows
+        )
+        if (
+            run.get("metrics")
+            and not (taken and taken.get("metrics"))
+            and (same or half.across == "model")
+        ):
             half.runs[vanilla, group] = {
                 **run,
                 "metrics": vanilla_arm(run["metrics"]),

@@ -11,7 +11,12 @@ from skipbench.report.origins import origin_of, origins, told
 from skipbench.report.paperjoin import Half
 
 Run = Mapping[str, Any]
-_NAMES = {"expected_speedup": "E(Spd)", "tokens_per_s": "tok/s", "ratio": "skipped", "memory_gb": "memory"}
+_NAMES = {
+    "expected_speedup": "E(Spd)",
+    "tokens_per_s": "tok/s",
+    "ratio": "skipped",
+    "memory_gb": "memory",
+}
 _OWN = {
     "tokens_per_s": "decoded tokens per second of the method, pooled, without the prefill.",
     "expected_speedup": "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean "
@@ -49,16 +54,24 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
         made = [f"Made with the embedded model {EMBEDDED_MODEL}"] if tiny else []
         lines.append(f"{', '.join([*made, *stands])}: not a replication.")
     lines += _devices(rows, measured)
-    lines.append(f"engine: {', '.join(_values(measured, 'engine')) or MISSING}; the paper's: its own code.")
+    lines.append(
+        f"engine: {', '.join(_values(measured, 'engine')) or MISSING}; the paper's: its own code."
+    )
     formats = sorted({str(row["dtype"]) for row in rows if row.get("dtype")})
-    used = _values(measured, "dtype") or sorted({str(r["keys"]["dtype"]) for r in measured if r["keys"].get("dtype")})
+    used = _values(measured, "dtype") or sorted(
+        {str(r["keys"]["dtype"]) for r in measured if r["keys"].get("dtype")}
+    )
     if used != formats:
-        lines.append(f"dtype: {', '.join(used) or 'not recorded'}; the paper's: {', '.join(formats) or 'not named'}.")
+        lines.append(
+            f"dtype: {', '.join(used) or 'not recorded'}; the paper's: {', '.join(formats) or 'not named'}."
+        )
     for key in _COMPARED:
         theirs = {str(row[key]) for row in rows if key in row}
         ours = {str(run["keys"][key]) for run in measured if key in run["keys"]}
         if theirs and ours - theirs:
-            lines.append(f"{key}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}.")
+            lines.append(
+                f"{key}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
+            )
     if texts := _values(measured, "calibration"):
         lines.append(
             f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences of C4); their zeros are "
@@ -87,20 +100,29 @@ def same_device(ours: str, theirs: str) -> bool:
     if not products or (count and count[1] != "1"):
         return False
     memories = re.findall(r"(\d+) ?GB", ours), re.findall(r"(\d+) ?GB", theirs)
-    return all(re.search(rf"\b{p}\b", ours) for p in products) and (not all(memories) or memories[0] == memories[1])
+    return all(re.search(rf"\b{p}\b", ours) for p in products) and (
+        not all(memories) or memories[0] == memories[1]
+    )
 
 
 def _devices(rows: Sequence[Mapping[str, Any]], measured: Sequence[Run]) -> list[str]:
     """One line where a run's device is not that on which the paper ran the same model."""
     unlike, theirs = set[str](), set[str]()
     for run in measured:
-        device, model = str(value_at(run, "provenance", "device") or "not recorded"), run["keys"].get("model")
+        device, model = (
+            str(value_at(run, "provenance", "device") or "not recorded"),
+            run["keys"].get("model"),
+        )
         same = [row for row in rows if row.get("model") == model] or rows
         hardware = {str(row["hardware"] or "not named") for row in same}
         if not any(same_device(device, named) for named in hardware):
             unlike.add(device)
             theirs |= hardware
-    return [f"device: {', '.join(sorted(unlike))}; the paper's: {', '.join(sorted(theirs))}."] if unlike else []
+    return (
+        [f"device: {', '.join(sorted(unlike))}; the paper's: {', '.join(sorted(theirs))}."]
+        if unlike
+        else []
+    )
 
 
 def paper_notes(document: Mapping[str, Any], table: str) -> list[str]:
@@ -111,20 +133,40 @@ def paper_notes(document: Mapping[str, Any], table: str) -> list[str]:
 
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
     """What a reader must know of the runs: whose arm vanilla is, what is told of them, which are not shown."""
-    told = [f"{_named(run)}: {run['reason']}" for run in runs if run.get("metrics") and run.get("reason")]
-    arms = sorted({str(run["arm_of"]) for half in parts for run in half.runs.values() if run.get("arm_of")})
+    told = [
+        f"{_named(run)}: {run['reason']}"
+        for run in runs
+        if run.get("metrics") and run.get("reason")
+    ]
+    arms = sorted(
+        {str(run["arm_of"]) for half in parts for run in half.runs.values() if run.get("arm_of")}
+    )
     twice = [text for half in parts for text in half.twice]
     return [
-        *([f"vanilla without a run of its own is the vanilla arm of {', '.join(arms)}."] if arms else []),
+        *(
+            [f"vanilla without a run of its own is the vanilla arm of {', '.join(arms)}."]
+            if arms
+            else []
+        ),
         *dict.fromkeys(told),
-        *([f"several runs stand for the same numbers, the first is shown: {' | '.join(twice)}."] if twice else []),
-        *([f"Runs that belong to no row of this table: {' | '.join(map(_with_reason, left))}."] if left else []),
+        *(
+            [f"several runs stand for the same numbers, the first is shown: {' | '.join(twice)}."]
+            if twice
+            else []
+        ),
+        *(
+            [f"Runs that belong to no row of this table: {' | '.join(map(_with_reason, left))}."]
+            if left
+            else []
+        ),
     ]
 
 
 def _with_reason(run: Run) -> str:
     """Of a run that has metrics its reason is told by itself."""
-    return _named(run) + (f" ({run['reason']})" if run.get("reason") and not run.get("metrics") else "")
+    return _named(run) + (
+        f" ({run['reason']})" if run.get("reason") and not run.get("metrics") else ""
+    )
 
 
 def _named(run: Run) -> str:
@@ -144,12 +186,23 @@ def touches(text: str, table: str) -> bool:
 def lossless(runs: Sequence[Run]) -> str:
     """How many samples of all runs are identical to vanilla's, and what the others are."""
     kinds = ("identical", "ties", "diverged", "unchecked", "sampled", "failed")
-    names = ("model", "method", "dataset", "metrics")  # one run of a mini dataset may stand for several of the paper's
-    unique = {repr([run.get(name) for name in names]): run for run in runs if run.get("metrics")}.values()
+    names = (
+        "model",
+        "method",
+        "dataset",
+        "metrics",
+    )  # one run of a mini dataset may stand for several of the paper's
+    unique = {
+        repr([run.get(name) for name in names]): run for run in runs if run.get("metrics")
+    }.values()
     count = {k: sum(value_at(run, "metrics", "lossless", k) or 0 for run in unique) for k in kinds}
     total = sum(count[k] for k in ("identical", "ties", "diverged", "unchecked"))
     others = ", ".join(f"{count[k]} {k}" for k in kinds[1:] if count[k])
-    text = f"{count['identical']} of {total} greedy samples identical to vanilla's" if total else "no greedy samples"
+    text = (
+        f"{count['identical']} of {total} greedy samples identical to vanilla's"
+        if total
+        else "no greedy samples"
+    )
     return f"{text}{f' ({others})' if others else ''}; {len(unique)} {'run' if len(unique) == 1 else 'runs'}"
 
 
@@ -157,7 +210,11 @@ def provenance(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Distinct values over the runs with metrics; a dash for what was not recorded."""
     measured = [run for run in runs if run.get("metrics")]
     said = [name for name in _WHERE_SAID if _values(measured, name)]
-    return [(name, ", ".join(_values(measured, name)) or MISSING) for name in (*_ORIGIN, *said)] if measured else []
+    return (
+        [(name, ", ".join(_values(measured, name)) or MISSING) for name in (*_ORIGIN, *said)]
+        if measured
+        else []
+    )
 
 
 def _values(runs: Iterable[Run], name: str) -> list[str]:

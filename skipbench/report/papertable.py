@@ -17,13 +17,31 @@ from skipbench.report.definitions import EMBEDDED_MODEL
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.papercells import Cell, PaperTable, Part, Row
 from skipbench.report.paperjoin import OVERALL, Half, Id, Run, halves, join, unit_of, value_of
-from skipbench.report.papernotes import definitions, deviations, lossless, paper_notes, provenance, run_notes
+from skipbench.report.papernotes import (
+    definitions,
+    deviations,
+    lossless,
+    paper_notes,
+    provenance,
+    run_notes,
+)
 from skipbench.report.published import published_file
 
 __all__ = ["Cell", "PaperTable", "Part", "Row", "paper_table"]
-BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")  # columns of which the papers print the best in bold
+BEST = (
+    "speedup",
+    "tokens_per_s",
+    "TPT",
+    "expected_speedup",
+)  # columns of which the papers print the best in bold
 Place = tuple[Id, Any, str]
-_BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")  # rows with the same of these are compared
+_BLOCK = (
+    "model",
+    "dataset",
+    "subtask",
+    "temperature",
+    "top_p",
+)  # rows with the same of these are compared
 
 
 def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> PaperTable:
@@ -46,7 +64,12 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Pape
         source=f"{document['title']}{_arxiv(document)}; transcribed text: {document['version']}",
         parts=made,
         cautions=tuple(deviations(rows, runs)),
-        notes=(*paper_notes(document, table), *_bold_rule(columns), *same_drafts(runs), *run_notes(runs, left, parts)),
+        notes=(
+            *paper_notes(document, table),
+            *_bold_rule(columns),
+            *same_drafts(runs),
+            *run_notes(runs, left, parts),
+        ),
         definitions=tuple(definitions(columns)),
         lossless=lossless(runs),
         provenance=tuple(provenance(runs)),
@@ -68,7 +91,11 @@ def _spoken(table: str) -> str:
 
 
 def _part(half: Half, names: Mapping[str, Any], scale: str) -> Part:
-    keys = [k for k in dict.fromkeys([*half.keys, "model", "method"]) if k in half.keys or _differs(half, k)]
+    keys = [
+        k
+        for k in dict.fromkeys([*half.keys, "model", "method"])
+        if k in half.keys or _differs(half, k)
+    ]
     grid = {(i, g, c): _cell(half, i, g, c, scale) for i in half.ids for g, c in half.columns}
     marked = _bold(half, grid)
     rows = [
@@ -78,7 +105,9 @@ def _part(half: Half, names: Mapping[str, Any], scale: str) -> Part:
         )
         for i in half.ids
     ]
-    columns = tuple((_printed(names, half.across, g) if half.across else "", c) for g, c in half.columns)
+    columns = tuple(
+        (_printed(names, half.across, g) if half.across else "", c) for g, c in half.columns
+    )
     shown = {k: v for k, v in half.settings.items() if k not in keys}
     settings = "; ".join(f"{k} {_printed(names, k, v)}" for k, v in shown.items())
     return Part(tuple(keys), columns, tuple(rows), settings)
@@ -113,7 +142,9 @@ def _cell(half: Half, identity: Id, group: Any, column: str, scale: str) -> Cell
 
 def _usual_digits(half: Half, column: str) -> int:
     """Decimals that the paper prints most often in a column."""
-    printed = [row["digits"] for row in half.rows if row["column"] == column and row["digits"] is not None]
+    printed = [
+        row["digits"] for row in half.rows if row["column"] == column and row["digits"] is not None
+    ]
     return Counter(printed).most_common(1)[0][0] if printed else 2
 
 
@@ -124,15 +155,23 @@ def _measured(half: Half, identity: Id, group: Any, column: str, scale: str) -> 
         return _mean(half, identity, column, scale)
     run = half.runs.get((identity, group))
     if run is None:
-        model = value_of(identity, "model") or (group if half.across == "model" else half.settings.get("model"))
+        model = value_of(identity, "model") or (
+            group if half.across == "model" else half.settings.get("model")
+        )
         if scale == "embedded" and model != EMBEDDED_MODEL:
             return None, None, "not run at scale=embedded"
         return None, None, "not run yet"
     if not run.get("metrics"):
         return None, None, str(run.get("reason") or "not run yet")
-    value, interval, reason = measure(run["metrics"], column, value_of(identity, "phase") or half.settings.get("phase"))
+    value, interval, reason = measure(
+        run["metrics"], column, value_of(identity, "phase") or half.settings.get("phase")
+    )
     # A run that waits for its scores says so; it is the better reason for a score that is not there.
-    return value, interval, str(run["reason"]) if reason and column in SCORES and run.get("reason") else reason
+    return (
+        value,
+        interval,
+        str(run["reason"]) if reason and column in SCORES and run.get("reason") else reason,
+    )
 
 
 def _mean(half: Half, identity: Id, column: str, scale: str) -> Measured:
@@ -144,7 +183,11 @@ def _mean(half: Half, identity: Id, column: str, scale: str) -> Measured:
         return fmean(values), None, None
     reasons = list(dict.fromkeys(reason for _, _, reason in found if reason))
     missing = [str(g) for g, (value, _, _) in zip(groups, found, strict=True) if value is None]
-    told = reasons[0] if not values and len(reasons) == 1 else f"the mean needs {', '.join(missing)} too"
+    told = (
+        reasons[0]
+        if not values and len(reasons) == 1
+        else f"the mean needs {', '.join(missing)} too"
+    )
     return None, None, told
 
 
@@ -158,14 +201,26 @@ def _bold(half: Half, grid: Mapping[Place, Cell]) -> dict[Place, Cell]:
     marked = dict(grid)
     for places in blocks.values():
         cells = {place: grid[place] for place in places}
-        best = winner({p: (str(c.keys.get("method")), c.interval) for p, c in cells.items() if c.measured is not None})
+        best = winner(
+            {
+                p: (str(c.keys.get("method")), c.interval)
+                for p, c in cells.items()
+                if c.measured is not None
+            }
+        )
         published = _best({place: cell.published for place, cell in cells.items()})
         for place, cell in cells.items():
-            marked[place] = replace(cell, best_measured=place == best, best_published=place in published)
+            marked[place] = replace(
+                cell, best_measured=place == best, best_published=place in published
+            )
     return marked
 
 
 def _best(values: Mapping[Place, float | None]) -> set[Place]:
     """Where the highest of two values or more stands; it may be in several places."""
     known = {place: value for place, value in values.items() if value is not None}
-    return {place for place, value in known.items() if value == max(known.values())} if len(known) > 1 else set()
+    return (
+        {place for place, value in known.items() if value == max(known.values())}
+        if len(known) > 1
+        else set()
+    )

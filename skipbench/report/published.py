@@ -28,14 +28,32 @@ UNITS = {  # of every column; "1" is a plain ratio
     **dict.fromkeys(("speedup", "speedup_low", "speedup_high", "expected_speedup"), "x"),
     **dict.fromkeys(("ms", "opt_step_ms", "ms_per_token"), "ms"),
     **dict.fromkeys(("search_s", "pass_s"), "s"),
-    **dict.fromkeys(("alpha", "matchness", "rouge1", "rouge2", "rougeL", "pass@1", "pass@10", "accuracy"), "1"),
-    **dict.fromkeys(("ratio", "share", "memory_saved", "alpha_gain", "speedup_gain", "correlation"), "1"),
-    **dict.fromkeys(("threshold", "target", "step", "beta1", "beta2", "temperature", "top_p", "tau_pruning"), "1"),
+    **dict.fromkeys(
+        ("alpha", "matchness", "rouge1", "rouge2", "rougeL", "pass@1", "pass@10", "accuracy"), "1"
+    ),
+    **dict.fromkeys(
+        ("ratio", "share", "memory_saved", "alpha_gain", "speedup_gain", "correlation"), "1"
+    ),
+    **dict.fromkeys(
+        ("threshold", "target", "step", "beta1", "beta2", "temperature", "top_p", "tau_pruning"),
+        "1",
+    ),
     **dict.fromkeys(("max_score", "skipped_share"), "1"),
-    **dict.fromkeys(("beta", "steps", "patience", "search_steps", "bayes_steps", "random_steps"), "steps"),
+    **dict.fromkeys(
+        ("beta", "steps", "patience", "search_steps", "bayes_steps", "random_steps"), "steps"
+    ),
     **dict.fromkeys(("interval", "history"), "rounds"),
     **dict.fromkeys(
-        ("shots", "samples", "gpus", "training_steps", "skipped_layers", "skipped_attention", "skipped_mlp"), "count"
+        (
+            "shots",
+            "samples",
+            "gpus",
+            "training_steps",
+            "skipped_layers",
+            "skipped_attention",
+            "skipped_mlp",
+        ),
+        "count",
     ),
     "us": "us",
     "search_h": "h",
@@ -43,14 +61,30 @@ UNITS = {  # of every column; "1" is a plain ratio
     "memory_gb": "GB",
     "score": "points of 10",
 }
-NAMED = ("model", "method", "dataset", "subtask")  # keys whose values are skipbench's ids and stand in `names`
+NAMED = (
+    "model",
+    "method",
+    "dataset",
+    "subtask",
+)  # keys whose values are skipbench's ids and stand in `names`
 KEYS = {
     *NAMED,
     *("temperature", "top_p", "max_new_tokens", "max_length", "dtype", "batch", "sparsity"),
     *("variant", "stop", "max_steps", "threshold", "target", "interval", "skipped_layers", "window", "search_steps", "tau_pruning"),
     *("set_from", "train_tokens", "statistic", "phase", "part"),
 }  # fmt: skip
-_PAPER = {"paper", "title", "arxiv", "version", "hardware", "settings", "names", "left_out", "notes", "tables"}
+_PAPER = {
+    "paper",
+    "title",
+    "arxiv",
+    "version",
+    "hardware",
+    "settings",
+    "names",
+    "left_out",
+    "notes",
+    "tables",
+}
 _TABLE = {"title", "hardware", "settings", "notes"}
 _PART = {"settings", "keys", "across", "columns", "percent", "rows"}
 _NOTE = {"text", "where", "column", "check", "recomputed"}
@@ -80,7 +114,11 @@ def published(paper: str) -> list[Row]:
         SkipbenchError: no such paper, or a file breaks the form; it names the file and the table.
     """
     document = _document(paper, _Loader)
-    return [row for name, table in document["tables"].items() for row in _table_rows(document, name, table)]
+    return [
+        row
+        for name, table in document["tables"].items()
+        for row in _table_rows(document, name, table)
+    ]
 
 
 def published_file(paper: str) -> dict[str, Any]:
@@ -111,7 +149,9 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
 def _document(paper: str, loader: type[yaml.SafeLoader]) -> Row:
     path = FOLDER / f"{paper}.yaml"
     if not path.is_file():
-        raise SkipbenchError(f"no published numbers of paper {paper!r}; there are those of {', '.join(papers())}")
+        raise SkipbenchError(
+            f"no published numbers of paper {paper!r}; there are those of {', '.join(papers())}"
+        )
     try:
         document: Any = yaml.load(path.read_text(encoding="utf-8"), loader)
     except yaml.YAMLError as error:
@@ -119,7 +159,9 @@ def _document(paper: str, loader: type[yaml.SafeLoader]) -> Row:
     _demand(document, path.name, _PAPER, optional={"settings", "left_out", "notes"})
     for key in ("names", "tables"):
         if not isinstance(document[key], Mapping):
-            raise SkipbenchError(f"{path.name}: {key} is a {type(document[key]).__name__}; wanted a mapping")
+            raise SkipbenchError(
+                f"{path.name}: {key} is a {type(document[key]).__name__}; wanted a mapping"
+            )
     return dict(document)
 
 
@@ -130,9 +172,15 @@ def _table_rows(document: Row, name: str, table: Any) -> list[Row]:
     inner, needed = ({"parts"}, {"title", "parts"}) if parts else (_PART, {"title", *whole})
     _demand(table, where, _TABLE | inner, optional=(_TABLE | inner) - needed)
     rows: list[Row] = []
-    for part in parts or [{key: value for key, value in table.items() if key in _PART - {"settings"}}]:
+    for part in parts or [
+        {key: value for key, value in table.items() if key in _PART - {"settings"}}
+    ]:
         _demand(part, where, _PART, optional=_PART - whole)
-        settings = {**document.get("settings", {}), **table.get("settings", {}), **part.get("settings", {})}
+        settings = {
+            **document.get("settings", {}),
+            **table.get("settings", {}),
+            **part.get("settings", {}),
+        }
         rows += [
             {"paper": document["paper"], "table": name, "title": table["title"], **r}
             for r in _part_rows(settings, part, where)
@@ -141,7 +189,9 @@ def _table_rows(document: Row, name: str, table: Any) -> list[Row]:
         raise SkipbenchError(f"{where}: no rows; a table without numbers stands in left_out")
     for row in rows:
         _complete(row, document, table, where)
-    cells = Counter((*((key, row[key]) for key in sorted(KEYS & row.keys())), row["column"]) for row in rows)
+    cells = Counter(
+        (*((key, row[key]) for key in sorted(KEYS & row.keys())), row["column"]) for row in rows
+    )
     if twice := [cell for cell, count in cells.items() if count > 1]:
         raise SkipbenchError(f"{where}: two values for {twice[0]}; tell the rows apart by a key")
     for note in table.get("notes", []):
@@ -159,17 +209,31 @@ def _part_rows(settings: Row, part: Row, where: str) -> Iterator[Row]:
     groups = part["columns"] if across else {None: part["columns"]}
     columns = [(group, column) for group, names in groups.items() for column in names]
     if unknown := {column for _, column in columns} - UNITS.keys():
-        raise SkipbenchError(f"{where}: unknown columns {sorted(unknown)}; wanted some of {', '.join(UNITS)}")
+        raise SkipbenchError(
+            f"{where}: unknown columns {sorted(unknown)}; wanted some of {', '.join(UNITS)}"
+        )
     if unknown := set(percent) - {column for _, column in columns}:
-        raise SkipbenchError(f"{where}: percent names {sorted(unknown)}; wanted some of the columns")
+        raise SkipbenchError(
+            f"{where}: percent names {sorted(unknown)}; wanted some of the columns"
+        )
     if unknown := {*part["keys"], *settings, *([across] if across else [])} - KEYS:
-        raise SkipbenchError(f"{where}: unknown keys {sorted(unknown)}; wanted some of {', '.join(sorted(KEYS))}")
+        raise SkipbenchError(
+            f"{where}: unknown keys {sorted(unknown)}; wanted some of {', '.join(sorted(KEYS))}"
+        )
     for cells in part["rows"]:
         split = len(part["keys"])
-        if not isinstance(cells, list) or len(cells) != split + len(columns) or None in cells[:split]:
-            raise SkipbenchError(f"{where}: row {cells!r}; wanted {part['keys']}, then {len(columns)} values")
+        if (
+            not isinstance(cells, list)
+            or len(cells) != split + len(columns)
+            or None in cells[:split]
+        ):
+            raise SkipbenchError(
+                f"{where}: row {cells!r}; wanted {part['keys']}, then {len(columns)} values"
+            )
         keys = {**settings, **dict(zip(part["keys"], cells[:split], strict=True))}
-        keys = {key: float(value) if isinstance(value, float) else value for key, value in keys.items()}
+        keys = {
+            key: float(value) if isinstance(value, float) else value for key, value in keys.items()
+        }
         for (group, column), cell in zip(columns, cells[split:], strict=True):
             if cell is not None:
                 value = _value(cell, column in percent, f"{where}: row {cells}")
@@ -178,12 +242,20 @@ def _part_rows(settings: Row, part: Row, where: str) -> Iterator[Row]:
 
 def _value(cell: Any, percent: bool, where: str) -> Row:
     if cell == LOST:
-        return {"value": None, "digits": None, "spread": None, "note": "the transcribed text has lost this number"}
+        return {
+            "value": None,
+            "digits": None,
+            "spread": None,
+            "note": "the transcribed text has lost this number",
+        }
     pair = cell if isinstance(cell, list) and len(cell) == 2 else [cell]
     if any(isinstance(number, bool) or not isinstance(number, int | float) for number in pair):
         raise SkipbenchError(f"{where}: {cell!r} is no number, [number, spread], null or {LOST}")
     digits = getattr(pair[0], "digits", 0) + (2 if percent else 0)
-    value, spread = (*(round(float(number) * 0.01, digits) if percent else float(number) for number in pair), None)[:2]
+    value, spread = (
+        *(round(float(number) * 0.01, digits) if percent else float(number) for number in pair),
+        None,
+    )[:2]
     return {"value": value, "digits": digits, "spread": spread, "note": None}
 
 
@@ -193,11 +265,15 @@ def _complete(row: Row, document: Row, table: Row, where: str) -> None:
         if key in row:
             known = document["names"].get(key, {})
             if row[key] not in known:
-                raise SkipbenchError(f"{where}: {key} {row[key]!r} is not among names: {', '.join(map(str, known))}")
+                raise SkipbenchError(
+                    f"{where}: {key} {row[key]!r} is not among names: {', '.join(map(str, known))}"
+                )
             row[f"{key}_printed"] = known[row[key]]
     hardware = table.get("hardware", document["hardware"])
     row["hardware"] = (
-        hardware.get(row.get("model"), hardware.get("default")) if isinstance(hardware, Mapping) else hardware
+        hardware.get(row.get("model"), hardware.get("default"))
+        if isinstance(hardware, Mapping)
+        else hardware
     )
     row["unit"] = UNITS[row["column"]]
 
@@ -210,7 +286,9 @@ def _attach(note: Any, rows: list[Row], where: str) -> None:
     wanted = {**note["where"], **({"column": note["column"]} if "column" in note else {})}
     found = [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
     if not found or (checked and len(found) != 1):
-        raise SkipbenchError(f"{where}: a note names {wanted}, which is {len(found)} cells; wanted one that is there")
+        raise SkipbenchError(
+            f"{where}: a note names {wanted}, which is {len(found)} cells; wanted one that is there"
+        )
     for row in found:
         row["note"] = "; ".join(filter(None, (row["note"], note["text"])))
 

@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from skipbench.report.cell import MISSING, exceptions, main_cells, markdown_grid, missing_reasons, value_at
+from skipbench.report.cell import (
+    MISSING,
+    exceptions,
+    main_cells,
+    markdown_grid,
+    missing_reasons,
+    value_at,
+)
 from skipbench.report.compared import BOLD, Interval, same_drafts, winner
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.origins import origin_of, origins, told
@@ -49,7 +56,10 @@ def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     for place, run in enumerate(ordered):
         if value_at(run, "metrics", "speedup", "paired") is not None:
             ends = value_at(run, "metrics", "speedup", "ci95")
-            blocks.setdefault(_block(run), {})[place] = str(run.get("method")), tuple(ends) if ends else None
+            blocks.setdefault(_block(run), {})[place] = (
+                str(run.get("method")),
+                tuple(ends) if ends else None,
+            )
     best = {winner(block) for block in blocks.values()}
     marks = origins(ordered)
     rows = []
@@ -70,7 +80,9 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
     rows, columns, warning = _content(runs)
     parts = [
         f"## {title}",
-        markdown_grid([columns, *([row[c] for c in columns] for row in rows)]) if rows else "No runs.",
+        markdown_grid([columns, *([row[c] for c in columns] for row in rows)])
+        if rows
+        else "No runs.",
         *([f"**{warning}**"] if warning else []),
         "\n".join(f"- {remark}" for remark in _remarks(runs, notes)),
         "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(columns)),
@@ -102,7 +114,11 @@ def _content(runs: Sequence[Run]) -> tuple[list[dict[str, str]], list[str], str 
     """Rows, the columns that have any content, and the warning of embedded models or data."""
     rows = table_rows(runs)
     columns = [c for c in COLUMNS if c not in OPTIONAL or any(row[c] for row in rows)]
-    return rows, columns, caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
+    return (
+        rows,
+        columns,
+        caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs]),
+    )
 
 
 def _remarks(runs: Sequence[Run], notes: Sequence[str] = ()) -> list[str]:
@@ -115,7 +131,9 @@ def _remarks(runs: Sequence[Run], notes: Sequence[str] = ()) -> list[str]:
 def _html_row(row: Mapping[str, str], columns: Sequence[str], run: Run) -> str:
     cells = []
     for column in columns:
-        name = f' data-run="{escape(str(run["id"]))}"' if column == "speedup" and run.get("id") else ""
+        name = (
+            f' data-run="{escape(str(run["id"]))}"' if column == "speedup" and run.get("id") else ""
+        )
         plain = row[column].removeprefix("**").removesuffix("**")
         text = f"<b>{escape(plain)}</b>" if row[column] != plain else escape(plain)
         cells.append(f"<td{name}>{text}</td>")
@@ -135,7 +153,9 @@ def csv_table(runs: Sequence[Run]) -> str:
         for run in _grouped(runs)
     ]
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
+    writer = csv.DictWriter(
+        out, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(flat)
     return out.getvalue()
@@ -146,7 +166,10 @@ def _block(run: Run) -> tuple[str, str]:
 
 
 def _grouped(runs: Sequence[Run]) -> list[Run]:
-    first = {name: list(dict.fromkeys(r.get(name) for r in runs)) for name in ("dataset", "model", "method")}
+    first = {
+        name: list(dict.fromkeys(r.get(name) for r in runs))
+        for name in ("dataset", "model", "method")
+    }
     return sorted(runs, key=lambda r: [seen.index(r.get(name)) for name, seen in first.items()])
 
 
@@ -156,7 +179,9 @@ def _note(run: Run) -> str:
         return str(run.get("reason") or "not run")
     told = [str(run["reason"])] if run.get("reason") else []
     reasons = missing_reasons(metrics)
-    return "; ".join([*told, *exceptions(metrics), *(reasons[name] for name in NOTED if name in reasons)])
+    return "; ".join(
+        [*told, *exceptions(metrics), *(reasons[name] for name in NOTED if name in reasons)]
+    )
 
 
 def _provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -164,7 +189,8 @@ def _provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     found = {n: [r["provenance"].get(n) for r in runs if r.get("provenance")] for n in PROVENANCE}
     distinct = {n: sorted({str(v) for v in values if v}) for n, values in found.items()}
     return {
-        n: [f"{vs[0]} to {vs[-1]} ({len(vs)} values)"] if len(vs) > 3 else vs or [MISSING] for n, vs in distinct.items()
+        n: [f"{vs[0]} to {vs[-1]} ({len(vs)} values)"] if len(vs) > 3 else vs or [MISSING]
+        for n, vs in distinct.items()
     }
 
 

@@ -43,7 +43,8 @@ class _Summary(TypedDict):
 def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:
     """What the tables of `experiment` are made of, as JSON: the runs without their samples, one a line."""
     lines = [
-        {k: run.get(k) for k in _ABOUT} | {"provenance": {k: v for k, v in run["provenance"].items() if k in _ORIGIN}}
+        {k: run.get(k) for k in _ABOUT}
+        | {"provenance": {k: v for k, v in run["provenance"].items() if k in _ORIGIN}}
         for run in runs
     ]
     told = ",\n".join(json.dumps(line, allow_nan=False) for line in lines)

@@ -45,7 +45,9 @@ def parse_completion(line: str | bytes) -> Completion:
             raise ValueError("other fields")
         return _DECODER.decode(data)
     except (ValueError, RecursionError) as error:
-        raise SkipbenchError(f"not a completion: {line[:80]!r} ({printable(str(error))})") from error
+        raise SkipbenchError(
+            f"not a completion: {line[:80]!r} ({printable(str(error))})"
+        ) from error
 
 
 def _lines(path: Path) -> list[bytes]:

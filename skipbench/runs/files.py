@@ -46,7 +46,9 @@ def append_line(path: Path, line: str) -> None:
             raise OSError("short write")
         os.fsync(handle)
     except OSError as error:
-        with contextlib.suppress(OSError):  # what stays behind is a torn last line, which readers cut off
+        with contextlib.suppress(
+            OSError
+        ):  # what stays behind is a torn last line, which readers cut off
             os.ftruncate(handle, before)
         raise SkipbenchError(
             f"cannot append to {path}: {error}; free some space and run the same command again"
@@ -57,7 +59,9 @@ def append_line(path: Path, line: str) -> None:
 
 def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
     """Numbered lines of an append-only file, without a torn last one; `repair` also cuts that off the file."""
-    return ((number, line.decode(errors="surrogateescape")) for number, line in lines_of(path, repair))
+    return (
+        (number, line.decode(errors="surrogateescape")) for number, line in lines_of(path, repair)
+    )
 
 
 def lines_of(path: Path, repair: bool) -> list[tuple[int, bytes]]:
@@ -70,7 +74,9 @@ def lines_of(path: Path, repair: bool) -> list[tuple[int, bytes]]:
 
 
 def not_writable(folder: Path, error: OSError) -> SkipbenchError:
-    return SkipbenchError(f"results folder {folder} is not writable ({error}); choose another with results=FOLDER")
+    return SkipbenchError(
+        f"results folder {folder} is not writable ({error}); choose another with results=FOLDER"
+    )
 
 
 def overwrite(path: Path, text: str) -> bool:
@@ -96,7 +102,9 @@ def acquire(folder: Path) -> int:
     """
     check_name(folder)
     if folder.is_symlink():
-        raise SkipbenchError(f"{folder} is a symbolic link; remove it, or link the whole results folder")
+        raise SkipbenchError(
+            f"{folder} is a symbolic link; remove it, or link the whole results folder"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)

@@ -46,7 +46,11 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
         "weights_sha256": f"other weights (model.path={model.path})",
         "method_sha256": f"other code of method {method.name} ({method.target})",
     }
-    changed = [names[key] for key in names if None not in (before.get(key), now[key]) and before[key] != now[key]]
+    changed = [
+        names[key]
+        for key in names
+        if None not in (before.get(key), now[key]) and before[key] != now[key]
+    ]
     if changed:
         raise SkipbenchError(
             f"{folder} was made with {' and '.join(changed)}: changed since; "
@@ -72,8 +76,16 @@ def weights_sha256(model: Model) -> str | None:
         if folder is None or not files:
             return None
         names = [folder / "config.json", *files]
-        return _sha256([[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading the checkpoint tells what is wrong
+        return _sha256(
+            [[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()]
+        )
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ):  # loading the checkpoint tells what is wrong
         return None
 
 
@@ -102,7 +114,10 @@ def _weight_files(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            return [folder / shard for shard in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+            return [
+                folder / shard
+                for shard in sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            ]
     return []
 
 
@@ -151,7 +166,9 @@ def method_sha256(method: MethodConfig) -> str | None:
                     imported = _source(name)
                     if imported is not None and _belongs(imported, target):
                         todo.append(imported)
-    return _sha256({module: hashlib.sha256(source).hexdigest() for module, source in sources.items()})
+    return _sha256(
+        {module: hashlib.sha256(source).hexdigest() for module, source in sources.items()}
+    )
 
 
 def _targets(node: Any) -> Iterator[str]:
@@ -193,7 +210,12 @@ def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
     if imported[0].partition(".")[0] == root[0].partition(".")[0] or imported[0].startswith(OWN):
         return True
     beside = imported[1].is_relative_to(root[1].parent)
-    return "." not in root[0] and root[1].name != "__init__.py" and beside and "site-packages" not in imported[1].parts
+    return (
+        "." not in root[0]
+        and root[1].name != "__init__.py"
+        and beside
+        and "site-packages" not in imported[1].parts
+    )
 
 
 @functools.cache

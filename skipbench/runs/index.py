@@ -22,7 +22,17 @@ import pyarrow.parquet as pq
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import printable, run_folders
-from skipbench.runs.rows import ALWAYS, COUNTS, ORIGIN, PHASES, SETTINGS, TEXTS, Rows, rows_of, stamp
+from skipbench.runs.rows import (
+    ALWAYS,
+    COUNTS,
+    ORIGIN,
+    PHASES,
+    SETTINGS,
+    TEXTS,
+    Rows,
+    rows_of,
+    stamp,
+)
 
 VERSION = b"1"
 _WHOLE = ("torch", "state", "error", "settings", "metrics", "provenance")
@@ -32,7 +42,14 @@ _TEXT, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
 _ARM = {"tokens": _INT, "rounds": _INT, "finish": _TEXT, "looped": pa.bool_()}
 _ARM |= dict.fromkeys(COUNTS, _INT) | dict.fromkeys(PHASES, _FLOAT)
 SAMPLES = pa.schema(
-    {"run": _TEXT, "index": _INT, "id": _TEXT, "prompt_tokens": _INT, "lossless": _TEXT, "diverged_at": _INT}
+    {
+        "run": _TEXT,
+        "index": _INT,
+        "id": _TEXT,
+        "prompt_tokens": _INT,
+        "lossless": _TEXT,
+        "diverged_at": _INT,
+    }
     | {"logit_gap": _FLOAT, "skip": _TEXT, "score": _TEXT, "groups": _TEXT}
     | _ARM
     | {f"vanilla_{name}": kind for name, kind in _ARM.items()}
@@ -51,7 +68,10 @@ class Built:
 
 
 def build(
-    results: Path, workers: int = 1, fresh: bool = False, progress: Callable[[int, int], None] | None = None
+    results: Path,
+    workers: int = 1,
+    fresh: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Built:
     """Brings the index up to date: reads the runs whose files changed, keeps the rows of the others, drops what is gone.
 
@@ -101,7 +121,9 @@ def read_runs(results: Path) -> pd.DataFrame:
     """
     found = _before(results)
     if found is None:
-        raise SkipbenchError(f"{results} has no index; make it with python -m skipbench index results={results}")
+        raise SkipbenchError(
+            f"{results} has no index; make it with python -m skipbench index results={results}"
+        )
     return found
 
 
@@ -122,7 +144,9 @@ def read_sample_rows(
             return frame
         except FileNotFoundError:  # the index was made anew in between
             if attempt == 2:
-                raise SkipbenchError(f"{path} is missing; make the index again, with --fresh") from None
+                raise SkipbenchError(
+                    f"{path} is missing; make the index again, with --fresh"
+                ) from None
     raise AssertionError
 
 
@@ -144,9 +168,17 @@ def table_runs(runs: pd.DataFrame) -> list[dict[str, Any]]:
     for row in runs.to_dict("records"):
         metrics = json.loads(row["metrics"]) if isinstance(row["metrics"], str) else None
         origin = json.loads(row["provenance"]) if isinstance(row["provenance"], str) else {}
-        more = {"engine": row["engine"], "date": str(origin.get("started", ""))[:10], "torch": row["torch"]}
+        more = {
+            "engine": row["engine"],
+            "date": str(origin.get("started", ""))[:10],
+            "torch": row["torch"],
+        }
         more["transformers"] = origin.get("versions", {}).get("transformers")
-        reason = None if metrics else ": ".join(str(row[k]) for k in ("state", "error") if isinstance(row[k], str))
+        reason = (
+            None
+            if metrics
+            else ": ".join(str(row[k]) for k in ("state", "error") if isinstance(row[k], str))
+        )
         names = {k: row[k] for k in ("model", "method", "dataset")}
         names["label"] = origin.get("label")
         found.append(names | {"metrics": metrics, "reason": reason, "provenance": origin | more})
@@ -193,7 +225,9 @@ def _before(results: Path) -> pd.DataFrame | None:
 def _typed(runs: pd.DataFrame) -> pd.DataFrame:
     """A column without a value has the type that it would have with one."""
     numbers = [*(name for name in SETTINGS if name not in TEXTS), *ALWAYS]
-    wanted = {name: "float64" for name in numbers} | dict.fromkeys((*TEXTS, *ORIGIN, *_WHOLE), "str")
+    wanted = {name: "float64" for name in numbers} | dict.fromkeys(
+        (*TEXTS, *ORIGIN, *_WHOLE), "str"
+    )
     wanted["dirty"] = "boolean"
     return runs.astype({name: kind for name, kind in wanted.items() if name in runs})
 
@@ -243,6 +277,8 @@ def _write(folder: Path, runs: pd.DataFrame, samples: str) -> None:
     new = folder / f".runs-{samples}"
     pq.write_table(table.replace_schema_metadata(named), new, compression="zstd")
     os.replace(new, folder / "runs.parquet")
-    for path in folder.glob("*samples-*.parquet"):  # of earlier indices, and of builds that were stopped
+    for path in folder.glob(
+        "*samples-*.parquet"
+    ):  # of earlier indices, and of builds that were stopped
         if path.name != samples:
             path.unlink(missing_ok=True)

@@ -43,7 +43,9 @@ class Merged:
     left: list[str] = field(default_factory=list)
 
     def counts(self) -> str:
-        return ", ".join(f"{number} {what}" for what, number in self.did.items()) or "nothing merged"
+        return (
+            ", ".join(f"{number} {what}" for what, number in self.did.items()) or "nothing merged"
+        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ class _Run:
         return (self.state["status"] or {}).get("state") == "done"
 
     def holds(self, other: "_Run") -> bool:
-        return self.samples.keys() >= other.samples.keys() and self.texts.keys() >= other.texts.keys()
+        return (
+            self.samples.keys() >= other.samples.keys() and self.texts.keys() >= other.texts.keys()
+        )
 
 
 def merge_into(source: Path, target: Path) -> Merged:
@@ -83,8 +87,12 @@ def merge_into(source: Path, target: Path) -> Merged:
         for kind, pattern in (("search", "*/trace.jsonl"), ("skip_sets", "*.json")):
             with _refused(done):
                 if (source / kind).is_symlink():
-                    raise SkipbenchError(f"{source / kind} is a symbolic link; copy what it points to in its place")
-            for path in [] if (source / kind).is_symlink() else sorted((source / kind).glob(pattern)):
+                    raise SkipbenchError(
+                        f"{source / kind} is a symbolic link; copy what it points to in its place"
+                    )
+            for path in (
+                [] if (source / kind).is_symlink() else sorted((source / kind).glob(pattern))
+            ):
                 with _refused(done):
                     _merge_file(path, target / path.relative_to(source), done)
     return done
@@ -144,10 +152,14 @@ def _read(folder: Path) -> _Run:
     if state["config"] is None:
         raise SkipbenchError(f"{folder} holds no run")
     if config_hash(state["config"]) != _name(folder)[1]:
-        raise SkipbenchError(f"{folder}: its name is not that of its settings; run it again with this version")
+        raise SkipbenchError(
+            f"{folder}: its name is not that of its settings; run it again with this version"
+        )
     samples = {s.index: s for s in read_samples(folder / "samples.jsonl")}
     # A text without a sample was being written when its process died.
-    texts = {c.index: c for c in read_completions(folder / "completions.jsonl") if c.index in samples}
+    texts = {
+        c.index: c for c in read_completions(folder / "completions.jsonl") if c.index in samples
+    }
     files = {name: found for name in COPIED if (found := read_bytes(folder / name)) is not None}
     return _Run(folder, state, files, samples, texts)
 
@@ -159,7 +171,9 @@ def _merge_run(run: _Run, runs: Path, done: Merged) -> None:
             _copy(run, slot)
             done.did["new" if slot.name == name else "kept beside another origin"] += 1
             if slot.name != name:
-                done.said.append(f"{name} is there of another commit, device or version; kept beside it as {slot.name}")
+                done.said.append(
+                    f"{name} is there of another commit, device or version; kept beside it as {slot.name}"
+                )
             return
         there = _read(slot)
         if origin_hash(there.state["provenance"]) == own:
@@ -175,7 +189,9 @@ def _copy(run: _Run, folder: Path) -> None:
         (half / name).write_bytes(data)
     (half / "samples.jsonl").write_text("".join(f"{dump(s)}\n" for s in run.samples.values()))
     if run.texts:
-        (half / "completions.jsonl").write_text("".join(f"{dump_completion(t)}\n" for t in run.texts.values()))
+        (half / "completions.jsonl").write_text(
+            "".join(f"{dump_completion(t)}\n" for t in run.texts.values())
+        )
     (half / "status.json").write_text(json.dumps(_status(run), indent=2) + "\n")
     half.chmod(0o755)
     os.rename(half, folder)
@@ -184,7 +200,11 @@ def _copy(run: _Run, folder: Path) -> None:
 def _status(run: _Run) -> dict[str, Any]:
     """The run's own, but what was running there does not run here."""
     status: dict[str, Any] = dict(run.state["status"] or {"state": "running"})
-    return status | {"state": "failed", "error": _UNFINISHED} if status["state"] == "running" else status
+    return (
+        status | {"state": "failed", "error": _UNFINISHED}
+        if status["state"] == "running"
+        else status
+    )
 
 
 def _unite(there: _Run, run: _Run, done: Merged) -> None:
@@ -208,14 +228,21 @@ def _unite(there: _Run, run: _Run, done: Merged) -> None:
     finally:
         store.close()
     done.did["united"] += 1
-    done.said.append(f"{there.folder.name}: {len(new)} samples more, {len(there.samples) + len(new)} in all")
+    done.said.append(
+        f"{there.folder.name}: {len(new)} samples more, {len(there.samples) + len(new)} in all"
+    )
 
 
 def _take_over(store: RunStore, run: _Run) -> None:
     """All of `run`, its seconds too: its metrics are then those of its samples. Killed before the end, a second merge goes on."""
     store.status("failed", "a merge was stopped; merge again")
-    write_atomic(store.folder / "samples.jsonl", "".join(f"{dump(s)}\n" for s in run.samples.values()))
-    write_atomic(store.folder / "completions.jsonl", "".join(f"{dump_completion(t)}\n" for t in run.texts.values()))
+    write_atomic(
+        store.folder / "samples.jsonl", "".join(f"{dump(s)}\n" for s in run.samples.values())
+    )
+    write_atomic(
+        store.folder / "completions.jsonl",
+        "".join(f"{dump_completion(t)}\n" for t in run.texts.values()),
+    )
     for name in OF_THE_WHOLE:
         if name in run.files:
             write_atomic(store.folder / name, run.files[name].decode())

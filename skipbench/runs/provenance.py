@@ -25,7 +25,9 @@ def _git(*args: str) -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
@@ -61,7 +63,9 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
 
     Of the environment only Slurm's job identifiers are kept.
     """
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")  # results are no code
+    changed = _git(
+        "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"
+    )  # results are no code
     return {
         "commit": _git("rev-parse", "HEAD"),
         "dirty": None if changed is None else bool(changed),
@@ -74,7 +78,11 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "versions": {p: v for p in PACKAGES if (v := _version(p)) is not None},
-        "slurm": {k: v for k, v in os.environ.items() if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)},
+        "slurm": {
+            k: v
+            for k, v in os.environ.items()
+            if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)
+        },
         **extra,
     }
 

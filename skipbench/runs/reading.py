@@ -29,7 +29,9 @@ def printable(text: str) -> str:
 def check_name(path: Path) -> None:
     """Raises SkipbenchError for a file name with control characters or with bytes that are no text."""
     if not path.name.isprintable():
-        raise SkipbenchError(f"{printable(str(path))}: its name has characters that no run is named with; rename it")
+        raise SkipbenchError(
+            f"{printable(str(path))}: its name has characters that no run is named with; rename it"
+        )
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes | None:
@@ -42,7 +44,9 @@ def read_bytes(path: Path, most: int | None = None) -> bytes | None:
     for part in (path.parent, path):
         check_name(part)
     if path.parent.is_symlink():
-        raise SkipbenchError(f"{path.parent} is a symbolic link, and records are not read through links; {_COPY}")
+        raise SkipbenchError(
+            f"{path.parent} is a symbolic link, and records are not read through links; {_COPY}"
+        )
     try:
         # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -72,7 +76,9 @@ def run_folders(results: Path) -> list[Path]:
     """
     runs = results / "runs"
     if runs.is_symlink():
-        raise SkipbenchError(f"{runs} is a symbolic link; {_COPY}, or link the whole results folder")
+        raise SkipbenchError(
+            f"{runs} is a symbolic link; {_COPY}, or link the whole results folder"
+        )
     found = sorted(runs.iterdir()) if runs.is_dir() else []
     return [path for path in found if path.is_dir() and not path.name.startswith(".")]
 
@@ -90,7 +96,9 @@ def read_json(path: Path, kind: type[Any]) -> Any:
         value = strict_json(data)
         msgspec.convert(value, kind)
     except (ValueError, RecursionError) as error:
-        raise SkipbenchError(f"{path} cannot be read: {printable(str(error))}; move it away") from error
+        raise SkipbenchError(
+            f"{path} cannot be read: {printable(str(error))}; move it away"
+        ) from error
     return value
 
 
@@ -103,10 +111,16 @@ def strict_json(data: bytes | str) -> Any:
     """
     text = data.decode() if isinstance(data, bytes) else data
     found = json.loads(
-        text, object_pairs_hook=_once, parse_constant=_no_number, parse_int=_integer, parse_float=_finite
+        text,
+        object_pairs_hook=_once,
+        parse_constant=_no_number,
+        parse_int=_integer,
+        parse_float=_finite,
     )
     if "\\u" in text:
-        json.dumps(found, ensure_ascii=False).encode()  # half of a pair of code units is no text, and cannot be written
+        json.dumps(
+            found, ensure_ascii=False
+        ).encode()  # half of a pair of code units is no text, and cannot be written
     return found
 
 
@@ -149,7 +163,9 @@ def read_yaml(path: Path) -> dict[str, Any] | None:
         found = yaml.load(data, Loader=_LOADER)  # one of the two safe loaders
         json.dumps(found, ensure_ascii=False, default=str).encode()  # as in `strict_json`
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SkipbenchError(f"{path} cannot be read ({printable(str(error))}); move the folder away") from error
+        raise SkipbenchError(
+            f"{path} cannot be read ({printable(str(error))}); move the folder away"
+        ) from error
     if not isinstance(found, dict):
         raise SkipbenchError(f"{path} holds no settings; move the folder away")
     return found
@@ -159,7 +175,9 @@ def _check_events(data: bytes) -> None:
     depth = 0
     for event in yaml.parse(data, Loader=_LOADER):
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"alias {event.anchor!r}; no run writes one")  # a few of them multiply to any size
+            raise ValueError(
+                f"alias {event.anchor!r}; no run writes one"
+            )  # a few of them multiply to any size
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:

@@ -132,7 +132,9 @@ def parse(line: str | bytes) -> Sample:
         if found.format != FORMAT or msgspec.json.encode(found) != data:
             _check(data)
     except (ValueError, RecursionError) as error:
-        raise SkipbenchError(f"not a sample record: {data[:80]!r} ({printable(str(error))})") from error
+        raise SkipbenchError(
+            f"not a sample record: {data[:80]!r} ({printable(str(error))})"
+        ) from error
     return found
 
 
@@ -148,6 +150,10 @@ def _check(data: bytes) -> None:
         )
     arms = [arm for arm in (raw.get("vanilla"), raw.get("method")) if isinstance(arm, dict)]
     times = [arm["seconds"] for arm in arms if isinstance(arm.get("seconds"), dict)]
-    known = [(raw, _FIELDS), *((arm, _ARM_FIELDS) for arm in arms), *((of, _SECONDS) for of in times)]
+    known = [
+        (raw, _FIELDS),
+        *((arm, _ARM_FIELDS) for arm in arms),
+        *((of, _SECONDS) for of in times),
+    ]
     if unknown := sorted({name for found, names in known for name in found.keys() - names}):
         raise ValueError(f"unknown fields {unknown}")

@@ -32,7 +32,17 @@ ALWAYS = ("M", "alpha", "tau", "tpt", "tokens_per_s", "tokens_per_s_vanilla", "s
 """Numbers that have a column even where no run is done yet."""
 COUNTS = ("steps", "nodes", "accepted", "chain", "emitted")
 PHASES = ("prefill", "draft", "verify", "adapt", "other")
-ABOUT = ("index", "id", "prompt_tokens", "lossless", "diverged_at", "logit_gap", "skip", "score", "groups")
+ABOUT = (
+    "index",
+    "id",
+    "prompt_tokens",
+    "lossless",
+    "diverged_at",
+    "logit_gap",
+    "skip",
+    "score",
+    "groups",
+)
 ARM = ("tokens", "rounds", "finish", "looped", *COUNTS, *PHASES)
 COLUMNS = (*ABOUT, *ARM, *(f"vanilla_{name}" for name in ARM))
 
@@ -67,7 +77,10 @@ def rows_of(folder: Path) -> Rows:
         state = load_run(folder)
         columns = columns_of(each_sample(folder / "samples.jsonl"))
     except (SkipbenchError, OSError) as error:
-        return Rows(run | {"state": "unreadable", "error": printable(str(error)), "samples": 0}, columns_of([]))
+        return Rows(
+            run | {"state": "unreadable", "error": printable(str(error)), "samples": 0},
+            columns_of([]),
+        )
     config, origin, status = (state[name] or {} for name in ("config", "provenance", "status"))
     run |= {name: _plain(_at(config, path), name in TEXTS) for name, path in SETTINGS.items()}
     run |= {name: _plain(origin.get(name), True) for name in ORIGIN}
@@ -78,7 +91,10 @@ def rows_of(folder: Path) -> Rows:
         "samples": len(columns["index"]),
     }
     whole = {"settings": config, "metrics": state["metrics"], "provenance": origin}
-    run |= {name: None if value is None else json.dumps(value, default=str) for name, value in whole.items()}
+    run |= {
+        name: None if value is None else json.dumps(value, default=str)
+        for name, value in whole.items()
+    }
     return Rows(run | dict.fromkeys(ALWAYS) | _numbers(state["metrics"] or {}), columns)
 
 
@@ -122,7 +138,11 @@ def _numbers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     for name, value in tree.items():
         if isinstance(value, Mapping) and name != "by":
             found |= _numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and prefix + name != "samples":
+        elif (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and prefix + name != "samples"
+        ):
             found[prefix + name] = float(value)
     ends = _at(tree, ("speedup", "ci95")) if not prefix else None
     return found | ({"speedup.low": float(ends[0]), "speedup.high": float(ends[1])} if ends else {})

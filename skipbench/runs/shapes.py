@@ -102,4 +102,6 @@ def check_config(path: Path, config: dict[str, Any]) -> None:
     try:
         msgspec.convert(config, Config)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise SkipbenchError(f"{path} cannot be read: {printable(str(error))}; move the folder away") from error
+        raise SkipbenchError(
+            f"{path} cannot be read: {printable(str(error))}; move the folder away"
+        ) from error

@@ -54,7 +54,9 @@ def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STA
     return RunState("running", printable(f"pid {said.get('pid')} on {said.get('host')}"))
 
 
-def _death(said: Mapping[str, object], age: float, jobs: Mapping[str, str] | None, stale_s: float) -> str | None:
+def _death(
+    said: Mapping[str, object], age: float, jobs: Mapping[str, str] | None, stale_s: float
+) -> str | None:
     """Why a run that says it is running cannot be."""
     job, pid = said.get("slurm"), said.get("pid")
     if said.get("host") == socket.gethostname() and isinstance(pid, int) and not _alive(pid):

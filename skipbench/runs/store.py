@@ -17,7 +17,15 @@ import yaml
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, cut_unfinished, dump_completion, read_completions
-from skipbench.runs.files import acquire, append_line, lines_of, not_writable, overwrite, sign, write_atomic
+from skipbench.runs.files import (
+    acquire,
+    append_line,
+    lines_of,
+    not_writable,
+    overwrite,
+    sign,
+    write_atomic,
+)
 from skipbench.runs.provenance import portable
 from skipbench.runs.reading import check_name, read_json, read_yaml
 from skipbench.runs.record import Sample, dump, parse
@@ -184,7 +192,13 @@ class RunStore:
 
 def _status(state: str, error: str | None) -> str:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    value = {"state": state, "error": error, "pid": os.getpid(), "host": socket.gethostname(), "updated": now}
+    value = {
+        "state": state,
+        "error": error,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "updated": now,
+    }
     value["slurm"] = os.environ.get("SLURM_JOB_ID")
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 

@@ -12,7 +12,9 @@ from skipbench.runs.reading import printable
 class Console(rich.console.Console):
     """Rich's console, which writes control characters of a text as escapes, such as `\\x1b`, and keeps its lines."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """What a renderable is made of; its colours are not text, and stay."""
         for segment in super().render(renderable, options):
             text = segment.text

@@ -8,11 +8,15 @@ from typing import Any
 from skipbench.scoring.text import Scores, before_next, first_line, malformed, need
 
 # A minus behind a digit or a bracket subtracts. Commas belong to a number only before each third digit from its end.
-_NUMBER = re.compile(r"(?:(?<![\w)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)-?\.[0-9]+")
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)-?\.[0-9]+"
+)
 _MARK_LINE = re.compile(r"####[^\n]*")
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|(?<!\\)[{}]")
 _STYLED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox)\s*\{([^{}]*)\}")
-_INTEGER = re.compile(r"[-+]?[0-9]{1,30}(?:\.0*)?")  # bounded, because int() refuses thousands of digits
+_INTEGER = re.compile(
+    r"[-+]?[0-9]{1,30}(?:\.0*)?"
+)  # bounded, because int() refuses thousands of digits
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?")
 # `A` and `I` are words too: as an answer only a reason follows them in lower case.
 _LETTER = r"(?<![\w'\u2019\\-])([B-HJ]|[AI](?!\s+(?!(?:as|because|for|since|which)\b)[a-z]))(?![\w'\u2019-])"
@@ -20,7 +24,8 @@ _LONE = re.compile(_LETTER)
 # All repeats are bounded, so that a text that loops is read in linear time.
 _SAID = re.compile(
     r"(?:(?i:\banswer|\bchoice|\boption)\W{0,4}?(?:(?i:is)\b|[:=])|\\boxed\s?\{)"
-    r"(?i:\W{1,9}(?:the\s)?(?:option|choice|letter)\b)?(?:\\[a-z]{1,8}\s?\{|[\s*_$:({\[\"']){0,9}" + _LETTER
+    r"(?i:\W{1,9}(?:the\s)?(?:option|choice|letter)\b)?(?:\\[a-z]{1,8}\s?\{|[\s*_$:({\[\"']){0,9}"
+    + _LETTER
 )
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

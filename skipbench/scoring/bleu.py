@@ -18,13 +18,21 @@ def _metric(effective_order: bool) -> Any:
 def bleu(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
     """BLEU of the first line against `reference["translation"]`, over the orders that a short sentence has."""
     translation = need(reference, "translation", str)
-    return {"sentence_bleu": _percent(_metric(True).sentence_score(first_line(completion), [translation]).score)}
+    return {
+        "sentence_bleu": _percent(
+            _metric(True).sentence_score(first_line(completion), [translation]).score
+        )
+    }
 
 
 def corpus_bleu(completions: Sequence[str], references: Sequence[dict[str, Any]]) -> Scores:
     """BLEU of all first lines together: the number that papers print."""
     translations = [need(reference, "translation", str) for reference in references]
-    return {"bleu": _percent(_metric(False).corpus_score([*map(first_line, completions)], [translations]).score)}
+    return {
+        "bleu": _percent(
+            _metric(False).corpus_score([*map(first_line, completions)], [translations]).score
+        )
+    }
 
 
 def _percent(value: float) -> float:

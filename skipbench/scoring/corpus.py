@@ -22,10 +22,14 @@ def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
     if scorer not in CORPUS_SCORERS or not found:
         return {}
     references = [c.reference for c in found]
-    return {arm: CORPUS_SCORERS[scorer]([getattr(c, arm) for c in found], references) for arm in ARMS}
+    return {
+        arm: CORPUS_SCORERS[scorer]([getattr(c, arm) for c in found], references) for arm in ARMS
+    }
 
 
-def corpus_summary(scorer: str, samples: Sequence[Sample], completions: Sequence[Completion]) -> dict[str, Any]:
+def corpus_summary(
+    scorer: str, samples: Sequence[Sample], completions: Sequence[Completion]
+) -> dict[str, Any]:
     """What `metrics.json` holds under `score`: the means over the samples that did not fail, and the corpus scores of the same."""
     by_index = {c.index: c for c in completions}
 

@@ -36,7 +36,10 @@ def waits_for_score(scorer: str, metrics: dict[str, Any] | None) -> bool:
 
 
 def score_run(
-    folder: Path, sandbox: Literal["auto", "none"], timeout_s: float, progress: Callable[[int, int], None]
+    folder: Path,
+    sandbox: Literal["auto", "none"],
+    timeout_s: float,
+    progress: Callable[[int, int], None],
 ) -> Scored | None:
     """Scores a finished run's completions and writes `scores.jsonl` and `metrics.json`; None if its scorer needs nothing of that.
 
@@ -49,12 +52,16 @@ def score_run(
     state = load_run(folder)
     config, metrics = state["config"], state["metrics"]
     if config is None:
-        raise SkipbenchError(f"{folder} holds no run; give the folder of one, or its name below results/runs")
+        raise SkipbenchError(
+            f"{folder} holds no run; give the folder of one, or its name below results/runs"
+        )
     scorer = config.get("dataset", {}).get("scorer")
     if scorer not in EXECUTED:
         return None
     if metrics is None:
-        raise SkipbenchError(f"the run in {folder} is not finished; run its command again, then score it")
+        raise SkipbenchError(
+            f"the run in {folder} is not finished; run its command again, then score it"
+        )
     read_samples(folder / "samples.jsonl")  # refused where a sample is missing, not repaired
     if sandbox == "auto":
         isolation()
@@ -62,7 +69,9 @@ def score_run(
     try:
         completions = _completions(store)
         sound = [s for s in store.samples() if s.lossless != "failed"]
-        verdicts = _execute(scorer, [completions[s.index] for s in sound], sandbox, timeout_s, progress)
+        verdicts = _execute(
+            scorer, [completions[s.index] for s in sound], sandbox, timeout_s, progress
+        )
         store.write_scores([_line(s, verdicts[s.index]) for s in sound])
         differ = [s.id for s in sound if len({o.ok for o in verdicts[s.index].values()}) > 1]
         summary = score_summary(sound, lambda members: _pass_at(members, verdicts))
@@ -93,7 +102,9 @@ def _execute(
 ) -> dict[int, dict[str, Outcome]]:
     """By sample and arm, what became of its program."""
     programs = {
-        (c.index, arm): program_of(scorer, getattr(c, arm), c.prompt, c.reference) for c in completions for arm in ARMS
+        (c.index, arm): program_of(scorer, getattr(c, arm), c.prompt, c.reference)
+        for c in completions
+        for arm in ARMS
     }
     distinct = list(dict.fromkeys(programs.values()))
     outcomes: dict[str, Outcome] = {}
@@ -136,5 +147,7 @@ def task_of(sample_id: str) -> str:
 
 
 def _line(sample: Sample, verdict: dict[str, Outcome]) -> dict[str, Any]:
-    arms = {arm: {"passed": o.ok, "reason": o.reason, "detail": o.detail} for arm, o in verdict.items()}
+    arms = {
+        arm: {"passed": o.ok, "reason": o.reason, "detail": o.detail} for arm, o in verdict.items()
+    }
     return {"index": sample.index, "id": sample.id, **arms}

@@ -55,16 +55,35 @@ def routes() -> list[Isolation]:
     return found
 
 
-def bwrap_arguments(bwrap: str, binds: list[str], links: list[tuple[str, str]], devices: list[str]) -> list[str]:
+def bwrap_arguments(
+    bwrap: str, binds: list[str], links: list[tuple[str, str]], devices: list[str]
+) -> list[str]:
     """bubblewrap's command line for the view that `jail.make_root` makes, up to the interpreter's own words."""
-    words = [bwrap, "--unshare-all", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--clearenv"]
+    words = [
+        bwrap,
+        "--unshare-all",
+        "--die-with-parent",
+        "--as-pid-1",
+        "--cap-drop",
+        "ALL",
+        "--clearenv",
+    ]
     for path in binds:
         words += ["--ro-bind", path, path]
     for path in devices:
         words += ["--dev-bind", path, path]
     for path, target in links:
         words += ["--symlink", target, path]
-    words += ["--size", str(FOLDER_BYTES), "--perms", "1777", "--tmpfs", jail.WORK, "--remount-ro", "/"]
+    words += [
+        "--size",
+        str(FOLDER_BYTES),
+        "--perms",
+        "1777",
+        "--tmpfs",
+        jail.WORK,
+        "--remount-ro",
+        "/",
+    ]
     return [*words, "--chdir", jail.WORK, "--"]
 
 
@@ -77,7 +96,10 @@ def interpreter() -> str:
 def _visible() -> tuple[list[str], list[tuple[str, str]]]:
     """Paths to show: the interpreter, its library and the system's; and symbolic links between such folders."""
     prefixes = {os.path.realpath(p) for p in (sys.base_prefix, sys.base_exec_prefix)}
-    wanted = [interpreter(), *(f"{p}/{name}" for p in sorted(prefixes) for name in ("lib", "lib64"))]
+    wanted = [
+        interpreter(),
+        *(f"{p}/{name}" for p in sorted(prefixes) for name in ("lib", "lib64")),
+    ]
     wanted += ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"]
     wanted += [store for store in ("/nix/store", "/gnu/store") if interpreter().startswith(store)]
     links = [(path, os.readlink(path)) for path in dict.fromkeys(wanted) if os.path.islink(path)]

@@ -17,7 +17,9 @@ from typing import Any
 
 WORK = "/sandbox"  # the working folder; not /tmp, because the interpreter itself may lie below that
 _NOSUID, _NODEV, _RDONLY, _REMOUNT, _BIND, _REC, _RELATIME = 2, 4, 1, 32, 4096, 16384, 1 << 21
-_KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime: the same bits in statvfs and in mount
+_KEPT = (
+    2 | 4 | 8 | 1024 | 2048
+)  # nosuid, nodev, noexec, noatime, nodiratime: the same bits in statvfs and in mount
 _ST_RELATIME = 4096
 _DETACH = 2
 _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _NO_NEW_PRIVS = 4, 22, 24, 38
@@ -51,8 +53,12 @@ def _call(name: str, *arguments: Any) -> None:
         raise OSError(code, f"{name}{arguments}: {os.strerror(code)}")
 
 
-def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
+def _mount(
+    source: str | None, target: str, kind: str | None, flags: int, options: str | None = None
+) -> None:
+    encoded = [
+        None if text is None else os.fsencode(text) for text in (source, target, kind, options)
+    ]
     _call("mount", *encoded[:3], flags, encoded[3])
 
 
@@ -92,7 +98,9 @@ def make_root(view: dict[str, Any]) -> None:
     _call("umount2", b"/old", _DETACH)
     os.rmdir("/old")
     os.mkdir(WORK)
-    _mount("tmpfs", WORK, "tmpfs", flags, f"size={view['bytes']},nr_inodes={view['files']},mode=1777")
+    _mount(
+        "tmpfs", WORK, "tmpfs", flags, f"size={view['bytes']},nr_inodes={view['files']},mode=1777"
+    )
     _mount(None, "/", None, _REMOUNT | _BIND | _RDONLY | flags)
     os.chdir(WORK)
 
@@ -117,7 +125,9 @@ def forbid_calls() -> None:
     """Refuses the calls of `_FORBIDDEN` to this process and all that come of it, with EPERM; see seccomp(2)."""
     machine = os.uname().machine
     if machine not in _MACHINES:
-        raise OSError(f"no filter of system calls is known for {machine}; it is for {', '.join(_MACHINES)}")
+        raise OSError(
+            f"no filter of system calls is known for {machine}; it is for {', '.join(_MACHINES)}"
+        )
     arch, numbers = _MACHINES[machine]
     steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in numbers)]
@@ -176,7 +186,11 @@ def main(job: dict[str, Any]) -> None:
     if job["view"] is not None:
         make_root(job["view"])
     _leave_keyring()
-    with contextlib.nullcontext() if job["apart"] else contextlib.suppress(ImportError, AttributeError, OSError):
+    with (
+        contextlib.nullcontext()
+        if job["apart"]
+        else contextlib.suppress(ImportError, AttributeError, OSError)
+    ):
         _hide()
     pid = os.fork()
     if pid == 0:

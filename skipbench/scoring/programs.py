@@ -37,4 +37,7 @@ def _humaneval(completion: str, prompt: str, reference: dict[str, Any]) -> str:
     return f"{need(reference, 'prompt', str)}{body}\n{tests}\ncheck({name})\n"
 
 
-EXECUTED: dict[str, Callable[[str, str, dict[str, Any]], str]] = {"code": _code, "humaneval": _humaneval}
+EXECUTED: dict[str, Callable[[str, str, dict[str, Any]], str]] = {
+    "code": _code,
+    "humaneval": _humaneval,
+}

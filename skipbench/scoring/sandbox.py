@@ -67,7 +67,10 @@ class Outcome:
 
 
 def run_program(
-    program: str, timeout_s: float = 5.0, memory_bytes: int = 512 << 20, sandbox: Literal["auto", "none"] = "auto"
+    program: str,
+    timeout_s: float = 5.0,
+    memory_bytes: int = 512 << 20,
+    sandbox: Literal["auto", "none"] = "auto",
 ) -> Outcome:
     """Runs `program` in a fresh isolated interpreter without site-packages, environment or input, in an empty folder.
 
@@ -79,11 +82,17 @@ def run_program(
         SkipbenchError: nothing here can isolate a program and `sandbox` is not "none", or a limit is not positive.
     """
     if os.name != "posix":
-        raise SkipbenchError(f"{os.name=} cannot bound a program; score runs of generated code on Linux")
+        raise SkipbenchError(
+            f"{os.name=} cannot bound a program; score runs of generated code on Linux"
+        )
     if not (timeout_s > 0 and math.isfinite(timeout_s) and memory_bytes > 0):
-        raise SkipbenchError(f"{timeout_s=} and {memory_bytes=} must be positive and finite; give both as such")
+        raise SkipbenchError(
+            f"{timeout_s=} and {memory_bytes=} must be positive and finite; give both as such"
+        )
     if sandbox not in ("auto", "none"):
-        raise SkipbenchError(f"{sandbox=}; choose auto, or none to run generated code without isolation")
+        raise SkipbenchError(
+            f"{sandbox=}; choose auto, or none to run generated code without isolation"
+        )
     return _run(isolation() if sandbox == "auto" else NONE, program, timeout_s, memory_bytes)
 
 
@@ -111,7 +120,10 @@ def isolation() -> Isolation:
 
 def _leak(route: Isolation) -> str | None:
     """What a program gets out of an isolation, or why it does not start; None if it holds."""
-    with tempfile.NamedTemporaryFile(prefix="skipbench-") as secret, socket.create_server(("127.0.0.1", 0)) as server:
+    with (
+        tempfile.NamedTemporaryFile(prefix="skipbench-") as secret,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
         program = _ESCAPES.format(secret=secret.name, port=server.getsockname()[1])
         try:
             outcome = _run(route, program, 20.0, 512 << 20)
@@ -129,7 +141,9 @@ def _run(route: Isolation, program: str, timeout_s: float, memory_bytes: int) ->
         stdin.seek(0)
         folder, nobody = "/", NOBODY if route.start_as_nobody else None
         if route is NONE:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="skipbench-", ignore_cleanup_errors=True))
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="skipbench-", ignore_cleanup_errors=True)
+            )
         ends = os.pipe()
         report = stack.enter_context(os.fdopen(ends[0], "rb", buffering=0))
         with os.fdopen(ends[1], "wb") as told:
@@ -148,7 +162,9 @@ def _run(route: Isolation, program: str, timeout_s: float, memory_bytes: int) ->
                     extra_groups=None if nobody is None else [],
                 )
             except OSError as error:
-                raise SkipbenchError(f"the sandbox {route.name!r} did not start: {error}") from error
+                raise SkipbenchError(
+                    f"the sandbox {route.name!r} did not start: {error}"
+                ) from error
         left_behind = _finish(child, timeout_s + _GRACE_S)
         os.set_blocking(report.fileno(), False)  # a process that got away may hold the other end
         words = report.read(1 << 16) or b""
@@ -156,7 +172,9 @@ def _run(route: Isolation, program: str, timeout_s: float, memory_bytes: int) ->
         stdout.seek(0)
         reached_end = stdout.read(_FILE_BYTES + 1).endswith(token)
     if not words.startswith(_STARTED):
-        raise SkipbenchError(f"the sandbox {route.name!r} did not start: {said or f'status {child.returncode}'}")
+        raise SkipbenchError(
+            f"the sandbox {route.name!r} did not start: {said or f'status {child.returncode}'}"
+        )
     return _outcome(words.removeprefix(_STARTED), left_behind, reached_end, said, timeout_s)
 
 
@@ -180,12 +198,16 @@ def _source(module: Any) -> str:
     return Path(module.__file__).read_text(encoding="utf-8")
 
 
-def _outcome(report: bytes, left_behind: bool, reached_end: bool, said: str, timeout_s: float) -> Outcome:
+def _outcome(
+    report: bytes, left_behind: bool, reached_end: bool, said: str, timeout_s: float
+) -> Outcome:
     if not report:
         return Outcome(False, "failed", "the program ended the process that watches it")
     found = _REPORT.fullmatch(report)
     if found is None:
-        return Outcome(False, "failed", "the program wrote into the report of the process that watches it")
+        return Outcome(
+            False, "failed", "the program wrote into the report of the process that watches it"
+        )
     if found[1] == b"null":
         return Outcome(False, "timeout", f"still running after {timeout_s:g} s")
     status = int(found[1])

@@ -31,7 +31,9 @@ def before_next(completion: str, *openings: str) -> str:
     A base model goes on with one after its answer. The first line is never cut: there a chat model repeats the task. Around
     an opening with a colon may stand a number (`Question 2:`) and Markdown.
     """
-    words = "|".join(re.escape(o[:-1]) + r"(?: ?\d+)?\**:" if o.endswith(":") else re.escape(o) for o in openings)
+    words = "|".join(
+        re.escape(o[:-1]) + r"(?: ?\d+)?\**:" if o.endswith(":") else re.escape(o) for o in openings
+    )
     return re.split(rf"\n[ \t#*]*(?:{words})", completion, maxsplit=1)[0]
 
 

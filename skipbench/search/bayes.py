@@ -37,10 +37,16 @@ def suggest_point(
     for point, value in zip(points, values, strict=True):
         space.register(np.asarray(point, float), value)
     process = GaussianProcessRegressor(
-        Matern(nu=2.5), alpha=1e-2, normalize_y=True, n_restarts_optimizer=restarts, random_state=random_state
+        Matern(nu=2.5),
+        alpha=1e-2,
+        normalize_y=True,
+        n_restarts_optimizer=restarts,
+        random_state=random_state,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit warns of kernel bounds at nearly every step
         bound = acquisition.UpperConfidenceBound(kappa=kappa)
-        best = bound.suggest(process, space, n_random=draws, n_smart=starts, random_state=random_state)
+        best = bound.suggest(
+            process, space, n_random=draws, n_smart=starts, random_state=random_state
+        )
     return np.asarray(best, np.float64)

@@ -16,7 +16,9 @@ from skipbench.runs.reading import printable, strict_json
 from skipbench.search.strategies import Bayes, Strategy
 from skipbench.skipset import SkipSet
 
-UNKNOWN_WORST = 1.0  # seconds a token, registered for a set without a value before any other set has one
+UNKNOWN_WORST = (
+    1.0  # seconds a token, registered for a set without a value before any other set has one
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,9 @@ def _search(
         found = value if math.isfinite(value) else None
         point = strategy.point() if isinstance(strategy, Bayes) else None
         seconds = round(suggested - began, 4), round(time.perf_counter() - suggested, 4)
-        detail = {k: v for k, v in detail.items() if math.isfinite(v)}  # JSON knows no other numbers
+        detail = {
+            k: v for k, v in detail.items() if math.isfinite(v)
+        }  # JSON knows no other numbers
         trial = Trial(iteration, str(skip), found, detail, point, *seconds)
         trial = replace(trial, best=_better(best, trial).value)
         best = _better(best, trial)
@@ -112,7 +116,11 @@ def _search(
 
 
 def _learn(
-    strategy: Strategy, skip: SkipSet, value: float | None, point: list[float] | None, worst: float | None
+    strategy: Strategy,
+    skip: SkipSet,
+    value: float | None,
+    point: list[float] | None,
+    worst: float | None,
 ) -> float | None:
     """Registers a trial, one without a value as the worst so far, and returns the worst from here on."""
     if isinstance(strategy, Bayes):
@@ -132,18 +140,26 @@ def _better(best: Trial | None, trial: Trial) -> Trial:
 
 def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> list[Trial]:
     """The trials in `trace`, which begins here where there is none."""
-    settings = json.loads(json.dumps(settings))  # as a trace gives them back: a tuple becomes a list
+    settings = json.loads(
+        json.dumps(settings)
+    )  # as a trace gives them back: a tuple becomes a list
     lines = list(read_lines(trace, repair=True))
     if not lines:
         append_line(trace, json.dumps({"settings": settings}))
         return []
     try:
         before = strict_json(lines[0][1])["settings"]
-        if before.get("weights_sha256") is None:  # of an earlier version, or of weights that were not at hand
-            before, settings = ({k: v for k, v in s.items() if k != "weights_sha256"} for s in (before, settings))
+        if (
+            before.get("weights_sha256") is None
+        ):  # of an earlier version, or of weights that were not at hand
+            before, settings = (
+                {k: v for k, v in s.items() if k != "weights_sha256"} for s in (before, settings)
+            )
         keys = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SkipbenchError(f"{trace}, line 1: not the settings of a search ({error!r})") from error
+        raise SkipbenchError(
+            f"{trace}, line 1: not the settings of a search ({error!r})"
+        ) from error
     if keys:
         raise SkipbenchError(
             f"{trace} is a search with other settings ({', '.join(keys)}); move it away or choose another folder"
@@ -160,5 +176,7 @@ def _trial(trace: Path, number: int, line: str, layers: int) -> Trial:
         if trial.iteration != number - 2:
             raise ValueError(f"iteration {trial.iteration} where {number - 2} belongs")
     except (SkipbenchError, ValueError, RecursionError) as error:
-        raise SkipbenchError(f"{trace}, line {number}: not a trial ({printable(str(error))})") from error
+        raise SkipbenchError(
+            f"{trace}, line {number}: not a trial ({printable(str(error))})"
+        ) from error
     return trial

@@ -23,7 +23,9 @@ class Space:
 
     def __post_init__(self) -> None:
         if self.ratio is not None and not 0 <= self.ratio <= 1:
-            raise SkipbenchError(f"search.ratio={self.ratio}; wanted 0 to 1, or null for any number of sub-layers")
+            raise SkipbenchError(
+                f"search.ratio={self.ratio}; wanted 0 to 1, or null for any number of sub-layers"
+            )
         SkipSet.of(self.layers, self.protect)  # refuses sub-layers that the model lacks
 
     @property
@@ -34,7 +36,9 @@ class Space:
     @property
     def size(self) -> int | None:
         """How many sub-layers to skip, `None` for any number."""
-        return None if self.ratio is None else min(len(self.free), round(2 * self.layers * self.ratio))
+        return (
+            None if self.ratio is None else min(len(self.free), round(2 * self.layers * self.ratio))
+        )
 
     def set_of(self, sublayers: Sequence[int]) -> SkipSet:
         return SkipSet.of(self.layers, sublayers)

@@ -69,7 +69,9 @@ class Bayes:
         self._point = suggest_point(points, values, seed=[self.first.seed, self.first.tried])
         if self.space.size is None:
             chosen = self._point > 0.5
-            return self.space.set_of([s for s, skip in zip(self.space.free, chosen, strict=True) if skip])
+            return self.space.set_of(
+                [s for s, skip in zip(self.space.free, chosen, strict=True) if skip]
+            )
         order = np.argsort(-self._point, kind="stable")[: self.space.size]
         return self.space.set_of([self.space.free[i] for i in order])
 
@@ -170,4 +172,6 @@ def make_strategy(
             return Greedy(space, tol, start)
         case "exhaustive":
             return Exhaustive(space)
-    raise SkipbenchError(f"unknown search strategy {name!r}; known: bayes, random, greedy, exhaustive")
+    raise SkipbenchError(
+        f"unknown search strategy {name!r}; known: bayes, random, greedy, exhaustive"
+    )

@@ -15,4 +15,12 @@ from skipbench.data.mini.generator import (
     training_document,
 )
 
-__all__ = ["FAMILIES", "Example", "body_hash", "drill", "held_out", "is_held_out", "training_document"]
+__all__ = [
+    "FAMILIES",
+    "Example",
+    "body_hash",
+    "drill",
+    "held_out",
+    "is_held_out",
+    "training_document",
+]

@@ -49,11 +49,21 @@ def _list_function(rng: random.Random, xs: str) -> tuple[str, str, Callable[[lis
         )
     if kind == 1:
         words = rng.choice((f"Return a list of {what}.", f"Collect {what}."))
-        return words, f"    result = []\n{loop}            result.append({expression})\n    return result\n", kept
+        return (
+            words,
+            f"    result = []\n{loop}            result.append({expression})\n    return result\n",
+            kept,
+        )
     if kind == 2:
         words = rng.choice((f"Count the {which} in {xs}.", f"How many {which} are in {xs}?"))
-        return words, f"    count = 0\n{loop}            count += 1\n    return count\n", lambda v: len(kept(v))
-    words = rng.choice((f"Return the largest of {what}, or 0.", f"Find the maximum of {what}, or 0."))
+        return (
+            words,
+            f"    count = 0\n{loop}            count += 1\n    return count\n",
+            lambda v: len(kept(v)),
+        )
+    words = rng.choice(
+        (f"Return the largest of {what}, or 0.", f"Find the maximum of {what}, or 0.")
+    )
     body = f"    best = 0\n{loop}            best = max(best, {expression})\n    return best\n"
     return words, body, lambda v: max([0, *kept(v)])
 

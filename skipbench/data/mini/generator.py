@@ -35,7 +35,9 @@ def _fold(text: str) -> int:
 
 def body_hash(family: str, body: str) -> int:
     """32-bit fingerprint of an answer body, as stored in `train_bodies.npy`."""
-    return int.from_bytes(hashlib.blake2b(f"{family}\n{body}".encode(), digest_size=4).digest(), "big")
+    return int.from_bytes(
+        hashlib.blake2b(f"{family}\n{body}".encode(), digest_size=4).digest(), "big"
+    )
 
 
 def is_held_out(prompt: str) -> bool:
@@ -57,7 +59,9 @@ def held_out(family: str, seed: int) -> Iterator[Example]:
         unseen_body = len(used) % 2 == 1
         example = _draw(family, rng)
         while (
-            not is_held_out(example.prompt) or example.prompt in used or (_fold(example.body) == 0) is not unseen_body
+            not is_held_out(example.prompt)
+            or example.prompt in used
+            or (_fold(example.body) == 0) is not unseen_body
         ):
             example = _draw(family, rng)
         used.add(example.prompt)

@@ -19,7 +19,11 @@ def _bags_then_away(rng: random.Random, name: str, other: str, goods: str, holde
     ))  # fmt: skip
     return (
         text,
-        [f"{bags} * {each} = {gained}", f"{start} + {gained} = {total}", f"{total} - {away} = {total - away}"],
+        [
+            f"{bags} * {each} = {gained}",
+            f"{start} + {gained} = {total}",
+            f"{total} - {away} = {total - away}",
+        ],
         total - away,
     )
 
@@ -31,7 +35,11 @@ def _two_friends(rng: random.Random, name: str, other: str, goods: str, holder: 
         f"{name} has {first} {goods}. {other} has {more} more {goods} than {name}. They put them together.",
         f"{other} has {more} {goods} more than {name}, who has {first}. They count all {goods}.",
     ))  # fmt: skip
-    return text, [f"{first} + {more} = {second}", f"{first} + {second} = {first + second}"], first + second
+    return (
+        text,
+        [f"{first} + {more} = {second}", f"{first} + {second} = {first + second}"],
+        first + second,
+    )
 
 
 def _times_and_left(rng: random.Random, name: str, other: str, goods: str, holder: str) -> _Problem:
@@ -52,7 +60,11 @@ def _days(rng: random.Random, name: str, other: str, goods: str, holder: str) ->
         f"{name} finds {daily} {goods} every day for {days} days. {other} gives {name} {extra} more {goods}.",
         f"For {days} days {name} makes {daily} {goods} a day, and {extra} {goods} on the last evening.",
     ))  # fmt: skip
-    return text, [f"{days} * {daily} = {total}", f"{total} + {extra} = {total + extra}"], total + extra
+    return (
+        text,
+        [f"{days} * {daily} = {total}", f"{total} + {extra} = {total + extra}"],
+        total + extra,
+    )
 
 
 _KINDS: tuple[Callable[[random.Random, str, str, str, str], _Problem], ...] = (
@@ -79,5 +91,9 @@ def drill(rng: random.Random) -> str:
         a, b = rng.randint(2, 9), rng.randint(2, 9)
         c, d = rng.randint(1, 99), rng.randint(1, 60)
         low, high = sorted((c, d))
-        lines.append(rng.choice((f"{a} * {b} = {a * b}", f"{c} + {d} = {c + d}", f"{high} - {low} = {high - low}")))
+        lines.append(
+            rng.choice(
+                (f"{a} * {b} = {a * b}", f"{c} + {d} = {c + d}", f"{high} - {low} = {high - low}")
+            )
+        )
     return "Sums: " + ". ".join(lines) + "."

@@ -65,7 +65,12 @@ def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:
     hero, friend = rng.sample(NAMES, 2)
     animals, places = rng.sample(ANIMALS, 3), rng.sample(PLACES, 2)
     colour = rng.choice(COLOURS)
-    words = {"hero": hero, "friend": friend, "colour": colour, "thing": f"{colour} {rng.choice(OBJECTS)}"}
+    words = {
+        "hero": hero,
+        "friend": friend,
+        "colour": colour,
+        "thing": f"{colour} {rng.choice(OBJECTS)}",
+    }
     words |= {
         "animal": animals[0],
         "animal2": animals[1],
@@ -75,7 +80,9 @@ def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:
     }
 
     def say(options: tuple[str, ...]) -> str:
-        return pick(rng, options).format(**words, **{slot: pick(rng, texts) for slot, texts in _SLOTS.items()})
+        return pick(rng, options).format(
+            **words, **{slot: pick(rng, texts) for slot, texts in _SLOTS.items()}
+        )
 
     prompt = "Story: " + " ".join(say(part) for part in (_OPENINGS, _FRIENDS, _WISHES))
     # The beats are equally likely on purpose: a draft must disagree with its model somewhere.

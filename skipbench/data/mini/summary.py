@@ -47,7 +47,11 @@ _FIRST = (
     "{first} {last} {deed} in {city} on {day}.",
     "In {city}, {first} {last} {deed} on {day}.",
 )
-_SECOND = ("{count} people came.", "About {count} people were there.", "It drew a crowd of {count}.")
+_SECOND = (
+    "{count} people came.",
+    "About {count} people were there.",
+    "It drew a crowd of {count}.",
+)
 _THIRD = ("", " {last} was glad.", " The {role} was very happy.")
 
 

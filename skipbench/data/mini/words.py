@@ -15,7 +15,9 @@ NAMES = _words(
     June Adam Kate Luca Vera Dan Gina Rob Sara Otto
     """
 )
-SURNAMES = _words("Reed Stone Hall Brook Marsh Field Cole Wood Lane Park Ford Webb Holt Nash Cross Dale")
+SURNAMES = _words(
+    "Reed Stone Hall Brook Marsh Field Cole Wood Lane Park Ford Webb Holt Nash Cross Dale"
+)
 ANIMALS = _words("fox rabbit bear mouse duck frog cat dog owl hen goat pony")
 COLOURS = _words("red blue green yellow white black golden silver")
 OBJECTS = _words("kite ball boat drum lamp bell book cup hat key map coin shell stone flute basket")
@@ -27,7 +29,9 @@ CITIES = _words(
     """
 )
 DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
-GOODS = _words("apples pears cookies pencils stickers marbles cards shells stamps buttons eggs flowers")
+GOODS = _words(
+    "apples pears cookies pencils stickers marbles cards shells stamps buttons eggs flowers"
+)
 HOLDERS = _words("bags boxes baskets jars packs trays")
 
 

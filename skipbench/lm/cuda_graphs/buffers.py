@@ -27,7 +27,13 @@ class GraphBuffers:
     """
 
     def __init__(
-        self, rows: int, hidden: int, head_dim: int, group: int, dtype: torch.dtype, device: torch.device
+        self,
+        rows: int,
+        hidden: int,
+        head_dim: int,
+        group: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.rows, self.group, self.dtype, self.device = rows, group, dtype, device
         with torch.inference_mode(False):  # else only code in inference mode could fill them
@@ -83,14 +89,21 @@ class GraphBuffers:
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
             depth = torch.tensor([p - token_rows.context_len for p in token_rows.positions[:rows]])
-            tree_mask = torch.eye(self.rows, dtype=torch.bool)  # the rows behind see themselves, and nobody sees them
+            tree_mask = torch.eye(
+                self.rows, dtype=torch.bool
+            )  # the rows behind see themselves, and nobody sees them
             tree_mask[:rows, :rows] = torch.from_numpy(token_rows.tree_mask())[:rows, :rows]
             depth = torch.cat((depth, depth[-1:].expand(self.rows - rows)))
             self._shapes[key] = upload(depth, self.device), upload(tree_mask, self.device)
         return self._shapes[key]
 
     def input_preparation(
-        self, bucket: int, windows: tuple[int | None, ...], columns: Tensor, cos: Tensor, sin: Tensor
+        self,
+        bucket: int,
+        windows: tuple[int | None, ...],
+        columns: Tensor,
+        cos: Tensor,
+        sin: Tensor,
     ) -> Callable[[], None]:
         """The work that rope_cos_sin `bounds`, `depth` and `tree_mask` into targets, rotary tables and the masks of a bucket.
 
@@ -105,7 +118,9 @@ class GraphBuffers:
             self.whole[bucket] = torch.tensor([0, bucket], dtype=torch.int32).to(self.device)
             for window in windows:
                 shape = (self.group * self.rows, bucket)
-                self.masks[bucket, window] = torch.zeros(shape, dtype=self.dtype, device=self.device)
+                self.masks[bucket, window] = torch.zeros(
+                    shape, dtype=self.dtype, device=self.device
+                )
 
         def place() -> None:
             start, context_len, target = self.bounds.chunk(3)

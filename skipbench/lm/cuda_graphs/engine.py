@@ -33,14 +33,16 @@ PREPARE_INPUTS, WHOLE_PASS = (
     -1,
     -2,
 )  # among the sub-layers of a pass: masks and tables of its rows; all of it in one graph
-MIN_FREE_BYTES = 512 << 20  # bytes that graphs of a few row counts may take, beside weights and cache
-FALLBACK_NOTE = (
-    "the tokens are the same, but every kernel is launched by itself, which bounds the speed of small passes"
-)
+MIN_FREE_BYTES = (
+    512 << 20
+)  # bytes that graphs of a few row counts may take, beside weights and cache
+FALLBACK_NOTE = "the tokens are the same, but every kernel is launched by itself, which bounds the speed of small passes"
 MakeCapture = Callable[[torch.device], GraphCapture]
 
 
-def make_engine(model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int) -> Engine:
+def make_engine(
+    model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
+) -> Engine:
     """As `MakeEngine`; the fused engine where graphs cannot be used."""
     if reason := unsupported_reason(model):
         return replaced(FusedEngine(model, family, cache, spare_mib), reason)
@@ -93,14 +95,18 @@ class CudaGraphsEngine:
         cache.spare = MAX_ROWS
         self.parts: dict[torch.device, DeviceGraphs] = {}
         self.sublayers: list[Sublayer] = []
-        for index, (layer, device) in enumerate(zip(parts_of(model).layers, cache.devices, strict=True)):
+        for index, (layer, device) in enumerate(
+            zip(parts_of(model).layers, cache.devices, strict=True)
+        ):
             if device not in self.parts:
                 self.parts[device] = DeviceGraphs(model.config, cache, capture(device), backend)
             part = self.parts[device]
             window = family.window(model.config, index)
             part.attentions[2 * index] = Attention(layer[0], index, window, model.config, cache)
             part.mlps[2 * index + 1] = Mlp(layer[1])
-            self.sublayers += [part.sublayer(s, self.fused.sublayers[s]) for s in (2 * index, 2 * index + 1)]
+            self.sublayers += [
+                part.sublayer(s, self.fused.sublayers[s]) for s in (2 * index, 2 * index + 1)
+            ]
 
     def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
         if len(self.parts) > 1:
@@ -137,7 +143,9 @@ class CudaGraphsEngine:
             for layer in rows:
                 layer.zero_()
 
-    def _difference(self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]) -> str | None:
+    def _difference(
+        self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]
+    ) -> str | None:
         for device, part in self.parts.items():
             metadata = AttentionMetadata(token_rows, tables[device])
             part.metadata = None
@@ -153,9 +161,14 @@ class CudaGraphsEngine:
 class DeviceGraphs:
     """The layers of one device: their buffers by row count, and what was captured."""
 
-    def __init__(self, config: Any, cache: KVCache, capture: GraphCapture, backend: str | None) -> None:
+    def __init__(
+        self, config: Any, cache: KVCache, capture: GraphCapture, backend: str | None
+    ) -> None:
         self.cache, self.capture, self.backend = cache, capture, backend
-        self.hidden, self.group = config.hidden_size, config.num_attention_heads // config.num_key_value_heads
+        self.hidden, self.group = (
+            config.hidden_size,
+            config.num_attention_heads // config.num_key_value_heads,
+        )
         self.attentions: dict[int, Attention] = {}
         self.mlps: dict[int, Mlp] = {}
         self.metadata: AttentionMetadata | None = None
@@ -173,7 +186,9 @@ class DeviceGraphs:
                 return eager(hidden, metadata)
             if hidden is not self._out:
                 if len(hidden) != len(self._out):
-                    return eager(hidden, metadata)  # more alternatives than a pass has rows go through an MLP together
+                    return eager(
+                        hidden, metadata
+                    )  # more alternatives than a pass has rows go through an MLP together
                 self._out.copy_(hidden)
             self._replays[s]()
             return self._out
@@ -213,7 +228,9 @@ class DeviceGraphs:
         self._captured: dict[tuple[int, int, bool], dict[int, Replay]] = {}
         self._windows = tuple(dict.fromkeys(a.window for a in self.attentions.values()))
         half_precision = self.cache.dtype in (torch.float16, torch.bfloat16)
-        self._varlen = self.capture.device.type == "cuda" and half_precision and self._windows == (None,)
+        self._varlen = (
+            self.capture.device.type == "cuda" and half_precision and self._windows == (None,)
+        )
         half = tables.sin.shape[1] // 2
         with torch.inference_mode(False):
             self._columns = torch.arange(len(self._rows[0]), device=tables.device)
@@ -230,7 +247,9 @@ class DeviceGraphs:
                 self._buffers[rows] = GraphBuffers(rows, self.hidden, d, self.group, dtype, device)
             self._captured[rows, size, chain] = self._capture_all(self._buffers[rows], size, chain)
         except torch.OutOfMemoryError:
-            self.failed = f"{device} has no memory left for graphs of {rows} rows over {size} cache rows"
+            self.failed = (
+                f"{device} has no memory left for graphs of {rows} rows over {size} cache rows"
+            )
         return self.failed is None
 
     def _capture_all(self, buffers: GraphBuffers, size: int, chain: bool) -> dict[int, Replay]:
@@ -243,7 +262,9 @@ class DeviceGraphs:
         end = min(size, self.cache.capacity)
         buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows), buffers.rows)
         buffers.bounds[2].fill_(self.cache.capacity)
-        prepare = buffers.input_preparation(size, self._windows, self._columns, self._cos, self._sin)
+        prepare = buffers.input_preparation(
+            size, self._windows, self._columns, self._cos, self._sin
+        )
         prepare_replay = record(prepare)
         prepare_replay()
         buffers.hidden.normal_()
@@ -264,13 +285,21 @@ class DeviceGraphs:
         choices = attention_backends(size, first.scale, chain)
         if self.backend is not None:
             return choices.get(self.backend, choices["masked"])
-        query = torch.randn(buffers.rows, first.heads, first.d, dtype=buffers.dtype, device=buffers.device)
+        query = torch.randn(
+            buffers.rows, first.heads, first.d, dtype=buffers.dtype, device=buffers.device
+        )
         cached = self.cache.rows[first.index]
-        wanted, best, least = choices["masked"](query, cached, buffers, size, first.window), "masked", None
+        wanted, best, least = (
+            choices["masked"](query, cached, buffers, size, first.window),
+            "masked",
+            None,
+        )
         for name, attend in choices.items():
             try:
                 got = attend(query, cached, buffers, size, first.window)
-                seconds = self.capture.seconds(self.capture.capture(first.work(buffers, size, attend)))
+                seconds = self.capture.seconds(
+                    self.capture.capture(first.work(buffers, size, attend))
+                )
             except (
                 RuntimeError,
                 AttributeError,

@@ -35,15 +35,23 @@ def fused(linears: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
         for module, end in zip(linears, itertools.accumulate(widths), strict=True):
             module.weight.data = weight[end - len(module.weight) : end]  # nothing is stored twice
     biases = [m.bias for m in linears]
-    return weight.t(), None if all(b is None for b in biases) else torch.cat([b.data for b in biases])
+    return weight.t(), None if all(b is None for b in biases) else torch.cat(
+        [b.data for b in biases]
+    )
 
 
 class Attention:
     """One layer's attention; `work` binds it to the buffers of a row count."""
 
-    def __init__(self, parts: AttentionParts, index: int, window: int | None, config: Any, cache: KVCache) -> None:
+    def __init__(
+        self, parts: AttentionParts, index: int, window: int | None, config: Any, cache: KVCache
+    ) -> None:
         self.index, self.window, self.cache = index, window, cache
-        self.d, self.kv, self.heads = parts.head_dim, config.num_key_value_heads, config.num_attention_heads
+        self.d, self.kv, self.heads = (
+            parts.head_dim,
+            config.num_key_value_heads,
+            config.num_attention_heads,
+        )
         self.scale, self.norm, self.norms = parts.scale, parts.norm, parts.qk_norms
         self.qkv, self.out = fused(parts.qkv), fused([parts.output])
 
@@ -53,15 +61,25 @@ class Attention:
         rotated = heads + kv
 
         def run() -> None:
-            qkv = _product(_normed(buffers.hidden, self.norm), self.qkv).view(buffers.rows, heads + 2 * kv, d)
+            qkv = _product(_normed(buffers.hidden, self.norm), self.qkv).view(
+                buffers.rows, heads + 2 * kv, d
+            )
             rotated_qk = qkv[:, :rotated]
             if self.norms is not None:
                 q_norm, k_norm = self.norms
                 rotated_qk = torch.cat(
-                    (_normed(rotated_qk[:, :heads], q_norm), _normed(rotated_qk[:, heads:], k_norm)), 1
+                    (
+                        _normed(rotated_qk[:, :heads], q_norm),
+                        _normed(rotated_qk[:, heads:], k_norm),
+                    ),
+                    1,
                 )
-            rotated_qk = torch.addcmul(rotated_qk * buffers.cos, torch.roll(rotated_qk, d // 2, -1), buffers.sin)
-            rows.index_copy_(0, buffers.target, torch.cat((rotated_qk[:, heads:], qkv[:, rotated:]), 1))
+            rotated_qk = torch.addcmul(
+                rotated_qk * buffers.cos, torch.roll(rotated_qk, d // 2, -1), buffers.sin
+            )
+            rows.index_copy_(
+                0, buffers.target, torch.cat((rotated_qk[:, heads:], qkv[:, rotated:]), 1)
+            )
             out = attend(rotated_qk[:, :heads], rows, buffers, bucket, self.window)
             _add_product(buffers.hidden, out, self.out)
 

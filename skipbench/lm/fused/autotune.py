@@ -29,7 +29,9 @@ AUTOTUNE_WORKING_SET_BYTES = 48 << 20
 """Total size of the weights that the autotuner cycles through, so that it measures memory and not cache speed. Models smaller
 than this are tuned with their own size."""
 MOST_WEIGHTS = 256
-PART_BYTES = 64 << 20  # of a larger weight only so much is tuned: its time is bound by memory, and grows with its size
+PART_BYTES = (
+    64 << 20
+)  # of a larger weight only so much is tuned: its time is bound by memory, and grows with its size
 REPEATS = 25  # after 7 the least for nine rows was still up to twice what it came down to, and the wrong layout won
 
 Times = dict[str, list[float]]
@@ -50,7 +52,11 @@ class LayoutChoice:
         return tuple(dict.fromkeys((self.one, self.several)))
 
     def __str__(self) -> str:
-        return self.one if self.one == self.several else f"{self.one} for one row, {self.several} for several"
+        return (
+            self.one
+            if self.one == self.several
+            else f"{self.one} for one row, {self.several} for several"
+        )
 
 
 def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> LayoutChoice:
@@ -61,7 +67,9 @@ def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> LayoutCh
         return DRAFT_STEPS * times[choice.one][0] + sum(several[1:]) / len(several[1:])
 
     pairs = [
-        c for c in (LayoutChoice(a, b) for a in times for b in times) if c.layouts == ("rows",) or allowed(c.layouts)
+        c
+        for c in (LayoutChoice(a, b) for a in times for b in times)
+        if c.layouts == ("rows",) or allowed(c.layouts)
     ]
     single = min((c for c in pairs if c.one == c.several), key=cost)
     double = min(pairs, key=cost)
@@ -81,8 +89,13 @@ def to_layout(weight: Tensor, layout: str) -> Tensor:
 def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
     """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight in any layout."""
     if weight.is_mkldnn:
-        plain, binary = torch.ops.mkldnn._linear_pointwise.default, torch.ops.mkldnn._linear_pointwise.binary
-        return (lambda x: plain(x, weight, bias, "none", [], "")), (lambda r, x: binary(x, r, weight, bias, "add"))
+        plain, binary = (
+            torch.ops.mkldnn._linear_pointwise.default,
+            torch.ops.mkldnn._linear_pointwise.binary,
+        )
+        return (lambda x: plain(x, weight, bias, "none", [], "")), (
+            lambda r, x: binary(x, r, weight, bias, "add")
+        )
     across = weight.t()
     if bias is None:
         return (lambda x: torch.mm(x, across)), (lambda r, x: torch.addmm(r, x, across))
@@ -98,8 +111,15 @@ def packing_unsupported(weight: Tensor) -> str | None:
             x = torch.randn(rows, weight.shape[1], generator=generator).to(weight.dtype)
             residual = torch.randn(rows, weight.shape[0], generator=generator).to(weight.dtype)
             wanted = F.linear(x.float(), weight.float())
-            room = 4 * torch.finfo(weight.dtype).eps * (1.0 + float(wanted.abs().max()) + float(residual.abs().max()))
-            for found, right in ((product(x), wanted), (added(residual, x), wanted + residual.float())):
+            room = (
+                4
+                * torch.finfo(weight.dtype).eps
+                * (1.0 + float(wanted.abs().max()) + float(residual.abs().max()))
+            )
+            for found, right in (
+                (product(x), wanted),
+                (added(residual, x), wanted + residual.float()),
+            ):
                 if not float((found.float() - right).abs().max()) <= room * weight.shape[1] ** 0.5:
                     return "it does not agree with torch.nn.functional.linear"
     except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
@@ -119,9 +139,16 @@ def autotune(
     outputs = max(1, min(outputs, PART_BYTES // (inputs * dtype.itemsize)))
     generator = torch.Generator().manual_seed(0)
     count = max(
-        1, min(MOST_WEIGHTS, min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) // (outputs * inputs * dtype.itemsize))
+        1,
+        min(
+            MOST_WEIGHTS,
+            min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) // (outputs * inputs * dtype.itemsize),
+        ),
     )
-    weights = [(torch.randn(outputs, inputs, generator=generator) * inputs**-0.5).to(dtype) for _ in range(count)]
+    weights = [
+        (torch.randn(outputs, inputs, generator=generator) * inputs**-0.5).to(dtype)
+        for _ in range(count)
+    ]
     fault = packing_unsupported(weights[0])
     layouts = ["rows", "columns"] if fault else ["rows", "columns", "packed"]
     calls = {name: [products(to_layout(w, name), None)[0] for w in weights] for name in layouts}
@@ -132,7 +159,9 @@ def autotune(
         best = dict.fromkeys(layouts, float("inf"))
         for _ in range(REPEATS):
             for name in order.sample(layouts, len(layouts)):
-                for _ in range(2):  # the first time brings back what the other layouts have displaced from the caches
+                for _ in range(
+                    2
+                ):  # the first time brings back what the other layouts have displaced from the caches
                     began = time.perf_counter()
                     for call in calls[name]:
                         call(x)
@@ -144,7 +173,11 @@ def autotune(
 
 def cache_file() -> Path:
     """File with the autotuner's results of this user's machines."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skipbench" / "kernels.json"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "skipbench"
+        / "kernels.json"
+    )
 
 
 def tuned(
@@ -164,7 +197,10 @@ def tuned(
     known = _read().get(key)
     if not _is_valid(known):
         times, fault = autotune(outputs, inputs, dtype, pass_bytes)
-        known = _store(key, {"times": {k: [round(v, 2) for v in row] for k, row in times.items()}, "fault": fault})
+        known = _store(
+            key,
+            {"times": {k: [round(v, 2) for v in row] for k, row in times.items()}, "fault": fault},
+        )
     return known["times"], known["fault"]
 
 
@@ -191,9 +227,16 @@ def _read() -> dict[str, Any]:
 
 
 def _is_valid(entry: Any) -> TypeGuard[dict[str, Any]]:
-    if not isinstance(entry, dict) or not isinstance(entry.get("times"), dict) or "fault" not in entry:
+    if (
+        not isinstance(entry, dict)
+        or not isinstance(entry.get("times"), dict)
+        or "fault" not in entry
+    ):
         return False
     rows = entry["times"].values()
     return {"rows", "columns"} <= set(entry["times"]) <= {"rows", "columns", "packed"} and all(
-        isinstance(r, list) and len(r) == len(ROWS) and all(isinstance(t, float) and t > 0 for t in r) for r in rows
+        isinstance(r, list)
+        and len(r) == len(ROWS)
+        and all(isinstance(t, float) and t > 0 for t in r)
+        for r in rows
     )

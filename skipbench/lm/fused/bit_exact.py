@@ -64,7 +64,11 @@ def rows_one_by_one(metadata: AttentionMetadata, rows: Tensor) -> Iterator[Step]
     """The steps of a metadata, with `rows` (a layer's cache) as each wants it meanwhile, and as they were afterwards."""
     if metadata.steps is None:
         metadata.steps = steps(metadata)
-    kept = rows[metadata.start : metadata.end].clone() if any(s.source is not None for s in metadata.steps) else None
+    kept = (
+        rows[metadata.start : metadata.end].clone()
+        if any(s.source is not None for s in metadata.steps)
+        else None
+    )
     for step in metadata.steps:
         if step.source is not None and kept is not None:
             rows[step.at : step.at + len(step.source)] = kept[step.source]
@@ -96,7 +100,9 @@ def self_test(lm: Verified) -> float:
     """
     lm.allocate(PROMPT + MOST)
     vocabulary = int(lm.config.vocab_size)
-    tokens = torch.randint(vocabulary, (PROMPT + MOST,), generator=torch.Generator().manual_seed(0)).tolist()
+    tokens = torch.randint(
+        vocabulary, (PROMPT + MOST,), generator=torch.Generator().manual_seed(0)
+    ).tolist()
     prompt, rest = tokens[:PROMPT], tokens[PROMPT:]
     lm.prefill(prompt)
     alone, cached = _one_by_one(lm, rest)
@@ -104,11 +110,17 @@ def self_test(lm: Verified) -> float:
         logits = lm.logits(rest[:count], TokenRows.chain(PROMPT, count).verified())
         _compare(f"{count} rows", logits, alone[:count])
         for layer, rows in enumerate(lm.cache.rows):
-            _compare(f"keys and values of {count} rows", rows[PROMPT : PROMPT + count], cached[layer][:count])
+            _compare(
+                f"keys and values of {count} rows",
+                rows[PROMPT : PROMPT + count],
+                cached[layer][:count],
+            )
     together = lm.logits(rest[: len(TREE)], TokenRows.tree(PROMPT, TREE).verified())
     for row, path in enumerate(_paths(TokenRows.tree(PROMPT, TREE))):
         _compare(
-            f"a tree of {len(TREE)} rows", together[row : row + 1], _one_by_one(lm, [rest[n] for n in path])[0][-1:]
+            f"a tree of {len(TREE)} rows",
+            together[row : row + 1],
+            _one_by_one(lm, [rest[n] for n in path])[0][-1:],
         )
     chain, times = TokenRows.chain(PROMPT, COSTED), []
     for _ in range(5):
@@ -123,7 +135,9 @@ def self_test(lm: Verified) -> float:
 def _one_by_one(lm: Verified, tokens: list[int]) -> tuple[Tensor, list[Tensor]]:
     """Logits [n, V] and the cache rows of a chain behind the prompt, decoded as vanilla would."""
     logits = [lm.logits([token], TokenRows.chain(PROMPT + n, 1)) for n, token in enumerate(tokens)]
-    return torch.cat(logits), [rows[PROMPT : PROMPT + len(tokens)].clone() for rows in lm.cache.rows]
+    return torch.cat(logits), [
+        rows[PROMPT : PROMPT + len(tokens)].clone() for rows in lm.cache.rows
+    ]
 
 
 def _compare(what: str, found: Tensor, alone: Tensor) -> None:

@@ -16,13 +16,25 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.attention import fold, unfold
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Sublayer
-from skipbench.lm.families import DOWN, GATE_UP, HEAD, OUTPUT, QKV, AttentionParts, Family, MlpParts, parts_of
+from skipbench.lm.families import (
+    DOWN,
+    GATE_UP,
+    HEAD,
+    OUTPUT,
+    QKV,
+    AttentionParts,
+    Family,
+    MlpParts,
+    parts_of,
+)
 from skipbench.lm.fused.bit_exact import rows_one_by_one
 from skipbench.lm.fused.weights import Weights, pass_bytes
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 
-def make_engine(model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int) -> "FusedEngine":
+def make_engine(
+    model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
+) -> "FusedEngine":
     """As `MakeEngine`."""
     return FusedEngine(model, family, cache, spare_mib, strict)
 
@@ -33,7 +45,9 @@ class FusedEngine:
     name = "fused"
     result_is_borrowed = False
 
-    def __init__(self, model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool = False) -> None:
+    def __init__(
+        self, model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool = False
+    ) -> None:
         """
         Args:
             spare_mib: memory that second layouts of weights may take, MiB.
@@ -51,7 +65,9 @@ class FusedEngine:
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(parts.layers):
             window = family.window(model.config, index)
-            self.sublayers.append(_attention(attention, index, window, model.config, cache, weights, strict))
+            self.sublayers.append(
+                _attention(attention, index, window, model.config, cache, weights, strict)
+            )
             self.sublayers.append(_mlp(mlp, model.config, weights))
         self._final_norm, self._embedding = _Norm(parts.norm), parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
@@ -83,7 +99,10 @@ class _Norm:
     def __init__(self, module: Any) -> None:
         self.weight, self.eps = module.weight.data, module.variance_epsilon
         self.shape = tuple(self.weight.shape)
-        self.on_cpu, self.scalar = self.weight.device.type == "cpu", self.weight.dtype == torch.float32
+        self.on_cpu, self.scalar = (
+            self.weight.device.type == "cpu",
+            self.weight.dtype == torch.float32,
+        )
         self.wide = self.weight.float()
         self.zero = torch.zeros(1)
         self.room = torch.full((1, 1), self.eps)
@@ -94,7 +113,9 @@ class _Norm:
         if self.scalar and hidden.shape[0] == 1:
             row = hidden.view(-1)
             mean_square = float(torch.dot(row, row)) / self.shape[0]
-            return torch.addcmul(self.zero, hidden, self.weight, value=1.0 / math.sqrt(mean_square + self.eps))
+            return torch.addcmul(
+                self.zero, hidden, self.weight, value=1.0 / math.sqrt(mean_square + self.eps)
+            )
         wide = hidden.float()  # float32 is not copied
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = torch.addcmul(self.room, norm, norm, value=1.0 / self.shape[0]).rsqrt_()
@@ -150,9 +171,13 @@ def _attention(
             return unfold(out, t)
         if t == 1:
             query = query.view(1, kv, group, d)
-            return F.scaled_dot_product_attention(query, keys, values, scale=scale).view(1, heads * d)
+            return F.scaled_dot_product_attention(query, keys, values, scale=scale).view(
+                1, heads * d
+            )
         query = query.transpose(0, 1)[None]  # a square chain from row 0
-        out = F.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=scale, enable_gqa=group > 1)
+        out = F.scaled_dot_product_attention(
+            query, keys, values, is_causal=True, scale=scale, enable_gqa=group > 1
+        )
         return out[0].transpose(0, 1).reshape(t, heads * d)
 
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
@@ -170,7 +195,9 @@ def _attention(
         rows[:, kv:] = qkv[:, rotated:]
         if strict and t > 1 and metadata.token_rows.verifies:
             each = rows_one_by_one(metadata, cache.rows[index])
-            out = torch.cat([attend(rotated_qk[step.row : step.row + 1, :heads], step.alone) for step in each])
+            out = torch.cat(
+                [attend(rotated_qk[step.row : step.row + 1, :heads], step.alone) for step in each]
+            )
         else:
             out = attend(rotated_qk[:, :heads], metadata)
         return out_of.added(hidden, out)

@@ -18,7 +18,11 @@ def pass_bytes(model: Any) -> int:
     """Bytes of weights that a pass of one row reads: all but an embedding table, which it only looks one row up in."""
     total: int = sum(p.numel() * p.element_size() for p in model.parameters())
     table = parts_of(model).embedding.weight
-    return total if model.config.tie_word_embeddings else total - int(table.numel() * table.element_size())
+    return (
+        total
+        if model.config.tie_word_embeddings
+        else total - int(table.numel() * table.element_size())
+    )
 
 
 class Weight:
@@ -56,13 +60,19 @@ class Weights:
             keep: the weight must also stay as it is, because it is an embedding too.
         """
         modules = [getattr(parent, name) for name in names]
-        whole = torch.cat([m.weight.data for m in modules]) if len(modules) > 1 else modules[0].weight.data
+        whole = (
+            torch.cat([m.weight.data for m in modules])
+            if len(modules) > 1
+            else modules[0].weight.data
+        )
         biases = [m.bias.data for m in modules if m.bias is not None]
         bias = torch.cat(biases) if biases else None
         choice = self._choose(whole, count, keep)
         made = {layout: to_layout(whole, layout) for layout in choice.layouts}
         if not keep:
-            _share_storage(parent, names, modules, made.get("rows", made.get("columns", made[choice.one])))
+            _share_storage(
+                parent, names, modules, made.get("rows", made.get("columns", made[choice.one]))
+            )
         return Weight(made[choice.one], made[choice.several], bias)
 
     def notes(self, like: Tensor) -> list[str]:
@@ -75,7 +85,11 @@ class Weights:
         ]
         flags = cpu_flags()
         if like.dtype == torch.bfloat16 and flags and "amx_bf16" not in flags:
-            used = "AVX-512 bf16" if "avx512_bf16" in flags else "float32 arithmetic on bfloat16 weights"
+            used = (
+                "AVX-512 bf16"
+                if "avx512_bf16" in flags
+                else "float32 arithmetic on bfloat16 weights"
+            )
             lines.append(
                 f"this processor has no AMX: {used} instead, and verifying several rows costs more than with it"
             )
@@ -116,7 +130,9 @@ def _share_storage(parent: Any, names: Sequence[str], modules: list[Any], whole:
 class _Unpacking(torch.nn.Module):
     """A linear module over a part of a packed weight: unpacks it at every call, which nothing that is timed does."""
 
-    def __init__(self, packed: torch.nn.Parameter, start: int, end: int, bias: Tensor | None) -> None:
+    def __init__(
+        self, packed: torch.nn.Parameter, start: int, end: int, bias: Tensor | None
+    ) -> None:
         """`packed`: the whole weight, one parameter of all modules that share it, so that `parameters()` counts it once."""
         super().__init__()
         self.packed, self._start, self._end, self.bias = packed, start, end, bias

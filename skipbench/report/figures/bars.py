@@ -14,7 +14,9 @@ SETS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Of bars that are told apart by a task, not by a method."""
 
 
-def grouped(runs: list[Run], published: list[Row], axis: str, columns: list[str], by_set: bool = False) -> "Figure":
+def grouped(
+    runs: list[Run], published: list[Row], axis: str, columns: list[str], by_set: bool = False
+) -> "Figure":
     """`columns` in groups of bars, a group a value of `axis` (SWIFT Figures 2 and 9).
 
     Args:
@@ -27,11 +29,16 @@ def grouped(runs: list[Run], published: list[Row], axis: str, columns: list[str]
     styles = [s["color"] for s in line_styles([first[n]["method"] for n in members])]
     colors = dict(zip(members, SETS if by_set else styles, strict=False))
     width = 0.8 / len(members)
-    figure, axes = new_figure(1, len(columns), (2.6 + max(2.6, 0.55 * len(groups) * len(members)) * len(columns), 3.4))
+    figure, axes = new_figure(
+        1, len(columns), (2.6 + max(2.6, 0.55 * len(groups) * len(members)) * len(columns), 3.4)
+    )
     for here, column in zip(axes[0], columns, strict=True):
         where: dict[tuple[str, str], float] = {}
         for run, name in zip(runs, names, strict=True):
-            x = groups.index(str(setting(run, axis))) + (members.index(name) - (len(members) - 1) / 2) * width
+            x = (
+                groups.index(str(setting(run, axis)))
+                + (members.index(name) - (len(members) - 1) / 2) * width
+            )
             where[name, str(setting(run, axis))] = x
             if (value := VALUES[column][1](run, run)) is None:
                 continue
@@ -71,12 +78,18 @@ def _published(
             continue
         wanted: dict[str, Any] = {k: row[k] for k in ("set_from", "dataset") if k in row}
         # An embedded dataset stands for a paper's, whose name the cell's keys keep.
-        match = [(r, n) for r, n in zip(runs, names, strict=True) if _keys(r, wanted)] if "set_from" in row else []
+        match = (
+            [(r, n) for r, n in zip(runs, names, strict=True) if _keys(r, wanted)]
+            if "set_from" in row
+            else []
+        )
         if match:
             run, name = match[0]
             star(here, where[name, str(setting(run, axis))], value, f"{value:g}")
             continue
-        told = " ".join(str(row[k]) for k in ("method", "set_from", "dataset", "statistic") if k in row)
+        told = " ".join(
+            str(row[k]) for k in ("method", "set_from", "dataset", "statistic") if k in row
+        )
         gain = f" (+{100 * row['value']:g}%)" if row["column"] == "speedup_gain" else ""
         color = line_styles([str(row.get("method"))])[0]["color"]
         label = f"paper: {told} {value:g}{gain}"

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures.runs import Run, acceptances, labels, speedups
-from skipbench.report.figures.style import GREY, PHASES, legend, line_styles, method_style, new_figure
+from skipbench.report.figures.style import (
+    GREY,
+    PHASES,
+    legend,
+    line_styles,
+    method_style,
+    new_figure,
+)
 from skipbench.report.published import Row
 
 if TYPE_CHECKING:
@@ -36,7 +43,11 @@ def course(runs: list[Run], published: list[Row]) -> "Figure":
             if y:
                 axis.plot(x, y, label=name, markersize=3, linewidth=1.2, **style)
         _reference_lines(axis, published, column)
-        axis.set_ylabel({"alpha": "acceptance rate", "matchness": "best matchness", "speedup": "speedup (x)"}[column])
+        axis.set_ylabel(
+            {"alpha": "acceptance rate", "matchness": "best matchness", "speedup": "speedup (x)"}[
+                column
+            ]
+        )
         axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     for axis in axes[:, 0]:
         _bands(axis, runs[0])
@@ -63,7 +74,13 @@ def _reference_lines(axis: "Axes", published: list[Row], column: str) -> None:
             named = ", ".join(str(row[k]) for k in ("method", "phase", "statistic") if k in row)
             color = method_style(str(row.get("method")))["color"]
             label = f"paper: {named} {row['value']:g}"
-            axis.axhline(row["value"], color=color, linestyle=("--", ":", "-.")[number % 3], linewidth=1.0, label=label)
+            axis.axhline(
+                row["value"],
+                color=color,
+                linestyle=("--", ":", "-.")[number % 3],
+                linewidth=1.0,
+                label=label,
+            )
     ends = {r["column"]: r for r in published if r["column"] in (f"{column}_low", f"{column}_high")}
     if len(ends) == 2:
         low, high = (ends[f"{column}_{end}"] for end in ("low", "high"))
@@ -81,7 +98,14 @@ def _bands(axis: "Axes", run: Run) -> None:
         end = start + len(list(part))
         if task is not None:
             axis.axvspan(start, end, color=GREY, alpha=0.06 + 0.12 * (number % 2), linewidth=0)
-            axis.text(start, 1.0, f" {task}", transform=axis.get_xaxis_transform(), fontsize=7, va="bottom")
+            axis.text(
+                start,
+                1.0,
+                f" {task}",
+                transform=axis.get_xaxis_transform(),
+                fontsize=7,
+                va="bottom",
+            )
         start = end
 
 
@@ -93,11 +117,21 @@ def breakdown(runs: list[Run], published: list[Row]) -> "Figure":
     left = [0.0] * len(runs)
     totals = [sum(run["metrics"]["seconds"].values()) for run in runs]
     for phase, color in PHASES.items():
-        shares = [100 * run["metrics"]["seconds"][phase] / t for run, t in zip(runs, totals, strict=True)]
+        shares = [
+            100 * run["metrics"]["seconds"][phase] / t for run, t in zip(runs, totals, strict=True)
+        ]
         axis.barh(range(len(runs)), shares, left=left, color=color, label=phase, height=0.6)
         for place, (share, at) in enumerate(zip(shares, left, strict=True)):
             if share >= 4:
-                axis.text(at + share / 2, place, f"{share:.0f}%", ha="center", va="center", fontsize=7, color="white")
+                axis.text(
+                    at + share / 2,
+                    place,
+                    f"{share:.0f}%",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color="white",
+                )
         left = [a + b for a, b in zip(left, shares, strict=True)]
     names += _printed_shares(axis, len(runs), published)
     axis.set_yticks(range(len(names)), names)
@@ -117,8 +151,24 @@ def _printed_shares(axis: "Axes", place: int, published: list[Row]) -> list[str]
         share, at = 100 * row["value"], place + len(names)
         axis.barh(at, share, color=PHASES["adapt"], height=0.6)
         label = "not printed"
-        axis.barh(at, 100 - share, left=share, facecolor="none", edgecolor=GREY, hatch="//", height=0.6, label=label)
-        axis.text(share + 1, at, f"{share:g}%", va="center", fontsize=7, bbox={"facecolor": "white", "pad": 1, "lw": 0})
+        axis.barh(
+            at,
+            100 - share,
+            left=share,
+            facecolor="none",
+            edgecolor=GREY,
+            hatch="//",
+            height=0.6,
+            label=label,
+        )
+        axis.text(
+            share + 1,
+            at,
+            f"{share:g}%",
+            va="center",
+            fontsize=7,
+            bbox={"facecolor": "white", "pad": 1, "lw": 0},
+        )
         names.append(f"paper: {row['method']}, adapt")
     return names
 
@@ -130,7 +180,9 @@ def threshold(runs: list[Run], published: list[Row]) -> "Figure":
     for run, name, style in zip(runs, names, styles, strict=True):
         values = [v for s in run["samples"] for v in s.trace.get("threshold", [])]
         if not values:
-            raise SkipbenchError(f"{run['folder']} has no threshold in its trace; draw a method with a stop rule")
+            raise SkipbenchError(
+                f"{run['folder']} has no threshold in its trace; draw a method with a stop rule"
+            )
         windows = [values[max(0, i - WINDOW + 1) : i + 1] for i in range(len(values))]
         x, mean = range(1, len(values) + 1), [statistics.fmean(w) for w in windows]
         spread = [statistics.pstdev(w) for w in windows]
@@ -142,8 +194,12 @@ def threshold(runs: list[Run], published: list[Row]) -> "Figure":
             continue
         rates = _running([(r.steps, r.accepted) for s in run["samples"] for r in s.method.rounds])
         here = {"color": color, "linestyle": ":", "linewidth": 1.0}
-        axes[0, 0].plot(range(1, len(rates) + 1), rates, label=f"{name}: acceptance rate so far", **here)
-    axes[0, 0].set(xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate")
+        axes[0, 0].plot(
+            range(1, len(rates) + 1), rates, label=f"{name}: acceptance rate so far", **here
+        )
+    axes[0, 0].set(
+        xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate"
+    )
     legend(figure)
     return figure
 

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.metrics.formulas import expected_tokens
 from skipbench.report.figures.runs import Run, by_group, decoded_share, speedups
-from skipbench.report.figures.style import BLUE, GREY, legend, method_style, new_figure, tints, whisker
+from skipbench.report.figures.style import (
+    BLUE,
+    GREY,
+    legend,
+    method_style,
+    new_figure,
+    tints,
+    whisker,
+)
 from skipbench.report.figures.sweeps import setting
 from skipbench.report.published import Row
 
@@ -30,15 +38,25 @@ def draft_length(runs: list[Run], published: list[Row]) -> "Figure":
     here = axes[0, 0]
     lengths = sorted({int(setting(run, "method.stop.max_steps")) for run in runs})
     grid = [i / 100 for i in range(101)]
-    for steps, color in zip(lengths, tints(method_style("self-sd")["color"], len(lengths)), strict=True):
+    for steps, color in zip(
+        lengths, tints(method_style("self-sd")["color"], len(lengths)), strict=True
+    ):
         here.plot(
-            grid, [model_speedup(a, steps) for a in grid], color=color, linewidth=1.3, label=f"K = {steps}, model"
+            grid,
+            [model_speedup(a, steps) for a in grid],
+            color=color,
+            linewidth=1.3,
+            label=f"K = {steps}, model",
         )
         for run in runs:
             if setting(run, "method.stop.max_steps") == steps:
                 x, y = decoded_share(run), run["metrics"]["speedup"]["paired"]
-                here.plot([x], [y], "o", color=color, markeredgecolor="black", markersize=6, zorder=3)
-                here.annotate(f"{steps}", (x, y), xytext=(5, 3), textcoords="offset points", fontsize=7)
+                here.plot(
+                    [x], [y], "o", color=color, markeredgecolor="black", markersize=6, zorder=3
+                )
+                here.annotate(
+                    f"{steps}", (x, y), xytext=(5, 3), textcoords="offset points", fontsize=7
+                )
                 whisker(here, x, run["metrics"], color)
     for row in published:
         if row["column"] == "alpha":
@@ -46,8 +64,15 @@ def draft_length(runs: list[Run], published: list[Row]) -> "Figure":
             here.axvline(row["value"], color="black", linestyle=":", linewidth=1, label=label)
     here.plot([], [], "o", color="white", markeredgecolor="black", label="measured, with its K")
     here.axhline(1.0, color=GREY, linewidth=0.6)
-    here.set(xlabel="acceptance rate of a draft token", ylabel="speedup (x)", xlim=(0, 1.01), ylim=(0, None))
-    here.set_title("curves: the model, a draft step costs half a forward of the target", fontsize=8, loc="left")
+    here.set(
+        xlabel="acceptance rate of a draft token",
+        ylabel="speedup (x)",
+        xlim=(0, 1.01),
+        ylim=(0, None),
+    )
+    here.set_title(
+        "curves: the model, a draft step costs half a forward of the target", fontsize=8, loc="left"
+    )
     legend(figure)
     return figure
 
@@ -69,7 +94,11 @@ def latency(runs: list[Run], published: list[Row]) -> "Figure":
             if run["search"]:
                 at = (seconds, run["metrics"]["speedup"]["paired"])
                 here.annotate(
-                    f"{run['search']['sets']} sets", at, xytext=(4, -9), textcoords="offset points", fontsize=7
+                    f"{run['search']['sets']} sets",
+                    at,
+                    xytext=(4, -9),
+                    textcoords="offset points",
+                    fontsize=7,
                 )
     _printed_latencies(here, published)
     here.set_xscale("log")
@@ -81,16 +110,28 @@ def latency(runs: list[Run], published: list[Row]) -> "Figure":
 
 def _printed_latencies(here: Any, published: list[Row]) -> None:
     """A star where the text prints both numbers of a point; a line where it prints the latency alone."""
-    seconds = {(r["method"], r.get("search_steps")): r["value"] for r in published if r["column"] == "search_s"}
-    gains = {(r["method"], r.get("search_steps")): r["value"] for r in published if r["column"] == "speedup"}
+    seconds = {
+        (r["method"], r.get("search_steps")): r["value"]
+        for r in published
+        if r["column"] == "search_s"
+    }
+    gains = {
+        (r["method"], r.get("search_steps")): r["value"]
+        for r in published
+        if r["column"] == "speedup"
+    }
     for (method, sets), at in seconds.items():
         color, named = method_style(method)["color"], method + (f", {sets} sets" if sets else "")
         if (method, sets) in gains:
             gain = gains[method, sets]
             label = f"paper: {named}, {gain:g}x at {at:g} s"
-            here.plot([at], [gain], linestyle="none", marker="*", markersize=10, color=color, label=label)
+            here.plot(
+                [at], [gain], linestyle="none", marker="*", markersize=10, color=color, label=label
+            )
         else:
-            here.axvline(at, color=color, linestyle=":", linewidth=1, label=f"paper: {named}, {at:g} s")
+            here.axvline(
+                at, color=color, linestyle=":", linewidth=1, label=f"paper: {named}, {at:g} s"
+            )
 
 
 def flexible(runs: list[Run], published: list[Row]) -> "Figure":
@@ -103,7 +144,14 @@ def flexible(runs: list[Run], published: list[Row]) -> "Figure":
         for run, color in zip(members, tints(BLUE, len(members)), strict=True):
             values = so_far(run)
             label = f"{name} = {setting(run, key)}"
-            here.plot(range(1, len(values) + 1), values, color=color, marker="o", markersize=3, label=label)
+            here.plot(
+                range(1, len(values) + 1),
+                values,
+                color=color,
+                marker="o",
+                markersize=3,
+                label=label,
+            )
         here.set(xlabel="sample", ylabel="speedup so far (x)", title=f"(a) {name}")
         here.xaxis.get_major_locator().set_params(integer=True)
     sized: dict[str, list[Run]] = {}
@@ -115,10 +163,20 @@ def flexible(runs: list[Run], published: list[Row]) -> "Figure":
         sized.items(), tints(BLUE, len(sized)), "os^Dv<>"[: len(sized)], strict=True
     ):
         members.sort(key=lambda r: float(setting(r, "method.ratio")))
-        points = [(float(setting(r, "method.ratio")), r["metrics"]["speedup"]["paired"]) for r in members]
+        points = [
+            (float(setting(r, "method.ratio")), r["metrics"]["speedup"]["paired"]) for r in members
+        ]
         best = max(points, key=lambda point: point[1])
         here.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=4, label=name)
-        here.plot(*best, color=color, marker="o", markersize=11, fillstyle="none", linestyle="none", label="best ratio")
+        here.plot(
+            *best,
+            color=color,
+            marker="o",
+            markersize=11,
+            fillstyle="none",
+            linestyle="none",
+            label="best ratio",
+        )
     here.set(xlabel="share of sub-layers skipped", ylabel="speedup (x)", title="(b) scaling")
     for here in axes[0]:
         here.axhline(1.0, color=GREY, linewidth=0.6)
@@ -148,14 +206,24 @@ def by_task(runs: list[Run], published: list[Row]) -> "Figure":
     """
     points: dict[str, dict[str, float]] = {}
     for run in runs:
-        own = {str(run["keys"]["subtask"]): speedups(run)} if "subtask" in run["keys"] else by_group(run, "task")
+        own = (
+            {str(run["keys"]["subtask"]): speedups(run)}
+            if "subtask" in run["keys"]
+            else by_group(run, "task")
+        )
         for task, values in (own or {run["dataset"]: speedups(run)}).items():
-            points.setdefault(task, {})[run["model"]] = statistics.geometric_mean(v for v in values if v == v)
+            points.setdefault(task, {})[run["model"]] = statistics.geometric_mean(
+                v for v in values if v == v
+            )
     printed: dict[str, dict[str, float]] = {}
     for row in published:
         if row["column"] == "speedup" and row["value"] is not None:
             printed.setdefault(str(row["subtask"]), {})[str(row["model"])] = row["value"]
-    models = list(dict.fromkeys([*(r["model"] for r in runs), *(m for found in printed.values() for m in found)]))
+    models = list(
+        dict.fromkeys(
+            [*(r["model"] for r in runs), *(m for found in printed.values() for m in found)]
+        )
+    )
     tasks = list(dict.fromkeys([*printed, *points]))
     figure, axes = new_figure(1, 1, (8.0, 4.2))
     here = axes[0, 0]
@@ -163,11 +231,24 @@ def by_task(runs: list[Run], published: list[Row]) -> "Figure":
         found = points.get(task, {})
         if found:
             x = [models.index(m) for m in found]
-            here.plot(x, list(found.values()), color=color, marker=marker, label=f"{task}, measured", linestyle="-")
+            here.plot(
+                x,
+                list(found.values()),
+                color=color,
+                marker=marker,
+                label=f"{task}, measured",
+                linestyle="-",
+            )
         if known := printed.get(task):
             x = [models.index(m) for m in known]
             here.plot(
-                x, list(known.values()), color=color, marker="*", markersize=9, linestyle="--", label=f"{task}, paper"
+                x,
+                list(known.values()),
+                color=color,
+                marker="*",
+                markersize=9,
+                linestyle="--",
+                label=f"{task}, paper",
             )
     for model in models:
         values = sorted(found[model] for found in printed.values() if model in found)
@@ -175,7 +256,14 @@ def by_task(runs: list[Run], published: list[Row]) -> "Figure":
             text = ", ".join(f"{v:g}" for v in values)
             last = model == models[-1]  # lines rise: below them there is room, but not at their end
             at = (models.index(model), values[-1 if last else 0])
-            here.annotate(text, at, xytext=(0, 8 if last else -16), textcoords="offset points", fontsize=7, ha="center")
+            here.annotate(
+                text,
+                at,
+                xytext=(0, 8 if last else -16),
+                textcoords="offset points",
+                fontsize=7,
+                ha="center",
+            )
     here.set_xticks(range(len(models)), models, rotation=20)
     here.set_xlim(-0.5, len(models) - 0.5)
     here.margins(y=0.15)

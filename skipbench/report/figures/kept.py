@@ -13,7 +13,12 @@ def dump_runs(name: str, runs: list[Run]) -> str:
     lines = []
     for run in runs:
         samples = [json.loads(dump(sample)) for sample in run["samples"]]
-        lines.append(json.dumps(dict(run) | {"folder": Path(run["folder"]).name, "samples": samples}, allow_nan=False))
+        lines.append(
+            json.dumps(
+                dict(run) | {"folder": Path(run["folder"]).name, "samples": samples},
+                allow_nan=False,
+            )
+        )
     told = ",\n".join(lines)
     return f'{{"figure": {json.dumps(name)}, "runs": [\n{told}\n]}}\n'
 

@@ -17,7 +17,11 @@ def frequencies(run: Run, layers: int) -> list[list[float]]:
     changes = skip_sets(run, layers)
     for number, (position, at, skipped) in enumerate(changes):
         following = changes[number + 1] if number + 1 < len(changes) else (None, 0, skipped)
-        end = following[1] if following[0] == position else len(run["samples"][position].method.rounds)
+        end = (
+            following[1]
+            if following[0] == position
+            else len(run["samples"][position].method.rounds)
+        )
         total += (weight := max(end - at, 0))
         for s in skipped.skipped:
             counts[s % 2][s // 2] += weight
@@ -29,7 +33,9 @@ def frequencies(run: Run, layers: int) -> list[list[float]]:
 def skip_map(runs: list[Run], published: list[Row]) -> "Figure":
     """Attention and MLP of every layer, dark where skipped (SWIFT 9 to 11, Self-SD 6 to 10; probabilities: KnapSpec 5)."""
     sizes = [layers_of(run) for run in runs]
-    figure, axes = new_figure(len(runs), 1, (max(5.0, 0.22 * max(sizes) + 2), 1.0 + 1.1 * len(runs)))
+    figure, axes = new_figure(
+        len(runs), 1, (max(5.0, 0.22 * max(sizes) + 2), 1.0 + 1.1 * len(runs))
+    )
     for axis, run, layers, name in zip(axes[:, 0], runs, sizes, labels(runs), strict=True):
         image = axis.imshow(frequencies(run, layers), cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axis.set_yticks([0, 1], ["attention", "MLP"])
@@ -68,7 +74,9 @@ def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
             )
         means = [sum(v) / len(v) for v in found.values()]
         axes[0, 0].plot(list(found), means, label=name, **style)
-    axes[0, 0].set(xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity", ylim=(0, 1.02))
+    axes[0, 0].set(
+        xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity", ylim=(0, 1.02)
+    )
     axes[0, 0].xaxis.get_major_locator().set_params(integer=True)
     axes[0, 0].legend(fontsize=7)
     return figure

@@ -28,7 +28,9 @@ class Spec(NamedTuple):
 
 
 def _sweep(axis: str, columns: list[str], label: str, key: str = "", mark: str = "best") -> Spec:
-    return Spec(partial(sweeps.sweep, axis=axis, columns=columns, label=label, key=key, mark=mark), (axis,))
+    return Spec(
+        partial(sweeps.sweep, axis=axis, columns=columns, label=label, key=key, mark=mark), (axis,)
+    )
 
 
 def _bars(axis: str, columns: list[str], by_set: bool = False) -> Spec:
@@ -42,7 +44,10 @@ FIGURES = {
     "swift-figure2b": _bars("dataset.name", ["alpha", "speedup"], by_set=True),
     "swift-figure6": COURSE._replace(left_out=SPLIT),
     "swift-figure6b": Spec(
-        courses.breakdown, (), "figure6", dict.fromkeys(("matchness", "speedup"), "drawn in swift-figure6")
+        courses.breakdown,
+        (),
+        "figure6",
+        dict.fromkeys(("matchness", "speedup"), "drawn in swift-figure6"),
     ),
     "swift-figure7": COURSE,
     "swift-figure8": Spec(curves.flexible, ("method.steps", "method.beta", "method.ratio")),
@@ -51,7 +56,9 @@ FIGURES = {
     "swift-figure11": Spec(curves.latency),
     "clasp-figure3a": Spec(maps.jaccard),
     "clasp-figure3c": Spec(courses.breakdown),
-    "clasp-figure4a": _sweep("method.ratio", ["tau", "speedup"], "share of layers skipped", "skipped_layers"),
+    "clasp-figure4a": _sweep(
+        "method.ratio", ["tau", "speedup"], "share of layers skipped", "skipped_layers"
+    ),
     "clasp-figure4b": _sweep(
         "method.interval", ["tau", "speedup"], "rounds between optimisations", mark="falls beyond"
     ),
@@ -67,7 +74,9 @@ FIGURES = {
         "method.tau", ["speedup", "memory_saved", "share_saved"], "pruning threshold", "tau_pruning"
     ),
     "knapspec-figure5": MAP,
-    "knapspec-figure6": _sweep("method.interval", ["tokens_per_s", "share", "speedup"], "rounds between optimisations"),
+    "knapspec-figure6": _sweep(
+        "method.interval", ["tokens_per_s", "share", "speedup"], "rounds between optimisations"
+    ),
 }
 NOT_RUN = {  # experiments whose figure does not come from runs
     "clasp-figure3b": "brute force over all sets needs models of 12 sub-layers at most. Draw it with "
@@ -88,7 +97,9 @@ def draw(name: str, runs: list[Run]) -> tuple["Figure", list[Run]]:
     spec = FIGURES[name]
     shown = [run for run in runs if run["method"] not in NOTHING]
     if not shown:
-        raise SkipbenchError(f"{name}: no run of it can be drawn ({', '.join(r['method'] for r in runs) or 'none'})")
+        raise SkipbenchError(
+            f"{name}: no run of it can be drawn ({', '.join(r['method'] for r in runs) or 'none'})"
+        )
     with styled():
         return spec.draw(shown, printed(name)), shown
 
@@ -98,7 +109,9 @@ def printed(name: str) -> list[Row]:
     paper, _, table = name.rpartition("-")
     spec = FIGURES[name]
     rows = published(paper) if paper in papers() else []
-    return [r for r in rows if r["table"] == (spec.table or table) and r["column"] not in spec.left_out]
+    return [
+        r for r in rows if r["table"] == (spec.table or table) and r["column"] not in spec.left_out
+    ]
 
 
 def draw_run(run: Run) -> dict[str, "Figure"]:

@@ -57,7 +57,9 @@ def read_run(
     """
     state = load_run(folder)
     if state["config"] is None:
-        raise SkipbenchError(f"{folder} holds no run; give a folder such as results/runs/tiny_swift_mini-stories_...")
+        raise SkipbenchError(
+            f"{folder} holds no run; give a folder such as results/runs/tiny_swift_mini-stories_..."
+        )
     if state["metrics"] is None or (state["status"] or {}).get("state") != "done":
         raise SkipbenchError(f"{folder} is not finished; run its command again, then draw it")
     samples = sorted(read_samples(folder / "samples.jsonl"), key=lambda s: s.index)
@@ -65,8 +67,12 @@ def read_run(
     if not samples:
         raise SkipbenchError(f"{folder} has no sound sample; see its status.json")
     settings = state["config"]
-    if missing := [group for group in ("model", "method", "dataset", "engine") if group not in settings]:
-        raise SkipbenchError(f"{folder / 'config.yaml'} has no {', '.join(missing)}; move the folder away")
+    if missing := [
+        group for group in ("model", "method", "dataset", "engine") if group not in settings
+    ]:
+        raise SkipbenchError(
+            f"{folder / 'config.yaml'} has no {', '.join(missing)}; move the folder away"
+        )
     origin = state["provenance"] or {}
     return Run(
         folder=str(folder),
@@ -74,7 +80,8 @@ def read_run(
         method=settings["method"]["name"],
         dataset=settings["dataset"]["name"],
         engine=str(
-            origin.get("engine") or engine_text(settings["engine"]["name"], bool(settings["engine"].get("strict")))
+            origin.get("engine")
+            or engine_text(settings["engine"]["name"], bool(settings["engine"].get("strict")))
         ),
         device=str(origin.get("device") or settings["model"].get("device")),
         layers=origin.get("layers"),
@@ -113,18 +120,30 @@ def _told(run: Run) -> dict[str, str]:
     """The settings that may tell a run from others: the axes of its experiment, else all of its method's."""
     if run["axes"]:
         left_out = ("model", "method", "dataset", "engine", "limit", "search")
-        return {k: v for k, v in run["axes"].items() if k not in left_out and not k.startswith("dataset.")}
+        return {
+            k: v
+            for k, v in run["axes"].items()
+            if k not in left_out and not k.startswith("dataset.")
+        }
     method = (
         run["settings"]["method"]
         | {"stop": None}
         | {f"stop.{k}": v for k, v in (run["settings"]["method"].get("stop") or {}).items()}
     )
     left_out = ("name", "_target_", "skip", "stop", "stop._target_", "latency")
-    return {f"method.{k}": str(v) for k, v in method.items() if k not in left_out and not isinstance(v, dict)}
+    return {
+        f"method.{k}": str(v)
+        for k, v in method.items()
+        if k not in left_out and not isinstance(v, dict)
+    }
 
 
 def _phrase(key: str, value: str) -> str:
-    words = {"search.on": "set of {}", "search.iterations": "{} sets tried", "stop@method.stop": "{} stop"}
+    words = {
+        "search.on": "set of {}",
+        "search.iterations": "{} sets tried",
+        "stop@method.stop": "{} stop",
+    }
     return words.get(key, key.rpartition(".")[2].replace("_", " ") + " {}").format(value)
 
 
@@ -156,7 +175,9 @@ def swept(runs: list[Run]) -> Swept:
         if run["method"] != "vanilla":
             group = (run["model"], run["method"], run["dataset"], *sorted(run["axes"]))
             sweeps.setdefault(group, []).append(drafted(run["samples"]))
-    sizes = [len(members) for drafts in sweeps.values() if len(drafts) > 1 for members in alike(drafts)]
+    sizes = [
+        len(members) for drafts in sweeps.values() if len(drafts) > 1 for members in alike(drafts)
+    ]
     return Swept(sum(sizes), sum(size for size in sizes if size > 1), len(sizes))
 
 
@@ -197,9 +218,13 @@ def layers_of(run: Run) -> int:
         SkipbenchError: the method skips nothing, or the records do not say it.
     """
     if not any(s.skip or s.trace.get("skip") for s in run["samples"]):
-        raise SkipbenchError(f"{run['method']} skips no sub-layer, so that it has no skip map; draw another method")
+        raise SkipbenchError(
+            f"{run['method']} skips no sub-layer, so that it has no skip map; draw another method"
+        )
     if run["layers"] is None:
-        raise SkipbenchError(f"{run['folder']}/provenance.json does not say the model's layers; run the cell again")
+        raise SkipbenchError(
+            f"{run['folder']}/provenance.json does not say the model's layers; run the cell again"
+        )
     return run["layers"]
 
 
@@ -207,7 +232,9 @@ def speedups(run: Run) -> list[float]:
     """Decode speedup of each sample: vanilla's seconds a token / the method's; NaN where nothing was decoded."""
     found = []
     for s in run["samples"]:
-        base, ours = ((a.seconds.decode, sum(r.emitted for r in a.rounds)) for a in (s.vanilla, s.method))
+        base, ours = (
+            (a.seconds.decode, sum(r.emitted for r in a.rounds)) for a in (s.vanilla, s.method)
+        )
         sound = ours[0] and base[1]
         found.append(base[0] / base[1] * ours[1] / ours[0] if sound else float("nan"))
     return found

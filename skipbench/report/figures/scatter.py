@@ -29,15 +29,25 @@ def correlation(runs: list[Run], published: list[Row]) -> "Figure":
     figure, axes = new_figure(1, 2, (8.4, 3.6))
     for here, column in zip(axes[0], ("TPT", "alpha"), strict=True):
         x = [VALUES[column][1](run, run) for run in runs]
-        pairs = [(v, run["metrics"]["tokens_per_s"], run) for v, run in zip(x, runs, strict=True) if v is not None]
+        pairs = [
+            (v, run["metrics"]["tokens_per_s"], run)
+            for v, run in zip(x, runs, strict=True)
+            if v is not None
+        ]
         _points(here, pairs)
         text = f"r needs 3 runs that differ, here are {len(pairs)}"
         if len(pairs) > 2 and len({p[0] for p in pairs}) > 1 and len({p[1] for p in pairs}) > 1:
             r = statistics.correlation([p[0] for p in pairs], [p[1] for p in pairs])
             few = ", too few to tell" if len(pairs) <= FEW else ""
             text = f"r = {r:.2f}, R² = {r * r:.2f} ({len(pairs)} runs{few})"
-        printed = [r["value"] for r in published if r["column"] == "correlation" and r.get("part") == column]
-        here.set_title("\n".join([text, *(f"paper: r = {v:g}" for v in printed)]), fontsize=8, loc="left")
+        printed = [
+            r["value"]
+            for r in published
+            if r["column"] == "correlation" and r.get("part") == column
+        ]
+        here.set_title(
+            "\n".join([text, *(f"paper: r = {v:g}" for v in printed)]), fontsize=8, loc="left"
+        )
         here.set(xlabel=VALUES[column][0], ylabel=VALUES["tokens_per_s"][0])
     legend(figure)
     return figure
@@ -47,13 +57,20 @@ def skipped(runs: list[Run], published: list[Row]) -> "Figure":
     """Speedup over the share of sub-layers skipped, the best of each share joined by a dashed line (Self-SD Figure 4)."""
     figure, axes = new_figure(1, 1, (6.8, 3.8))
     here = axes[0, 0]
-    points = [(r["metrics"]["skipped"]["ratio"], r["metrics"]["speedup"]["paired"], r) for r in runs]
+    points = [
+        (r["metrics"]["skipped"]["ratio"], r["metrics"]["speedup"]["paired"], r) for r in runs
+    ]
     _points(here, points)
     best: dict[float, float] = {}
     for x, y, _ in points:
         best[round(x, 2)] = max(y, best.get(round(x, 2), y))
     here.plot(
-        sorted(best), [best[x] for x in sorted(best)], color=GREY, linestyle="--", linewidth=1, label="best of each"
+        sorted(best),
+        [best[x] for x in sorted(best)],
+        color=GREY,
+        linestyle="--",
+        linewidth=1,
+        label="best of each",
     )
     here.axhline(1.0, color=GREY, linewidth=0.6)
     for row in published:
@@ -80,11 +97,18 @@ def brute_force(lines: list[dict[str, Any]]) -> "Figure":
             f"wanted lines with {', '.join(wanted)}; make them with python scripts/brute_force.py > FILE"
         )
     figure, axes = new_figure(1, 1, (7.4, 1.6 + 0.5 * len(lines)))
-    for offset, key, label, color in ((-0.2, "lost", "programme", GREEN), (0.2, "random_lost", "random set", GREY)):
+    for offset, key, label, color in (
+        (-0.2, "lost", "programme", GREEN),
+        (0.2, "random_lost", "random set", GREY),
+    ):
         places = [i + offset for i in range(len(lines))]
-        bars = axes[0, 0].barh(places, [line[key] for line in lines], height=0.38, color=color, label=label)
+        bars = axes[0, 0].barh(
+            places, [line[key] for line in lines], height=0.38, color=color, label=label
+        )
         axes[0, 0].bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
-    axes[0, 0].set_yticks(range(len(lines)), [f"{line['programme']} (n={line['cases']})" for line in lines])
+    axes[0, 0].set_yticks(
+        range(len(lines)), [f"{line['programme']} (n={line['cases']})" for line in lines]
+    )
     axes[0, 0].set_xlabel("cosine similarity lost against brute force")
     axes[0, 0].invert_yaxis()
     legend(figure)

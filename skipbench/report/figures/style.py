@@ -87,7 +87,9 @@ def legend(figure: "Figure", columns: int = 1) -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     if found:
-        figure.legend(list(found.values()), list(found), fontsize=7, loc="outside right upper", ncols=columns)
+        figure.legend(
+            list(found.values()), list(found), fontsize=7, loc="outside right upper", ncols=columns
+        )
 
 
 def whisker(axis: Any, x: float, metrics: dict[str, Any], color: str) -> None:
@@ -98,8 +100,19 @@ def whisker(axis: Any, x: float, metrics: dict[str, Any], color: str) -> None:
 
 def star(axis: Any, x: float, value: float, text: str, color: str = "black") -> None:
     """A published value where it belongs on both axes, its number beside it."""
-    axis.plot([x], [value], linestyle="none", marker="*", markersize=10, color=color, label="paper", zorder=4)
-    axis.annotate(text, (x, value), xytext=(4, 4), textcoords="offset points", fontsize=7, color=color)
+    axis.plot(
+        [x],
+        [value],
+        linestyle="none",
+        marker="*",
+        markersize=10,
+        color=color,
+        label="paper",
+        zorder=4,
+    )
+    axis.annotate(
+        text, (x, value), xytext=(4, 4), textcoords="offset points", fontsize=7, color=color
+    )
     axis.margins(y=0.1)  # room for the number of the highest
 
 
@@ -110,7 +123,9 @@ def styled() -> AbstractContextManager[None]:
     return matplotlib.rc_context(SETTINGS)
 
 
-def new_figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.8)) -> tuple["Figure", Any]:
+def new_figure(
+    rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.8)
+) -> tuple["Figure", Any]:
     """A figure and its axes [rows, columns], without the global state of pyplot; axes share x within a column."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -148,7 +163,9 @@ def save(figure: "Figure", runs: list[Run], stem: Path, text: str | None = None)
     stem.parent.mkdir(parents=True, exist_ok=True)
     made = {}
     with matplotlib.rc_context(SETTINGS):
-        figure.supxlabel(caption(runs) if text is None else text, fontsize=7, color="#444444", wrap=True)
+        figure.supxlabel(
+            caption(runs) if text is None else text, fontsize=7, color="#444444", wrap=True
+        )
         for kind, options in (
             ("png", {"dpi": 150, "metadata": {"Software": None}}),
             ("svg", {"metadata": {"Date": None, "Creator": None}}),

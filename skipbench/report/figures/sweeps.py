@@ -55,7 +55,9 @@ def setting(run: Run, key: str) -> Any:
     found: Any = run["settings"]
     for part in key.split("."):
         if not isinstance(found, dict) or part not in found:
-            raise SkipbenchError(f"{run['folder']} has no setting {key!r}; its groups: {', '.join(run['settings'])}")
+            raise SkipbenchError(
+                f"{run['folder']} has no setting {key!r}; its groups: {', '.join(run['settings'])}"
+            )
         found = found[part]
     return found["name"] if isinstance(found, dict) else found
 
@@ -84,7 +86,9 @@ def sweep(
     for here, column in zip(axes[0], columns, strict=True):
         for (name, members), style in zip(lines.items(), styles, strict=True):
             members.sort(key=lambda r: places[setting(r, axis)])
-            known = [(places[setting(r, axis)], VALUES[column][1](r, members[0]), r) for r in members]
+            known = [
+                (places[setting(r, axis)], VALUES[column][1](r, members[0]), r) for r in members
+            ]
             known = [(x, y, r) for x, y, r in known if y is not None]
             here.plot([x for x, _, _ in known], [y for _, y, _ in known], label=name, **style)
             if column == "speedup":
@@ -112,7 +116,11 @@ def _ticks(here: Any, places: dict[Any, float], texts: bool) -> None:
         here.set_xticks(list(places.values()), list(places), rotation=20)
         return
     numbers = sorted(places.values())
-    if all(isinstance(v, int) for v in numbers) and numbers[0] > 0 and numbers[-1] / numbers[0] >= 16:
+    if (
+        all(isinstance(v, int) for v in numbers)
+        and numbers[0] > 0
+        and numbers[-1] / numbers[0] >= 16
+    ):
         here.set_xscale("log", base=2)  # such as intervals, which are powers of two
         here.set_xticks(numbers, [str(v) for v in numbers], fontsize=7)
         here.minorticks_off()
@@ -134,7 +142,13 @@ def _published(
             continue
         if row["column"] == key:
             text = f"paper: {mark} {row['value']:g}"
-            here.axvline(by_key.get(row["value"], row["value"]), color="black", linestyle=":", linewidth=1, label=text)
+            here.axvline(
+                by_key.get(row["value"], row["value"]),
+                color="black",
+                linestyle=":",
+                linewidth=1,
+                label=text,
+            )
         if row["column"] != column:
             continue
         at = by_key.get(row.get(key), places.get(row.get(key), row.get(key)))

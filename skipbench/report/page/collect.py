@@ -37,7 +37,9 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
         texts = {c.index: c for c in read_completions(folder / "completions.jsonl")}
         config, origin = state["config"] or {}, state["provenance"] or {}
         metrics = state["metrics"] or {}
-        names = {name: str(value_at(config, name, "name") or MISSING) for name in (*NAMES, "engine")}
+        names = {
+            name: str(value_at(config, name, "name") or MISSING) for name in (*NAMES, "engine")
+        }
         detail = {
             "metrics": metrics,
             "status": state["status"],
@@ -46,21 +48,33 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
             "courses": courses(samples),
             "skip": skip_sets(samples, origin.get("layers")),
             "samples": len(samples),
-            "texts": [_text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]],
+            "texts": [
+                _text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]
+            ],
         }
         cells = names | {
             "point": str(origin.get("label") or ""),
             "engine": str(origin.get("engine") or names["engine"]),
             **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
             "device": str(origin.get("device") or value_at(config, "model", "device") or MISSING),
-            "commit": str(origin.get("commit") or MISSING)[:9] + ("+" if origin.get("dirty") else ""),
+            "commit": str(origin.get("commit") or MISSING)[:9]
+            + ("+" if origin.get("dirty") else ""),
             "date": str(origin.get("started") or MISSING)[:10],
             "note": _note(state),
         }
-    except (SkipbenchError, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+    except (
+        SkipbenchError,
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        yaml.YAMLError,
+    ) as error:
         return {
             "id": printable(folder.name),
-            "cells": dict.fromkeys(COLUMNS, MISSING) | {"point": "", "note": f"cannot be read: {error}"},
+            "cells": dict.fromkeys(COLUMNS, MISSING)
+            | {"point": "", "note": f"cannot be read: {error}"},
             "sort": {},
             "detail": {"unreadable": printable(f"{folder.name}: {error}")},
         }
@@ -86,13 +100,21 @@ def _note(state: Found) -> str:
     """Why there are no numbers, or what is missing of them."""
     if state["metrics"]:
         reasons = missing_reasons(state["metrics"])
-        return "; ".join([*exceptions(state["metrics"]), *(v for k, v in reasons.items() if k != "roofline")])
+        return "; ".join(
+            [*exceptions(state["metrics"]), *(v for k, v in reasons.items() if k != "roofline")]
+        )
     status = state["status"] or {"state": "not finished"}
     return ": ".join(filter(None, (str(status.get("state")), status.get("error"))))
 
 
 def _sort_values(metrics: Found) -> dict[str, float]:
-    paths = {"M": ("M",), "alpha": ("alpha",), "tau": ("tau",), "TPT": ("tpt",), "lossless": ("lossless", "identical")}
+    paths = {
+        "M": ("M",),
+        "alpha": ("alpha",),
+        "tau": ("tau",),
+        "TPT": ("tpt",),
+        "lossless": ("lossless", "identical"),
+    }
     more = {"E(Spd)": ("expected_speedup", "measured_cost"), "speedup": ("speedup", "paired")}
     found = {name: value_at(metrics, *path) for name, path in (paths | more).items()}
     return {name: value for name, value in found.items() if isinstance(value, int | float)}

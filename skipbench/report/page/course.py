@@ -23,7 +23,9 @@ def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:
 
     The draft length comes from the rounds; the rest is whatever the trace holds as numbers, or as lists of them (their mean).
     """
-    names = dict.fromkeys(["draft length", "accepted", *(name for s in samples for name in s.trace)])
+    names = dict.fromkeys(
+        ["draft length", "accepted", *(name for s in samples for name in s.trace)]
+    )
     found = []
     for name in names:
         parts = [_values(sample, name) for sample in samples]
@@ -32,10 +34,14 @@ def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:
             continue
         starts = [sum(map(len, parts[:i])) for i in range(len(parts))]
         shown = values[:MOST_POINTS]
-        by_round = all(len(p) in (0, len(s.method.rounds)) for p, s in zip(parts, samples, strict=True))
+        by_round = all(
+            len(p) in (0, len(s.method.rounds)) for p, s in zip(parts, samples, strict=True)
+        )
         starts = [s for s in starts if s < len(shown)]
         unit = "round" if by_round else "record"
-        found.append({"name": name, "values": shown, "starts": starts, "of": len(values), "by": unit})
+        found.append(
+            {"name": name, "values": shown, "starts": starts, "of": len(values), "by": unit}
+        )
     return found
 
 
@@ -54,7 +60,9 @@ def _values(sample: Sample, name: str) -> list[float]:
 def _number(value: Any) -> float | None:
     if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
         return round(sum(value) / len(value), 5)
-    return round(value, 5) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return (
+        round(value, 5) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    )
 
 
 def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] | None:
@@ -71,4 +79,8 @@ def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] |
         parsed = [(i, at, SkipSet.parse(text, layers)) for i, at, text in used[:MOST_SETS]]
     except SkipbenchError:
         return None
-    return {"layers": layers, "of": len(used), "sets": [[i, at, list(s.attention), list(s.mlp)] for i, at, s in parsed]}
+    return {
+        "layers": layers,
+        "of": len(used),
+        "sets": [[i, at, list(s.attention), list(s.mlp)] for i, at, s in parsed],
+    }

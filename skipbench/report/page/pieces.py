@@ -63,13 +63,19 @@ def pieces_of(arm: Arm, text: str | None, tokenizer: Any) -> tuple[list[list[Any
     return [[kind, count, text[start:end]] for (kind, count), start, end in found], how
 
 
-def _decoded_ends(tokens: Sequence[int], counts: Sequence[int], tokenizer: Any) -> tuple[str, list[int]]:
+def _decoded_ends(
+    tokens: Sequence[int], counts: Sequence[int], tokenizer: Any
+) -> tuple[str, list[int]]:
     """The whole text, and where in it each piece ends: prefixes are decoded, as a token alone may lose its space."""
     text = str(tokenizer.decode(list(tokens)))
     ends: list[int] = []
     for done in _sums(counts):
         # A character of several tokens belongs to the piece that completes it.
-        prefix = text if done == len(tokens) else str(tokenizer.decode(list(tokens[:done]))).rstrip("\ufffd")
+        prefix = (
+            text
+            if done == len(tokens)
+            else str(tokenizer.decode(list(tokens[:done]))).rstrip("\ufffd")
+        )
         ends.append(max(ends[-1] if ends else 0, min(len(prefix), len(text))))
     return text, ends
 

@@ -47,13 +47,18 @@ def write_page(results: Path) -> tuple[Path, dict[str, int]]:
     try:
         write_atomic(path, page(runs, dict(sorted(tables.items())), figures, refused))
     except OSError as error:
-        raise SkipbenchError(f"cannot write {path}: {error}; free some space or make the folder writable") from error
+        raise SkipbenchError(
+            f"cannot write {path}: {error}; free some space or make the folder writable"
+        ) from error
     counts = {"runs": len(runs), "tables": len(tables), "figures": len(figures)}
     return path, counts | ({"files refused": len(refused)} if refused else {})
 
 
 def page(
-    runs: list[dict[str, Any]], tables: dict[str, str], figures: dict[str, str], refused: Sequence[str] = ()
+    runs: list[dict[str, Any]],
+    tables: dict[str, str],
+    figures: dict[str, str],
+    refused: Sequence[str] = (),
 ) -> str:
     """The whole document. The same records give the same bytes: no time and no random name is in it.
 
@@ -86,7 +91,9 @@ def page(
     )
 
 
-def _each(folder: Path, suffix: str, shown: Callable[[bytes], str], refused: list[str]) -> dict[str, str]:
+def _each(
+    folder: Path, suffix: str, shown: Callable[[bytes], str], refused: list[str]
+) -> dict[str, str]:
     """By name, what `shown` makes of each file; the others are added to `refused`."""
     found = {}
     for path in sorted(folder.glob(f"*.{suffix}")):
@@ -96,9 +103,20 @@ def _each(folder: Path, suffix: str, shown: Callable[[bytes], str], refused: lis
                 found[path.stem] = shown(data)
         except SkipbenchError as error:
             text = str(error)
-            refused.append(printable(text if printable(str(path)) in printable(text) else f"{path}: {text}"))
-        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-            refused.append(printable(f"{path}: no table can be made of it ({type(error).__name__}: {error})"))
+            refused.append(
+                printable(text if printable(str(path)) in printable(text) else f"{path}: {text}")
+            )
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
+            refused.append(
+                printable(f"{path}: no table can be made of it ({type(error).__name__}: {error})")
+            )
     return found
 
 
