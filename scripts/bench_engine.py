@@ -1,11 +1,13 @@
-"""Ratios of interleaved runs: our vanilla on both engines against Hugging Face `generate`, and the cost of a round.
+"""Ratios of interleaved runs: our vanilla on both engines against Hugging Face `generate`, and the
+cost of a round.
 
     python scripts/bench_engine.py --model tiny 12x768
     python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16 --strict 64
 
-Every turn runs each call once, in random order; a figure is the median over --runs turns of the ratio within a turn, so that a
-machine that slows down in between moves both. The first turn is not counted; tokens are checked to be the same. `--strict N` adds
-what strict mode costs, and on how many of N prompts its outputs are vanilla's bit for bit. One line of JSON a figure, with its bar
+Every turn runs each call once, in random order; a figure is the median over --runs turns of the
+ratio within a turn, so that a machine that slows down in between moves both. The first turn is not
+counted; tokens are checked to be the same. `--strict N` adds what strict mode costs, and on how
+many of N prompts its outputs are vanilla's bit for bit. One line of JSON a figure, with its bar
 where there is one; lines on what was chosen or is missing go to stderr.
 """
 
@@ -67,7 +69,8 @@ def checkpoint(name: str, dtype: torch.dtype) -> Any:
         .requires_grad_(False)
     )
     for parameter in model.model.layers.parameters():
-        # As initialised, the layers add so little that the model repeats one token, and equal tokens would prove nothing.
+        # As initialised, the layers add so little that the model repeats one token, and equal
+        # tokens would prove nothing.
         parameter.mul_(4.0 if parameter.ndim > 1 else 1.0)
     return model.to(dtype)
 
@@ -152,7 +155,9 @@ def measure(name: str, runs: int, tokens: int, dtype: torch.dtype) -> dict[str, 
 
 
 def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
-    """Cost and identity of strict mode in bfloat16: the embedded model, or a planted one of that shape, half or more skipped."""
+    """Cost and identity of strict mode in bfloat16: the embedded model, or a planted one of that
+    shape, half or more skipped.
+    """
     chosen = ["model.dtype=bfloat16", "engine.strict=true"]
     config = compose(
         chosen if name == "tiny" else [*chosen, "model=planted", f"model.shape={name}"]

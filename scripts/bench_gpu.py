@@ -1,11 +1,15 @@
-"""The bars of the GPU engine, measured with one command; every line of JSON is one figure with its bar.
+"""The bars of the GPU engine, measured with one command; every line of JSON is one figure with its
+bar.
 
-    python scripts/bench_gpu.py                                          a GPU: planted Llama-3-8B shape, bf16, 2k context
-    python scripts/bench_gpu.py --device cpu --shape 6x128 --dtype float32 --context 64 --words 500
-                                                                         proves that the script runs; no figure means a GPU
+    python scripts/bench_gpu.py                                          a GPU: planted Llama-3-8B
+    shape, bf16, 2k context python scripts/bench_gpu.py --device cpu --shape 6x128 --dtype float32
+    --context 64 --words 500
+                                                                         proves that the script
+                                                                         runs; no figure means a GPU
 
-The model is planted: half of its sub-layers are redundant and known. Medians of --runs runs that take turns, after one of each
-that is not counted. On a CPU graphs are re-executed, not captured, and no bar is judged.
+The model is planted: half of its sub-layers are redundant and known. Medians of --runs runs that
+take turns, after one of each that is not counted. On a CPU graphs are re-executed, not captured,
+and no bar is judged.
 """
 
 import argparse
@@ -35,7 +39,8 @@ from skipbench.models.random_weights import planted_model
 from skipbench.profile.roofline import read_bandwidth, roofline_s_per_token
 from skipbench.skipset import SkipSet, fixed_set, planted_set
 
-IDENTITY = "graphs tokens equal fused's"  # judged in float32: in half precision a near-tie makes texts part
+# judged in float32: in half precision a near-tie makes texts part
+IDENTITY = "graphs tokens equal fused's"
 BARS = {  # figure: whether at least or at most, and the bar on a GPU of the A100 class or better
     "vanilla / bandwidth roofline": (">=", 0.85),
     "draft half skipped / full step": ("<=", 0.53),
@@ -58,7 +63,9 @@ def wait(lm: LM) -> None:
 
 
 def interleaved(lm: LM, calls: dict[str, Callable[[], object]], runs: int) -> dict[str, float]:
-    """Median seconds of each call, all taking turns; the device has finished before and behind each."""
+    """Median seconds of each call, all taking turns; the device has finished before and behind
+    each.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for run in range(runs + 1):
         for name, call in calls.items():
@@ -76,7 +83,9 @@ def decode_seconds(out: Generation) -> float:
 
 
 def kept(args: argparse.Namespace, skip: SkipSet) -> float:
-    """Share of the weights read by a step that a draft without `skip` still reads: no engine can cost less."""
+    """Share of the weights read by a step that a draft without `skip` still reads: no engine can
+    cost less.
+    """
     shape = shape_of(args.shape)
     attention = 2 * shape.hidden * shape.width * (shape.heads + shape.kv_heads)
     mlp, head = 3 * shape.hidden * shape.intermediate, shape.hidden * shape.vocab
@@ -86,7 +95,9 @@ def kept(args: argparse.Namespace, skip: SkipSet) -> float:
 
 @torch.inference_mode()
 def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
-    """Costs of passes at one context: nothing between them but the choice of the next token, which stays on the device."""
+    """Costs of passes at one context: nothing between them but the choice of the next token, which
+    stays on the device.
+    """
     context, half = args.context, planted_set(lm.layers, 0.5, args.seed)
     lm.prefill([7 * i % args.words for i in range(context)])
     others = [fixed_set("random", lm.layers, 0.5, seed) for seed in range(SETS)]
@@ -116,7 +127,10 @@ def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
     )
     floor = roofline_s_per_token(lm, context, bandwidth)
     whose = "given" if args.bandwidth else "measured by reading"
-    note = f"{1e3 * s['full']:.3f} ms a token, {1e3 * floor:.3f} ms at {bandwidth / 1e9:.0f} GB/s, {whose}"
+    note = (
+        f"{1e3 * s['full']:.3f} ms a token, {1e3 * floor:.3f} ms at {bandwidth / 1e9:.0f} GB/s, "
+        f"{whose}"
+    )
     yield "vanilla / bandwidth roofline", floor / s["full"], note
     yield (
         "draft half skipped / full step",
@@ -130,7 +144,9 @@ def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
 
 
 def decode_figures(lm: LM, args: argparse.Namespace) -> Figures:
-    """Speedup of the planted set with K tokens a draft, and what the costs of the passes predict."""
+    """Speedup of the planted set with K tokens a draft, and what the costs of the passes
+    predict.
+    """
     prompt = [7 * i % args.words for i in range(args.context)]
     method = FixedSet("planted", planted_set(lm.layers, 0.5, args.seed), Drafter(Fixed(K)))
     seconds: dict[str, list[float]] = {"vanilla": [], "planted": []}
@@ -174,7 +190,9 @@ def memory_figures(lm: LM, args: argparse.Namespace) -> Figures:
 
 
 def identity_figures(lm: LM, args: argparse.Namespace, fused: LM) -> Figures:
-    """One text of graphs against fused's over the same weights; in half precision one near-tie makes the texts part."""
+    """One text of graphs against fused's over the same weights; in half precision one near-tie
+    makes the texts part.
+    """
     prompt = [7 * i % args.words for i in range(args.context)]
     ours, theirs = (generate(m, Vanilla(), prompt, args.tokens).tokens for m in (lm, fused))
     same = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), len(ours))

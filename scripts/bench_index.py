@@ -1,6 +1,7 @@
 """Times the index of a results folder: `python scripts/bench_index.py RUN [RUNS SAMPLES]`.
 
-RUN is the folder of a real run; its records are repeated under other indices and settings in a temporary folder.
+RUN is the folder of a real run; its records are repeated under other indices and settings in a
+temporary folder.
 """
 
 import argparse
@@ -34,11 +35,13 @@ chosen = runs[(runs.method == "swift") & (runs.dataset == "mini-math")]
 text = markdown_table("one method, one dataset", table_runs(chosen))
 told = time.perf_counter()
 rows = read_sample_rows(Path(sys.argv[1]), ["run", "steps", "accepted", "emitted", "rounds"])
-sums = rows.merge(runs[["run", "method", "dataset"]], on="run").groupby(["method", "dataset"])[["accepted", "steps"]].sum()
+joined = rows.merge(runs[["run", "method", "dataset"]], on="run")
+sums = joined.groupby(["method", "dataset"])[["accepted", "steps"]].sum()
 pooled = time.perf_counter()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(f"import {loaded - began:.2f} s, table of {len(chosen)} runs {told - loaded:.2f} s, "
-      f"alpha pooled over {len(rows)} samples by {len(sums)} cells {pooled - told:.2f} s; peak {peak:.0f} MB")
+      f"alpha pooled over {len(rows)} samples by {len(sums)} cells {pooled - told:.2f} s; "
+      f"peak {peak:.0f} MB")
 """
 
 
@@ -63,7 +66,9 @@ def make(run: Path, results: Path, runs: int, samples: int) -> None:
 
 
 def timed(command: list[str]) -> str:
-    """Seconds by the clock and of processor time, and the peak of all processes together: each is asked for its own once every 0.2 s."""
+    """Seconds by the clock and of processor time, and the peak of all processes together: each is
+    asked for its own once every 0.2 s.
+    """
     began, peak, before = time.perf_counter(), 0.0, os.times()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     while process.poll() is None:
@@ -74,7 +79,10 @@ def timed(command: list[str]) -> str:
     cpu = (
         after.children_user + after.children_system - before.children_user - before.children_system
     )
-    return f"{took:.1f} s ({cpu:.1f} s of processor), peak {peak:.0f} MB; {process.stdout.read().strip()}"
+    return (
+        f"{took:.1f} s ({cpu:.1f} s of processor), peak {peak:.0f} MB; "
+        f"{process.stdout.read().strip()}"
+    )
 
 
 def memory_mb(session: int) -> float:
@@ -118,7 +126,8 @@ def main() -> None:
         make(run, results, runs, samples)
         size = sum(p.stat().st_size for p in results.glob("runs/*/samples.jsonl"))
         print(
-            f"{runs} runs x {samples} samples, {size / 2**20:.0f} MiB of samples, {os.cpu_count()} cores"
+            f"{runs} runs x {samples} samples, {size / 2**20:.0f} MiB of samples, "
+            f"{os.cpu_count()} cores"
         )
         command = [sys.executable, "-c", BUILD, "index", f"results={results}"]
         print("from nothing:", timed(command))

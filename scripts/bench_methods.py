@@ -1,10 +1,12 @@
-"""What the methods' own passes cost: one CLaSp pass, one KnapSpec programme, and a tree of SWIFT's shape.
+"""What the methods' own passes cost: one CLaSp pass, one KnapSpec programme, and a tree of SWIFT's
+shape.
 
     python scripts/bench_methods.py --model tiny --dtype float32
     python scripts/bench_methods.py --model 12x768 --dtype bfloat16
 
-Each as a ratio to one forward pass of one token at the same context, but the tree, which is held against a chain of its depth. Turns
-and medians are those of bench_engine.py. One line of JSON a figure, with its bar where there is one.
+Each as a ratio to one forward pass of one token at the same context, but the tree, which is held
+against a chain of its depth. Turns and medians are those of bench_engine.py. One line of JSON a
+figure, with its bar where there is one.
 """
 
 import argparse
@@ -44,7 +46,9 @@ BARS = {  # (figure, model, dtype): at most
 
 
 def tree() -> tuple[int, ...]:
-    """Parents of the pending token and of the drafted tree behind it: the chain of first choices with leaves beside it."""
+    """Parents of the pending token and of the drafted tree behind it: the chain of first choices
+    with leaves beside it.
+    """
     parents, last = [-1], 0
     for width in WIDTHS:
         first = len(parents)

@@ -1,10 +1,13 @@
-"""Many processes on one results folder: `python scripts/bench_writers.py RUN [CELLS PROCESSES PAUSE_MS]`.
+"""Many processes on one results folder: `python scripts/bench_writers.py RUN [CELLS PROCESSES
+PAUSE_MS]`.
 
-RUN is the folder of a real run; a cell writes its records under other settings and decodes nothing, so that what is timed is the
-store alone. Cells are taken by each process in the same order: the second on a cell leaves it with a message, and goes on. One more
-process renders a table all the while. Printed is the store's time a cell, by one process and by many, against the seconds that the
-real run decoded. Without a pause the writers do nothing but write, which tests what they keep; more of them than processors then
-also wait for a processor. With PAUSE_MS each cell sleeps so long in all, as one does that decodes on a device of its own.
+RUN is the folder of a real run; a cell writes its records under other settings and decodes nothing,
+so that what is timed is the store alone. Cells are taken by each process in the same order: the
+second on a cell leaves it with a message, and goes on. One more process renders a table all the
+while. Printed is the store's time a cell, by one process and by many, against the seconds that the
+real run decoded. Without a pause the writers do nothing but write, which tests what they keep; more
+of them than processors then also wait for a processor. With PAUSE_MS each cell sleeps so long in
+all, as one does that decodes on a device of its own.
 """
 
 import json
@@ -31,13 +34,16 @@ Told = dict[str, Any]
 def write_cells(
     run: Path, results: Path, cells: int, share: int, pause_s: float, pipe: Any
 ) -> None:
-    """Takes every cell that nobody has; tells how many, how many another process had, and the seconds in the store."""
+    """Takes every cell that nobody has; tells how many, how many another process had, and the
+    seconds in the store.
+    """
     samples, metrics = read_samples(run / "samples.jsonl"), read_json(run / "metrics.json", dict)
     config, origin = read_yaml(run / "config.yaml") or {}, read_json(run / "provenance.json", dict)
     told: Counter[str] = Counter()
     spent, processor = 0.0, 0.0
     pipe.recv()  # all begin at once
-    # The first cells are fought for by all; from there on each begins elsewhere, as tasks of an array do.
+    # The first cells are fought for by all; from there on each begins elsewhere, as tasks of an
+    # array do.
     order = [*range(min(20, cells)), *(range(share, cells)), *range(share)]
     for seed in order:
         settings = config | {"seed": seed}
@@ -84,7 +90,9 @@ def write(
 
 
 def nap(seconds: float) -> float:
-    """Sleeps, and returns how long it was; without a pause it does not even hand on the processor."""
+    """Sleeps, and returns how long it was; without a pause it does not even hand on the
+    processor.
+    """
     began = time.perf_counter()
     if seconds:
         time.sleep(seconds)
@@ -108,7 +116,9 @@ def render(results: Path, pipe: Any) -> None:
 def campaign(
     run: Path, results: Path, cells: int, processes: int, pause_s: float
 ) -> tuple[Counter[str], float, float, float, int]:
-    """What the writers tell, summed; seconds in the store by the clock and of processor; seconds in all; tables rendered."""
+    """What the writers tell, summed; seconds in the store by the clock and of processor; seconds in
+    all; tables rendered.
+    """
     context = multiprocessing.get_context("spawn")
     ends = [context.Pipe() for _ in range(processes + 1)]
     jobs = [
@@ -165,12 +175,15 @@ def main() -> None:
             check(run, Path(folder), cells)
         each[writers] = spent / cells, processor / cells
         print(
-            f"{writers} processes: {cells} cells in {took:.1f} s, {json.dumps(told)}, {tables} tables meanwhile; in the store "
-            f"{1000 * spent / cells:.1f} ms a cell by the clock, {1000 * processor / cells:.1f} ms of processor"
+            f"{writers} processes: {cells} cells in {took:.1f} s, {json.dumps(told)}, "
+            f"{tables} tables meanwhile; in the store "
+            f"{1000 * spent / cells:.1f} ms a cell by the clock, "
+            f"{1000 * processor / cells:.1f} ms of processor"
         )
     more = [many - one for one, many in zip(each[1], each[processes], strict=True)]
     print(
-        f"a real cell decodes for {decoded:.2f} s: {processes} processes cost {100 * more[0] / decoded:.2f} % of it more by the "
+        f"a real cell decodes for {decoded:.2f} s: {processes} processes cost "
+        f"{100 * more[0] / decoded:.2f} % of it more by the "
         f"clock, {100 * more[1] / decoded:.2f} % more of the processor"
     )
 

@@ -1,9 +1,12 @@
-"""How close CLaSp's and KnapSpec's dynamic programmes come to the best skip set of all (CLaSp Figure 3b).
+"""How close CLaSp's and KnapSpec's dynamic programmes come to the best skip set of all (CLaSp
+Figure 3b).
 
-    python scripts/brute_force.py                      # 200 cases: random Llama models of 12 sub-layers
+    python scripts/brute_force.py                      # 200 cases: random Llama models of 12
+        sub-layers
     python scripts/brute_force.py --model FOLDER       # contexts of a checkpoint of up to 12 layers
 
-Every set of the same size (CLaSp) or of the same skipped weight (KnapSpec) is run over the same states; random sets stand beside.
+Every set of the same size (CLaSp) or of the same skipped weight (KnapSpec) is run over the same
+states; random sets stand beside.
 """
 
 import argparse
@@ -45,7 +48,9 @@ def states_of(lm: LM, tokens: list[int]) -> Tensor:
 
 
 def cosines(x: Tensor, run: Run, sets: Tensor) -> Tensor:
-    """[n], mean cosine to the target's last states x[-1] [r, D] of drafts without `sets` [n, units] (true: skipped)."""
+    """[n], mean cosine to the target's last states x[-1] [r, D] of drafts without `sets` [n, units]
+    (true: skipped).
+    """
     g = x[0].expand(len(sets), *x.shape[1:])
     for unit in range(sets.shape[1]):
         g = torch.where(sets[:, unit, None, None], g, run(unit, g))
@@ -60,7 +65,9 @@ def subsets(units: int) -> Tensor:
 def one_case(
     lm: LM, tokens: list[int], size: int, rng: random.Random
 ) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Cosines found, best, mean and at random: of CLaSp for one M, and of KnapSpec for every skipped weight."""
+    """Cosines found, best, mean and at random: of CLaSp for one M, and of KnapSpec for every
+    skipped weight.
+    """
     x, every = states_of(lm, tokens), subsets(lm.sublayers // size)
     units, recent = every.shape[1], min(6, len(tokens) // 2)
     single = parallel_branches(lm, 1, len(every), size)
@@ -118,7 +125,9 @@ def text(lm: LM, rng: random.Random) -> list[int]:
 
 
 def random_lm(seed: int, layers: int = 6) -> LM:
-    """A random Llama model, its sub-layers of very different strength as those of trained models are."""
+    """A random Llama model, its sub-layers of very different strength as those of trained models
+    are.
+    """
     import transformers
 
     torch.manual_seed(seed)

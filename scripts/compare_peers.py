@@ -2,10 +2,11 @@
 
     python scripts/compare_peers.py --prompts 4 --runs 5
 
-Theirs: `generate`, with `assistant_early_exit` (the first layers draft), and with `prompt_lookup_num_tokens`. Ours: vanilla and some
-methods on the fused engine, with all that a prompt costs: prefill, drafting, verification, adaptation. Greedy tokens are checked to be
-the same in float32, and to differ in no more than reported otherwise. Medians of whole passes over the prompts; one line of JSON an
-arm follows the table.
+Theirs: `generate`, with `assistant_early_exit` (the first layers draft), and with
+`prompt_lookup_num_tokens`. Ours: vanilla and some methods on the fused engine, with all that a
+prompt costs: prefill, drafting, verification, adaptation. Greedy tokens are checked to be the same
+in float32, and to differ in no more than reported otherwise. Medians of whole passes over the
+prompts; one line of JSON an arm follows the table.
 """
 
 import argparse
@@ -88,7 +89,9 @@ def ours(
 def compare(
     arms: dict[str, Decode], prompts: list[list[int]], runs: int, now: Callable[[], float]
 ) -> dict[str, tuple[float, int, int]]:
-    """Of every arm: median seconds of a pass over the prompts, tokens of a pass, and prompts whose tokens are those of `generate`."""
+    """Of every arm: median seconds of a pass over the prompts, tokens of a pass, and prompts whose
+    tokens are those of `generate`.
+    """
     outputs = {
         name: [decode(p) for p in prompts] for name, decode in arms.items()
     }  # not timed: the first pass warms up
@@ -151,13 +154,15 @@ def main() -> None:
     )
     base, vanilla = found[BASE][0], found.get("skipbench, vanilla", found[BASE])[0]
     print(
-        f"{'arm':42}{'seconds':>9}{'tokens/s':>10}{'generate /':>12}{'vanilla /':>11}{'same tokens':>13}"
+        f"{'arm':42}{'seconds':>9}{'tokens/s':>10}"
+        f"{'generate /':>12}{'vanilla /':>11}{'same tokens':>13}"
     )
     lines = []
     for name, (seconds, tokens, same) in found.items():
         ratios = (base / seconds, vanilla / seconds)
         print(
-            f"{name:42}{seconds:9.3f}{tokens / seconds:10.1f}{ratios[0]:12.2f}{ratios[1]:11.2f}{f'{same}/{len(prompts)}':>13}"
+            f"{name:42}{seconds:9.3f}{tokens / seconds:10.1f}"
+            f"{ratios[0]:12.2f}{ratios[1]:11.2f}{f'{same}/{len(prompts)}':>13}"
         )
         line = {
             "figure": "peers",

@@ -2,9 +2,10 @@
 
     python scripts/eval_tiny.py --prompts 300
 
-Scores: greedy decoding of held-out prompts, split by whether the answer body occurs in training. Skip sets: the share of the
-model's own greedy tokens that it still predicts with half of its sub-layers left out behind the full model's prompt K/V, for
-random sets, the fixed strategies, and a set found by greedy search on other prompts.
+Scores: greedy decoding of held-out prompts, split by whether the answer body occurs in training.
+Skip sets: the share of the model's own greedy tokens that it still predicts with half of its
+sub-layers left out behind the full model's prompt K/V, for random sets, the fixed strategies, and a
+set found by greedy search on other prompts.
 """
 
 import argparse

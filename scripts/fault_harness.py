@@ -1,11 +1,14 @@
-"""Short runs of the embedded model, disturbed again and again: `python scripts/fault_harness.py [FAULTS] [SEED]`.
+"""Short runs of the embedded model, disturbed again and again: `python scripts/fault_harness.py
+[FAULTS] [SEED]`.
 
-After every fault the records must be readable, hold what they held, and nothing twice; a run that is done must equal an undisturbed
-one in every token and count. Runs are real ones, in processes forked from this one so that torch is loaded once.
+After every fault the records must be readable, hold what they held, and nothing twice; a run that
+is done must equal an undisturbed one in every token and count. Runs are real ones, in processes
+forked from this one so that torch is loaded once.
 
-Faults: SIGKILL and SIGTERM at a random moment; a full disk (a small tmpfs where mounting is allowed, else a limit on the size of
-files, which gives the same error of the same calls); read-only results; a clock set back in the run's process; a last line that is
-torn, garbage or zeros, as a machine that lost its power may leave it.
+Faults: SIGKILL and SIGTERM at a random moment; a full disk (a small tmpfs where mounting is
+allowed, else a limit on the size of files, which gives the same error of the same calls); read-only
+results; a clock set back in the run's process; a last line that is torn, garbage or zeros, as a
+machine that lost its power may leave it.
 """
 
 import json
@@ -28,7 +31,8 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = (
 )
 SAMPLES = 12
 WORDS = [
-    "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "dataset=mini-math", "stop@method.stop=adaptive",
+    "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "dataset=mini-math",
+    "stop@method.stop=adaptive",
     f"limit={SAMPLES}", "dataset.max_new_tokens=16", "engine.warmup=0",
 ]  # fmt: skip
 ROOM = "64m"
@@ -88,7 +92,9 @@ def start(results: Path, prepare: Callable[[], None]) -> int:
 
 
 def wait(child: int, seconds: float | None = None) -> int | None:
-    """Its exit status (negative: the signal that ended it), None while it runs on after `seconds`."""
+    """Its exit status (negative: the signal that ended it), None while it runs on after
+    `seconds`.
+    """
     end = None if seconds is None else time.monotonic() + seconds
     while True:
         found, status = os.waitpid(child, 0 if end is None else os.WNOHANG)
@@ -129,7 +135,9 @@ def records(results: Path) -> dict[int, Any]:
 def check(
     results: Path, before: dict[int, Any], whole: dict[int, Any]
 ) -> tuple[dict[int, Any], str | None]:
-    """The records and the state; asserts that nothing is lost, changed, or told by a table that is not so."""
+    """The records and the state; asserts that nothing is lost, changed, or told by a table that is
+    not so.
+    """
     from skipbench.report.table import markdown_table
     from skipbench.runs.completions import read_completions
     from skipbench.runs.index import build, read_runs, table_runs
@@ -176,7 +184,9 @@ def hurt_tail(results: Path, rng: random.Random, whole: Path) -> str:
 
 
 def set_back(rng: random.Random) -> None:
-    """In the run's process the time of day is years ago, and goes further back whenever it is asked for."""
+    """In the run's process the time of day is years ago, and goes further back whenever it is asked
+    for.
+    """
     now = [1e9]
 
     def earlier() -> float:
@@ -273,7 +283,8 @@ def main() -> None:
             disk.close()
     told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
     print(
-        f"{faults} faults in {ends} runs of {SAMPLES} samples ({told}); {'tmpfs' if disk.mounted else 'no mount allowed'}: nothing "
+        f"{faults} faults in {ends} runs of {SAMPLES} samples ({told}); "
+        f"{'tmpfs' if disk.mounted else 'no mount allowed'}: nothing "
         f"lost, nothing twice, every record readable, {time.monotonic() - began:.0f} s"
     )
 
@@ -281,7 +292,9 @@ def main() -> None:
 def campaign(
     disk: Disk, rng: random.Random, whole: Path, wanted: dict[int, Any], usual_s: float, faults: int
 ) -> tuple[Counter[str], int]:
-    """Runs, one after another, each struck until it is done or six times; then finished without a fault and compared."""
+    """Runs, one after another, each struck until it is done or six times; then finished without a
+    fault and compared.
+    """
     count: Counter[str] = Counter()
     ends = 0
     while sum(count.values()) < faults:

@@ -2,8 +2,9 @@
 
     python scripts/peak_memory.py --context 4096 --shape 12x768
 
-A planted model decodes --tokens tokens behind a prompt that fills the context up. On a CPU the peak is that of the process (resident
-set, weights included); on a GPU torch's own count. Medians over --runs turns. One line of JSON a method follows the table.
+A planted model decodes --tokens tokens behind a prompt that fills the context up. On a CPU the peak
+is that of the process (resident set, weights included); on a GPU torch's own count. Medians over
+--runs turns. One line of JSON a method follows the table.
 """
 
 import argparse
@@ -34,7 +35,9 @@ SETTINGS = {  # so that the searches and programmes run within a few tokens, at 
 
 
 def peak(name: str, overrides: list[str], context: int, tokens: int) -> dict[str, float]:
-    """Bytes of this process after a method has decoded, before it began, and of the cache; rounds, and searches or programmes run."""
+    """Bytes of this process after a method has decoded, before it began, and of the cache; rounds,
+    and searches or programmes run.
+    """
     config = compose([*overrides, f"method={name}", *SETTINGS.get(name, [])])
     lm, _ = load_model(config.model, config.engine)
     lm.allocate(context + SCRATCH_ROWS)
@@ -100,7 +103,8 @@ def main() -> None:
             found[name].append(json.loads(done.stdout.splitlines()[-1]))
     lines = []
     print(
-        f"{'method':12}{'peak MiB':>10}{'before MiB':>12}{'cache MiB':>11}{'/ vanilla':>11}{'searched':>10}"
+        f"{'method':12}{'peak MiB':>10}{'before MiB':>12}"
+        f"{'cache MiB':>11}{'/ vanilla':>11}{'searched':>10}"
     )
     for name, turns in found.items():
         middle = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}

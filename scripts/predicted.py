@@ -1,13 +1,16 @@
-"""Measured speedup against the speedup that measured costs predict, for every method on one model and dataset.
+"""Measured speedup against the speedup that measured costs predict, for every method on one model
+and dataset.
 
     python scripts/predicted.py --prompts 6 --runs 5
 
-The prediction is S = M / (d c + v + a): M tokens a round come from d draft steps that cost c each, a verification that costs v and
-an adaptation that costs a, all in passes of one row. d is (M - 1) / alpha where no output is cut. c and v are measured apart from
-the runs and in turns with them: every kind of round that a method had (steps, skip set, rows, tree, early exit) is drafted and
-verified by itself at the mean length of the texts, a few in a row, against as steady a row of passes of one row just before. a is
-what the runs' own clock counts, against their own vanilla; drafts that are looked up instead of computed are in it too. What S
-leaves out is the host work of a round: choosing thresholds, committing, bookkeeping. One line of JSON a method follows the table.
+The prediction is S = M / (d c + v + a): M tokens a round come from d draft steps that cost c each,
+a verification that costs v and an adaptation that costs a, all in passes of one row. d is (M - 1) /
+alpha where no output is cut. c and v are measured apart from the runs and in turns with them: every
+kind of round that a method had (steps, skip set, rows, tree, early exit) is drafted and verified by
+itself at the mean length of the texts, a few in a row, against as steady a row of passes of one row
+just before. a is what the runs' own clock counts, against their own vanilla; drafts that are looked
+up instead of computed are in it too. What S leaves out is the host work of a round: choosing
+thresholds, committing, bookkeeping. One line of JSON a method follows the table.
 """
 
 import argparse
@@ -51,7 +54,9 @@ SINGLES, ROUNDS = 16, 2  # timed in a visit of every kind of round, a prompt and
 
 @dataclass(frozen=True)
 class Kind:
-    """What the passes of a round depend on: its draft steps, and a verification of `rows`, `early` of which ran to `exit` before."""
+    """What the passes of a round depend on: its draft steps, and a verification of `rows`, `early`
+    of which ran to `exit` before.
+    """
 
     steps: int
     skipped: tuple[int, int]
@@ -109,7 +114,9 @@ class Watched:
 def round_of(
     state: State, kind: Kind, example: Example
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Drafting and verifying as in a round of that kind, behind the tokens of `state`: the drafter's and the loop's own code."""
+    """Drafting and verifying as in a round of that kind, behind the tokens of `state`: the
+    drafter's and the loop's own code.
+    """
     lm, drafter = state.lm, Drafter(Fixed(max(1, kind.steps)), example.widths)
     drafter.begin()
     early: list[list[Any]] = []
@@ -162,10 +169,12 @@ class Bench:
 
     @torch.inference_mode()
     def cost(self, at: int, kind: Kind, example: Example) -> tuple[float, float]:
-        """Seconds of drafting and of verifying, over those of a pass of one row just before, so that a machine that slows down slows both.
+        """Seconds of drafting and of verifying, over those of a pass of one row just before, so
+        that a machine that slows down slows both.
 
-        Each in the company that it has in a run, since that changes what caches hold and how fast a core may go: passes of one row
-        behind others, and rounds behind rounds; the first of each is not counted.
+        Each in the company that it has in a run, since that changes what caches hold and how fast a
+        core may go: passes of one row behind others, and rounds behind rounds; the first of each is
+        not counted.
         """
         state = State(self.lm, [5] * (at + 1), Sampler(), 10**6, frozenset())
         self.lm.cache.length = at
@@ -242,7 +251,8 @@ class Bench:
         )
         M, d = sum(r.emitted for r in rounds) / len(rounds), steps / len(rounds)
         c, v = drafting / steps if steps else 0.0, verifying / len(rounds)
-        # In the runs, per round, in vanilla's time of a token: a, and to find where a prediction fails, what c d and v came to.
+        # In the runs, per round, in vanilla's time of a token: a, and to find where a prediction
+        # fails, what c d and v came to.
         a, drafted, verified = (
             statistics.median(s[phase] / s[0] for s in seconds) * M for phase in (2, 3, 4)
         )

@@ -1,11 +1,13 @@
-"""Trains the embedded model (`model=tiny`) from a seed: tokenizer, corpus, stochastic depth, checkpoint, bodies seen.
+"""Trains the embedded model (`model=tiny`) from a seed: tokenizer, corpus, stochastic depth,
+checkpoint, bodies seen.
 
     python scripts/train_tiny.py --out skipbench/models/tiny --steps 3000 --threads 2
 
-The corpus is the endless stream of `skipbench.data.mini.training_document`, packed so that a row holds whole documents
-which cannot see one another. Sub-layers are dropped at random in the last part of the run, each with a rate of its own
-(`DROP_RATE`): a model becomes robust to skipping what it has learned to do without, and to nothing else, which gives the
-skip sets a landscape to search. A run that is stopped goes on from its last snapshot in --work.
+The corpus is the endless stream of `skipbench.data.mini.training_document`, packed so that a row
+holds whole documents which cannot see one another. Sub-layers are dropped at random in the last
+part of the run, each with a rate of its own (`DROP_RATE`): a model becomes robust to skipping what
+it has learned to do without, and to nothing else, which gives the skip sets a landscape to search.
+A run that is stopped goes on from its last snapshot in --work.
 """
 
 import argparse
@@ -30,7 +32,8 @@ HEAD_DIM = HIDDEN // HEADS
 ROW, ROWS = 256, 32  # tokens a row, rows a step
 PROMPT_WEIGHT = 0.15  # of a prompt token in the loss
 BOS, EOS, PAD = 0, 1, 2
-# Chance of dropping (attention, MLP) of each layer: first and last are needed, attention is easier to miss than an MLP.
+# Chance of dropping (attention, MLP) of each layer: first and last are needed, attention is easier
+# to miss than an MLP.
 DROP_RATE = [
     (0.00, 0.00), (0.10, 0.05), (0.50, 0.30), (0.60, 0.50), (0.10, 0.10), (0.60, 0.60),
     (0.50, 0.30), (0.10, 0.05), (0.60, 0.60), (0.60, 0.50), (0.40, 0.30), (0.10, 0.00),
@@ -76,7 +79,9 @@ def train_tokenizer(documents: int) -> Tokenizer:
 def rows(
     tokenizer: Tokenizer, start: int, bodies: set[int], progress: list[float]
 ) -> Iterator[tuple[Packed, int]]:
-    """Rows of whole documents, `(token ids, prompt length)` flattened to four parallel lists, from document `start`."""
+    """Rows of whole documents, `(token ids, prompt length)` flattened to four parallel lists, from
+    document `start`.
+    """
     index = start
     ids: list[int] = []
     weight: list[float] = []
@@ -232,7 +237,9 @@ def collate(packed: list[Packed]) -> dict[str, Tensor]:
 def dropped_at(
     progress: float, start: float, stop: float, rng: random.Random, scale: float
 ) -> set[int]:
-    """Sub-layers to leave out of one step: none in three steps of ten, else each at its rate times a random factor."""
+    """Sub-layers to leave out of one step: none in three steps of ten, else each at its rate times
+    a random factor.
+    """
     if progress < start or progress >= stop or rng.random() < 0.3:
         return set()
     ramp = min(1.0, (progress - start) / 0.1)
@@ -302,7 +309,8 @@ def train(args: argparse.Namespace) -> None:
         if step % 25 == 0:
             spent = seconds + time.perf_counter() - began
             print(
-                f"step {step} loss {recent[0] / max(1, recent[1]):.4f} documents {document} {spent:.0f} s",
+                f"step {step} loss {recent[0] / max(1, recent[1]):.4f} documents {document} "
+                f"{spent:.0f} s",
                 flush=True,
             )
             recent = [0.0, 0.0]
@@ -324,7 +332,9 @@ def train(args: argparse.Namespace) -> None:
 
 
 def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: set[int]) -> None:
-    """Writes a Hugging Face folder, and the fingerprints of the answer bodies that occurred in training."""
+    """Writes a Hugging Face folder, and the fingerprints of the answer bodies that occurred in
+    training.
+    """
     args.out.mkdir(parents=True, exist_ok=True)
     save_file(
         {k: v.detach().contiguous() for k, v in p.items()},
@@ -336,9 +346,12 @@ def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: se
     )
     tokenizer.save(str(args.out / "tokenizer.json"))
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
-        "intermediate_size": FEED_FORWARD, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "hidden_act": "silu", "max_position_embeddings": 1024,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB,
+        "hidden_size": HIDDEN,
+        "intermediate_size": FEED_FORWARD, "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "hidden_act": "silu",
+        "max_position_embeddings": 1024,
         "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False,
         "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD, "dtype": "float32",

@@ -1,4 +1,6 @@
-"""The one exception for what a user can put right; the command line prints its text without a traceback."""
+"""The one exception for what a user can put right; the command line prints its text without a
+traceback.
+"""
 
 
 class SkipbenchError(Exception):
@@ -6,4 +8,6 @@ class SkipbenchError(Exception):
 
 
 class NotHereError(SkipbenchError):
-    """What this machine, or this results folder, has not what it takes for; a table keeps the row and says why."""
+    """What this machine, or this results folder, has not what it takes for; a table keeps the row
+    and says why.
+    """

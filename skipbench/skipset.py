@@ -1,7 +1,8 @@
 """`SkipSet`: the sub-layers that a draft leaves out.
 
-A model of `L` layers has `S = 2L` sub-layers: `2i` is attention of layer `i`, `2i + 1` its MLP. The text form names
-layers, not sub-layers: `attn:1,3-5;mlp:2,4`, either part optional, empty for no skipping.
+A model of `L` layers has `S = 2L` sub-layers: `2i` is attention of layer `i`, `2i + 1` its MLP. The
+text form names layers, not sub-layers: `attn:1,3-5;mlp:2,4`, either part optional, empty for no
+skipping.
 """
 
 import random
@@ -29,7 +30,8 @@ class SkipSet:
         outside = sorted(s for s in self.skipped if not 0 <= s < 2 * self.layers)
         if outside:
             raise SkipbenchError(
-                f"skip set names sub-layers {outside}, but a model of {self.layers} layers has 0 to {2 * self.layers - 1} "
+                f"skip set names sub-layers {outside}, but a model of {self.layers} layers "
+                f"has 0 to {2 * self.layers - 1} "
                 f"(attention of layer i is 2i, its MLP 2i + 1)"
             )
 
@@ -39,7 +41,9 @@ class SkipSet:
 
     @classmethod
     def parse(cls, text: str, layers: int) -> "SkipSet":
-        """Reads `attn:1,3-5;mlp:2`. Raises SkipbenchError for other text or for a layer that the model lacks."""
+        """Reads `attn:1,3-5;mlp:2`. Raises SkipbenchError for other text or for a layer that the
+        model lacks.
+        """
         skipped = set[int]()
         for part in text.replace(" ", "").split(";"):
             if not part:
@@ -87,7 +91,8 @@ def _skip_count(total: int, ratio: float) -> int:
     count = round(total * ratio)
     if not 0 < count < total:
         raise SkipbenchError(
-            f"ratio={ratio} skips {count} of {total} layers; choose a ratio that skips some and not all"
+            f"ratio={ratio} skips {count} of {total} layers; choose a ratio that skips some "
+            "and not all"
         )
     return count
 
@@ -95,8 +100,9 @@ def _skip_count(total: int, ratio: float) -> int:
 def fixed_set(kind: str, layers: int, ratio: float, seed: int = 0) -> SkipSet:
     """The fixed strategies of Self-SD Table 8 and SWIFT Figure 2, in whole layers but for `random`.
 
-    `uniform` spreads the skipped layers evenly over the inner layers, keeping the first and the last; `first`, `middle`
-    and `last` skip one block of neighbours; `random` draws single sub-layers with `seed`.
+    `uniform` spreads the skipped layers evenly over the inner layers, keeping the first and the
+    last; `first`, `middle` and `last` skip one block of neighbours; `random` draws single
+    sub-layers with `seed`.
     """
     if kind == "random":
         count = _skip_count(2 * layers, ratio)
@@ -123,18 +129,21 @@ def fixed_set(kind: str, layers: int, ratio: float, seed: int = 0) -> SkipSet:
 
 
 def planted_set(layers: int, share: float, seed: int) -> SkipSet:
-    """The sub-layers that are redundant in a `planted` model: `share` of all, drawn from all layers but the first and the last.
+    """The sub-layers that are redundant in a `planted` model: `share` of all, drawn from all layers
+    but the first and the last.
 
-    Whole layers as far as the number goes, so that methods that skip layers can find them too; an odd number ends with the
-    attention of one more.
+    Whole layers as far as the number goes, so that methods that skip layers can find them too; an
+    odd number ends with the attention of one more.
 
     Raises:
-        SkipbenchError: a share that leaves none, or does not fit between the first and the last layer.
+        SkipbenchError: a share that leaves none, or does not fit between the first and the last
+            layer.
     """
     count = round(2 * layers * share)
     if not 0 < count <= 2 * (layers - 2):
         raise SkipbenchError(
-            f"model.redundant={share} of {2 * layers} sub-layers is {count}; wanted 1 to {max(2 * (layers - 2), 0)}, "
+            f"model.redundant={share} of {2 * layers} sub-layers is {count}; wanted 1 to "
+            f"{max(2 * (layers - 2), 0)}, "
             f"since the first and the last layer are kept"
         )
     order = random.Random(seed).sample(range(1, layers - 1), layers - 2)

@@ -43,7 +43,9 @@ Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 
 
 def random_model(family: str, vocab: int = 61) -> Any:
-    """A random model of `family` in float32 with grouped-query attention; Mistral's window is shorter than the texts."""
+    """A random model of `family` in float32 with grouped-query attention; Mistral's window is
+    shorter than the texts.
+    """
     import transformers
 
     config_class = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}[
@@ -73,7 +75,9 @@ def random_model(family: str, vocab: int = 61) -> Any:
 
 @functools.cache
 def random_lm(family: str, engine: str, vocab: int = 61) -> LM:
-    """The random model under an engine, with room for every test; `graphs` re-executes what it records."""
+    """The random model under an engine, with room for every test; `graphs` re-executes what it
+    records.
+    """
     lm = LM(
         random_model(family, vocab),
         partial(CudaGraphsEngine, capture=EagerCapture) if engine == "cuda_graphs" else engine,

@@ -1,4 +1,6 @@
-"""What every method must keep, as checks that raise AssertionError. `test_contract.py` runs them, `test_faults.py` breaks them."""
+"""What every method must keep, as checks that raise AssertionError. `test_contract.py` runs them,
+`test_faults.py` breaks them.
+"""
 
 import functools
 from collections import Counter
@@ -63,7 +65,9 @@ def check_empty_set(lm: LM, widths: tuple[int, ...] = ()) -> None:
 
 @torch.inference_mode()
 def check_draft_logits(lm: LM, skip: SkipSet) -> None:
-    """Logits of a drafted chain equal Hugging Face's, with the skipped modules silenced behind the full model's K/V."""
+    """Logits of a drafted chain equal Hugging Face's, with the skipped modules silenced behind the
+    full model's K/V.
+    """
     from transformers import DynamicCache
 
     draft = [7, 8, 9, 10]
@@ -93,7 +97,9 @@ def check_draft_logits(lm: LM, skip: SkipSet) -> None:
 
 @torch.inference_mode()
 def check_tree_logits(lm: LM, skip: SkipSet) -> None:
-    """Each node of a tree has the logits of its path as a chain; two branches, deeper than a window."""
+    """Each node of a tree has the logits of its path as a chain; two branches, deeper than a
+    window.
+    """
     depth, start = 9, len(PROMPT)
     paths = [[(3 * step + branch) % 61 for step in range(depth)] for branch in (1, 20)]
     tokens = [token for pair in zip(*paths, strict=True) for token in pair]
@@ -106,7 +112,9 @@ def check_tree_logits(lm: LM, skip: SkipSet) -> None:
 
 
 def check_eos(lm: LM, method: Method) -> None:
-    """Every token of the greedy output in turn as EOS, a second id that never occurs beside it: the output ends at the first."""
+    """Every token of the greedy output in turn as EOS, a second id that never occurs beside it: the
+    output ends at the first.
+    """
     plain = plain_greedy(lm.model, PROMPT, 16)
     unused = next(t for t in range(lm.config.vocab_size) if t not in plain)
     for eos in set(plain):
@@ -146,7 +154,9 @@ def _exact(model: Any, temperature: float, top_p: float) -> dict[tuple[int, ...]
 def check_sampling(
     lm: LM, method: Method, runs: int = 1500, temperature: float = 0.8, top_p: float = 0.95
 ) -> None:
-    """Three sampled tokens are distributed as the model says: chi-square of the last two against the exact joint."""
+    """Three sampled tokens are distributed as the model says: chi-square of the last two against
+    the exact joint.
+    """
     exact = _exact(lm.model, temperature, top_p)
     found = Counter(
         tuple(
@@ -170,7 +180,9 @@ def check_sampling(
 
 
 class Guesser:
-    """A method with wild guesses as a chain or a tree: what lookup methods propose, with no distribution behind it."""
+    """A method with wild guesses as a chain or a tree: what lookup methods propose, with no
+    distribution behind it.
+    """
 
     name, feature, needs_hidden_states = "guesser", "", True
 

@@ -1,4 +1,6 @@
-"""Recorded values of the papers' published code, and the checkpoints they were computed on, where that folder is at hand."""
+"""Recorded values of the papers' published code, and the checkpoints they were computed on, where
+that folder is at hand.
+"""
 
 import functools
 import json
@@ -35,7 +37,9 @@ def checkpoint(name: str, engine: str = "fused") -> LM:
 
 
 def ties(name: str) -> bool:
-    """Whether the checkpoint's identity layers tie exactly, so that rounding decides between sets."""
+    """Whether the checkpoint's identity layers tie exactly, so that rounding decides between
+    sets.
+    """
     return name.endswith("noop")
 
 

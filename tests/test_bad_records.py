@@ -1,4 +1,6 @@
-"""Records that somebody else wrote: whatever is in them, a reader gives them back or refuses with the file's name."""
+"""Records that somebody else wrote: whatever is in them, a reader gives them back or refuses with
+the file's name.
+"""
 
 import dataclasses
 import io
@@ -40,7 +42,8 @@ CONFIG: dict[str, Any] = {
     "seed": 0,
 }
 METRICS = {
-    "samples": 2, "M": 1.5, "alpha": 0.5, "speedup": {"paired": 1.2, "ci95": [1.1, 1.3]}, "seconds": {"draft": 0.1},
+    "samples": 2, "M": 1.5, "alpha": 0.5, "speedup": {"paired": 1.2, "ci95": [1.1, 1.3]},
+    "seconds": {"draft": 0.1},
     "lossless": {"identical": 2, "ties": 0, "diverged": 0, "sampled": 0, "failed": 0}, "score": {},
 }  # fmt: skip
 JSON_FILES = ("provenance.json", "status.json", "metrics.json")
@@ -251,7 +254,8 @@ def test_names_with_control_characters_are_refused(name: str, folder: Path) -> N
 
 
 VALUES: list[Any] = [
-    None, True, -1, 0, 1e308, -0.5, 2**63, 2**70, "", "x" * 5000, "\x1b[2J\n", "\ud800", [], [[]], {}, {"a": {}}, [1, "a"], float("nan"),
+    None, True, -1, 0, 1e308, -0.5, 2**63, 2**70, "", "x" * 5000, "\x1b[2J\n", "\ud800", [], [[]],
+    {}, {"a": {}}, [1, "a"], float("nan"),
     float("inf"), -(10**400),
 ]  # fmt: skip
 
@@ -307,7 +311,9 @@ def fuzzed(name: str, data: bytes, rng: random.Random) -> bytes:
 
 @pytest.mark.parametrize("name", FILES)
 def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Path) -> None:
-    """Nothing but SkipbenchError leaves a reader; what is refused is refused by the index too; what is read has its types."""
+    """Nothing but SkipbenchError leaves a reader; what is refused is refused by the index too; what
+    is read has its types.
+    """
     rng = random.Random(f"fuzz/{name}")
     whole, refused = (folder / name).read_bytes(), 0
     for _ in range(60):

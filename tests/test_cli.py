@@ -150,7 +150,9 @@ def test_a_real_checkpoint_on_real_text(skipbench: Command, tmp_path: Path) -> N
     not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout"
 )
 def test_wrong_answers_are_a_result(skipbench: Command, tmp_path: Path) -> None:
-    """A model that cannot count at all, on GSM8K: it scores 0, all samples are identical, and the exit status is 0."""
+    """A model that cannot count at all, on GSM8K: it scores 0, all samples are identical, and the
+    exit status is 0.
+    """
     data = [
         "dataset=gsm8k",
         "dataset.prompt=self-sd",

@@ -1,4 +1,6 @@
-"""Every model composes with its methods, and a paper's settings reach the method without another word."""
+"""Every model composes with its methods, and a paper's settings reach the method without another
+word.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The contract of every method in `conf/method`, found by listing the folder; every engine and family by pairs."""
+"""The contract of every method in `conf/method`, found by listing the folder; every engine and
+family by pairs.
+"""
 
 import json
 
@@ -27,27 +29,34 @@ VARIANTS = {
 SWITCHES = {
     "swift": [
         "tree=[10,5,3,1]", "stop.threshold=0", "steps=0", "beta=0", "initial=odd", "context=recent",
-        "register=raw", "protect_ends=false", "bayes_starts=1", "bayes_restarts=1", "max_score=1", "adjust_below=1",
+        "register=raw", "protect_ends=false", "bayes_starts=1", "bayes_restarts=1", "max_score=1",
+        "adjust_below=1",
     ],
     "clasp": ["unit=sublayer", "interval_unit=tokens", "start=full", "ratio=0.25", "ratio=0.75"],
     "knapspec": [
-        "start=full", "protect_ends=true", "drop_first=true", "use_gamma=true", "lengths=[0,17]", "weight_cap=2", "budget=0.9",
-        "tau=0.97", "tau=1", "latency=[1e-4,0,3e-4]", "latency=[3e-4,0,1e-4]", "history=1", "interval=1",
+        "start=full", "protect_ends=true", "drop_first=true", "use_gamma=true", "lengths=[0,17]",
+        "weight_cap=2", "budget=0.9",
+        "tau=0.97", "tau=1", "latency=[1e-4,0,3e-4]", "latency=[3e-4,0,1e-4]", "history=1",
+        "interval=1",
     ],
     "layerskip": ["exit_layer=1", "exit_layer=3", "share=false"],
     "del": ["use_gamma=false", "dynamic_threshold=false", "count_rejected=true", "omega=1"],
     "asd": ["threshold=-1", "threshold=1", "keep_first=0", "keep_last=0", "most=0.3", "every=1"],
     "parallel": ["init=prompt", "init=random", "window=sliding", "block_size=2"],
-    "lookahead": ["pool_from_prompt=true", "repeat_hit=true", "whole=false", "window=2", "level=3", "guesses=1"],
+    "lookahead": ["pool_from_prompt=true", "repeat_hit=true", "whole=false", "window=2", "level=3",
+    "guesses=1"],
     "prompt-lookup": ["occurrence=first", "output=false", "ngram=1", "length=2"],
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip
 KEYS = {m: composed_method(m).node for m in METHODS}
 NEEDS = {"default": (), "chain": ("stop",), "adaptive": ("stop",), "tree": ("stop", "tree")}
 CASES = [(m, v) for m in METHODS for v in VARIANTS if all(key in KEYS[m] for key in NEEDS[v])]
-# Method, engine and family are nearly independent, and `test_draft_logits` ties every engine to every
-# family. So: every method and variant on one engine and family; every engine and family with one tree;
-# methods whose passes are no chain and no plain tree on every engine, with a window shorter than the text.
+# Method, engine and family are nearly independent, and `test_draft_logits` ties every engine to
+# every
+# family. So: every method and variant on one engine and family; every engine and family with one
+# tree;
+# methods whose passes are no chain and no plain tree on every engine, with a window shorter than
+# the text.
 UNUSUAL = ("clasp", "del", "knapspec", "layerskip", "lookahead", "swift")
 GREEDY_CASES = dict.fromkeys(
     [
@@ -82,7 +91,9 @@ def test_greedy_of_every_other_method_behind_a_window(name: str, engine: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "switch"), SWITCH_CASES)
 def test_every_switch(name: str, switch: str) -> None:
-    """Greedy over several prompts with one method, so that what is carried across them counts too; then sampling."""
+    """Greedy over several prompts with one method, so that what is carried across them counts too;
+    then sampling.
+    """
     lm = random_lm("qwen3", "fused")
     method = method_of(name, switch)
     for first in range(3):
@@ -158,7 +169,9 @@ def test_the_random_models_accept_some_and_not_all() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_method_carries_is_all_that_lasts(name: str) -> None:
-    """A method that goes on behind a stop gives the rounds and the trace of one that never stopped."""
+    """A method that goes on behind a stop gives the rounds and the trace of one that never
+    stopped.
+    """
     lm, prompts = random_lm("llama", "fused"), [[first, *contract.PROMPT] for first in range(4)]
     unbroken, before, after = (make_method(name) for _ in range(3))
     for method in (unbroken, before):

@@ -1,4 +1,6 @@
-"""The documentation: commands compose, links lead somewhere, and generated or copied facts are today's."""
+"""The documentation: commands compose, links lead somewhere, and generated or copied facts are
+today's.
+"""
 
 import dataclasses
 import itertools
@@ -49,7 +51,9 @@ def blocks(path: Path, language: str = "") -> list[str]:
 
 
 def commands(path: Path) -> Iterator[list[str]]:
-    """The words behind `python -m skipbench` of every command on a page, in blocks and in the text."""
+    """The words behind `python -m skipbench` of every command on a page, in blocks and in the
+    text.
+    """
     text = path.read_text()
     lines = [line for block in blocks(path) for line in block.splitlines()]
     inline = re.findall(
@@ -248,7 +252,9 @@ def test_structure_lists_the_rooms_in_order() -> None:
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the method that docs/adding-a-method.md writes outside of the tree, as its text says."""
+    """A folder with the method that docs/adding-a-method.md writes outside of the tree, as its text
+    says.
+    """
     folder = tmp_path / "myconf" / "method"
     folder.mkdir(parents=True)
     (tmp_path / "repeat.py").write_text(blocks(OUTSIDE, "python")[0])

@@ -1,7 +1,8 @@
-"""Every experiment of the papers, run for real at scale=embedded with two short samples a cell, then its table or figure.
+"""Every experiment of the papers, run for real at scale=embedded with two short samples a cell,
+then its table or figure.
 
-A tier of its own: `make test-experiments`. Each worker has one folder of results, so that cells which experiments share run
-once in it.
+A tier of its own: `make test-experiments`. Each worker has one folder of results, so that cells
+which experiments share run once in it.
 """
 
 import csv

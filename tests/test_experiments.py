@@ -1,4 +1,6 @@
-"""Every table and figure of the papers that has an experiment: what its cells are, and what in the paper they stand for."""
+"""Every table and figure of the papers that has an experiment: what its cells are, and what in the
+paper they stand for.
+"""
 
 import dataclasses
 import json
@@ -28,15 +30,22 @@ TABLES = {
     "self-sd": [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 17],
     "knapspec": [2],
 }
-# Cells that agree with printed numbers, at the papers' scale. Figures whose numbers are read off curves have fewer than cells.
+# Cells that agree with printed numbers, at the papers' scale. Figures whose numbers are read off
+# curves have fewer than cells.
 JOINED = {
-    **{"swift-table2": 36, "swift-table3": 8, "swift-table4": 18, "swift-table5": 24, "swift-table6": 12},
-    **{"swift-table7": 8, "swift-table8": 5, "swift-table9": 4, "swift-table10": 4, "swift-table11": 3, "swift-table12": 5},
-    **{"clasp-table1": 24, "self-sd-table1": 24, "self-sd-table2": 4, "self-sd-table3": 5, "self-sd-table4": 5},
-    **{"self-sd-table5": 2, "self-sd-table6": 7, "self-sd-table8": 5, "self-sd-table9": 5, "self-sd-table10": 5},
-    **{"self-sd-table11": 5, "self-sd-table12": 4, "self-sd-table13": 4, "self-sd-table14": 6, "self-sd-table15": 4},
+    **{"swift-table2": 36, "swift-table3": 8, "swift-table4": 18, "swift-table5": 24,
+    "swift-table6": 12},
+    **{"swift-table7": 8, "swift-table8": 5, "swift-table9": 4, "swift-table10": 4,
+    "swift-table11": 3, "swift-table12": 5},
+    **{"clasp-table1": 24, "self-sd-table1": 24, "self-sd-table2": 4, "self-sd-table3": 5,
+    "self-sd-table4": 5},
+    **{"self-sd-table5": 2, "self-sd-table6": 7, "self-sd-table8": 5, "self-sd-table9": 5,
+    "self-sd-table10": 5},
+    **{"self-sd-table11": 5, "self-sd-table12": 4, "self-sd-table13": 4, "self-sd-table14": 6,
+    "self-sd-table15": 4},
     **{"self-sd-table17": 4, "knapspec-table2": 120},
-    **{"clasp-figure4a": 1, "swift-figure2b": 2, "swift-figure11": 3, "self-sd-figure4": 1, "knapspec-figure4": 1, "knapspec-figure6": 2},
+    **{"clasp-figure4a": 1, "swift-figure2b": 2, "swift-figure11": 3, "self-sd-figure4": 1,
+    "knapspec-figure4": 1, "knapspec-figure6": 2},
 }  # fmt: skip
 
 
@@ -44,10 +53,11 @@ COMPOSED: set[tuple[str, ...]] = set()
 
 
 def covering(planned: list[PlannedCell], scale: str) -> list[PlannedCell]:
-    """The first cell, and those with something that no cell of any experiment had before: a model, a dataset, a key for a method.
+    """The first cell, and those with something that no cell of any experiment had before: a model,
+    a dataset, a key for a method.
 
-    An experiment adds nothing else to a configuration: `test_the_header_says_what_and_how` has its keys. Of numbers one is
-    enough, and every model is composed with every method in `test_configs`.
+    An experiment adds nothing else to a configuration: `test_the_header_says_what_and_how` has its
+    keys. Of numbers one is enough, and every model is composed with every method in `test_configs`.
     """
 
     def part(cell: PlannedCell, key: str, value: str) -> tuple[str, ...]:

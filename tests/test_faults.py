@@ -1,4 +1,6 @@
-"""Planted faults: each must make a check of the contract fail, or the contract would prove nothing."""
+"""Planted faults: each must make a check of the contract fail, or the contract would prove
+nothing.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -130,7 +132,8 @@ def check_all(engine: str) -> None:
 
 
 FAULTS = [
-    wrong_position, wrong_mask, row_not_kept, one_row_too_many, always_accept, early_states_mixed_up, branches_over_a_committed_row,
+    wrong_position, wrong_mask, row_not_kept, one_row_too_many, always_accept,
+    early_states_mixed_up, branches_over_a_committed_row,
 ]  # fmt: skip
 
 

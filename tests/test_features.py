@@ -77,8 +77,10 @@ def test_another_paper_has_no_feature_table() -> None:
 
 def test_no_torch_is_imported() -> None:
     code = (
-        "import sys; from skipbench.report import features, formats, papertable; features.feature_table('swift');"
-        "formats.html(papertable.paper_table('swift', 'table2', [], 'paper')); assert 'torch' not in sys.modules"
+        "import sys; from skipbench.report import features, formats, papertable; "
+        "features.feature_table('swift');"
+        "formats.html(papertable.paper_table('swift', 'table2', [], 'paper')); assert "
+        "'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 

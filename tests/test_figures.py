@@ -1,4 +1,6 @@
-"""Figures from records of the embedded model: axes, legends, what is drawn, bytes, and what is said of missing records."""
+"""Figures from records of the embedded model: axes, legends, what is drawn, bytes, and what is said
+of missing records.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -151,9 +153,9 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
     assert written("256,512") == drawn
     assert written("256,512", "--distinct") == {"clasp-figure4b.txt"}
     text = (tmp_path / "figures" / "clasp-figure4b.txt").read_text()
-    assert (
-        text
-        == "clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as another: the swept key changed nothing in them.\n"
+    assert text == (
+        "clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as another: the "
+        "swept key changed nothing in them.\n"
     )
     assert text in capsys.readouterr().err
     assert written("1,512", "--distinct") == drawn

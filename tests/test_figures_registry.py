@@ -1,6 +1,8 @@
-"""Every figure of the registry, drawn over the cells of its own experiment: its axes are there, its printed values are shown.
+"""Every figure of the registry, drawn over the cells of its own experiment: its axes are there, its
+printed values are shown.
 
-The records are those of two real runs; what an experiment sets, and what it stands for, comes from its own grid.
+The records are those of two real runs; what an experiment sets, and what it stands for, comes from
+its own grid.
 """
 
 import copy
@@ -38,7 +40,9 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 
 def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
-    """The grid of `name` with real records in its cells; of cells that differ in values only, one is composed."""
+    """The grid of `name` with real records in its cells; of cells that differ in values only, one
+    is composed.
+    """
     runs: list[Run] = []
     unique: dict[Any, PlannedCell] = {}
     for cell in plan(name, [], scale):

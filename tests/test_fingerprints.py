@@ -1,4 +1,6 @@
-"""A record is of the weights and the method code that made it: others are refused, and `fresh=true` starts anew."""
+"""A record is of the weights and the method code that made it: others are refused, and `fresh=true`
+starts anew.
+"""
 
 import dataclasses
 import json
@@ -282,7 +284,9 @@ def test_runs_of_other_weights_are_not_united(tmp_path: Path) -> None:
 def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    """Another checkpoint of the same name finds no set, and is told whose there is; a copy elsewhere finds it."""
+    """Another checkpoint of the same name finds no set, and is told whose there is; a copy
+    elsewhere finds it.
+    """
     second = tmp_path / "others" / "checkpoint-500"
     shutil.copytree(checkpoint, second)
     retrain(second)

@@ -1,4 +1,6 @@
-"""A typical mistake gets the same one line on every route: a cell, a sweep, a folder of configurations of one's own."""
+"""A typical mistake gets the same one line on every route: a cell, a sweep, a folder of
+configurations of one's own.
+"""
 
 from pathlib import Path
 
@@ -61,7 +63,8 @@ MISTAKES = [
     ("=3", "'=3' is no override; wanted KEY=VALUE"),
     (
         "swift",
-        "'swift' is neither a command nor an override KEY=VALUE, such as method=uniform. Did you mean submit?",
+        "'swift' is neither a command nor an override KEY=VALUE, such as method=uniform. Did "
+        "you mean submit?",
     ),
     ("--fast", "unknown flag '--fast'. Did you mean --fresh"),
     ("limit=0", "limit=0; wanted 1 or more, or null for all"),

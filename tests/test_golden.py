@@ -1,4 +1,6 @@
-"""Real checkpoints against recorded values of Hugging Face and of the papers' published code, where that folder is at hand."""
+"""Real checkpoints against recorded values of Hugging Face and of the papers' published code, where
+that folder is at hand.
+"""
 
 import json
 from typing import Any
@@ -77,7 +79,9 @@ def test_self_sd_threshold_is_that_of_the_published_code() -> None:
 
 
 def test_self_sd_rounds_are_those_of_the_published_code() -> None:
-    """Tokens, and accepted and drafted counts of every round but the last two, where the code overshoots its length."""
+    """Tokens, and accepted and drafted counts of every round but the last two, where the code
+    overshoots its length.
+    """
     for case in golden("selfsd")["generation"]:
         lm = checkpoint(case["model"], "fused")
         skip = SkipSet.of(

@@ -1,6 +1,8 @@
-"""Our methods with their switches at `code` against what the papers' published code really computes.
+"""Our methods with their switches at `code` against what the papers' published code really
+computes.
 
-The counts in the asserts are those of the recorded cases; a case may be left out only where its records say that it ties.
+The counts in the asserts are those of the recorded cases; a case may be left out only where its
+records say that it ties.
 """
 
 import itertools
@@ -40,7 +42,9 @@ def same_rounds(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
 
 
 def verified_states(lm: LM, prompt: list[int], chunks: list[list[int]]) -> list[torch.Tensor]:
-    """States [S + 1, n, D] of chunks that are verified one after the other; the cache then holds all of them."""
+    """States [S + 1, n, D] of chunks that are verified one after the other; the cache then holds
+    all of them.
+    """
     lm.prefill(prompt)
     found = []
     for tokens in chunks:
@@ -144,10 +148,12 @@ def test_knapspec_weights_candidates_and_choice() -> None:
         ):  # -1: one survivor, about which nothing was computed
             assert trace["tpt"][0] == pytest.approx(record["best_tpt"], rel=1e-6)
         sets += final == record["final_skip_set"]
-        # At length 0 all candidates promise the same, and the code's float32 rounding picks one of them.
+        # At length 0 all candidates promise the same, and the code's float32 rounding picks one of
+        # them.
         tied = ties(case["model"]) or not untied["final"] or trace["gamma"] == [0]
         assert final == record["final_skip_set"] or tied
-    # How many of the models that tie exactly agree is up to the rounding of the kernels that won on this machine.
+    # How many of the models that tie exactly agree is up to the rounding of the kernels that won on
+    # this machine.
     assert (candidates, sets >= 330) == (364, True)
 
 
@@ -229,7 +235,9 @@ def path_of(parents: list[int], tokens: list[int], node: int) -> tuple[int, ...]
 
 
 def test_swift_trees_and_their_acceptance() -> None:
-    """Trees, and the accepted path for every recorded target; its padding bug accepts what is no node, there we must differ."""
+    """Trees, and the accepted path for every recorded target; its padding bug accepts what is no
+    node, there we must differ.
+    """
     compared = bugs = 0
     for case in golden("swift")["trees"]:
         lm: Any = Replay(case["draft_logits"])
@@ -269,7 +277,9 @@ def test_swift_generation() -> None:
 
 
 def test_swift_search() -> None:
-    """The on-the-fly random search over three prompts: every score, the best set, and every round but the last."""
+    """The on-the-fly random search over three prompts: every score, the best set, and every round
+    but the last.
+    """
     prompts = {(g["model"], g["prompt"]): g["prompt_ids"] for g in golden("swift")["generation"]}
     for case in golden("swift")["optimisation_run"]:
         lm = checkpoint(case["model"])

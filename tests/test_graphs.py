@@ -1,6 +1,8 @@
-"""`engine=cuda_graphs` over recorders that re-execute on the CPU: what graphs would compute, token by token across bucket borders.
+"""`engine=cuda_graphs` over recorders that re-execute on the CPU: what graphs would compute, token
+by token across bucket borders.
 
-What a GPU adds, capturing, is in test_graphs_gpu.py. A frozen length corrupts K/V without failing anywhere, so it is planted here.
+What a GPU adds, capturing, is in test_graphs_gpu.py. A frozen length corrupts K/V without failing
+anywhere, so it is planted here.
 """
 
 import contextlib
@@ -34,7 +36,9 @@ from skipbench.lm.rows import TokenRows
 from skipbench.runs.store import RunStore
 from skipbench.skipset import SkipSet, fixed_set
 
-PROMPTS = {  # behind which the random models do not fall into repeating one token, which would hide a wrong length
+# behind which the random models do not fall into repeating one token, which would hide a wrong
+# length
+PROMPTS = {
     "llama": [41, 22, 24, 53, 42, 16, 9, 35, 44, 0, 29, 47],
     "mistral": [45, 7, 35, 21, 52, 59, 34, 13, 51, 38, 35, 37],
 }
@@ -88,7 +92,8 @@ def captured(lm: LM) -> dict[Any, Any]:
 def test_logits_are_leans_for_every_shape_of_span() -> None:
     lm, fused, text = graphs("mistral", "split_kv"), random_lm("mistral", "fused"), [*PROMPT] * 3
     spans = [
-        TokenRows.chain(36, 1), TokenRows.chain(36, 17), TokenRows.chain(40, 3, context_len=20), TokenRows.branches(36, 30, 5, 3),
+        TokenRows.chain(36, 1), TokenRows.chain(36, 17), TokenRows.chain(40, 3, context_len=20),
+        TokenRows.branches(36, 30, 5, 3),
         TokenRows.tree(36, (-1, 0, 0, 1, 1, 4)), TokenRows.branches(36, 0, 2),
     ]  # fmt: skip
     for skip in (None, SkipSet.parse("attn:1,2;mlp:0", 4)):
@@ -222,7 +227,9 @@ def queued_ahead(count: int) -> Iterator[None]:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("engine", ["fused", "cuda_graphs"])
 def test_queueing_ahead_changes_nothing(engine: str, temperature: float) -> None:
-    """The first sub-layers of a step that is not taken leave no trace, nor do they draw a random number."""
+    """The first sub-layers of a step that is not taken leave no trace, nor do they draw a random
+    number.
+    """
     lm, found = random_lm("llama", engine), []
     for ahead in (0, 2):
         method = make_method("uniform", "method.stop.threshold=0.2", "method.ratio=0.3")
@@ -308,7 +315,10 @@ def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> 
     """Every figure is printed, and none is judged where there is no GPU."""
     from scripts import bench_gpu
 
-    words = "--device cpu --shape 6x64 --dtype float32 --context 40 --tokens 6 --long 12 --minutes 0 --runs 1 --words 200"
+    words = (
+        "--device cpu --shape 6x64 --dtype float32 --context 40 --tokens 6 --long 12 --minutes 0 "
+        "--runs 1 --words 200"
+    )
     bench_gpu.main(words.split())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {line["figure"] for line in lines} == set(bench_gpu.BARS)

@@ -1,4 +1,6 @@
-"""`engine=cuda_graphs` on a GPU: what was captured computes what fused computes, at every length, and without waiting in a draft."""
+"""`engine=cuda_graphs` on a GPU: what was captured computes what fused computes, at every length,
+and without waiting in a draft.
+"""
 
 import warnings
 from functools import partial
@@ -52,7 +54,9 @@ def test_tokens_are_leans_at_every_length(family: str, backend: str | None) -> N
 @pytest.mark.parametrize("backend", [None, "masked", "split_kv", "varlen"])
 @torch.inference_mode()
 def test_half_precision_logits_are_near_leans(backend: str | None) -> None:
-    """What differs between two kernels is a few units of the last place; a wrong length differs by the size of the logits."""
+    """What differs between two kernels is a few units of the last place; a wrong length differs by
+    the size of the logits.
+    """
     lm, fused = (
         on_gpu("llama", partial(CudaGraphsEngine, backend=backend), torch.bfloat16),
         on_gpu("llama", "fused", torch.bfloat16),
@@ -83,7 +87,9 @@ def test_a_planted_fault_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("threshold", [0.0, 1e-9])
 @torch.inference_mode()
 def test_a_draft_chain_waits_only_at_its_end(threshold: float) -> None:
-    """Without a threshold the host reads once; with one, an event a step, which torch does not count as a synchronisation."""
+    """Without a threshold the host reads once; with one, an event a step, which torch does not
+    count as a synchronisation.
+    """
     lm = on_gpu("llama", "cuda_graphs")
     drafter, skip = Drafter(Fixed(6, threshold)), SkipSet.parse("attn:1;mlp:2", 4)
     state = State(lm, PROMPT, Sampler(), 64, frozenset())

@@ -1,4 +1,6 @@
-"""HumanEval: the papers' prompts, where a completion ends, its own solutions through the sandbox, and pass@k."""
+"""HumanEval: the papers' prompts, where a completion ends, its own solutions through the sandbox,
+and pass@k.
+"""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

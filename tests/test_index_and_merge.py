@@ -1,4 +1,6 @@
-"""The index tells what the files tell, whatever changed; a merge loses nothing and mixes nothing."""
+"""The index tells what the files tell, whatever changed; a merge loses nothing and mixes
+nothing.
+"""
 
 import dataclasses
 import json
@@ -240,7 +242,9 @@ def test_a_full_disk_leaves_failed_and_not_running(
     ],
 )
 def test_the_scripts_in_short(script: str, arguments: list[str], says: str, tmp_path: Path) -> None:
-    """Kills, full disks and many writers, as the scripts do at length: each checks by itself that nothing is lost."""
+    """Kills, full disks and many writers, as the scripts do at length: each checks by itself that
+    nothing is lost.
+    """
     run = make_run(tmp_path)
     words = [str(run) if a == "RUN" else a for a in arguments]
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""The race of weight layouts: what is chosen, what is kept of it, and that every layout computes the same."""
+"""The race of weight layouts: what is chosen, what is kept of it, and that every layout computes
+the same.
+"""
 
 import json
 from pathlib import Path
@@ -109,8 +111,11 @@ def test_of_processes_that_race_at_once_the_first_decides(monkeypatch: pytest.Mo
     )
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"KEY": 1}', '{"KEY": {"times": {"rows": [1.0]}, "fault": null}}',
-                                  '{"KEY": {"times": {"rows": [1.0, 2.0, -3.0], "columns": [1.0, 1.0, 1.0]}, "fault": null}}'])  # fmt: skip
+SHORT = '{"KEY": {"times": {"rows": [1.0]}, "fault": null}}'
+NEGATIVE = '{"KEY": {"times": {"rows": [1, 2, -3.0], "columns": [1, 1, 1.0]}, "fault": null}}'
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"KEY": 1}', SHORT, NEGATIVE])
 def test_a_broken_file_is_written_anew(text: str) -> None:
     tuned(64, 32, torch.float32)
     sound = cache_file().read_text()
@@ -184,7 +189,9 @@ def test_without_packing_the_engine_runs_and_says_so(monkeypatch: pytest.MonkeyP
 def test_the_model_is_the_same_with_any_layout(
     choice: LayoutChoice, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so are the Hugging Face modules that lent their weights, which are stored and counted once unless the choice says twice."""
+    """And so are the Hugging Face modules that lent their weights, which are stored and counted
+    once unless the choice says twice.
+    """
     needs_packing(torch.float32)
     monkeypatch.setattr(weights, "choose", lambda times, allowed: choice)
     plain = random_model(family)

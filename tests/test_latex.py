@@ -1,4 +1,6 @@
-"""LaTeX of every table of the papers, compiled: nothing stands out of the text, nothing is too tall for a page."""
+"""LaTeX of every table of the papers, compiled: nothing stands out of the text, nothing is too tall
+for a page.
+"""
 
 import re
 import shutil

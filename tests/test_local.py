@@ -25,7 +25,10 @@ def python(code: str) -> list[str]:
 
 
 def test_a_gpu_has_one_cell_at_a_time(tmp_path: Path) -> None:
-    note = "import os,time; g=os.environ['CUDA_VISIBLE_DEVICES']; print(g, time.time()); time.sleep(.2); print(time.time())"
+    note = (
+        "import os,time; g=os.environ['CUDA_VISIBLE_DEVICES']; print(g, time.time()); "
+        "time.sleep(.2); print(time.time())"
+    )
     ended: list[tuple[int, int]] = []
     places = slots(None, ["2", "5"])
     commands = {n: python(note) for n in range(5)} | {5: python("raise SystemExit(3)")}
@@ -46,7 +49,10 @@ def test_a_gpu_has_one_cell_at_a_time(tmp_path: Path) -> None:
 def test_a_cell_has_the_gpus_that_it_needs_to_itself(
     most: int | None, together: int, tmp_path: Path
 ) -> None:
-    note = "import os,time; g=os.environ['CUDA_VISIBLE_DEVICES']; print(g, time.time()); time.sleep(.2); print(time.time())"
+    note = (
+        "import os,time; g=os.environ['CUDA_VISIBLE_DEVICES']; print(g, time.time()); "
+        "time.sleep(.2); print(time.time())"
+    )
     needs = {1: 2, 3: 3, 4: 4}
     codes: list[int] = []
     places = slots(None, ["0", "1", "2", "7"])
@@ -77,7 +83,8 @@ def test_workers_and_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     tool = tmp_path / "nvidia-smi"  # the driver's own tool is what a machine without one lacks
     tool.write_text(
-        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-1)'\necho '  MIG 1g.10gb'\necho 'GPU 1: NVIDIA A100 (UUID: GPU-2)'\n"
+        "#!/bin/sh\necho 'GPU 0: NVIDIA A100 (UUID: GPU-1)'\necho '  MIG 1g.10gb'\necho 'GPU "
+        "1: NVIDIA A100 (UUID: GPU-2)'\n"
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,6 @@
-"""The scripts that measure: they compare equal work, count every pass, and time each kind as the loop runs it."""
+"""The scripts that measure: they compare equal work, count every pass, and time each kind as the
+loop runs it.
+"""
 
 import time
 from collections import Counter
@@ -53,7 +55,8 @@ def test_every_pass_of_a_method_is_counted(
     assert any(kind.exit is not None for kind in watched.rounds) == (name in ("del", "layerskip"))
     rows = sum(n * kind.rows for kind, n in watched.rounds.items())
     assert rows >= sum(r.nodes + 1 for r in out.rounds)
-    heads = 0  # every draft step and every verification asks for logits once: a clock that counts passes
+    # every draft step and every verification asks for logits once: a clock that counts passes
+    heads = 0
 
     def head(hidden: Tensor) -> Tensor:
         nonlocal heads
@@ -85,7 +88,9 @@ def test_a_method_is_predicted(bench: Bench) -> None:
 
 
 def test_predictions_follow_from_costs(bench: Bench) -> None:
-    """Rounds of known cost: 4 steps of half a pass and verifications of 2, and an adaptation of a quarter of vanilla's time."""
+    """Rounds of known cost: 4 steps of half a pass and verifications of 2, and an adaptation of a
+    quarter of vanilla's time.
+    """
     watched = Watched(bench.method("self-sd"))
     out = bench.decode(watched, bench.prompts[0])
     kind = Kind(4, (6, 6), 5, None, 0, False, False)

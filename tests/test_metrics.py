@@ -205,7 +205,8 @@ def test_costs_by_hand() -> None:
     found = summary(two_samples())
     # 3 of 8 and 1 of 8 sub-layers skipped; attention 2 and 1, MLP 1 and 0.
     assert found["skipped"] == {"attention": 1.5, "mlp": 0.5, "ratio": 0.25}
-    # c = (1.2 s / 12 steps) / 0.5 s = 0.2; v = (2.0 s / 5 rounds) / 0.5 s = 0.8; (M - 1) / alpha = 1.4 * 12 / 7 = 2.4
+    # c = (1.2 s / 12 steps) / 0.5 s = 0.2; v = (2.0 s / 5 rounds) / 0.5 s = 0.8; (M - 1) / alpha =
+    # 1.4 * 12 / 7 = 2.4
     # Eq. 6 takes the sets by their draft steps: 8 of 12 steps run 5 of 8 sub-layers, 4 run 7 of 8
     assert found["expected_speedup"]["paper"] == pytest.approx(
         2.4 / (2.4 * (8 * 5 / 8 + 4 * 7 / 8) / 12 + 1)
@@ -214,13 +215,15 @@ def test_costs_by_hand() -> None:
     # draft 2.5 * 0.001 + 3.5 * 0.002 + 0.004 = 0.0135 s; target 4 * 0.003 + 0.004 = 0.016 s
     assert LATENCY.draft_s(1.5, 0.5) == pytest.approx(0.0135)
     assert LATENCY.target_s() == pytest.approx(0.016)
-    # alpha_cond = 0.7; g = 12 steps / 5 rounds; 8 steps of 2 + 6 + 4 = 12 ms, 4 of 3 + 8 + 4 = 15 ms: 13 ms on average
+    # alpha_cond = 0.7; g = 12 steps / 5 rounds; 8 steps of 2 + 6 + 4 = 12 ms, 4 of 3 + 8 + 4 = 15
+    # ms: 13 ms on average
     assert found["tpt"] == pytest.approx((1 - 0.7**3.4) / (1 - 0.7) / (2.4 * 0.013 + 0.016))
     assert found["tpt_vanilla"] == pytest.approx(1 / 0.016)
 
 
 def test_eq_1_with_alpha_cond_gives_the_tokens_of_a_truncated_geometric_draft() -> None:
-    # 8 rounds of 3 steps, every token accepted with probability 1/2: 4 end at the first token, 2 at the second, 1 at the third
+    # 8 rounds of 3 steps, every token accepted with probability 1/2: 4 end at the first token, 2 at
+    # the second, 1 at the third
     accepted = [0] * 4 + [1] * 2 + [2] + [3]
     method = arm([Round(3, 3, n, n, n + 1) for n in accepted], Seconds(1.0, 0.3, 0.2, 0.0, 0.0))
     found = summary([sample(vanilla(15, 1.0), method)])
@@ -229,7 +232,8 @@ def test_eq_1_with_alpha_cond_gives_the_tokens_of_a_truncated_geometric_draft() 
 
 
 def test_the_sets_that_drafted_are_costed_not_the_last_one() -> None:
-    # 4 steps with the full model (16 ms), then 2 with all attention skipped (12 ms); a third set never drafts
+    # 4 steps with the full model (16 ms), then 2 with all attention skipped (12 ms); a third set
+    # never drafts
     rounds = [Round(4, 4, 4, 4, 5), Round(0, 0, 0, 0, 1), Round(2, 2, 1, 1, 2)]
     trace = {"skip": [[0, ""], [2, "attn:0-3"], [3, "attn:0-3;mlp:0-3"]]}
     method = arm(rounds, Seconds(1.0, 0.3, 0.2, 0.0, 0.0))

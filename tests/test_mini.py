@@ -74,7 +74,8 @@ def test_every_second_body_is_never_trained_on(family: str, training: list[Examp
 
 
 def test_bodies_of_the_other_half_may_be_trained_on(training: list[Example]) -> None:
-    # mini-code has few bodies: were none of these among the training documents, `seen` would mean nothing.
+    # mini-code has few bodies: were none of these among the training documents, `seen` would mean
+    # nothing.
     trained = {example.body for example in training if example.family == "mini-code"}
     assert {example.body for example in examples("mini-code", 100)[::2]} & trained
 

@@ -1,4 +1,6 @@
-"""The models of `conf/model`: sizes against counts worked by hand, memory, planted models, and what a failed load says."""
+"""The models of `conf/model`: sizes against counts worked by hand, memory, planted models, and what
+a failed load says.
+"""
 
 import dataclasses
 import json
@@ -79,8 +81,10 @@ def test_parameters_are_those_of_the_checkpoint(name: str, parameters: int) -> N
 def test_parameters_are_those_of_the_modules(text: str) -> None:
     shape = dataclasses.replace(shape_of(text), layers=2, vocab=1300)
     config = transformers.AutoConfig.for_model(
-        shape.family, vocab_size=shape.vocab, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
+        shape.family, vocab_size=shape.vocab, hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
         head_dim=shape.width, tie_word_embeddings=shape.tied,
     )  # fmt: skip
     with torch.device("meta"):
@@ -204,10 +208,15 @@ def response(status: int) -> Any:
 @pytest.mark.parametrize(
     ("cause", "offline", "says"),
     [
-        (GatedRepoError("Cannot access gated repo", response=response(403)), False, r"accept its licence at https://huggingface\.co/meta-llama/Llama-2-7b-hf.*hf auth login"),  # noqa: E501
-        (RevisionNotFoundError("Revision Not Found", response=response(404)), False, r"no revision 'abc'.*commits/main"),
-        (RepositoryNotFoundError("Repository Not Found", response=response(401)), False, "does not exist, or is private"),
-        (LocalEntryNotFoundError("not in the cached files"), True, "HF_HUB_OFFLINE is set: fetch it once"),
+        (GatedRepoError("Cannot access gated repo", response=response(403)), False, (r"accept its "
+        r"licence at https://huggingface\.co/meta-llama/Llama-2-7b-hf.*hf auth "
+            r"login")),
+        (RevisionNotFoundError("Revision Not Found", response=response(404)), False, (r"no "
+            r"revision 'abc'.*commits/main")),
+        (RepositoryNotFoundError("Repository Not Found", response=response(401)), False, ("does "
+            "not exist, or is private")),
+        (LocalEntryNotFoundError("not in the cached files"), True, ("HF_HUB_OFFLINE is set: fetch "
+            "it once")),
         (LocalEntryNotFoundError("connection"), False, "is there a network"),
     ],
     ids=["gated", "revision", "missing", "offline", "network"],
@@ -309,7 +318,8 @@ def test_what_was_planted_is_redundant_and_nothing_else(
     overrides: list[str] = []
     if shape == "tied":  # Llama 3.2's and Qwen3's small models tie the head to the embedding
         small = Shape(
-            layers=12, hidden=256, heads=4, kv_heads=2, intermediate=704, vocab=3000, context=512, head_dim=32,
+            layers=12, hidden=256, heads=4, kv_heads=2, intermediate=704, vocab=3000, context=512,
+            head_dim=32,
             tied=True, family="qwen3",
         )  # fmt: skip
         monkeypatch.setattr("skipbench.config.compose.shape_of", lambda name: small)
@@ -325,7 +335,8 @@ def test_what_was_planted_is_redundant_and_nothing_else(
 
 
 def test_a_seed_is_a_model() -> None:
-    # The engine that leaves the weights under their names; the other lays them out as this machine's race says.
+    # The engine that leaves the weights under their names; the other lays them out as this
+    # machine's race says.
     first, second, other = (
         planted(f"model.seed={n}", "engine=reference")[0].model.state_dict() for n in (1, 1, 2)
     )

@@ -1,4 +1,6 @@
-"""The notebooks: no outputs are committed, and the code of each runs from start to end in a process of its own."""
+"""The notebooks: no outputs are committed, and the code of each runs from start to end in a process
+of its own.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""The page of a results folder: what is in it, that nothing in it runs or loads, and that a browser shows and filters it."""
+"""The page of a results folder: what is in it, that nothing in it runs or loads, and that a browser
+shows and filters it.
+"""
 
 import copy
 import html
@@ -206,7 +208,8 @@ def test_pieces_of_rounds() -> None:
     )  # the last was cut at the limit
     kinds = kinds_of(one)
     assert kinds == [
-        ("prefill", 1), ("accepted", 2), ("rejected", 1), ("bonus", 1), ("rejected", 2), ("bonus", 1), ("accepted", 4),
+        ("prefill", 1), ("accepted", 2), ("rejected", 1), ("bonus", 1), ("rejected", 2), ("bonus",
+        1), ("accepted", 4),
     ]  # fmt: skip
     pieces, how = pieces_of(one, "abcdefghi", None)
     assert how == "proportion"
@@ -449,7 +452,10 @@ def test_tables_and_runs_are_linked_in_a_browser(results: Path, text: str, tmp_p
     )
     link = f'<a href="#run={swift}" title="{swift}">'
     assert link in browse(results / "report.html", "#table-clasp-table1", tmp_path)
-    back = 'In tables: <a href="#table-clasp-table1">clasp-table1</a> <a href="#table-methods">methods</a>'
+    back = (
+        'In tables: <a href="#table-clasp-table1">clasp-table1</a> <a '
+        'href="#table-methods">methods</a>'
+    )
     assert back in browse(results / "report.html", f"#run={swift}", tmp_path)
     assert back not in browse(results / "report.html", f"#run={other}", tmp_path)
 

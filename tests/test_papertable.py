@@ -38,12 +38,15 @@ WRITERS = (formats.markdown, formats.latex, formats.csv, formats.html)
 def metrics(speedup: float, **more: Any) -> dict[str, Any]:
     """What a run of five samples at 20 tokens a second of vanilla could have measured."""
     return {
-        "samples": 5, "M": 2.5, "alpha": 0.9, "tau": 2.7, "tpt": 30.0, "tokens_per_s": 20 * speedup, "tokens_per_s_vanilla": 20.0,
+        "samples": 5, "M": 2.5, "alpha": 0.9, "tau": 2.7, "tpt": 30.0,
+        "tokens_per_s": 20 * speedup, "tokens_per_s_vanilla": 20.0,
         "speedup": {"paired": speedup, "micro": 9.0, "ci95": [speedup - 0.05, speedup + 0.05]},
-        "expected_speedup": {"paper": speedup + 0.1, "measured_cost": None}, "skipped": {"attention": 3.0, "mlp": 2.0, "ratio": 0.4},
+        "expected_speedup": {"paper": speedup + 0.1, "measured_cost": None},
+        "skipped": {"attention": 3.0, "mlp": 2.0, "ratio": 0.4},
         "seconds": {"prefill": 9.0, "draft": 2.0, "verify": 1.0, "adapt": 0.5, "other": 0.5},
         "lossless": {"identical": 4, "ties": 1, "diverged": 0, "sampled": 0, "failed": 0},
-        "score": {"vanilla": {"rouge2": 0.1}, "method": {"rouge2": 0.11}}, "peak_memory_bytes": 2_000_000_000, **more,
+        "score": {"vanilla": {"rouge2": 0.1}, "method": {"rouge2": 0.11}},
+        "peak_memory_bytes": 2_000_000_000, **more,
     }  # fmt: skip
 
 
@@ -201,7 +204,9 @@ def test_the_best_measured_and_the_best_published_are_bold_by_model_and_task() -
 def test_vanilla_and_what_lies_within_the_noise_are_not_bold(
     swift_x: float, vanilla_x: float | None, bold: int
 ) -> None:
-    """Rows by hand, of which each interval is the value and 0.05 to both sides; None is vanilla without a run of its own."""
+    """Rows by hand, of which each interval is the value and 0.05 to both sides; None is vanilla
+    without a run of its own.
+    """
     own = [] if vanilla_x is None else [swift("vanilla", "cnndm", metrics(vanilla_x))]
     t = paper_table("swift", "table2", [swift("swift", "cnndm", metrics(swift_x)), *own], "paper")
     marked = [c for c in each(t) if c.best_measured]
@@ -421,7 +426,10 @@ def test_rows_that_drafted_the_same_tokens_are_named() -> None:
         run(metrics(1.1), **given, max_steps=k) | {"drafted": draft} for k, draft in drafts.items()
     ]
     t = paper_table("self-sd", "table11", runs, "embedded")
-    line = "drafted the same tokens, so that only timing tells them apart: max_steps=12 | max_steps=14 | max_steps=16."
+    line = (
+        "drafted the same tokens, so that only timing tells them apart: max_steps=12 | "
+        "max_steps=14 | max_steps=16."
+    )
     assert [note for note in t.notes if "drafted the same" in note] == [line]
     assert line in formats.markdown(t) and line in formats.html(t)
     assert escape(line) in formats.latex(t)
@@ -499,7 +507,8 @@ def test_html_is_well_formed_and_loads_nothing() -> None:
 
 def test_latex_is_escaped() -> None:
     assert escape("50 % & pass@1_x #2 $3 {a} \\ ~ ^ < > | [1] \u2014 \u00b1") == (
-        r"50 \% \& pass@1\_x \#2 \$3 \{a\} \textbackslash{} \textasciitilde{} \textasciicircum{} \textless{} \textgreater{} "
+        r"50 \% \& pass@1\_x \#2 \$3 \{a\} \textbackslash{} \textasciitilde{} "
+        r"\textasciicircum{} \textless{} \textgreater{} "
         r"\textbar{} {[}1{]} -- $\pm$"
     )
 

@@ -1,4 +1,6 @@
-"""The profile: rooflines by device, the fitted latency model, what is stored and drawn, and who uses it."""
+"""The profile: rooflines by device, the fitted latency model, what is stored and drawn, and who
+uses it.
+"""
 
 import json
 from dataclasses import replace
@@ -129,7 +131,8 @@ def test_a_rising_line_is_kept_where_its_intercept_is_not_positive() -> None:
     def fitted(times: dict[int, float]) -> LatencyModel:
         return fit([Point(n, 1, t, 3.0, 1.0, 0.0) for n, t in times.items()], 4)
 
-    # Attention of 12 layers, 256 wide, in ms; the last point 12 % high puts an ordinary line below 0 at no context.
+    # Attention of 12 layers, 256 wide, in ms; the last point 12 % high puts an ordinary line below
+    # 0 at no context.
     model = fitted({1: 0.56, 3000: 10.1, 6000: 20.2, 9000: 31.5 * 1.12})
     assert model.at(1).attention_s == pytest.approx(0.56, rel=0.01)
     assert model.at(9000).attention_s == pytest.approx(31.5, rel=0.1)
@@ -142,7 +145,8 @@ def test_a_rising_line_is_kept_where_its_intercept_is_not_positive() -> None:
         < convex.at(3000).attention_s
         < convex.at(9000).attention_s
     )
-    # Steeper than in proportion to the context: the best line through 0, sum(n / t) / sum((n / t)^2) = (2 + 1) / (4 + 1).
+    # Steeper than in proportion to the context: the best line through 0, sum(n / t) / sum((n /
+    # t)^2) = (2 + 1) / (4 + 1).
     assert fitted({2: 1.0, 4: 4.0}) == LatencyModel(0.0, pytest.approx(0.6), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
 
 

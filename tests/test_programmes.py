@@ -1,4 +1,6 @@
-"""The dynamic programmes of CLaSp and KnapSpec: against plain computation, brute force, and a model whose best set is known."""
+"""The dynamic programmes of CLaSp and KnapSpec: against plain computation, brute force, and a model
+whose best set is known.
+"""
 
 import random
 
@@ -22,7 +24,9 @@ ONE_BY_ONE = 1e-5
 
 
 class Plain:
-    """A unit's output for one alternative after the other, each as a whole sequence from its first token and without a cache."""
+    """A unit's output for one alternative after the other, each as a whole sequence from its first
+    token and without a cache.
+    """
 
     def __init__(self, family: str, x: torch.Tensor, size: int, recent: int) -> None:
         self.lm, self.x, self.size, self.recent = (
@@ -119,7 +123,9 @@ def test_the_knapsack_is_algorithm_1(weights: list[int], budget: int, tau: float
 
 @torch.inference_mode()
 def test_brute_force_finds_little_better() -> None:
-    """scripts/brute_force.py gives the figures over many cases; a programme that ignores its states would end near random."""
+    """scripts/brute_force.py gives the figures over many cases; a programme that ignores its states
+    would end near random.
+    """
     rng, clasp, knap = random.Random(0), [], []
     for family in ("llama", "qwen2", "qwen3"):
         lm = random_lm(family, "fused")

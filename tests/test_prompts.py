@@ -1,4 +1,6 @@
-"""Each dataset of the papers as each paper shows it: wording, shots, sample, lengths, the form of a chat, second turns."""
+"""Each dataset of the papers as each paper shows it: wording, shots, sample, lengths, the form of a
+chat, second turns.
+"""
 
 import functools
 import hashlib
@@ -87,7 +89,8 @@ def test_every_dataset_composes_in_every_variant(name: str) -> None:
             composed(name, "prompt=nobody")
 
 
-LENGTHS = {  # size, seed, shots, shuffled, max_new_tokens, scorer: METHODS section 3, and the papers' appendices
+# size, seed, shots, shuffled, max_new_tokens, scorer: METHODS section 3, and the papers' appendices
+LENGTHS = {
     ("cnndm", "swift"): (1000, 2024, 1, True, 64, "rouge"),
     ("cnndm", "self-sd"): (1000, 42, 1, True, 512, "rouge"),
     ("xsum", "self-sd"): (1000, 42, 1, True, 512, "rouge"),
@@ -174,7 +177,8 @@ def test_competition_problems(tmp_path: Path, name: str, column: str) -> None:
     )
     rows = render(name, path)
     assert rows[0].prompt == (
-        "Solve the following math problem. Make sure to put the answer (and only the answer) inside \\boxed{}.\n\n"
+        "Solve the following math problem. Make sure to put the answer (and only the answer) "
+        "inside \\boxed{}.\n\n"
         "Find $x$.\n <think> Let's think step by step. </think>\n"
     )
     assert [row.reference for row in rows] == [{"answer": "33"}, {"answer": "336"}]
@@ -186,7 +190,8 @@ def test_options(tmp_path: Path) -> None:
     row = {"question": "Which?", "options": ["this", "that"], "answer": "B", "category": "law"}
     (found,) = render("mmlu-pro", file(tmp_path, row))
     assert found.prompt == (
-        "Question:\nWhich?\n\nOptions:\nA. this\nB. that\n\nAnswer the question by selecting the correct option. "
+        "Question:\nWhich?\n\nOptions:\nA. this\nB. that\n\nAnswer the question by selecting "
+        "the correct option. "
         'Think step by step and then provide your final answer in the format: "Answer: [OPTION]".'
     )
     assert (found.reference, found.groups) == ({"answer": "B"}, {"category": "law"})
@@ -236,11 +241,14 @@ def test_instructions(tmp_path: Path) -> None:
     told = {"instruction": "Add.", "input": "1, 2", "output": "3"}
     first, second = render("alpaca", file(tmp_path, told, told | {"input": ""}), "shuffle=false")
     assert first.prompt == (
-        "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
-        "response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1, 2\n\n### Response:"
+        "Below is an instruction that describes a task, paired with an input that provides "
+        "further context. Write a "
+        "response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### "
+        "Input:\n1, 2\n\n### Response:"
     )
     assert second.prompt == (
-        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+        "Below is an instruction that describes a task. Write a response that appropriately "
+        "completes the request.\n\n"
         "### Instruction:\nAdd.\n\n### Response:"
     )
 
@@ -539,7 +547,8 @@ def test_a_second_turn_holds_the_first_and_its_answer(chat: str, first: str, sec
 
 def test_the_conversation_of_vicuna() -> None:
     assert VICUNA == (
-        "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "
+        "A chat between a curious user and an artificial intelligence assistant. The "
+        "assistant gives helpful, detailed, "
         "and polite answers to the user's questions. "
     )
 

@@ -1,7 +1,7 @@
 """What follows from other numbers of the same paper is recomputed, with the rounding of both sides.
 
-The cells that disagree must be exactly those that a note of the file names with its `check`: discrepancies of the papers are
-recorded, and an error of transcription shows.
+The cells that disagree must be exactly those that a note of the file names with its `check`:
+discrepancies of the papers are recorded, and an error of transcription shows.
 """
 
 import functools
@@ -49,7 +49,9 @@ def between(row: Row, share: float = 1.0) -> tuple[float, float]:
 
 
 def span(function: Callable[..., float], *cells: Row) -> tuple[float, float, float]:
-    """`function` of the printed values, and its least and largest over their rounding; it is monotone in each."""
+    """`function` of the printed values, and its least and largest over their rounding; it is
+    monotone in each.
+    """
     corners = [function(*corner) for corner in product(*map(between, cells))]
     return function(*(cell["value"] for cell in cells)), min(corners), max(corners)
 
@@ -72,7 +74,9 @@ def eq6(rows: list[Row]) -> Iterator[Cell]:
 
 
 def bound(rows: list[Row]) -> Iterator[Cell]:
-    """SWIFT calls Eq. 6 the ideal: a measured speedup is at most that of M, alpha and the ratio of the same row."""
+    """SWIFT calls Eq. 6 the ideal: a measured speedup is at most that of M, alpha and the ratio of
+    the same row.
+    """
     for row in pick(rows, column="speedup"):
         cells = beside(rows, row)
         if cells.keys() >= {"M", "alpha"}:
@@ -147,7 +151,9 @@ def summary(rows: list[Row]) -> Iterator[Cell]:
 
 
 def gains(rows: list[Row]) -> Iterator[Cell]:
-    """SWIFT: what the text calls gains of Table 8, and the range of Tables 6 and 7 that Figure 9 shows."""
+    """SWIFT: what the text calls gains of Table 8, and the range of Tables 6 and 7 that Figure 9
+    shows.
+    """
     for row in pick(rows, table="sectionD.1"):
         with_and_without = [
             one(
@@ -256,7 +262,9 @@ SAME: dict[str, Places] = {  # one measurement, printed more than once
 
 
 def same(rows: list[Row]) -> Iterator[Cell]:
-    """A measurement that stands in several tables has the same value in each, as far as they print its columns."""
+    """A measurement that stands in several tables has the same value in each, as far as they print
+    its columns.
+    """
     for first, others in SAME[rows[0]["paper"]]:
         for other in others:
             pairs = [

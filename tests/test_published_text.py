@@ -1,4 +1,6 @@
-"""The papers' numbers, read again from the papers' text where that folder is at hand: each table in order, number by number."""
+"""The papers' numbers, read again from the papers' text where that folder is at hand: each table in
+order, number by number.
+"""
 
 import re
 from typing import Any
@@ -13,13 +15,15 @@ NEEDS_TEXT = pytest.mark.skipif(
     not (SHARED / "papers").is_dir(),
     reason="the folder of the papers' text is not beside this checkout",
 )
-# paper, table: how its first line with numbers starts, how many lines there are, and the order in which the text has them
+# paper, table: how its first line with numbers starts, how many lines there are, and the order in
+# which the text has them
 ROWS, COLUMNS, ANY = "row by row", "column by column", "in any order"
 PLACES = {
     ("swift", "table2"): ("| LLaMA-2-13B      | VANILLA   | 1.00   | 1.00", 12, ROWS),
     ("swift", "table3"): ("| HumanEval (pass@1)  | VANILLA | 1.00          |", 4, ROWS),
     ("swift", "table4"): ("| LLaMA-2-13B          | VANILLA", 6, ROWS),
-    ("swift", "table5"): ("| LLaMA-2-70B          | VANILLA | 1.00   | -        | 1.00\u00d7        |", 8, ROWS),
+    ("swift", "table5"): (("| LLaMA-2-70B          | VANILLA | 1.00   | -        | 1.00\u00d7      "
+        "  |"), 8, ROWS),
     ("swift", "table6"): ("| Yi-34B      | VANILLA", 4, ROWS),
     ("swift", "table7"): ("| HumanEval (pass@1)  | VANILLA | 1.00     |", 4, ROWS),
     ("swift", "table8"): ("| Vanilla                   | 1.0", 5, ROWS),
@@ -43,7 +47,8 @@ PLACES = {
     ("self-sd", "table13"): ("ROUGE-2↑\t0.107\t0.114", 5, COLUMNS),
     ("self-sd", "table14"): ("GSM8K\tCodeLLaMA-13B\tAutoreg.", 6, ROWS),
     ("self-sd", "table15"): (
-        "CodeLLaMA-13B\tAutoreg.\tpass@10\t0.659\t1.000\u00d7\nCodeLLaMA-13B\tSelf-Spec.\tpass@10\t0.659\t$1.345", 4, ROWS,
+        "CodeLLaMA-13B\tAutoreg.\tpass@10\t0.659\t1.000\u00d7\n"
+        "CodeLLaMA-13B\tSelf-Spec.\tpass@10\t0.659\t$1.345", 4, ROWS,
     ),
     ("self-sd", "table16"): ("LLaMA-2-13B (ours)", 10, ROWS),
     ("self-sd", "table17"): ("CNN/DM CNN/DM XSum XSum", 1, COLUMNS),
@@ -76,7 +81,9 @@ def printed(text: str) -> list[str]:
 
 
 def transcribed(table: Any, order: str) -> list[str]:
-    """The numbers of a table as the file spells them; halves that stand side by side in the paper row by row."""
+    """The numbers of a table as the file spells them; halves that stand side by side in the paper
+    row by row.
+    """
     parts = table.get("parts", [table])
     rows = [part["rows"] for part in parts]
     across = [list(part["columns"]) for part in parts if part.get("across") == "dataset"]

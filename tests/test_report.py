@@ -1,4 +1,6 @@
-"""Cells and tables: what is shown, what a missing value looks like, and that it fits the terminal."""
+"""Cells and tables: what is shown, what a missing value looks like, and that it fits the
+terminal.
+"""
 
 import csv
 import io
@@ -207,7 +209,8 @@ def test_rows_are_grouped() -> None:
         ("b", "clasp"),
         ("b", "swift"),
     ]
-    # Vanilla 0.5 s; slow 0.3 + 0.15 s, fast 0.1 + 0.15 s. One sample has no interval, so that none is known to be the best.
+    # Vanilla 0.5 s; slow 0.3 + 0.15 s, fast 0.1 + 0.15 s. One sample has no interval, so that none
+    # is known to be the best.
     assert [r["speedup"] for r in rows] == ["1.11x", "2.00x", MISSING, "1.11x"]
 
 

@@ -1,4 +1,6 @@
-"""The committed results: tables and figures of the embedded model are rendered again, to the byte, from the records kept beside them."""
+"""The committed results: tables and figures of the embedded model are rendered again, to the byte,
+from the records kept beside them.
+"""
 
 import re
 from importlib.metadata import version

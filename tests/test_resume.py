@@ -16,7 +16,8 @@ from conftest import ROOT
 
 pytestmark = pytest.mark.slow
 COMMAND = [
-    sys.executable, "-m", "skipbench", "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "dataset=mini-math",
+    sys.executable, "-m", "skipbench", "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"',
+    "dataset=mini-math",
     "stop@method.stop=adaptive", "limit=20", "dataset.max_new_tokens=24", "engine.warmup=1",
 ]  # fmt: skip
 

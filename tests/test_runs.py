@@ -162,7 +162,8 @@ def test_a_folder_that_cannot_be_written_names_itself(tmp_path: Path) -> None:
 def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from skipbench.runs.store import RunStore; "
-        "s = RunStore(Path(sys.argv[1]), {'seed': 0}, {}); print('held', flush=True); time.sleep(60)"
+        "s = RunStore(Path(sys.argv[1]), {'seed': 0}, {}); print('held', flush=True); "
+        "time.sleep(60)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -217,8 +218,10 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     run.close()
     size = (tmp_path / "samples.jsonl").stat().st_size
     program = (
-        "import resource, signal, sys; from pathlib import Path; from skipbench.runs.files import append_line; "
-        "from skipbench.errors import SkipbenchError; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "import resource, signal, sys; from pathlib import Path; from skipbench.runs.files "
+        "import append_line; "
+        "from skipbench.errors import SkipbenchError; signal.signal(signal.SIGXFSZ, "
+        "signal.SIG_IGN); "
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 100}, {size + 100}))\n"
         "try: append_line(Path(sys.argv[1]), 'x' * 500)\n"
         "except SkipbenchError as error: print(error)"

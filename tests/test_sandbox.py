@@ -1,4 +1,6 @@
-"""Programs that want out of the sandbox, and machines that have none. Nothing gets out, nothing hangs."""
+"""Programs that want out of the sandbox, and machines that have none. Nothing gets out, nothing
+hangs.
+"""
 
 import dataclasses
 import os
@@ -74,7 +76,10 @@ def test_a_fork_bomb_does_not_go_off(name: str) -> None:
     assert run_program(calls_itself(name) + bomb, timeout_s=1.0).reason == "timeout"
     assert time.monotonic() - start < 10 and gone(name)
     assert run_program(f"{REFUSED}\nimport os\nrefused(os.fork)\n", SECONDS) == OK
-    threads = "import threading\nfor _ in range(1000): threading.Thread(target=threading.Event().wait).start()"
+    threads = (
+        "import threading\nfor _ in range(1000): "
+        "threading.Thread(target=threading.Event().wait).start()"
+    )
     assert "can't start new thread" in run_program(threads, SECONDS).detail
 
 
@@ -82,7 +87,8 @@ def test_a_fork_bomb_does_not_go_off(name: str) -> None:
     "hog",
     [
         "keep = []\nwhile True: keep.append(bytearray(1 << 24))",
-        "import mmap\nkeep = []\nwhile True: keep.append(mmap.mmap(-1, 1 << 24)); keep[-1].write(b'x' * (1 << 24))",
+        "import mmap\nkeep = []\nwhile True: keep.append(mmap.mmap(-1, 1 << 24)); "
+        "keep[-1].write(b'x' * (1 << 24))",
         "x = [0] * (1 << 40)",
     ],
 )
@@ -115,7 +121,10 @@ def test_a_secret_of_the_user_is_not_in_view(
         ROOT / "README.md",
     ]
     read = "".join(f"refused(open, {str(way)!r})\n" for way in ways)
-    listed = "import os\nassert not {'home', 'proc', 'sys', 'var', 'work', 'mnt'} & set(os.listdir('/')), os.listdir('/')\n"
+    listed = (
+        "import os\nassert not {'home', 'proc', 'sys', 'var', 'work', 'mnt'} & "
+        "set(os.listdir('/')), os.listdir('/')\n"
+    )
     assert secret.read_text() and run_program(REFUSED + read + listed, SECONDS) == OK
     assert (
         run_program(f"{REFUSED}\nrefused(open, {str(secret)!r})", SECONDS, sandbox="none") != OK
@@ -130,10 +139,12 @@ def test_no_socket_reaches_a_listener() -> None:
         for listener in (tcp, unix):
             listener.setblocking(False)
         program = (
-            f"{REFUSED}\nimport socket\nrefused(socket.create_connection, ('127.0.0.1', {tcp.getsockname()[1]}), 2)\n"
+            f"{REFUSED}\nimport socket\nrefused(socket.create_connection, ('127.0.0.1', "
+            f"{tcp.getsockname()[1]}), 2)\n"
             f"refused(socket.socket(socket.AF_UNIX).connect, {abstract!r})\n"
             "refused(socket.create_connection, ('192.0.2.1', 80), 2)\n"
-            "refused(socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto, b'x', ('192.0.2.1', 53))\n"
+            "refused(socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto, b'x', "
+            "('192.0.2.1', 53))\n"
         )
         assert run_program(program, SECONDS) == OK
         for listener in (tcp, unix):
@@ -155,11 +166,16 @@ def test_nothing_outside_is_written(tmp_path: Path) -> None:
         Path(sys.executable).resolve().parent,
     ]
     program = f"{REFUSED}\nimport os\n" + "".join(
-        f"refused(open, {str(folder)!r} + '/mine', 'w')\nrefused(os.mkdir, {str(folder)!r} + '/folder')\n"
+        f"refused(open, {str(folder)!r} + '/mine', 'w')\nrefused(os.mkdir, {str(folder)!r} + "
+        "'/folder')\n"
         for folder in folders
     )
-    program += f"refused(open, {str(library / 'os.py')!r}, 'a')\nrefused(os.unlink, {str(library / 'os.py')!r})\n"
-    program += "open('mine', 'w').write('x')\nassert open('mine').read() == 'x'\n"  # its own folder is there to be used
+    program += (
+        f"refused(open, {str(library / 'os.py')!r}, 'a')\nrefused(os.unlink, "
+        f"{str(library / 'os.py')!r})\n"
+    )
+    # its own folder is there to be used
+    program += "open('mine', 'w').write('x')\nassert open('mine').read() == 'x'\n"
     assert run_program(program, SECONDS) == OK
     assert not list(tmp_path.iterdir()) and set(os.listdir(library)) == before
 
@@ -228,7 +244,10 @@ def test_a_program_does_not_outlive_the_one_who_asked(name: str) -> None:
 
 def test_gigabytes_of_output_go_nowhere() -> None:
     before = shutil.disk_usage("/tmp").used
-    program = "import os\nwhile True:\n    for fd in (1, 2):\n        try: os.write(fd, b'x' * (1 << 20))\n        except OSError: pass"
+    program = (
+        "import os\nwhile True:\n    for fd in (1, 2):\n        try: os.write(fd, b'x' * (1 << "
+        "20))\n        except OSError: pass"
+    )
     assert run_program(program, timeout_s=1.5).reason == "timeout"
     assert shutil.disk_usage("/tmp").used - before < 512 << 20  # others write too
 
@@ -236,8 +255,10 @@ def test_gigabytes_of_output_go_nowhere() -> None:
 @pytest.mark.parametrize("size", [0, 1 << 19])
 def test_the_disk_cannot_be_filled_with_files(size: int) -> None:
     program = (
-        f"made = 0\ntry:\n    while made < 5000:\n        open(str(made), 'wb').write(bytes({size}))\n        made += 1\n"
-        f"except OSError as error: reason = error.errno\nassert reason == 28 and 0 < made <= min(1000, {16 << 20} // max(1, {size})), made"
+        "made = 0\ntry:\n    while made < 5000:\n        open(str(made), "
+        f"'wb').write(bytes({size}))\n        made += 1\n"
+        "except OSError as error: reason = error.errno\nassert reason == 28 and 0 < made <= "
+        f"min(1000, {16 << 20} // max(1, {size})), made"
     )
     assert run_program(program, SECONDS) == OK
 
@@ -252,9 +273,10 @@ def call(name, *arguments):
         raise OSError(ctypes.get_errno(), name)
 def remount(path):
     call("mount", None, path.encode(), None, 32 | 4096, None)
-tries = [(call, "mount", b"none", b"/sandbox", b"tmpfs", 0, None), (remount, "/"), (remount, {library!r})]
-tries += [(call, "umount2", b"/sandbox", 2), (os.chroot, "/sandbox"), (call, "ptrace", 16, 1, 0, 0), (os.setgroups, [0])]
-tries += [(call, "sethostname", b"x", 1), (os.mknod, "disk", 0o60600, os.makedev(254, 0)), (os.nice, -5)]
+tries = [(call, "mount", b"none", b"/sandbox", b"tmpfs", 0, None), (remount, "/")]
+tries += [(remount, {library!r}), (call, "umount2", b"/sandbox", 2), (os.chroot, "/sandbox")]
+tries += [(call, "ptrace", 16, 1, 0, 0), (os.setgroups, [0]), (call, "sethostname", b"x", 1)]
+tries += [(os.mknod, "disk", 0o60600, os.makedev(254, 0)), (os.nice, -5)]
 for one in tries:
     refused(*one)
 # Where a further user namespace can be had, its rights end at the mounts that it was born with.
@@ -351,9 +373,11 @@ def test_bubblewrap_is_asked_for_the_same_view() -> None:
         "/dev/null",
         "/dev/null",
     ) in options
-    # A size and a mode are of the next folder; the root is closed after the last folder was made in it.
+    # A size and a mode are of the next folder; the root is closed after the last folder was made in
+    # it.
     assert options[-5:] == [
-        ("--size", str(16 << 20)), ("--perms", "1777"), ("--tmpfs", "/sandbox"), ("--remount-ro", "/"), ("--chdir", "/sandbox"),
+        ("--size", str(16 << 20)), ("--perms", "1777"), ("--tmpfs", "/sandbox"), ("--remount-ro",
+        "/"), ("--chdir", "/sandbox"),
     ]  # fmt: skip
     assert not any(
         "bind" in option[0] and option[1] in ("/", "/home", "/tmp", str(Path.home()))
@@ -383,7 +407,9 @@ knows_numbers = pytest.mark.skipif(
 
 @pytest.fixture
 def readable_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has programs run in the system's Python where root's own cannot be read by the nobody that root becomes."""
+    """Has programs run in the system's Python where root's own cannot be read by the nobody that
+    root becomes.
+    """
     own = Path(ways.interpreter())
     if os.geteuid() == 0 and not all(
         above.stat().st_mode & 0o005 == 0o005 for above in own.parents
@@ -470,14 +496,20 @@ for file in range(3, 64):
 
 @knows_numbers
 def test_the_report_cannot_be_written_by_the_program(route: ways.Isolation) -> None:
-    take = f"{CALLS}\nimport stat\npid = os.pidfd_open(1)\ndef take(file): return call('pidfd_getfd', pid, file, 0)\n"
+    take = (
+        f"{CALLS}\nimport stat\npid = os.pidfd_open(1)\ndef take(file): return "
+        "call('pidfd_getfd', pid, file, 0)\n"
+    )
     program = take + TAKES_A_PIPE.format(junk=b'{"status": "0", "others": 0}')
     assert sandbox._run(route, program, SECONDS, 512 << 20) == OK
 
 
 @pytest.mark.parametrize("junk", JUNK)
 def test_a_report_that_the_watcher_did_not_write_is_a_failure(junk: bytes) -> None:
-    take = "import os, stat\ndef take(file):\n    return os.open(f'/proc/{os.getppid()}/fd/{file}', os.O_WRONLY | os.O_NONBLOCK)\n"
+    take = (
+        "import os, stat\ndef take(file):\n    return os.open(f'/proc/{os.getppid()}/fd/{file}', "
+        "os.O_WRONLY | os.O_NONBLOCK)\n"
+    )
     outcome = run_program(take + TAKES_A_PIPE.format(junk=junk), SECONDS, sandbox="none")
     if os.geteuid() == 0:  # who may read every process
         assert outcome == Outcome(

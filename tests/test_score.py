@@ -42,7 +42,9 @@ def metrics(folder: Path) -> dict[str, Any]:
 def run_folder(
     tmp_path: Path, texts: dict[str, tuple[str, str]], scorer: str = "humaneval"
 ) -> Path:
-    """A finished run of a function that must return 3; `texts` are vanilla's and the method's bodies by sample id."""
+    """A finished run of a function that must return 3; `texts` are vanilla's and the method's
+    bodies by sample id.
+    """
     reference = {
         "prompt": "def f():\n",
         "test": "def check(f):\n    assert f() == 3\n",
@@ -115,7 +117,10 @@ def test_a_table_says_what_is_not_scored(tmp_path: Path) -> None:
 
 def test_the_model_is_not_there_when_code_is_executed(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, {"a": (RIGHT, WRONG)})
-    program = "import sys\nfrom skipbench.cli.main import main\nmain()\nassert 'torch' not in sys.modules, 'torch is loaded'"
+    program = (
+        "import sys\nfrom skipbench.cli.main import main\nmain()\nassert 'torch' not in "
+        "sys.modules, 'torch is loaded'"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, "score", str(folder)],
         cwd=ROOT,
@@ -172,7 +177,8 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(
     monkeypatch.setattr(
         execute, "run_program", lambda program, *a, **k: Outcome("return 3" in program, "ok", "")
     )
-    # Of task 0, one of 12 samples is right: pass@10 is 1 - C(11, 10) / C(12, 10) = 1 - 11 / 66. Of task 1, none.
+    # Of task 0, one of 12 samples is right: pass@10 is 1 - C(11, 10) / C(12, 10) = 1 - 11 / 66. Of
+    # task 1, none.
     texts = {f"T/0#{n}": (RIGHT if n == 5 else WRONG, RIGHT) for n in range(12)}
     texts |= {f"T/1#{n}": (WRONG, RIGHT) for n in range(10)}
     folder = run_folder(tmp_path, texts)

@@ -1,4 +1,6 @@
-"""Whatever drafts, a lossless method scores what vanilla scores: whole cells on the embedded model."""
+"""Whatever drafts, a lossless method scores what vanilla scores: whole cells on the embedded
+model.
+"""
 
 import dataclasses
 import functools

@@ -35,8 +35,10 @@ PAPERS = {  # a reference of each scorer, and the completion that it asks for
     ),
 }
 GARBAGE = [
-    "", " ", "\n\n\n", "####", "#### x", "\\boxed{", "\\boxed{}", "}", "{}" * 50, "$", ",", ".", "-", "Question:", "Article:",
-    "\ud800", "\0", "\u0661\u0668", "the the the", "Once upon a time, there was a little girl named Lily.",
+    "", " ", "\n\n\n", "####", "#### x", "\\boxed{", "\\boxed{}", "}", "{}" * 50, "$", ",", ".",
+    "-", "Question:", "Article:",
+    "\ud800", "\0", "\u0661\u0668", "the the the", ("Once upon a time, there was a little girl "
+        "named Lily."),
 ]  # fmt: skip
 
 
@@ -110,11 +112,13 @@ def rouge(completion: str, summary: str) -> list[float]:
 
 
 def test_rouge_by_hand() -> None:
-    # 3 of 4 words and of 6, in one order; 1 of 3 pairs and of 5 (the cat): 2 P R / (P + R) = 2 hits / (4 + 6).
+    # 3 of 4 words and of 6, in one order; 1 of 3 pairs and of 5 (the cat): 2 P R / (P + R) = 2 hits
+    # / (4 + 6).
     assert rouge("the cat liked mats", "the cat sat on the mat") == pytest.approx(
         [6 / 10, 2 / 8, 6 / 10]
     )
-    # The same words in another order: all words, no pair but `b a`... none; the longest common subsequence is 1 of 3.
+    # The same words in another order: all words, no pair but `b a`... none; the longest common
+    # subsequence is 1 of 3.
     assert rouge("c b a", "a b c") == pytest.approx([1, 0, 1 / 3])
     assert rouge("Jumping, he JUMPED!", "he jumps") == pytest.approx([4 / 5, 2 / 3, 4 / 5])  # stems
     assert rouge("on Monday", "on Tuesday") == pytest.approx([1 / 2, 0, 1 / 2])
@@ -153,7 +157,8 @@ def test_rouge_keeps_what_only_speaks_of_an_article() -> None:
     ("completion", "exact"),
     [
         (
-            " Janet sells 16 - 3 - 4 = <<16-3-4=9>>9 eggs.\nShe makes 9 * 2 = $<<9*2=18>>18 a day.\n#### 18",
+            " Janet sells 16 - 3 - 4 = <<16-3-4=9>>9 eggs.\nShe makes 9 * 2 = $<<9*2=18>>18 "
+            "a day.\n#### 18",
             1,
         ),
         (" The answer is 18.", 1),
@@ -435,7 +440,8 @@ REAL: dict[
         "mmlu_pro",
         lambda row: {"answer": row["answer"]},
         lambda row: (
-            f" {row['options'][row['answer_index']]}. The answer is ({row['answer']}).\n\nQuestion: {row['question']}"
+            f" {row['options'][row['answer_index']]}. The answer is "
+            f"({row['answer']}).\n\nQuestion: {row['question']}"
         ),
     ),
     "nq": (
@@ -471,7 +477,8 @@ def test_real_rows_score_full_on_their_own_answer_only(scorer: str) -> None:
 
 @NEEDS_RECORDS
 def test_real_answers_of_gsm8k_without_their_mark() -> None:
-    # Their last sentence names the answer as its last number in most rows: a rule that loses more is wrong.
+    # Their last sentence names the answer as its last number in most rows: a rule that loses more
+    # is wrong.
     right = 0
     for row in shared("gsm8k_test"):
         body, _, answer = row["answer"].rpartition("\n####")

@@ -140,7 +140,10 @@ def test_a_reference_of_another_dataset_is_an_error(
 
 @pytest.mark.usefixtures("isolated")
 def test_a_program_that_reaches_its_end_is_ok() -> None:
-    program = "import sys\nprint('ä' * 100)\nassert sys.stdin.read() == ''\nassert __name__ != '__main__'\n"
+    program = (
+        "import sys\nprint('ä' * 100)\nassert sys.stdin.read() == ''\nassert __name__ != "
+        "'__main__'\n"
+    )
     assert run_program(program) == Outcome(True, "ok", "")
 
 

@@ -1,4 +1,6 @@
-"""Offline search: what the strategies find, and that a search goes on after a stop as if nothing had been."""
+"""Offline search: what the strategies find, and that a search goes on after a stop as if nothing
+had been.
+"""
 
 import json
 import math
@@ -262,7 +264,9 @@ def questions(path: Path, name: str, count: int) -> Path:
 def searched(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
-    """Prompts of a search on questions as GSM8K has them, the settings in its trace, and the stored set."""
+    """Prompts of a search on questions as GSM8K has them, the settings in its trace, and the stored
+    set.
+    """
     seen: list[str] = []
     prepare = offline.prepare
 

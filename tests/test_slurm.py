@@ -1,6 +1,8 @@
-"""A sweep on a real Slurm: whatever befalls its jobs, at the end the records are those of an undisturbed run.
+"""A sweep on a real Slurm: whatever befalls its jobs, at the end the records are those of an
+undisturbed run.
 
-Its cluster is that of `scripts/slurm_local.sh`, which needs root and Debian's packages slurmctld, slurmd and munge.
+Its cluster is that of `scripts/slurm_local.sh`, which needs root and Debian's packages slurmctld,
+slurmd and munge.
 """
 
 import json
@@ -111,7 +113,9 @@ def minutes_so_far(env: Environment, array: str) -> int:
 
 
 def plant(env: Environment, results: Path, faults: Path) -> Environment:
-    """Writes down which tasks meet which fault; `disturb` goes on where cells are to stand still first."""
+    """Writes down which tasks meet which fault; `disturb` goes on where cells are to stand still
+    first.
+    """
     faults.mkdir()
     for task in HALTED.values():
         (faults / f"fault_{task}").write_text("halt")
@@ -121,7 +125,9 @@ def plant(env: Environment, results: Path, faults: Path) -> Environment:
 
 
 def disturb(env: Environment, array: str) -> dict[str, Path]:
-    """Once they stand still, kills one cell, cancels one, shortens one's time, and has one preempted; their folders."""
+    """Once they stand still, kills one cell, cancels one, shortens one's time, and has one
+    preempted; their folders.
+    """
     halted = {what: Path(env["FAULTS"]) / f"halted_{task}" for what, task in HALTED.items()}
     until(lambda: all(path.exists() for path in halted.values()), "four cells stand still")
     folder = {what: Path(path.read_text().strip()) for what, path in halted.items()}
@@ -241,7 +247,8 @@ def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: 
         ):  # the node's step first, so that nobody tells the controller
             os.kill(pid, signal.SIGKILL)
     told = skipbench(env, "status", *words)
-    # Slurm still holds their jobs, and will start them again: another submission would only be in the way.
+    # Slurm still holds their jobs, and will start them again: another submission would only be in
+    # the way.
     assert told.returncode == 1 and f" {len(lost)} queued," in told.stdout, told.stdout
     for path in halted:
         folder = Path(path.read_text().strip())
@@ -254,7 +261,8 @@ def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: 
 
 
 def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_path: Path) -> None:
-    """Its shell waits for ever for a job that was killed; the user closes it, asks `status`, and starts the same command again.
+    """Its shell waits for ever for a job that was killed; the user closes it, asks `status`, and
+    starts the same command again.
 
     Needs the extra `slurm`, which `make slurm` installs.
     """

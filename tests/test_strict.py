@@ -1,4 +1,6 @@
-"""Strict mode: the bits of speculative output are vanilla's in bfloat16, and the probe refuses where they are not."""
+"""Strict mode: the bits of speculative output are vanilla's in bfloat16, and the probe refuses
+where they are not.
+"""
 
 import functools
 from typing import Any
@@ -24,7 +26,9 @@ PROMPTS = ["Once there was a dog and", "Lily and Tom went to the", "The dog had 
 
 
 def strict_or_skip(*overrides: str) -> tuple[LM, Any]:
-    """The model under strict; skips the test on a machine where bfloat16 products depend on the rows."""
+    """The model under strict; skips the test on a machine where bfloat16 products depend on the
+    rows.
+    """
     config = compose(["model.dtype=bfloat16", "engine.strict=true", *overrides])
     try:
         lm, tokenizer = load_model(config.model, config.engine)
@@ -42,7 +46,9 @@ def tiny() -> tuple[LM, Any]:
 
 
 def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
-    """Tokens, and every committed key and value of every layer, are those of vanilla. Returns the accepted drafts."""
+    """Tokens, and every committed key and value of every layer, are those of vanilla. Returns the
+    accepted drafts.
+    """
     wanted = generate(lm, Vanilla(), prompt, length).tokens
     committed = len(prompt) + length - 1
     cache = [rows[:committed].clone() for rows in lm.cache.rows]
@@ -87,7 +93,9 @@ def test_planted_has_vanillas_bits() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
 def test_a_row_of_a_tree_sees_what_a_chain_would(family: str) -> None:
-    """In float64, where the order of additions is far below the bound: strict rows against the tree's mask, windows included."""
+    """In float64, where the order of additions is far below the bound: strict rows against the
+    tree's mask, windows included.
+    """
     logits, cached = [], []
     for strict in (False, True):
         model = random_model(family).to(torch.float64)
@@ -160,7 +168,9 @@ def test_the_model_loads_as_bfloat16() -> None:
 
 
 def test_a_tree_without_a_draft_is_a_row_alone() -> None:
-    """At the end of an output there may be no room for a draft: the one row must pass attention as vanilla's does."""
+    """At the end of an output there may be no room for a draft: the one row must pass attention as
+    vanilla's does.
+    """
     lm, tokenizer = tiny()
     ids = tokenizer(" ".join(PROMPTS)).input_ids
     with torch.inference_mode():

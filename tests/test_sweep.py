@@ -1,4 +1,6 @@
-"""Sweeps through Hydra: grids and experiments in one table, cells that fail, and a method from outside the package."""
+"""Sweeps through Hydra: grids and experiments in one table, cells that fail, and a method from
+outside the package.
+"""
 
 import json
 import re
@@ -125,7 +127,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A folder of configuration files with one method, whose module is on the path."""
     (tmp_path / "conf" / "method").mkdir(parents=True)
     (tmp_path / "every_layer.py").write_text(MINE)
-    text = "# Skips every so many layers.\ndefaults: [_mine]\n_target_: every_layer.every\nname: mine\n"
+    text = (
+        "# Skips every so many layers.\ndefaults: [_mine]\n_target_: every_layer.every\nname: "
+        "mine\n"
+    )
     (tmp_path / "conf" / "method" / "mine.yaml").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(catalog, "_folders", catalog.config_folders())

@@ -1,4 +1,6 @@
-"""SWIFT's search on the embedded model: the sets that a ratio gives, what ends the search, and what its first steps cost."""
+"""SWIFT's search on the embedded model: the sets that a ratio gives, what ends the search, and what
+its first steps cost.
+"""
 
 import sys
 from collections.abc import Callable
@@ -56,7 +58,9 @@ def decode(prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_ratio_drafts_with_sets_of_its_size(decode: Decode) -> None:
-    """From the first round on, over a search of several steps, and another ratio with other sets."""
+    """From the first round on, over a search of several steps, and another ratio with other
+    sets.
+    """
     found: dict[float, set[SkipSet]] = {}
     for ratio in (0.3, 0.45, 0.85):
         method = make("method.window=16", f"method.ratio={ratio}")
@@ -69,7 +73,9 @@ def test_a_ratio_drafts_with_sets_of_its_size(decode: Decode) -> None:
 @pytest.mark.parametrize("layers", [3, 4, 12, 13])
 @pytest.mark.parametrize("ends", [True, False])
 def test_the_first_set_is_spread_evenly(layers: int, ends: bool) -> None:
-    """Every ratio that can be: of that size, in whole layers but for one, and no two gaps differ by more than a layer."""
+    """Every ratio that can be: of that size, in whole layers but for one, and no two gaps differ by
+    more than a layer.
+    """
     free = 2 * (layers - 2 * ends)
     for count in range(1, free):
         skip = SWIFT(

@@ -1,4 +1,6 @@
-"""Sparsified weights: scores and masks by hand, what pruning leaves of the embedded model, and a lossless run with it."""
+"""Sparsified weights: scores and masks by hand, what pruning leaves of the embedded model, and a
+lossless run with it.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -25,7 +27,8 @@ def test_scores_and_masks_by_hand() -> None:
     weight = torch.tensor([[4.0, -1.0, 2.0, 3.0], [0.5, 6.0, -7.0, 0.1]])
     found = scores(weight, torch.tensor([1.0, 5.0, 0.5, 1.0]))
     assert found.tolist() == [[4.0, 5.0, 1.0, 3.0], [0.5, 30.0, 3.5, pytest.approx(0.1)]]
-    # By rows 1.0 and 3.0 go, 0.1 and 0.5; in groups of two the lower of each, though 4.0 is above all of another row.
+    # By rows 1.0 and 3.0 go, 0.1 and 0.5; in groups of two the lower of each, though 4.0 is above
+    # all of another row.
     assert kept(found, Pattern(0.5)).tolist() == [
         [True, True, False, False],
         [False, True, True, False],
@@ -66,7 +69,8 @@ def test_every_matrix_of_every_layer_is_pruned(text: str, ratio: float, group: i
 def test_a_layer_is_calibrated_behind_the_pruned_ones() -> None:
     lm, reference = LM(random_model("qwen3"), "reference"), LM(random_model("qwen3"), "reference")
     prune(lm, TEXTS, Pattern(0.5))
-    # By hand: the inputs of the last layer's queries, through the layers before as they are after pruning.
+    # By hand: the inputs of the last layer's queries, through the layers before as they are after
+    # pruning.
     rows = []
     with torch.inference_mode():
         for ids in TEXTS[:2]:

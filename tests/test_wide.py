@@ -123,7 +123,8 @@ class Calls(TorchFunctionMode):
 def test_memory_at_16k_tokens_and_64_heads() -> None:
     """The shapes of a 70B model, without numbers: the check has room beside the weights."""
     config = transformers.LlamaConfig(
-        hidden_size=8192, intermediate_size=28672, num_hidden_layers=1, num_attention_heads=64, num_key_value_heads=8,
+        hidden_size=8192, intermediate_size=28672, num_hidden_layers=1, num_attention_heads=64,
+        num_key_value_heads=8,
         vocab_size=1000, max_position_embeddings=16384, dtype="bfloat16",
     )  # fmt: skip
     with FakeTensorMode(), torch.no_grad():
@@ -190,7 +191,9 @@ def refuses(model: Any, tokens: list[int]) -> Any:
 def test_a_check_that_cannot_be_made_keeps_the_sample(
     scored: Callable[..., Any], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Vanilla's last token is bent, so that the outputs part; then the check fails as it would for want of memory."""
+    """Vanilla's last token is bent, so that the outputs part; then the check fails as it would for
+    want of memory.
+    """
     decode = cell._decode
 
     def bent(lm: LM, method: Any, *rest: Any) -> Arm:

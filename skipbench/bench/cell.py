@@ -23,7 +23,8 @@ from skipbench.runs.signals import defer_signals
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score
 
-LOOP_TOKENS = 32  # an output whose last so many tokens repeat with a period of at most a quarter of them is a loop
+# an output whose last so many tokens repeat with a period of at most a quarter of them is a loop
+LOOP_TOKENS = 32
 TIE_ULPS = 2
 
 
@@ -165,7 +166,9 @@ def looped(tokens: list[int]) -> bool:
 
 @torch.inference_mode()
 def _scored(lm: LM, tokens: list[int]) -> Tensor:
-    """Logits [V] behind `tokens`: in float32 arithmetic, which does not share the rounding that parted the outputs."""
+    """Logits [V] behind `tokens`: in float32 arithmetic, which does not share the rounding that
+    parted the outputs.
+    """
     logits = float32_logits(lm.model, tokens)
     return lm.prefill(tokens)[0].float() if logits is None else logits
 
@@ -187,7 +190,8 @@ def _compare(
     a, b = pairs[at]
     try:
         logits = _scored(lm, prompt + vanilla.tokens[:at])
-    except Exception as error:  # such as memory that ran out: the sample is measured, whatever becomes of its check
+    # such as memory that ran out: the sample is measured, whatever becomes of its check
+    except Exception as error:
         return "unchecked", Divergence(at, a, b, None, f"{type(error).__name__}: {error}")
     gap, largest = float(logits[a] - logits[b]), float(logits.abs().max())
     if not math.isfinite(gap) or not math.isfinite(largest):

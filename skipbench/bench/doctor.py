@@ -1,4 +1,6 @@
-"""`doctor`: what this machine can run, and what is missing for more. Looks at nothing outside the machine."""
+"""`doctor`: what this machine can run, and what is missing for more. Looks at nothing outside the
+machine.
+"""
 
 import hashlib
 import importlib.util
@@ -52,11 +54,13 @@ def findings(results: Path, models: Models) -> list[str]:
         else "off; whether the hub answers was not tried"
     )
     lines.append(
-        f"note     hub cache {hub}: {'there' if hub.is_dir() else 'not there'}; HF_HUB_OFFLINE is {offline}"
+        f"note     hub cache {hub}: {'there' if hub.is_dir() else 'not there'}; "
+        f"HF_HUB_OFFLINE is {offline}"
     )
     lines.append(_sandbox())
     lines.append(
-        f"note     Slurm: {'sbatch found' if shutil.which('sbatch') else 'no sbatch on this machine'}"
+        "note     Slurm: "
+        f"{'sbatch found' if shutil.which('sbatch') else 'no sbatch on this machine'}"
     )
     return lines
 
@@ -69,7 +73,9 @@ def _sandbox() -> str:
 
 
 def _memory() -> int:
-    """Bytes of memory, or the limit of the control group (container, batch job) where that is lower."""
+    """Bytes of memory, or the limit of the control group (container, batch job) where that is
+    lower.
+    """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -99,7 +105,10 @@ def _embedded() -> str:
     except Exception as error:  # whatever is wrong with the files is the finding
         return f"missing  embedded model: {error}"
     digest = hashlib.sha256(weights).hexdigest()[:16]
-    return f"ok       embedded model: {lm.layers} layers, {WEIGHTS} of {len(weights) / 1e6:.1f} MB, sha256 {digest}"
+    return (
+        f"ok       embedded model: {lm.layers} layers, {WEIGHTS} of {len(weights) / 1e6:.1f} MB, "
+        f"sha256 {digest}"
+    )
 
 
 def _hub_cache() -> Path:

@@ -1,6 +1,8 @@
-"""The latency model of a machine, model and engine: measured with the points it rests on, kept in the results folder, and read again.
+"""The latency model of a machine, model and engine: measured with the points it rests on, kept in
+the results folder, and read again.
 
-`profile` measures it at leisure and replaces what is there; a run that needs one and finds none measures a short one itself.
+`profile` measures it at leisure and replaces what is there; a run that needs one and finds none
+measures a short one itself.
 """
 
 import dataclasses
@@ -33,7 +35,9 @@ Advance = Callable[[], None]
 
 
 def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Path:
-    """The file of this machine, model, dtype and engine; `device` is the name of the device the model runs on."""
+    """The file of this machine, model, dtype and engine; `device` is the name of the device the
+    model runs on.
+    """
     key = {k: getattr(model, k) for k in ("path", "revision", "dtype", "quantization")}
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"} | {
         "machine": _machine(device)
@@ -46,7 +50,9 @@ def _machine(device: str) -> str:
 
 
 def stored_latency(lm: LM, path: Path) -> LatencyModel:
-    """The model in `path` where it reaches as far as this run's cache, else one that is measured now and kept there."""
+    """The model in `path` where it reaches as far as this run's cache, else one that is measured
+    now and kept there.
+    """
     needed = lm.cache.capacity - 1
     record = read_record(path)
     if record is not None and needed <= REACH * max(record["contexts"]):
@@ -97,7 +103,9 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 def measure(
     lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int, advance: Advance
 ) -> list[Point]:
-    """A point for every context and number of rows: `repeats` calls, spread over sweeps of all points."""
+    """A point for every context and number of rows: `repeats` calls, spread over sweeps of all
+    points.
+    """
     lm.allocate(max(contexts) + max(rows))
     pairs = [(context, t) for context in contexts for t in rows]
     times: dict[tuple[int, int], dict[str, list[float]]] = {pair: {} for pair in pairs}
@@ -121,7 +129,8 @@ def points_to_measure(
     fitting = sorted({c for c in contexts if c + max(rows, default=1) <= lm.max_positions})
     if len(fitting) < 2 or not rows or min(*contexts, *rows, repeats) < 1:
         raise SkipbenchError(
-            f"profile: contexts={list(contexts)}, rows={list(rows)}, {repeats=}; wanted numbers of 1 or more, and two contexts "
+            f"profile: contexts={list(contexts)}, rows={list(rows)}, {repeats=}; wanted "
+            "numbers of 1 or more, and two contexts "
             f"or more within the model's {lm.max_positions} positions, to lay a line through"
         )
     return fitting, min(SWEEPS, repeats) * len(fitting) * len(set(rows))
@@ -137,8 +146,9 @@ def profile(
 ) -> dict[str, Any]:
     """The record of a profile, as plain JSON values; all times are seconds, all sizes bytes.
 
-    Keys: `contexts`, `model` (of `LatencyModel`), `points` (of `Point`), `residuals` of the points of one row, `overhead` of one
-    sub-layer of each kind and the head, `roofline` (of `Roofline`), `floor` of every point, `bytes`, `engine`, `dtype`, `threads`.
+    Keys: `contexts`, `model` (of `LatencyModel`), `points` (of `Point`), `residuals` of the points
+    of one row, `overhead` of one sub-layer of each kind and the head, `roofline` (of `Roofline`),
+    `floor` of every point, `bytes`, `engine`, `dtype`, `threads`.
     """
     rows = sorted(
         {1, *rows}
@@ -166,7 +176,9 @@ def profile(
 
 
 def part_bytes(lm: LM) -> dict[str, int]:
-    """Bytes of the weights of one attention and one MLP (means over layers), of the head, of one layer's K/V row, of a number."""
+    """Bytes of the weights of one attention and one MLP (means over layers), of the head, of one
+    layer's K/V row, of a number.
+    """
 
     def size(modules: Sequence[Any]) -> int:
         return sum(p.numel() * p.element_size() for m in modules for p in m.parameters())
@@ -184,7 +196,9 @@ def part_bytes(lm: LM) -> dict[str, int]:
 def floor_s(
     rates: Roofline, sizes: dict[str, int], layers: int, context: int, rows: int
 ) -> dict[str, float]:
-    """The least seconds of one attention, one MLP, and a whole pass: weights and K/V are read once, every weight multiplies each row."""
+    """The least seconds of one attention, one MLP, and a whole pass: weights and K/V are read once,
+    every weight multiplies each row.
+    """
 
     def least(weights: float, cached: float) -> float:
         return rates.seconds(weights + cached, 2 * rows * (weights + cached) / sizes["number"])

@@ -21,7 +21,8 @@ MakeMethod = Callable[..., Method]
 
 
 def load_model(model: Model, engine: Engine, calibration: Sequence[Row] = ()) -> tuple[LM, Any]:
-    """The model and its tokenizer as `model` and `engine` of the configuration say; sets the number of threads.
+    """The model and its tokenizer as `model` and `engine` of the configuration say; sets the number
+    of threads.
 
     Args:
         calibration: rows by which weights are pruned, where `model.sparsity` says so.
@@ -51,7 +52,8 @@ def _sparsity(model: Model) -> Pattern | None:
         )
     if model.quantization != "none":
         raise SkipbenchError(
-            f"model.sparsity={model.sparsity} prunes weights in full; with model.quantization={model.quantization} there are "
+            f"model.sparsity={model.sparsity} prunes weights in full; with "
+            f"model.quantization={model.quantization} there are "
             f"none. Leave one of them out"
         )
     return pattern
@@ -70,20 +72,24 @@ def _dense(model: Model, engine: Engine) -> tuple[LM, Any]:
     if isinstance(model, PlantedModel):
         assert model.architecture is not None and model.sets["self-sd"] is not None
         return load_planted(
-            model.architecture, model.sets["self-sd"], model.seed, model.path, model.dtype, engine.name,
+            model.architecture, model.sets["self-sd"], model.seed, model.path, model.dtype,
+            engine.name,
             model.device, engine.strict, engine.spare_mib,
         )  # fmt: skip
     return load(
-        model.path, model.revision, model.dtype, engine.name, model.device, model.allow_pickle, model.quantization,
+        model.path, model.revision, model.dtype, engine.name, model.device, model.allow_pickle,
+        model.quantization,
         model.architecture, engine.strict, engine.spare_mib,
     )  # fmt: skip
 
 
 def check_method(model: Model, make_method: MakeMethod) -> None:
-    """Makes the method for a model of this depth: the configured one, else that of the checkpoint's config; no weights are read.
+    """Makes the method for a model of this depth: the configured one, else that of the checkpoint's
+    config; no weights are read.
 
     Raises:
-        SkipbenchError: a setting that does not fit the model, or a model whose configuration cannot be read.
+        SkipbenchError: a setting that does not fit the model, or a model whose configuration cannot
+            be read.
     """
     _sparsity(model)
     known = model.architecture

@@ -1,4 +1,6 @@
-"""Whether a model fits, before anything of it is loaded: bytes of its weights and cache against what the device has."""
+"""Whether a model fits, before anything of it is loaded: bytes of its weights and cache against
+what the device has.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -32,14 +34,18 @@ Models = Mapping[str, Model]
 
 
 def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:
-    """Bytes of weights, and of the cache of `tokens` tokens with the rows for drafts behind them."""
+    """Bytes of weights, and of the cache of `tokens` tokens with the rows for drafts behind
+    them.
+    """
     assert model.architecture is not None
     cache = model.architecture.cache_bytes(model.dtype, tokens + SCRATCH_ROWS)
     return model.architecture.weight_bytes(model.dtype, model.quantization), cache
 
 
 def longest(rows: Sequence[Row], max_new_tokens: int, context: int) -> int:
-    """Tokens of the longest prompt with its output, guessed from its characters, since no tokenizer is loaded yet."""
+    """Tokens of the longest prompt with its output, guessed from its characters, since no tokenizer
+    is loaded yet.
+    """
     prompt = max((len(row.prompt) for row in rows), default=0) // TEXT_PER_TOKEN
     return min(prompt + max_new_tokens, context)
 
@@ -51,7 +57,8 @@ def fitting(models: Models, memory: int, tokens: int) -> list[str]:
 
 
 def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
-    """GPUs of `each` usable bytes for a cell, before its dataset is read; 1 for a model on the CPU or of unknown size.
+    """GPUs of `each` usable bytes for a cell, before its dataset is read; 1 for a model on the CPU
+    or of unknown size.
 
     Prompts are taken to fill `dataset.context`, or to have `PROMPT_TOKENS`.
 
@@ -67,7 +74,9 @@ def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
 
 
 def _gpus(model: Model, tokens: int, each: int) -> int:
-    """GPUs that hold weights and cache; a layer lies whole on one of several GPUs, so one may stay half empty."""
+    """GPUs that hold weights and cache; a layer lies whole on one of several GPUs, so one may stay
+    half empty.
+    """
     assert model.architecture is not None
     weights, cache = needed_bytes(model, tokens)
     total = weights + max(cache, _calibration_bytes(model))
@@ -82,7 +91,9 @@ def _gpus(model: Model, tokens: int, each: int) -> int:
 
 
 def _context(model: Model, cut: int | None) -> int:
-    """Tokens that prompt and output have together: the model's context, or the dataset's where it is cut shorter."""
+    """Tokens that prompt and output have together: the model's context, or the dataset's where it
+    is cut shorter.
+    """
     assert model.architecture is not None
     context = model.architecture.context
     return context if cut is None else min(cut, context)
@@ -95,7 +106,8 @@ def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> N
         context: `dataset.context`, to which prompts are cut.
 
     Raises:
-        NotHereError: weights, cache and room are more than is free, with the numbers and the models that would fit.
+        NotHereError: weights, cache and room are more than is free, with the numbers and the models
+            that would fit.
     """
     if model.architecture is None:
         return
@@ -112,7 +124,8 @@ def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> N
     kinds = [model.dtype, *(k for k in (model.quantization, model.sparsity) if k != "none")]
     calibration = f" (or {_gib(texts)} for model.calibration before)" if pruned else ""
     raise NotHereError(
-        f"model {model.name!r} needs {_gib(weights + rest + ROOM)} on {model.device}: weights {_gib(weights)} "
+        f"model {model.name!r} needs {_gib(weights + rest + ROOM)} on {model.device}: "
+        f"weights {_gib(weights)} "
         f"({', '.join(kinds)}), cache {_gib(cache)} for about {tokens} tokens{calibration}, "
         f"{_gib(ROOM)} for the rest; {_gib(free)} are free. "
         f"Would fit: {', '.join(fitting(known_models(), free, tokens)) or 'none of conf/model'}"
@@ -125,7 +138,9 @@ def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> N
 
 
 def _calibration_bytes(model: Model) -> int:
-    """Hidden states of all calibration texts, which Wanda takes through the layers together; zeros in weights save nothing."""
+    """Hidden states of all calibration texts, which Wanda takes through the layers together; zeros
+    in weights save nothing.
+    """
     if model.sparsity == "none":
         return 0
     assert model.architecture is not None
@@ -135,13 +150,18 @@ def _calibration_bytes(model: Model) -> int:
 
 
 def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | None:
-    """What a cell that ran out of memory needs at least, and smaller settings; `None` for an error of another kind."""
+    """What a cell that ran out of memory needs at least, and smaller settings; `None` for an error
+    of another kind.
+    """
     words = ("can't allocate memory", "out of memory")
     if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
         w in str(error) for w in words
     ):
         return None
-    told = f"out of memory ({type(error).__name__}{': ' if str(error) else ''}{str(error).partition(chr(10))[0]})"
+    told = (
+        "out of memory "
+        f"({type(error).__name__}{': ' if str(error) else ''}{str(error).partition(chr(10))[0]})"
+    )
     if model.architecture is None:
         return (
             f"{told}; give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
@@ -163,12 +183,15 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
     ]
     return (
         f"{told}; model {model.name!r} needs {_gib(need)}, more for long prompts. "
-        f"Next smaller: {', '.join(told_smaller) or 'no model of conf/model'}; or give the job more (hardware.memory=)"
+        f"Next smaller: {', '.join(told_smaller) or 'no model of conf/model'}; or give the "
+        "job more (hardware.memory=)"
     )
 
 
 def free_bytes(device: str) -> int | None:
-    """Memory that is free on a device, or on all GPUs for `auto`; `None` where a GPU is asked for and there is none."""
+    """Memory that is free on a device, or on all GPUs for `auto`; `None` where a GPU is asked for
+    and there is none.
+    """
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return host_free_bytes()
     if not torch.cuda.is_available():
@@ -179,7 +202,9 @@ def free_bytes(device: str) -> int | None:
 
 
 def host_free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """What Linux can give without swapping, and no more than the control group still allows; `None` if it does not say."""
+    """What Linux can give without swapping, and no more than the control group still allows; `None`
+    if it does not say.
+    """
     try:
         lines = meminfo.read_text().splitlines()
     except OSError:
@@ -201,12 +226,15 @@ def host_free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 
 def gpu_lines(models: Models, tokens: int) -> list[str]:
-    """For every GPU class what fits on it that did not on the one before, then how many GPUs of 80 GB the others take."""
+    """For every GPU class what fits on it that did not on the one before, then how many GPUs of 80
+    GB the others take.
+    """
     lines, seen = [], set[str]()
     for gpu, memory in GPUS.items():
         new = [name for name in fitting(models, memory, tokens) if name not in seen]
         lines.append(
-            f"note     fits on one {gpu}: {'the above and ' if seen else ''}{', '.join(new) or 'nothing more'}"
+            f"note     fits on one {gpu}: "
+            f"{'the above and ' if seen else ''}{', '.join(new) or 'nothing more'}"
         )
         seen |= set(new)
     each = GPUS["A100 80 GB, A800, H100"]
@@ -220,7 +248,10 @@ def size_text(model: Model) -> str:
     shape = model.architecture
     assert shape is not None
     kind: str = model.dtype if model.quantization == "none" else model.quantization
-    return f"{shape.parameters / 1e9:.2f}e9 parameters, {shape.layers} layers, {_gib(needed_bytes(model, 0)[0])} in {kind}"
+    return (
+        f"{shape.parameters / 1e9:.2f}e9 parameters, {shape.layers} layers, "
+        f"{_gib(needed_bytes(model, 0)[0])} in {kind}"
+    )
 
 
 def _gib(count: int) -> str:

@@ -9,10 +9,12 @@ from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 
-SCRATCH_ROWS = 320  # cache rows behind the text for the largest draft: SWIFT's tree of 25 steps of 10 nodes, and more
+# cache rows behind the text for the largest draft: SWIFT's tree of 25 steps of 10 nodes, and more
+SCRATCH_ROWS = 320
 
 
-BYTES = 3  # an answer is read back as at most so many tokens a token: a stray byte is shown by a sign of three
+# an answer is read back as at most so many tokens a token: a stray byte is shown by a sign of three
+BYTES = 3
 VICUNA = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions. "
@@ -22,9 +24,11 @@ Turns = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Prompt:
-    """One row, ready to be decoded. `cut` is the number of tokens removed from it; it can be `longest` tokens long.
+    """One row, ready to be decoded. `cut` is the number of tokens removed from it; it can be
+    `longest` tokens long.
 
-    That of a later turn is made by `complete` when the answers before it are known; until then `ids` leave them out.
+    That of a later turn is made by `complete` when the answers before it are known; until then
+    `ids` leave them out.
     """
 
     row: Row
@@ -61,29 +65,35 @@ def encode(
     """Token ids of every row, as the tokenizer makes them, special tokens included.
 
     Args:
-        truncate: what happens to a prompt that with its output and `reserve` is longer than the model's context, or than
-            `context` tokens if those are fewer: `refuse`; `left` cuts its beginning and keeps a first special token; `end`
-            cuts its end, but keeps the last `keep` tokens, or as many as the text `keep` has with special tokens.
-        chat: `none`, plain text; `template`, the tokenizer's own, given `thinking` as `enable_thinking`; `vicuna`, the
-            conversation of Vicuna 1.1 as text, which Spec-Bench shows to every model.
+        truncate: what happens to a prompt that with its output and `reserve` is longer than the
+            model's context, or than `context` tokens if those are fewer: `refuse`; `left` cuts its
+            beginning and keeps a first special token; `end` cuts its end, but keeps the last `keep`
+            tokens, or as many as the text `keep` has with special tokens.
+        chat: `none`, plain text; `template`, the tokenizer's own, given `thinking` as
+            `enable_thinking`; `vicuna`, the conversation of Vicuna 1.1 as text, which Spec-Bench
+            shows to every model.
 
     Raises:
-        SkipbenchError: an empty prompt; one that is too long and may not be cut; no chat template; a value that cannot be.
+        SkipbenchError: an empty prompt; one that is too long and may not be cut; no chat template;
+            a value that cannot be.
     """
     if reserve < 0 or (context is not None and context < 1):
         raise SkipbenchError(
-            f"dataset.reserve={reserve}, dataset.context={context}; wanted 0 or more, and 1 or more or null"
+            f"dataset.reserve={reserve}, dataset.context={context}; wanted 0 or more, and 1 "
+            "or more or null"
         )
     limit = lm.max_positions if context is None else min(context, lm.max_positions)
     room = limit - max_new_tokens - reserve
     if room < 1:
         raise SkipbenchError(
-            f"dataset.max_new_tokens={max_new_tokens} leaves no room for a prompt in a context of {limit} tokens"
+            f"dataset.max_new_tokens={max_new_tokens} leaves no room for a prompt in a "
+            f"context of {limit} tokens"
         )
     kept = len(tokenizer.encode(keep)) if isinstance(keep, str) else keep
     if truncate == "end" and not 0 <= kept < room:
         raise SkipbenchError(
-            f"dataset.keep={keep!r} is {kept} tokens; wanted 0 to {room - 1}, for prompts have {room}"
+            f"dataset.keep={keep!r} is {kept} tokens; wanted 0 to {room - 1}, for prompts "
+            f"have {room}"
         )
     known = {row.id: row for row in rows}
 
@@ -94,8 +104,10 @@ def encode(
         cut = max(0, len(ids) - most)
         if cut and truncate == "refuse":
             raise SkipbenchError(
-                f"prompt {row.id!r} has {len(ids)} tokens; with max_new_tokens={max_new_tokens} at most {most} fit into the model's "
-                f"context of {limit}. Lower dataset.max_new_tokens, or cut prompts with dataset.truncate=left"
+                f"prompt {row.id!r} has {len(ids)} tokens; with "
+                f"max_new_tokens={max_new_tokens} at most {most} fit into the model's "
+                f"context of {limit}. Lower dataset.max_new_tokens, or cut prompts with "
+                "dataset.truncate=left"
             )
         if cut and truncate == "left":
             head = ids[:1] if ids[0] in tokenizer.all_special_ids else []
@@ -148,7 +160,8 @@ def _render(
     """Token ids of a prompt behind the turns before it, each a prompt and its answer."""
     ids: list[int]
     if chat == "none":
-        # An answer stands behind its prompt as it was made, so that the model reads on in its own text.
+        # An answer stands behind its prompt as it was made, so that the model reads on in its own
+        # text.
         ids = tokenizer.encode("".join(f"{said}{answer}\n\n" for said, answer in turns) + prompt)
         return ids
     if chat == "vicuna":
@@ -157,7 +170,8 @@ def _render(
         return ids
     if not getattr(tokenizer, "chat_template", None):
         raise SkipbenchError(
-            "dataset.chat=template, but the model's tokenizer has no chat template; use an instruct model, or "
+            "dataset.chat=template, but the model's tokenizer has no chat template; use an "
+            "instruct model, or "
             "dataset.chat=none for plain text, dataset.chat=vicuna for Vicuna's conversation"
         )
     messages = []

@@ -43,7 +43,8 @@ def run(
         calibration: rows for `load_model`.
 
     Raises:
-        SkipbenchError: anything that the user can put right; `status.json` then says failed, with the reason.
+        SkipbenchError: anything that the user can put right; `status.json` then says failed, with
+            the reason.
     """
     make_method = config.method.factory()
     check_method(config.model, make_method)
@@ -84,7 +85,8 @@ def run(
         store.write_metrics(metrics)
         failed = [s for s in samples if s.lossless == "failed"]
         error = (
-            f"{len(failed)} samples failed, first {failed[0].id}: {failed[0].vanilla.error or failed[0].method.error}"
+            f"{len(failed)} samples failed, first {failed[0].id}: "
+            f"{failed[0].vanilla.error or failed[0].method.error}"
             if failed
             else None
         )
@@ -140,7 +142,8 @@ def _check_rows(folder: Path, rows: list[Row]) -> None:
     begun = (load_run(folder)["provenance"] or {}).get("rows_sha256")
     if begun is not None and begun != rows_hash(rows):
         raise SkipbenchError(
-            f"the rows of the dataset have changed since {folder} was begun; put the old ones back, pin dataset.revision, or "
+            f"the rows of the dataset have changed since {folder} was begun; put the old "
+            "ones back, pin dataset.revision, or "
             f"use another results folder"
         )
 

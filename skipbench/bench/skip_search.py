@@ -24,11 +24,13 @@ def search_skip_set(
     store: bool = True,
     calibration: Sequence[Row] = (),
 ) -> Trial:
-    """Searches the set that decodes the development rows fastest, and stores it under the results folder.
+    """Searches the set that decodes the development rows fastest, and stores it under the results
+    folder.
 
     Args:
         rows: development prompts, of the training split, or of rows that the run leaves out.
-        shared: how many of them the run decodes too, for want of others; the trace and the stored set say so.
+        shared: how many of them the run decodes too, for want of others; the trace and the stored
+            set say so.
         store: whether `method.skip=stored` means the best set from now on.
         calibration: rows for `load_model`.
 
@@ -51,7 +53,8 @@ def search_skip_set(
     if shared:
         settings |= {"prompts_shared_with_run": shared}
         say(
-            f"{shared} of {len(prompts)} prompts of this search are decoded by the run, too: dataset "
+            f"{shared} of {len(prompts)} prompts of this search are decoded by the run, too: "
+            "dataset "
             f"{config.dataset.name} has no training split and too few other rows"
         )
     settings |= {"weights_sha256": weights_sha256(config.model)}
@@ -76,7 +79,8 @@ def search_skip_set(
 
         def report(trial: Trial, best: Trial) -> None:
             advance(
-                f"best {best.detail.get('tokens_per_s', 0):.0f} tokens/s, alpha {best.detail.get('alpha', 0):.3f}"
+                f"best {best.detail.get('tokens_per_s', 0):.0f} tokens/s, alpha "
+                f"{best.detail.get('alpha', 0):.3f}"
             )
 
         best = search(

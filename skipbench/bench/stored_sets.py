@@ -44,7 +44,9 @@ def stored_path(results: Path, model: Model, method: str) -> Path:
 
 
 def _is_of(settings: _Searched, model: Model) -> bool:
-    """Whether a search was of this checkpoint by its path and revision, where a fingerprint is missing."""
+    """Whether a search was of this checkpoint by its path and revision, where a fingerprint is
+    missing.
+    """
     if None not in (settings.get("weights_sha256"), weights_sha256(model)):
         return False  # the file's name would have told
     searched = {"sparsity": "none"} | settings.get("model", {})
@@ -63,14 +65,18 @@ def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) 
 
 
 def search_folder(config: RunConfig) -> tuple[Path, dict[str, Any]]:
-    """Folder of a search's trace, and the settings that it depends on; a longer search goes on in the same trace."""
+    """Folder of a search's trace, and the settings that it depends on; a longer search goes on in
+    the same trace.
+    """
     settings = config.search_record()
     names = [config.model.name, config.method.name, config.search.strategy]
     return config.results / "search" / run_name(names, config_hash(settings)), portable(settings)
 
 
 def other_weights(trace: Path, model: Model) -> str | None:
-    """Why a search cannot be used: it measured other weights than there are now; None where it can, or says nothing of them."""
+    """Why a search cannot be used: it measured other weights than there are now; None where it can,
+    or says nothing of them.
+    """
     if not trace.exists():
         return None
     try:
@@ -88,7 +94,9 @@ def other_weights(trace: Path, model: Model) -> str | None:
 
 
 def best_of_trace(trace: Path, iterations: int) -> str | None:
-    """The best of the first `iterations` sets of a search; `None` where it has not tried so many yet."""
+    """The best of the first `iterations` sets of a search; `None` where it has not tried so many
+    yet.
+    """
     if not trace.exists():
         return None
     try:
@@ -144,5 +152,6 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
     check_path(model.path)
     raise NotHereError(
         f"method.skip=stored, but no skip set of {method} is stored for model {model.name!r} "
-        f"({model.path}) in {searched.parent}{''.join(others)}; give one, as in 'method.skip=\"attn:1,2;mlp:3\"'"
+        f"({model.path}) in {searched.parent}{''.join(others)}; give one, as in "
+        "'method.skip=\"attn:1,2;mlp:3\"'"
     )

@@ -1,4 +1,6 @@
-"""`cell`: one cell of a submitted manifest, in a process of its own; the tasks of an array call it."""
+"""`cell`: one cell of a submitted manifest, in a process of its own; the tasks of an array call
+it.
+"""
 
 import contextlib
 import os
@@ -44,9 +46,8 @@ def _run_watched(config: RunConfig) -> None:
     try:
         run_cell(config, print_table=False)
     except Interrupted as stop:
-        complain(
-            f"{stop}: {slurm.requeue_self() if stop.signal == signal.SIGUSR2 else 'preempted or cancelled'}"
-        )
+        timed_out = stop.signal == signal.SIGUSR2
+        complain(f"{stop}: {slurm.requeue_self() if timed_out else 'preempted or cancelled'}")
         sys.exit(128 + stop.signal)
     except Exception as error:
         _fail(config, _reason(error, config))
@@ -83,14 +84,23 @@ def _reason(error: Exception, config: RunConfig) -> str:
 
 
 def exit_reason(code: int, config: RunConfig, logs: Path) -> str | None:
-    """Explains an exit status for a cell that wrote no reason. Returns `None` if the cell wrote one."""
-    # A signal that was passed on may meet the child at its very end, when it has written down already how it ended.
+    """Explains an exit status for a cell that wrote no reason. Returns `None` if the cell wrote
+    one.
+    """
+    # A signal that was passed on may meet the child at its very end, when it has written down
+    # already how it ended.
     passed_on = {end for number in HANDED_ON for end in (-number, 128 + number)}
     if code in {0, EXIT_REPORTED, 128 + signal.SIGINT} | passed_on:
         return None
     if code > 0:
-        return f"ended with exit status {code} and left no reason, as where memory ends; its log in {logs} may tell"
+        return (
+            f"ended with exit status {code} and left no reason, as where memory ends; its log in "
+            f"{logs} may tell"
+        )
     text = f"killed by {signal.Signals(-code).name}"
     if -code != signal.SIGKILL:
         return text
-    return f"{text}; where nobody sent it, it was the kernel, for memory: {_reason(MemoryError(), config)}"
+    return (
+        f"{text}; where nobody sent it, it was the kernel, for memory: "
+        f"{_reason(MemoryError(), config)}"
+    )

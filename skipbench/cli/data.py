@@ -1,4 +1,6 @@
-"""`data`: fetches datasets and models into the hub's cache and checks them; runs with HF_HUB_OFFLINE=1 use that."""
+"""`data`: fetches datasets and models into the hub's cache and checks them; runs with
+HF_HUB_OFFLINE=1 use that.
+"""
 
 from collections.abc import Sequence
 
@@ -60,4 +62,7 @@ def _model(name: str, overrides: Sequence[str]) -> str:
     from skipbench.models.download import fetch
 
     found = fetch(model.path, model.revision, model.architecture)
-    return f"{found.weight_bytes / 2**30:.2f} GiB of weights, commit {found.commit or 'none'}, {found.folder}"
+    return (
+        f"{found.weight_bytes / 2**30:.2f} GiB of weights, commit {found.commit or 'none'}, "
+        f"{found.folder}"
+    )

@@ -19,12 +19,15 @@ from skipbench.runs.files import write_atomic
 
 
 def run(arguments: list[str]) -> None:
-    """Writes results/figures/NAME.png and .svg, and the records behind them as NAME.json, which can be drawn again.
+    """Writes results/figures/NAME.png and .svg, and the records behind them as NAME.json, which can
+    be drawn again.
 
-    With `--distinct` a figure of which most runs have the draft of another is not drawn; NAME.txt says so.
+    With `--distinct` a figure of which most runs have the draft of another is not drawn; NAME.txt
+    says so.
 
     Raises:
-        SkipbenchError: no such figure, or records are missing; it names them and the command that makes them.
+        SkipbenchError: no such figure, or records are missing; it names them and the command that
+            makes them.
     """
     first = next((Path(a) for a in arguments if not a.startswith("-")), None)
     if first is not None and first.suffix == ".jsonl":

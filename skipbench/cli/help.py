@@ -16,13 +16,26 @@ from skipbench.config.signature import schema_of, source_of
 from skipbench.errors import SkipbenchError
 
 COMMANDS = {
-    "table": "run what is missing of experiments, then write their tables:  table swift-table2 scale=embedded [--render-only]",
-    "figure": "the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN",
-    "submit": "run what is missing on Slurm or on this machine's GPUs:  submit swift-table2 hardware=slurm-a100 [--print]",
-    "status": "what of experiments is done, failed, running, missing:  status swift-table2 scale=paper",
+    "table": (
+        "run what is missing of experiments, then write their tables:  table swift-table2 "
+        "scale=embedded [--render-only]"
+    ),
+    "figure": (
+        "the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN"
+    ),
+    "submit": (
+        "run what is missing on Slurm or on this machine's GPUs:  submit swift-table2 "
+        "hardware=slurm-a100 [--print]"
+    ),
+    "status": (
+        "what of experiments is done, failed, running, missing:  status swift-table2 scale=paper"
+    ),
     "search": "search a skip set offline:  search method=self-sd model=tiny",
     "score": "execute generated code in a sandbox and add pass@k:  score RUN | score all",
-    "profile": "sub-layer latencies by context and rows, and the roofline:  profile model=tiny profile.contexts=[64,1024]",
+    "profile": (
+        "sub-layer latencies by context and rows, and the roofline:  profile model=tiny "
+        "profile.contexts=[64,1024]"
+    ),
     "data": "fetch datasets and models for machines without a network:  data cnndm llama3-8b",
     "report": "one HTML page of all runs, tables and figures:  report results=FOLDER",
     "index": "a parquet index of a results folder, for pandas:  index [--fresh]",
@@ -45,8 +58,8 @@ GROUPS = (
 TEXT = """\
 skipbench: layer-skipping self-speculative decoding, measured against vanilla on one engine.
 
-usage: python -m skipbench [key=value ...]              one cell: model x method x dataset
-       python -m skipbench -m method=a,b [key=value ...]   a sweep; -m experiment=swift-table8; hydra/launcher=slurm
+usage: python -m skipbench [key=value ...]                 one cell: model x method x dataset
+       python -m skipbench -m method=a,b [key=value ...]   a sweep; also -m experiment=swift-table8
        python -m skipbench COMMAND [key=value ...]
 
 Running the same command again finishes what is missing and recomputes nothing.
@@ -59,12 +72,14 @@ choices (group=choice; all of them: list GROUP, or --help GROUP)
 
 keys
   limit=20 seed=0 results=FOLDER dry_run=true decoding.temperature=0.7 dataset.max_new_tokens=128
-  model.path=FOLDER_OR_HUB_ID model.dtype=float32|bfloat16|float16 model.device=cpu|cuda|auto engine.threads=1
-  --help KEY explains one, as in --help method.interval; --cfg job --resolve prints all of a cell with their values
+  model.path=FOLDER_OR_HUB_ID model.dtype=float32|bfloat16|float16 model.device=cpu|cuda|auto
+  engine.threads=1 hydra/launcher=slurm
+  --help KEY explains one, as in --help method.interval
+  --cfg job --resolve prints all keys of a cell with their values
 
 flags
   -m, --multirun          a sweep over comma-separated values
-  --config-dir DIR        a folder of configuration files of your own, with a method outside the package, say
+  --config-dir DIR        a folder of configuration files of your own, such as those of a new method
   --cfg job [--resolve]   print the composed configuration
   --version; --shell-completion; --info defaults: Hydra's own
 """
@@ -113,7 +128,9 @@ def describe(key: str) -> str:
 
 
 def documented() -> Iterator[tuple[str, str]]:
-    """Every key with a line on it: default, and the documentation beside the field or in the constructor's docstring."""
+    """Every key with a line on it: default, and the documentation beside the field or in the
+    constructor's docstring.
+    """
     for (group, _), schema in SCHEMAS.items():
         yield from _of_schema(schema, f"{group}." if group else "", group or "")
     for group, prefix in (("method", "method"), ("stop", "method.stop")):

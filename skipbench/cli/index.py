@@ -28,7 +28,8 @@ def run(arguments: list[str]) -> None:
     with progress_of("index") as update:
         made = build(results, workers, "--fresh" in arguments, update)
     show(
-        f"{results / 'index'}: {made.runs} runs, {made.samples} samples; {made.read} runs read, {made.kept} as before"
+        f"{results / 'index'}: {made.runs} runs, {made.samples} samples; {made.read} runs "
+        f"read, {made.kept} as before"
     )
     if made.unreadable:
         raise SkipbenchError(

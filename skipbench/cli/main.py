@@ -1,4 +1,6 @@
-"""The front door: a first bare word chooses a command, everything else is one cell or a sweep through Hydra."""
+"""The front door: a first bare word chooses a command, everything else is one cell or a sweep
+through Hydra.
+"""
 
 import importlib
 import os
@@ -18,14 +20,17 @@ from skipbench.report.console import complain
 from skipbench.runs.signals import Interrupted, handle_signals
 
 HYDRA_FLAGS = {
-    "-m", "--multirun", "-r", "--run", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
+    "-m", "--multirun", "-r", "--run", "-c", "--cfg", "--resolve", "-p", "--package", "-i",
+    "--info",
     "-sc", "--shell-completion", "-cd", "--config-dir", "--hydra-help",
 }  # fmt: skip
 OWN_FLAGS = {"-h", "--help", "--version", "--render-only", "--print", "--distinct", "--fresh"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exit status 0 done, 1 something failed, 2 the command was wrong, 130 interrupted, 128 + n signal n."""
+    """Entry point. Exit status 0 done, 1 something failed, 2 the command was wrong, 130
+    interrupted, 128 + n signal n.
+    """
     with handle_signals(), one_kind_of_error():
         dispatch(list(sys.argv[1:] if argv is None else argv))
 
@@ -57,7 +62,8 @@ def _cell_or_sweep(argv: list[str]) -> None:
     from skipbench.launch.sweeper import job, register
 
     register()
-    # Hydra then raises its errors instead of printing them: `explained` says the same on every route.
+    # Hydra then raises its errors instead of printing them: `explained` says the same on every
+    # route.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     with explained(overrides):
         run_hydra(job)
@@ -103,7 +109,9 @@ def _with_config_dir(argv: list[str]) -> list[str]:
 
 
 def _with_path(argv: list[str]) -> list[str]:
-    """A checkpoint folder of one's own takes nothing else from the embedded model, its name least of all."""
+    """A checkpoint folder of one's own takes nothing else from the embedded model, its name least
+    of all.
+    """
     given = any(a.startswith("model.path=") for a in argv) and not any(
         a.startswith("model=") for a in argv
     )

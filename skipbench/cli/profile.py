@@ -1,4 +1,6 @@
-"""`profile`: sub-layer latencies against context length and rows, the model fitted to them, and the roofline."""
+"""`profile`: sub-layer latencies against context length and rows, the model fitted to them, and the
+roofline.
+"""
 
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
@@ -37,11 +39,13 @@ def run(arguments: list[str]) -> None:
     show(latency_table(record, text))
     if left_out := sorted(set(options.contexts) - set(contexts)):
         say(
-            f"left out, beyond the model's {lm.max_positions} positions: {', '.join(map(str, left_out))}"
+            f"left out, beyond the model's {lm.max_positions} positions: "
+            f"{', '.join(map(str, left_out))}"
         )
     with styled():
         drawn = latency(record)
     figures = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
     say(
-        f"written: {path}, which method=knapspec and TPT now use; {figures[0]} and {figures[1].suffix}"
+        f"written: {path}, which method=knapspec and TPT now use; {figures[0]} and "
+        f"{figures[1].suffix}"
     )

@@ -1,4 +1,6 @@
-"""`score`: executes the code that runs have generated, in a sandbox, and adds the scores to their metrics."""
+"""`score`: executes the code that runs have generated, in a sandbox, and adds the scores to their
+metrics.
+"""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +20,8 @@ def run(arguments: list[str]) -> None:
     """Scores `RUN [RUN ...]`, or `all` that wait for it.
 
     Raises:
-        SkipbenchError: a run that is not there or cannot be scored, or a key that is not one of `KEYS`.
+        SkipbenchError: a run that is not there or cannot be scored, or a key that is not one of
+            `KEYS`.
     """
     values = KEYS | dict(_pair(a) for a in arguments if "=" in a)
     sandbox = _sandbox(values["sandbox"])
@@ -32,7 +35,8 @@ def run(arguments: list[str]) -> None:
         show(f"no run in {results} waits for a score")
     elif not folders:
         raise SkipbenchError(
-            "score needs a run: its folder, or its name below results/runs; or all that wait for it: all"
+            "score needs a run: its folder, or its name below results/runs; or all that wait "
+            "for it: all"
         )
     for folder in folders:
         with progress_of(folder.name) as update:
@@ -100,7 +104,8 @@ def _lines(metrics: dict[str, Any] | None, scored: Scored | None) -> list[str]:
         return ["  nothing to execute: its scores were made by the run itself", *lines]
     if scored.differ:
         lines.append(
-            f"  vanilla and the method differ on {len(scored.differ)} of {scored.samples} samples, first {scored.differ[0]}"
+            f"  vanilla and the method differ on {len(scored.differ)} of {scored.samples} "
+            f"samples, first {scored.differ[0]}"
         )
     else:
         same = "equal" if vanilla == method else "not equal"

@@ -1,4 +1,6 @@
-"""`status`: what of experiments is done, failed, running, missing, and the command that runs the rest."""
+"""`status`: what of experiments is done, failed, running, missing, and the command that runs the
+rest.
+"""
 
 import sys
 
@@ -29,7 +31,8 @@ def run(arguments: list[str]) -> None:
         undone |= any(cell.state.state != "done" for cell in cells)
         if any(cell.state.state in TO_RUN and cell.runnable for cell in cells):
             show(
-                f"to run them: {command_line('submit' if asked.hardware else 'table', name, asked.words)}"
+                "to run them: "
+                f"{command_line('submit' if asked.hardware else 'table', name, asked.words)}"
             )
     if undone:
         sys.exit(1)

@@ -26,7 +26,8 @@ from skipbench.runs.files import write_atomic
 
 
 def run(arguments: list[str]) -> None:
-    """Submits sbatch arrays, or runs cells here with `hardware=local`; `--print` only shows the scripts or the cells.
+    """Submits sbatch arrays, or runs cells here with `hardware=local`; `--print` only shows the
+    scripts or the cells.
 
     Raises:
         SkipbenchError: no such experiment or hardware, or Slurm refuses.
@@ -36,11 +37,13 @@ def run(arguments: list[str]) -> None:
     hardware, only_print = asked.hardware, "--print" in asked.request.flags
     if hardware is None:
         raise SkipbenchError(
-            f"submit needs hardware=NAME, one of: {', '.join(places())}; or a file of your own in conf/hardware"
+            f"submit needs hardware=NAME, one of: {', '.join(places())}; or a file of your "
+            "own in conf/hardware"
         )
     if any(w.startswith("fresh=") for w in asked.words):
         raise SkipbenchError(
-            "submit takes no fresh=: a job that is requeued would start anew each time; use results=FOLDER, or table"
+            "submit takes no fresh=: a job that is requeued would start anew each time; use "
+            "results=FOLDER, or table"
         )
     tell = say if only_print else show
     taken: set[str] = set()
@@ -77,14 +80,16 @@ def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | Non
     if hardware.gpus is not None:
         if gpus is not None and not 1 <= hardware.gpus <= max(1, len(gpus)):
             raise SkipbenchError(
-                f"hardware.gpus={hardware.gpus}; wanted null, or 1 to the number of GPUs at hand, {len(gpus)}"
+                f"hardware.gpus={hardware.gpus}; wanted null, or 1 to the number of GPUs at "
+                f"hand, {len(gpus)}"
             )
         return None
     if isinstance(hardware, Local):
         return local.gpu_bytes(gpus or [])
     if hardware.gpu_memory_gib is None:
         raise SkipbenchError(
-            "hardware.gpus=null asks for as many GPUs as a model needs, by hardware.gpu_memory_gib; give one of the two"
+            "hardware.gpus=null asks for as many GPUs as a model needs, by "
+            "hardware.gpu_memory_gib; give one of the two"
         )
     return int(hardware.gpu_memory_gib * 2**30)
 
@@ -92,7 +97,9 @@ def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | Non
 def _with_gpus(
     cell: CellStatus, hardware: Slurm | Local, gpus: Sequence[str] | None, gpu_bytes: int | None
 ) -> CellStatus:
-    """The cell with the number of its GPUs; not runnable where it cannot have them. Arguments as of `_gpu_bytes`."""
+    """The cell with the number of its GPUs; not runnable where it cannot have them. Arguments as of
+    `_gpu_bytes`.
+    """
     if cell.state.state not in TO_RUN or not cell.runnable:
         return cell
     if gpu_bytes is None:
@@ -151,13 +158,16 @@ def _submit(
             jobs.append(job := slurm.sbatch(file, after=before))
             manifest.add_job(folder, job, part.first, part.count)
             show(
-                f"submitted: job {job}, {part.count} cells{f' of {gpus} GPUs' if gpus > 1 else ''}, {file}"
+                f"submitted: job {job}, {part.count} "
+                f"cells{f' of {gpus} GPUs' if gpus > 1 else ''}, {file}"
             )
         first, before = first + len(stage), jobs
 
 
 def _parts(stage: Sequence[CellStatus], limit: int, start: int) -> Iterator[tuple[Part, int]]:
-    """Arrays of at most `limit` tasks for a stage in the order of its GPUs, each with what its cells ask for."""
+    """Arrays of at most `limit` tasks for a stage in the order of its GPUs, each with what its
+    cells ask for.
+    """
     for gpus, group in itertools.groupby(stage, key=lambda cell: cell.gpus):
         count = len(list(group))
         yield from ((part, gpus) for part in parts(count, limit, start))

@@ -17,7 +17,8 @@ from skipbench.runs.files import write_atomic
 
 
 def run(arguments: list[str]) -> None:
-    """Runs and writes results/tables/NAME.*; `--render-only` only writes. A NAME.json is rendered again from itself.
+    """Runs and writes results/tables/NAME.*; `--render-only` only writes. A NAME.json is rendered
+    again from itself.
 
     Raises:
         SkipbenchError: no such experiment, scale or key.
@@ -80,7 +81,8 @@ def _experiment(name: str, request: Request) -> list[str]:
 
 
 def _run(config: RunConfig, render_only: bool) -> None:
-    """Runs a cell, unless its records say that it is done: that needs neither torch nor the dataset.
+    """Runs a cell, unless its records say that it is done: that needs neither torch nor the
+    dataset.
 
     Args:
         render_only: checks the records and runs nothing.

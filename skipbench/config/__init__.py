@@ -1,1 +1,3 @@
-"""Configuration: schemas, composition and the catalogue of choices. Hands out a frozen `RunConfig`."""
+"""Configuration: schemas, composition and the catalogue of choices. Hands out a frozen
+`RunConfig`.
+"""

@@ -1,4 +1,6 @@
-"""`Shape`: the sizes of a decoder, and the parameters and bytes that follow from them. Needs no weights and no torch."""
+"""`Shape`: the sizes of a decoder, and the parameters and bytes that follow from them. Needs no
+weights and no torch.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +20,9 @@ HEAD_DIM = 64  # of shapes given as LAYERSxHIDDEN
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of Llama's form. `heads` of queries share `kv_heads` of keys and values; `tied`: the head is the embedding."""
+    """A decoder of Llama's form. `heads` of queries share `kv_heads` of keys and values; `tied`:
+    the head is the embedding.
+    """
 
     layers: int = MISSING
     hidden: int = MISSING
@@ -49,7 +53,9 @@ class Shape:
         return tables + self.hidden + self.layers * self.layer_parameters
 
     def weight_bytes(self, dtype: str, quantization: str = "none") -> int:
-        """Bytes of the weights. Quantized layers take `QUANTIZED` bytes a parameter, the embedding and the head keep `dtype`."""
+        """Bytes of the weights. Quantized layers take `QUANTIZED` bytes a parameter, the embedding
+        and the head keep `dtype`.
+        """
         layers = self.layers * self.layer_parameters
         rest = self.parameters - layers
         return int(layers * QUANTIZED.get(quantization, BYTES[dtype]) + rest * BYTES[dtype])
@@ -60,7 +66,8 @@ class Shape:
 
 
 def square(text: str) -> Shape | None:
-    """The shape of `LAYERSxHIDDEN`, such as `24x256`, in Llama's proportions; `None` for other text.
+    """The shape of `LAYERSxHIDDEN`, such as `24x256`, in Llama's proportions; `None` for other
+    text.
 
     Raises:
         SkipbenchError: a hidden size that heads of 64 do not divide.
@@ -71,7 +78,8 @@ def square(text: str) -> Shape | None:
     depth, size = int(layers), int(hidden)
     if depth < 1 or size < HEAD_DIM or size % HEAD_DIM:
         raise SkipbenchError(
-            f"shape {text!r}: wanted LAYERSxHIDDEN with 1 layer or more and a multiple of {HEAD_DIM}, as 24x256"
+            f"shape {text!r}: wanted LAYERSxHIDDEN with 1 layer or more and a multiple of "
+            f"{HEAD_DIM}, as 24x256"
         )
     inner = -(-8 * size // 3 // HEAD_DIM) * HEAD_DIM  # two thirds of 4 D, rounded up
     return Shape(depth, size, size // HEAD_DIM, size // HEAD_DIM, inner, 32000, 4096)

@@ -10,7 +10,8 @@ from skipbench.errors import SkipbenchError
 
 
 def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
-    """Calls the node's `_target_`; an error of the called function comes out as itself, without Hydra's wrapping.
+    """Calls the node's `_target_`; an error of the called function comes out as itself, without
+    Hydra's wrapping.
 
     Raises:
         SkipbenchError: what the called function raised, or why it could not be called.

@@ -1,4 +1,6 @@
-"""What there is in `conf`: the choices of a group, the facts of the models, the axes of an experiment. Composes nothing."""
+"""What there is in `conf`: the choices of a group, the facts of the models, the axes of an
+experiment. Composes nothing.
+"""
 
 import dataclasses
 import functools
@@ -47,7 +49,9 @@ def choices(group: str) -> list[str]:
 
 
 def model_facts(name: str) -> dict[str, Any]:
-    """What `conf/model/<name>.yaml` says, with what it takes over from the file it names in its defaults."""
+    """What `conf/model/<name>.yaml` says, with what it takes over from the file it names in its
+    defaults.
+    """
     raw = OmegaConf.load(file_of("model", name))
     assert isinstance(raw, DictConfig)
     base = next(str(d) for d in raw.pop("defaults"))
@@ -62,7 +66,8 @@ def model_facts(name: str) -> dict[str, Any]:
 
 @functools.cache
 def known_models() -> dict[str, Model]:
-    """The models whose sizes are known, by name: what their files say, with the defaults of the schema.
+    """The models whose sizes are known, by name: what their files say, with the defaults of the
+    schema.
 
     Slow: every file of `conf/model` is parsed. Only advice after an error, and listings, need it.
     """
@@ -75,7 +80,9 @@ def known_models() -> dict[str, Model]:
 
 
 def places() -> list[str]:
-    """The choices of `hardware` on which cells can be run, whatever their files are called: by the schema that these take."""
+    """The choices of `hardware` on which cells can be run, whatever their files are called: by the
+    schema that these take.
+    """
 
     def takes(name: str) -> set[str]:
         raw = OmegaConf.load(file_of("hardware", name))
@@ -117,7 +124,8 @@ def shape_of(name: str) -> Shape:
     found = ALIASES.get(name, name)
     if found not in known:
         raise SkipbenchError(
-            f"unknown shape {name!r}; known: {', '.join(sorted([*known, *ALIASES]))}, or LAYERSxHIDDEN as 24x256"
+            f"unknown shape {name!r}; known: {', '.join(sorted([*known, *ALIASES]))}, or "
+            "LAYERSxHIDDEN as 24x256"
         )
     return Shape(**model_facts(found)["architecture"])
 
@@ -129,7 +137,9 @@ def axes(experiment: str) -> dict[str, str]:
 
 
 def paper_side(experiment: str) -> dict[str, Any]:
-    """What `published` of an experiment says: `cases`, each a grid over the common axes, and `groups`, the samples' groups."""
+    """What `published` of an experiment says: `cases`, each a grid over the common axes, and
+    `groups`, the samples' groups.
+    """
     raw = OmegaConf.to_container(OmegaConf.load(file_of("experiment", experiment)))
     assert isinstance(raw, dict)
     return {str(k): v for k, v in (raw.get("published") or {}).items()}

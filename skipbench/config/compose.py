@@ -1,4 +1,6 @@
-"""Composition: overrides in, `RunConfig` out. Only this room, and the sweeper, see a `DictConfig`."""
+"""Composition: overrides in, `RunConfig` out. Only this room, and the sweeper, see a
+`DictConfig`.
+"""
 
 import contextlib
 import copy
@@ -34,7 +36,9 @@ from skipbench.skipset import planted_set
 OURS = ("experiment", "local", "published", "scale", "models")
 """Top-level keys that choose cells; a cell itself does not have them."""
 SWAPPED = ("model", "method", "dataset")
-"""Groups that differ from cell to cell of an experiment. Their nodes are composed once per choice."""
+"""Groups that differ from cell to cell of an experiment. Their nodes are composed once per
+choice.
+"""
 FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
 """What Hydra raises for a wrong override; the last, for a key below one that is null."""
 
@@ -43,7 +47,8 @@ register(CONF)
 
 
 def use_config_dir(folder: Path) -> None:
-    """Adds a folder of configuration files: its choices stand beside those of `conf`, and its methods get schemas.
+    """Adds a folder of configuration files: its choices stand beside those of `conf`, and its
+    methods get schemas.
 
     Raises:
         SkipbenchError: no such folder.
@@ -58,7 +63,8 @@ def compose(overrides: Sequence[str]) -> RunConfig:
     """The configuration of one cell.
 
     Raises:
-        SkipbenchError: an unknown key or choice, a value of a wrong type, or a value that is missing.
+        SkipbenchError: an unknown key or choice, a value of a wrong type, or a value that is
+            missing.
     """
     return compose_cells([overrides])[0]
 
@@ -66,7 +72,8 @@ def compose(overrides: Sequence[str]) -> RunConfig:
 def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
     """The configurations of many cells.
 
-    Hydra composes each choice of model, method and dataset once; cells are put together from these nodes.
+    Hydra composes each choice of model, method and dataset once; cells are put together from these
+    nodes.
 
     Raises:
         SkipbenchError: as `compose`.
@@ -147,7 +154,9 @@ def checked(word: str) -> str:
 
 @contextlib.contextmanager
 def explained(overrides: Sequence[str]) -> Iterator[None]:
-    """Turns Hydra's errors into one line that names the key, what is allowed, and the likely intent."""
+    """Turns Hydra's errors into one line that names the key, what is allowed, and the likely
+    intent.
+    """
     try:
         yield
     except FAILURES as error:
@@ -173,17 +182,21 @@ def to_run_config(config: DictConfig) -> RunConfig:
 
 
 def _check_stop(stop: Any) -> None:
-    """Raises SkipbenchError for a word in place of a stop rule: the rule is chosen by a key of its own."""
+    """Raises SkipbenchError for a word in place of a stop rule: the rule is chosen by a key of its
+    own.
+    """
     if isinstance(stop, str):
         raise SkipbenchError(
-            f"method.stop={stop}; a stop rule is chosen by stop@method.stop={'|'.join(choices('stop'))}"
+            f"method.stop={stop}; a stop rule is chosen by "
+            f"stop@method.stop={'|'.join(choices('stop'))}"
         )
 
 
 def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:
     """Where a cell's own search draws its prompts.
 
-    Keys of the cell's dataset, such as its length, do not carry over to another one: all cells share the search on that.
+    Keys of the cell's dataset, such as its length, do not carry over to another one: all cells
+    share the search on that.
     """
     on = plain["search"]["on"]
     if on is None:
@@ -199,7 +212,9 @@ def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:
 
 
 def _without_variants(node: Any) -> Any:
-    """Drops the table of variants: the keys hold what the chosen one says, and the others are not part of the run."""
+    """Drops the table of variants: the keys hold what the chosen one says, and the others are not
+    part of the run.
+    """
     if not isinstance(node, dict):
         return node
     return {
@@ -208,7 +223,9 @@ def _without_variants(node: Any) -> Any:
 
 
 def _planted(model: dict[str, Any]) -> dict[str, Any]:
-    """What follows from the shape of a planted model: its sizes, and the skip set that was planted."""
+    """What follows from the shape of a planted model: its sizes, and the skip set that was
+    planted.
+    """
     if "redundant" not in model:
         return {}
     architecture = shape_of(model["shape"])
@@ -220,7 +237,8 @@ def _planted(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_hydra(job: Callable[[DictConfig], Any]) -> None:
-    """Reads `sys.argv` as Hydra does (single cell, sweep, `--cfg`, `--info`, completion) and calls `job` per cell.
+    """Reads `sys.argv` as Hydra does (single cell, sweep, `--cfg`, `--info`, completion) and calls
+    `job` per cell.
 
     A single cell runs after Hydra has returned, which would print a line of its own about an error.
     """

@@ -8,7 +8,9 @@ from omegaconf import II, MISSING
 
 
 class Truncate(StrEnum):
-    """What happens to a prompt that does not fit: `refuse` it, cut its `left` end off, or its `end` but for `keep`."""
+    """What happens to a prompt that does not fit: `refuse` it, cut its `left` end off, or its `end`
+    but for `keep`.
+    """
 
     refuse = "refuse"
     left = "left"
@@ -16,7 +18,9 @@ class Truncate(StrEnum):
 
 
 class Chat(StrEnum):
-    """The form of a prompt: plain text (`none`), the tokenizer's chat `template`, or `vicuna`'s as text."""
+    """The form of a prompt: plain text (`none`), the tokenizer's chat `template`, or `vicuna`'s as
+    text.
+    """
 
     none = "none"
     template = "template"
@@ -35,7 +39,9 @@ class Dataset:
     truncate: Truncate = Truncate.refuse
     """What happens to a prompt that does not fit."""
     keep: Any = 0
-    """With `truncate=end`: how many tokens at the end stay, or the text that they are counted of."""
+    """With `truncate=end`: how many tokens at the end stay, or the text that they are counted
+    of.
+    """
     reserve: int = 0
     """Tokens of the context left free, such as for the rows of a tree."""
     context: int | None = None
@@ -56,12 +62,16 @@ class MiniDataset(Dataset):
     size: int = 300
     """Rows to generate."""
     bodies: str | None = None
-    """Fingerprints of the answers that the model was trained on (.npy); rows get the label seen or unseen."""
+    """Fingerprints of the answers that the model was trained on (.npy); rows get the label seen or
+    unseen.
+    """
 
 
 @dataclass(frozen=True)
 class HubDataset(Dataset):
-    """A dataset of the papers. What differs from paper to paper stands in `variants`, and `prompt` chooses one of them."""
+    """A dataset of the papers. What differs from paper to paper stands in `variants`, and `prompt`
+    chooses one of them.
+    """
 
     hub: str = MISSING
     """Hub id."""
@@ -76,7 +86,9 @@ class HubDataset(Dataset):
     path: str | None = None
     """A local file in the hub's columns instead of the hub: jsonl or parquet."""
     prompt: str = MISSING
-    """Wording, shots, sample and length as one paper has them; HumanEval: plain, swift or self-sd."""
+    """Wording, shots, sample and length as one paper has them; HumanEval: plain, swift or
+    self-sd.
+    """
     variants: dict[str, dict[str, Any]] = MISSING
     """By name: the values of the keys below as one paper has them."""
     scorer: str = II("variant:scorer,none")
@@ -95,7 +107,9 @@ class HubDataset(Dataset):
     shots: int = II("variant:shots,0")
     """Solved examples before each prompt."""
     shots_split: str = "train"
-    """Where shots come from, and the prompts of a search; the same as `split` where there is no other."""
+    """Where shots come from, and the prompts of a search; the same as `split` where there is no
+    other.
+    """
     shots_path: str | None = None
     """A local file for the shots."""
 
@@ -120,7 +134,9 @@ class Stream(Dataset):
 class HumanEval(Dataset):
     _target_: str = "skipbench.data.humaneval.humaneval"
     prompt: str = "plain"
-    """Wording, shots, sample and length as one paper has them; HumanEval: plain, swift or self-sd."""
+    """Wording, shots, sample and length as one paper has them; HumanEval: plain, swift or
+    self-sd.
+    """
     size: int | None = None
     """Tasks; null takes all."""
     shuffle: bool = False

@@ -1,4 +1,6 @@
-"""What the settings of decoding may be; needs no torch, so that a configuration is checked before anything is loaded."""
+"""What the settings of decoding may be; needs no torch, so that a configuration is checked before
+anything is loaded.
+"""
 
 import math
 
@@ -9,6 +11,7 @@ def check_decoding(temperature: float, top_p: float, top_k: int) -> None:
     """Raises SkipbenchError for a value out of range; NaN is in none."""
     if not 0 <= temperature < math.inf or not 0 < top_p <= 1 or top_k < 0:
         raise SkipbenchError(
-            f"decoding: {temperature=}, {top_p=}, {top_k=}; wanted a finite temperature >= 0, 0 < top_p <= 1, "
+            f"decoding: {temperature=}, {top_p=}, {top_k=}; wanted a finite temperature >= "
+            "0, 0 < top_p <= 1, "
             f"top_k >= 0 (0: off)"
         )

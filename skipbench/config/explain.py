@@ -1,4 +1,6 @@
-"""Errors of composition in the words of a user: the key, what is allowed, and what was probably meant."""
+"""Errors of composition in the words of a user: the key, what is allowed, and what was probably
+meant.
+"""
 
 import contextlib
 import difflib
@@ -49,7 +51,8 @@ def unreadable(override: str) -> str:
     key, _, value = override.partition("=")
     quoted = value.replace('"', "").replace("'", "")
     return (
-        f"{override}: not one value. A value with commas, semicolons or brackets is quoted twice, as in "
+        f"{override}: not one value. A value with commas, semicolons or brackets is quoted "
+        "twice, as in "
         f"'{key}=\"{quoted}\"'; several values are a sweep, with -m"
     )
 
@@ -143,7 +146,9 @@ def hydra_initialized() -> Iterator[None]:
 
 
 def known_keys(overrides: list[str]) -> list[str]:
-    """Every key of the configuration that these overrides compose; of the default one where they do not."""
+    """Every key of the configuration that these overrides compose; of the default one where they do
+    not.
+    """
     with hydra_initialized():
         try:
             config = OmegaConf.to_container(

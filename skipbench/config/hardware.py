@@ -1,4 +1,6 @@
-"""Schemas of `conf/hardware`: a device, for rooflines; and where `submit` runs cells: a cluster, or this machine."""
+"""Schemas of `conf/hardware`: a device, for rooflines; and where `submit` runs cells: a cluster, or
+this machine.
+"""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +12,9 @@ class Hardware:
     """A device: rates from the maker's datasheet; those that are missing are measured."""
 
     devices: list[str] = MISSING
-    """Names under which the driver knows it, in full: a part of a GPU (MIG) has another name, and other rates."""
+    """Names under which the driver knows it, in full: a part of a GPU (MIG) has another name, and
+    other rates.
+    """
     memory_bytes: float | None = None
     bandwidth: float | None = None
     """Bytes/s of its memory."""
@@ -20,7 +24,9 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Slurm:
-    """A cluster; no run's hash depends on it. A key that is null is left to the cluster's own default."""
+    """A cluster; no run's hash depends on it. A key that is null is left to the cluster's own
+    default.
+    """
 
     name: str = "slurm"
     """Its name in messages."""
@@ -69,6 +75,8 @@ class Local:
     name: str = "local"
     """Its name in messages."""
     workers: int | None = None
-    """Cells at once; null: as many as the GPUs allow, or one without GPUs, where several disturb each other's timings."""
+    """Cells at once; null: as many as the GPUs allow, or one without GPUs, where several disturb
+    each other's timings.
+    """
     gpus: int | None = None
     """GPUs per cell; null: as many as its model needs."""

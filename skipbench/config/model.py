@@ -30,10 +30,12 @@ class Quantization(StrEnum):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Texts by which `sparsity` weighs the inputs: at most so many rows of the run's dataset, each cut behind so many tokens.
+    """Texts by which `sparsity` weighs the inputs: at most so many rows of the run's dataset, each
+    cut behind so many tokens.
 
-    They are drawn with another seed than the rows that are decoded: of a generator they are others, of a file some may be the
-    same. Sun et al. take 128 sequences of C4, as long as the model's context.
+    They are drawn with another seed than the rows that are decoded: of a generator they are others,
+    of a file some may be the same. Sun et al. take 128 sequences of C4, as long as the model's
+    context.
     """
 
     rows: int = 128
@@ -57,15 +59,21 @@ class Model:
     allow_pickle: bool = False
     """Also loads .bin weights, which can run code. Code of the checkpoint itself is never run."""
     bodies: str | None = None
-    """Fingerprints of the answers seen in training (.npy), by which mini datasets label their rows."""
+    """Fingerprints of the answers seen in training (.npy), by which mini datasets label their
+    rows.
+    """
     skip_sets: str | None = None
     """A JSON file of skip sets by method that comes with the checkpoint."""
     sets: dict[str, str | None] = field(default_factory=dict)
-    """By method: the skip set that was published for this model, used until a search here finds another."""
+    """By method: the skip set that was published for this model, used until a search here finds
+    another.
+    """
     quantization: Quantization = Quantization.none
     """Weights in fewer bits, for draft and target (extra `quant`)."""
     sparsity: str = "none"
-    """`none`; by Wanda `wanda-0.5`, the share that goes, or `wanda-2:4`, 2 of every 4 stay. Draft and target are sparsified."""
+    """`none`; by Wanda `wanda-0.5`, the share that goes, or `wanda-2:4`, 2 of every 4 stay. Draft
+    and target are sparsified.
+    """
     calibration: Calibration = field(default_factory=Calibration)
     """Texts by which `sparsity` weighs the inputs."""
     gated: bool = False
@@ -73,12 +81,16 @@ class Model:
     architecture: Shape | None = None
     """Sizes as the checkpoint's own config.json has them; loading compares the two."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """By method: the values that differ for this model; the files of `conf/method` read them, and the command line goes before."""
+    """By method: the values that differ for this model; the files of `conf/method` read them, and
+    the command line goes before.
+    """
 
 
 @dataclass(frozen=True)
 class HubModel(Model):
-    """A checkpoint of a paper: on a GPU, in the half precision of their tables (SWIFT C, CLaSp 4; Self-SD used bfloat16)."""
+    """A checkpoint of a paper: on a GPU, in the half precision of their tables (SWIFT C, CLaSp 4;
+    Self-SD used bfloat16).
+    """
 
     dtype: Dtype = Dtype.float16
     device: str = "cuda"
@@ -96,7 +108,9 @@ class PlantedModel(Model):
 
 
 def check_path(path: str) -> None:
-    """Raises SkipbenchError for a path of a checkpoint that is no folder here and cannot be an id on the hub."""
+    """Raises SkipbenchError for a path of a checkpoint that is no folder here and cannot be an id
+    on the hub.
+    """
     if not Path(path).is_dir() and (path.startswith((".", "/")) or path.count("/") != 1):
         raise SkipbenchError(
             f"model.path={path!r} is neither a folder nor a hub id like 'owner/name'"

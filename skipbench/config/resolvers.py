@@ -29,7 +29,8 @@ def _variant(key: str, default: Any = MISSING, *, _parent_: DictConfig) -> Any:
     if _parent_["prompt"] not in variants:
         known = ", ".join(map(str, variants))
         raise SkipbenchError(
-            f"{_parent_._get_full_key('prompt')}={_parent_['prompt']}; {_parent_['name']} has: {known}"
+            f"{_parent_._get_full_key('prompt')}={_parent_['prompt']}; {_parent_['name']} "
+            f"has: {known}"
         )
     value = variants[_parent_["prompt"]].get(key, default)
     if value == MISSING:
@@ -38,7 +39,9 @@ def _variant(key: str, default: Any = MISSING, *, _parent_: DictConfig) -> Any:
 
 
 def _setting(path: str, *, _parent_: DictConfig, _root_: DictConfig) -> Any:
-    """The paper's value for the model at hand (`model.settings.<path>`), else the default of the method's signature."""
+    """The paper's value for the model at hand (`model.settings.<path>`), else the default of the
+    method's signature.
+    """
     value = OmegaConf.select(_root_, f"model.settings.{path}")
     if value is not None:
         return value

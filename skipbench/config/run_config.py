@@ -110,7 +110,8 @@ class DatasetConfig:
         """Returns the rows, all of them or the first `limit`.
 
         Args:
-            limit: counts what the dataset's `size` counts: instances, whole conversations, or the instances of each task.
+            limit: counts what the dataset's `size` counts: instances, whole conversations, or the
+                instances of each task.
             seed_offset: added to the seed, for rows that are not those of a run.
             key: what `limit` is called on the command line.
 
@@ -130,9 +131,11 @@ class DatasetConfig:
         return rows
 
     def for_search(self, limit: int | None) -> "DatasetConfig":
-        """The dataset of a search for a run's skip set: the training split, from which shots are drawn as well.
+        """The dataset of a search for a run's skip set: the training split, from which shots are
+        drawn as well.
 
-        A dataset without one stays as it is, and `run_limit` says how many rows the run takes, which are avoided.
+        A dataset without one stays as it is, and `run_limit` says how many rows the run takes,
+        which are avoided.
 
         Args:
             limit: of the run.
@@ -145,7 +148,8 @@ class DatasetConfig:
         return "run_limit" in self.for_search(None).node
 
     def search_rows(self, count: int) -> tuple[list[Any], int]:
-        """The prompts of a search on what `for_search` returned, and how many of them the run decodes too.
+        """The prompts of a search on what `for_search` returned, and how many of them the run
+        decodes too.
 
         Raises:
             SkipbenchError: `count` is below 1, or the dataset cannot be read.
@@ -158,7 +162,8 @@ class DatasetConfig:
             return self.rows(count, seed_offset=1000), 0
         of_run = {row.prompt for row in self.rows(self.node["run_limit"])}
         rows: list[Any] = []
-        # Rows of a mini dataset are generated, so no more than needed; all only if a prompt is there twice.
+        # Rows of a mini dataset are generated, so no more than needed; all only if a prompt is
+        # there twice.
         for size in (count + len(of_run), None):
             rows = [row for row in self.rows(size, seed_offset=1000) if row.after is None]
             rows = sorted(rows, key=lambda row: row.prompt in of_run)[
@@ -225,14 +230,18 @@ class RunConfig:
     """In a sweep: the overrides in which this cell differs from the others."""
     hardware: Slurm | Local | None = None
     search_dataset: DatasetConfig | None = None
-    """In an experiment: where the cell's own search for a skip set draws its prompts; `None`: no search of its own."""
+    """In an experiment: where the cell's own search for a skip set draws its prompts; `None`: no
+    search of its own.
+    """
 
     @property
     def names(self) -> dict[str, str]:
         return {"model": self.model.name, "method": self.method.name, "dataset": self.dataset.name}
 
     def calibration_rows(self) -> list[Any]:
-        """The rows by which a sparsified model is calibrated, drawn with a seed of their own; none for a dense one."""
+        """The rows by which a sparsified model is calibrated, drawn with a seed of their own; none
+        for a dense one.
+        """
         if self.model.sparsity == "none":
             return []
         return self.dataset.rows(

@@ -50,13 +50,17 @@ class Decoding:
 @dataclass(frozen=True)
 class Engine:
     name: EngineName = EngineName.fused
-    """`reference` runs Hugging Face's modules, `fused` fewer and larger calls, `cuda_graphs` captured sub-layers."""
+    """`reference` runs Hugging Face's modules, `fused` fewer and larger calls, `cuda_graphs`
+    captured sub-layers.
+    """
     threads: int = 1
     """CPU threads of torch. One thread gives the steadiest timings."""
     warmup: int = 2
     """Prompts decoded by both arms before the clock counts."""
     strict: bool = False
-    """Verified rows pass attention one by one, so that bfloat16 output is bit for bit vanilla's; engine=fused only."""
+    """Verified rows pass attention one by one, so that bfloat16 output is bit for bit vanilla's;
+    engine=fused only.
+    """
     spare_mib: int = 512
     """Memory for a second layout of weights on a CPU, in MiB; 0 keeps one layout per weight."""
 
@@ -84,7 +88,9 @@ class Search:
     rounded: bool = False
     """Registers the rounded point of a Bayesian step, not the raw one."""
     tol: float = 0.0
-    """A trial that is better by less than this share of the best time does not count as better (strategy=greedy)."""
+    """A trial that is better by less than this share of the best time does not count as better
+    (strategy=greedy).
+    """
     start: str = ""
     """The first set to try, in text form, such as attn:1,3;mlp:2."""
     protect: list[int] = field(default_factory=list)
@@ -165,7 +171,8 @@ def register(folder: Path) -> None:
     """Stores the schemas for Hydra; a leading underscore marks a schema, which is not a choice.
 
     Args:
-        folder: a config folder; each file of its groups `method` and `stop` gets a schema of its own.
+        folder: a config folder; each file of its groups `method` and `stop` gets a schema of its
+            own.
     """
     store = ConfigStore.instance()
     for (group, name), schema in SCHEMAS.items():
@@ -181,7 +188,9 @@ def register(folder: Path) -> None:
 
 @functools.cache
 def writable(schema: type) -> type:
-    """A twin of a frozen dataclass that Hydra may change: OmegaConf makes nodes of frozen ones read-only."""
+    """A twin of a frozen dataclass that Hydra may change: OmegaConf makes nodes of frozen ones
+    read-only.
+    """
     fields = []
     for name, kind in typing.get_type_hints(schema).items():
         own = next(f for f in dataclasses.fields(schema) if f.name == name)

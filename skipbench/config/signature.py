@@ -89,7 +89,9 @@ def _field(name: str, annotation: ast.expr | None, default: ast.expr | None) -> 
 
 
 def _type(annotation: ast.expr | None) -> Any:
-    """The type that OmegaConf checks; `Any` for a node that builds an object of its own, such as a stop rule."""
+    """The type that OmegaConf checks; `Any` for a node that builds an object of its own, such as a
+    stop rule.
+    """
     if isinstance(annotation, ast.BinOp):
         sides = [ast.unparse(annotation.left), ast.unparse(annotation.right)]
         found = next((TYPES[side] for side in sides if side in TYPES), None)

@@ -12,7 +12,8 @@ MT_BENCH = frozenset(
 
 
 def mt_bench(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """MT-bench: two turns a question, grouped by category. The sample's size counts questions, not turns.
+    """MT-bench: two turns a question, grouped by category. The sample's size counts questions, not
+    turns.
 
     Raises:
         SkipbenchError: rows that cannot be drawn.
@@ -21,7 +22,8 @@ def mt_bench(prompt: str, **where: Unpack[Where]) -> list[Row]:
 
 
 def spec_bench(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """Spec-Bench (Xia et al., 2024): six subtasks, of which MT-bench has two turns. The size counts questions.
+    """Spec-Bench (Xia et al., 2024): six subtasks, of which MT-bench has two turns. The size counts
+    questions.
 
     Raises:
         SkipbenchError: rows that cannot be drawn.

@@ -1,4 +1,6 @@
-"""One function a dataset. Each returns rows that are ready to be run, and is what a file of `conf/dataset/` calls."""
+"""One function a dataset. Each returns rows that are ready to be run, and is what a file of
+`conf/dataset/` calls.
+"""
 
 import re
 from collections.abc import Callable
@@ -16,10 +18,11 @@ _WORD = re.compile(r"\S+")
 
 
 def mini(family: str, size: int, seed: int, bodies: Path | None) -> list[Row]:
-    """`size` held-out examples of a mini dataset, grouped by whether a model was trained on their answer body.
+    """`size` held-out examples of a mini dataset, grouped by whether a model was trained on their
+    answer body.
 
-    `bodies` is the sorted uint32 array of `body_hash` values beside the model's checkpoint (.npy); without it nothing
-    is known of the training, and the rows have no groups.
+    `bodies` is the sorted uint32 array of `body_hash` values beside the model's checkpoint (.npy);
+    without it nothing is known of the training, and the rows have no groups.
 
     Raises:
         SkipbenchError: an unknown family, a size below 1, or a `bodies` file that cannot be used.
@@ -50,7 +53,8 @@ def _membership(bodies: Path) -> Callable[[int], bool]:
     usable = isinstance(known, np.ndarray) and known.dtype == np.uint32 and known.ndim == 1
     if not usable or np.any(known[1:] < known[:-1]):
         raise SkipbenchError(
-            f"bodies={bodies} is not a sorted one-dimensional uint32 array; give the train_bodies.npy that was written "
+            f"bodies={bodies} is not a sorted one-dimensional uint32 array; give the "
+            "train_bodies.npy that was written "
             f"with the model"
         )
 
@@ -62,10 +66,12 @@ def _membership(bodies: Path) -> Callable[[int], bool]:
 
 
 def tinystories(prompt: str, prefix_words: int, **where: Unpack[Where]) -> list[Row]:
-    """Stories to continue: the first `prefix_words` words, whitespace kept, with the rest as `reference["text"]`.
+    """Stories to continue: the first `prefix_words` words, whitespace kept, with the rest as
+    `reference["text"]`.
 
-    Each shot is a whole story. SWIFT published neither the wording nor the length of the prefix; both are ours. A story
-    without a word after the prefix is left out; the number in an id is the story's place in the dataset, from 0.
+    Each shot is a whole story. SWIFT published neither the wording nor the length of the prefix;
+    both are ours. A story without a word after the prefix is left out; the number in an id is the
+    story's place in the dataset, from 0.
 
     Raises:
         SkipbenchError: rows that cannot be drawn, a prefix below 1 word or no story longer than it.
@@ -90,21 +96,24 @@ def tinystories(prompt: str, prefix_words: int, **where: Unpack[Where]) -> list[
             rows.append(Row(name, head + text[:cut], {"text": text[cut:]}, {}, source=story.source))
     if not rows:
         raise SkipbenchError(
-            f"{prefix_words=} leaves none of the {len(stories)} stories: each has {prefix_words} words or fewer; give a "
+            f"{prefix_words=} leaves none of the {len(stories)} stories: each has "
+            f"{prefix_words} words or fewer; give a "
             f"shorter prefix"
         )
     return rows
 
 
 def stream(parts: dict[str, list[Row]], size: int) -> list[Row]:
-    """Tasks one after another, as in SWIFT's Figure 7: the first `size` rows of each part, grouped by their task.
+    """Tasks one after another, as in SWIFT's Figure 7: the first `size` rows of each part, grouped
+    by their task.
 
     Raises:
         SkipbenchError: no parts, or a size below 1.
     """
     if not parts or size < 1:
         raise SkipbenchError(
-            f"a stream of {len(parts)} parts with dataset.size={size} has no rows; give 1 or more of both"
+            f"a stream of {len(parts)} parts with dataset.size={size} has no rows; give 1 or "
+            "more of both"
         )
     return [
         replace(row, groups=row.groups | {"task": task})

@@ -1,4 +1,6 @@
-"""The sample of a dataset that a paper ran, and the examples (shots) shown before each of its prompts."""
+"""The sample of a dataset that a paper ran, and the examples (shots) shown before each of its
+prompts.
+"""
 
 import hashlib
 import json
@@ -11,7 +13,9 @@ from skipbench.errors import SkipbenchError
 
 
 class Where(TypedDict):
-    """What every dataset of a paper is read and drawn by; the keys of its file in `conf/dataset`."""
+    """What every dataset of a paper is read and drawn by; the keys of its file in
+    `conf/dataset`.
+    """
 
     name: str
     hub: str
@@ -30,7 +34,9 @@ class Where(TypedDict):
 
 @dataclass(frozen=True)
 class Drawn:
-    """A row of a sample: its place in the dataset from 0, its fields, and the hash of these and of the shots."""
+    """A row of a sample: its place in the dataset from 0, its fields, and the hash of these and of
+    the shots.
+    """
 
     index: int
     fields: dict[str, Any]
@@ -42,15 +48,17 @@ def draw(
 ) -> tuple[list[Drawn], list[dict[str, Any]]]:
     """The sample, and its shots. A smaller `size` is a prefix of a larger one.
 
-    With `shuffle` rows are taken in the order of `datasets.Dataset.shuffle(seed)`, which is NumPy's PCG64 permutation,
-    so that a complete local file gives the sample that the hub gives. Shots are drawn alike from `shots_split` or
-    `shots_path`; a local file alone gives its first rows as shots. Rows that serve as shots are left out of the sample.
+    With `shuffle` rows are taken in the order of `datasets.Dataset.shuffle(seed)`, which is NumPy's
+    PCG64 permutation, so that a complete local file gives the sample that the hub gives. Shots are
+    drawn alike from `shots_split` or `shots_path`; a local file alone gives its first rows as
+    shots. Rows that serve as shots are left out of the sample.
 
     Args:
         kinds: type of each field; `where["columns"]` names the column that holds it.
 
     Raises:
-        SkipbenchError: a size below 1, a negative number of shots, too few rows, or rows that cannot be read.
+        SkipbenchError: a size below 1, a negative number of shots, too few rows, or rows that
+            cannot be read.
     """
     size, shots, path = where["size"], where["shots"], where["path"]
     if size is not None and size < 1:
@@ -70,7 +78,8 @@ def draw(
     if shots and path is not None and where["shots_path"] is None:
         if len(rows) <= shots:
             raise SkipbenchError(
-                f"{path} has {len(rows)} rows, and dataset.shots={shots} of them would be examples; give more rows, fewer "
+                f"{path} has {len(rows)} rows, and dataset.shots={shots} of them would be "
+                "examples; give more rows, fewer "
                 f"shots, or the examples in a file of their own: dataset.shots_path=FILE"
             )
         first = shots
@@ -117,11 +126,13 @@ def _read(
 def _fields(row: dict[str, Any], kinds: Mapping[str, type], where: Where) -> dict[str, Any]:
     fields = {field: row[where["columns"][field]] for field in kinds}
     for field, kind in kinds.items():
-        # A local file was checked as a whole when it was read; of the hub's rows only those drawn are looked at.
+        # A local file was checked as a whole when it was read; of the hub's rows only those drawn
+        # are looked at.
         if not isinstance(fields[field], kind):
             column = where["columns"][field]
             raise SkipbenchError(
-                f"{where['name']}: column {column!r} holds a {type(fields[field]).__name__}, but must be a {kind.__name__}; "
+                f"{where['name']}: column {column!r} holds a {type(fields[field]).__name__}, "
+                f"but must be a {kind.__name__}; "
                 f"the dataset has changed: pin dataset.revision"
             )
     return fields

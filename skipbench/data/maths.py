@@ -9,10 +9,12 @@ from skipbench.errors import SkipbenchError
 
 
 def gsm8k(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """GSM8K (Cobbe et al., 2021): questions with their worked answers as shots; with `prompt="chat"` the question alone.
+    """GSM8K (Cobbe et al., 2021): questions with their worked answers as shots; with
+    `prompt="chat"` the question alone.
 
-    Neither SWIFT nor Self-SD published its wording; `Question:` and `Answer:` are ours, in the manner of their prompts
-    for articles. `reference["answer"]` is the number behind `####`, without thousands separators.
+    Neither SWIFT nor Self-SD published its wording; `Question:` and `Answer:` are ours, in the
+    manner of their prompts for articles. `reference["answer"]` is the number behind `####`, without
+    thousands separators.
 
     Raises:
         SkipbenchError: rows that cannot be drawn, or an answer without `####`.
@@ -34,7 +36,8 @@ def gsm8k(prompt: str, **where: Unpack[Where]) -> list[Row]:
 
 
 def aime(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """AIME problems in KnapSpec's wording (its `data.py`), whose answer is an integer from 0 to 999.
+    """AIME problems in KnapSpec's wording (its `data.py`), whose answer is an integer from 0 to
+    999.
 
     Raises:
         SkipbenchError: rows that cannot be drawn, or an answer that begins with no integer.
@@ -45,10 +48,12 @@ def aime(prompt: str, **where: Unpack[Where]) -> list[Row]:
         number = re.match(r"\s*(\d+)", row.fields["answer"])  # one answer of 2025 carries a unit
         if number is None:
             raise SkipbenchError(
-                f"{where['name']} row {row.index}: the answer {row.fields['answer']!r} is no integer"
+                f"{where['name']} row {row.index}: the answer {row.fields['answer']!r} is no "
+                "integer"
             )
         text = (
-            "Solve the following math problem. Make sure to put the answer (and only the answer) inside \\boxed{}.\n\n"
+            "Solve the following math problem. Make sure to put the answer (and only the "
+            "answer) inside \\boxed{}.\n\n"
             f"{row.fields['problem']}\n <think> Let's think step by step. </think>\n"
         )
         reference = {"answer": str(int(number[1]))}

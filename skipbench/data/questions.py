@@ -19,7 +19,8 @@ def mmlu_pro(prompt: str, **where: Unpack[Where]) -> list[Row]:
         letters = [chr(ord("A") + i) for i in range(len(row.fields["options"]))]
         if row.fields["answer"] not in letters:
             raise SkipbenchError(
-                f"{where['name']} row {row.index}: the answer {row.fields['answer']!r} is none of {', '.join(letters)}"
+                f"{where['name']} row {row.index}: the answer {row.fields['answer']!r} is "
+                f"none of {', '.join(letters)}"
             )
         options = "".join(
             f"{a}. {text}\n" for a, text in zip(letters, row.fields["options"], strict=True)
@@ -27,7 +28,8 @@ def mmlu_pro(prompt: str, **where: Unpack[Where]) -> list[Row]:
         text = (
             f"Question:\n{row.fields['question']}\n\nOptions:\n{options}\n"
             "Answer the question by selecting the correct option. "
-            'Think step by step and then provide your final answer in the format: "Answer: [OPTION]".'
+            'Think step by step and then provide your final answer in the format: "Answer: '
+            '[OPTION]".'
         )
         reference = {"answer": row.fields["answer"]}
         groups = {"category": row.fields["category"]}
@@ -36,7 +38,8 @@ def mmlu_pro(prompt: str, **where: Unpack[Where]) -> list[Row]:
 
 
 def nq(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """Natural Questions (open domain): a question and, in `reference["answers"]`, all accepted answers.
+    """Natural Questions (open domain): a question and, in `reference["answers"]`, all accepted
+    answers.
 
     SWIFT published neither wording nor shots for it; both are ours.
 

@@ -1,4 +1,6 @@
-"""`Row`, the one form in which a dataset reaches the benchmark, and the reading of local files into it."""
+"""`Row`, the one form in which a dataset reaches the benchmark, and the reading of local files into
+it.
+"""
 
 import hashlib
 import json
@@ -15,14 +17,18 @@ _SUFFIXES = (".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt, what its scorer compares the completion with, and the groups whose results are reported apart."""
+    """A prompt, what its scorer compares the completion with, and the groups whose results are
+    reported apart.
+    """
 
     id: str
     prompt: str
     reference: dict[str, Any]
     groups: dict[str, str]
     after: str | None = None
-    """Id of an earlier row whose conversation this one goes on with: its prompt and the answer come before this prompt."""
+    """Id of an earlier row whose conversation this one goes on with: its prompt and the answer come
+    before this prompt.
+    """
     source: str = ""
     """SHA-256 (hex) of the dataset rows that it was made from, where they are someone else's."""
 
@@ -32,12 +38,12 @@ def read_file(
 ) -> list[dict[str, Any]]:
     """The named columns of a .jsonl or .parquet file, in file order.
 
-    A sequence of names wants text everywhere; a mapping gives each column its type (`{"turns": list, "answer": int}`).
-    Columns in `may_be_empty` may hold an empty text or list.
+    A sequence of names wants text everywhere; a mapping gives each column its type (`{"turns":
+    list, "answer": int}`). Columns in `may_be_empty` may hold an empty text or list.
 
     Raises:
-        SkipbenchError: no such file, a directory, another suffix, no rows, a row that cannot be read, or a value that
-            is missing, null, empty or of another type.
+        SkipbenchError: no such file, a directory, another suffix, no rows, a row that cannot be
+            read, or a value that is missing, null, empty or of another type.
     """
     path = Path(path)
     wanted = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, str)
@@ -123,7 +129,10 @@ def _parquet(path: Path, wanted: Mapping[str, type]) -> Iterator[tuple[str, dict
 
 
 def _lacks(place: str, column: str, found: Sequence[str]) -> str:
-    return f"{place} lacks the column {column!r}; its columns are {', '.join(map(repr, found)) or 'none'}"
+    return (
+        f"{place} lacks the column {column!r}; its columns are "
+        f"{', '.join(map(repr, found)) or 'none'}"
+    )
 
 
 def _checked(
@@ -143,14 +152,17 @@ def _checked(
         else:
             continue
         raise SkipbenchError(
-            f"{place}: column {column!r} is {wrong}, but must be a {kind.__name__} with content; correct or remove the "
+            f"{place}: column {column!r} is {wrong}, but must be a {kind.__name__} with "
+            "content; correct or remove the "
             f"row (its columns are {', '.join(map(repr, found))})"
         )
     return {column: found[column] for column in wanted}
 
 
 def prompts_hash(rows: Sequence[Row]) -> str:
-    """SHA-256 (hex) of the ids and prompts in their order: two runs with one hash saw the same input."""
+    """SHA-256 (hex) of the ids and prompts in their order: two runs with one hash saw the same
+    input.
+    """
     return hashlib.sha256(json.dumps([[row.id, row.prompt] for row in rows]).encode()).hexdigest()
 
 
@@ -161,7 +173,8 @@ def rows_hash(rows: Sequence[Row]) -> str:
 
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int, shuffle: bool) -> list[Row]:
-    """At most `limit` rows (None: all), drawn with `seed` if `shuffle`; a smaller limit is a prefix of a larger one.
+    """At most `limit` rows (None: all), drawn with `seed` if `shuffle`; a smaller limit is a prefix
+    of a larger one.
 
     Raises:
         SkipbenchError: `limit` is below 1.

@@ -1,6 +1,8 @@
-"""Where the rows of a dataset come from: a local file, a dataset on the hub, or one file of a repository.
+"""Where the rows of a dataset come from: a local file, a dataset on the hub, or one file of a
+repository.
 
-Nothing is fetched twice: the hub library and `fetch` keep what they got, and HF_HUB_OFFLINE=1 forbids the network.
+Nothing is fetched twice: the hub library and `fetch` keep what they got, and HF_HUB_OFFLINE=1
+forbids the network.
 """
 
 import hashlib
@@ -17,7 +19,8 @@ from skipbench.errors import SkipbenchError
 
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 _ADVICE = (
-    "Fetch it where there is a network with `python -m skipbench data {name}`, which fills the cache that later runs "
+    "Fetch it where there is a network with `python -m skipbench data {name}`, which fills "
+    "the cache that later runs "
     "use, or give a local file with the columns {columns}: dataset.path=FILE"
 )
 
@@ -36,7 +39,8 @@ def read_rows(
 
     Args:
         hub: id on the hub, or the https address of one .jsonl or .parquet file.
-        config: name of a configuration on the hub; several joined by `+` are read one after another.
+        config: name of a configuration on the hub; several joined by `+` are read one after
+            another.
         revision: commit, branch or tag on the hub; for an address the SHA-256 (hex) of the file.
         path: a local file in the hub's columns, read instead.
         columns: type of each column that is needed.
@@ -44,8 +48,9 @@ def read_rows(
         name: what `python -m skipbench data` calls the dataset, for messages.
 
     Raises:
-        SkipbenchError: a file that `read_file` refuses; no network and not cached; an unknown dataset, configuration,
-            split or revision; a cached copy of another revision; columns that are not there.
+        SkipbenchError: a file that `read_file` refuses; no network and not cached; an unknown
+            dataset, configuration, split or revision; a cached copy of another revision; columns
+            that are not there.
     """
     if path is not None:
         return read_file(Path(path), columns, may_be_empty)
@@ -77,7 +82,8 @@ def _from_hub(
     missing = [column for column in columns if column not in found.column_names]
     if missing:
         raise SkipbenchError(
-            f"{place} lacks the columns {', '.join(missing)}; it has {', '.join(found.column_names)}. Pin a revision that "
+            f"{place} lacks the columns {', '.join(missing)}; it has "
+            f"{', '.join(found.column_names)}. Pin a revision that "
             f"has them (dataset.revision=...), or say which columns to take (dataset.columns)"
         )
     # Offline the library takes the newest copy in its cache, whichever revision was asked for.
@@ -114,10 +120,12 @@ def _reason(error: Exception) -> str:
 
 
 def fetch(url: str, sha256: str, advice: str = "") -> Path:
-    """The file behind an address, from the cache (`~/.cache/skipbench`, or below XDG_CACHE_HOME) or the network.
+    """The file behind an address, from the cache (`~/.cache/skipbench`, or below XDG_CACHE_HOME) or
+    the network.
 
     Raises:
-        SkipbenchError: it cannot be fetched, HF_HUB_OFFLINE forbids it, or its content is not that of `sha256`.
+        SkipbenchError: it cannot be fetched, HF_HUB_OFFLINE forbids it, or its content is not that
+            of `sha256`.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kept = home / "skipbench" / f"{sha256[:16]}-{url.rpartition('/')[2]}"
@@ -137,7 +145,8 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     if digest != sha256:
         kept.unlink(missing_ok=True)
         raise SkipbenchError(
-            f"{url} has changed: its SHA-256 is {digest}, wanted {sha256}. Try again, or set dataset.revision to the new "
+            f"{url} has changed: its SHA-256 is {digest}, wanted {sha256}. Try again, or set "
+            "dataset.revision to the new "
             f"one if you trust it"
         )
     if not kept.is_file():

@@ -7,10 +7,11 @@ from skipbench.data.rows import Row
 
 
 def article(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """CNN/DailyMail and XSum as Self-SD (arXiv:2309.08168) and SWIFT (arXiv:2410.06916) show them to base models.
+    """CNN/DailyMail and XSum as Self-SD (arXiv:2309.08168) and SWIFT (arXiv:2410.06916) show them
+    to base models.
 
-    Every shot is an article with its summary, whose lines are joined without a space, as the published code does. One
-    XSum document is empty, and stays as it does there.
+    Every shot is an article with its summary, whose lines are joined without a space, as the
+    published code does. One XSum document is empty, and stays as it does there.
 
     Raises:
         SkipbenchError: rows that cannot be drawn.
@@ -35,7 +36,8 @@ def article(prompt: str, **where: Unpack[Where]) -> list[Row]:
 def long_text(prompt: str, **where: Unpack[Where]) -> list[Row]:
     """GovReport, PG-19 and BookSum as KnapSpec asks for their summary.
 
-    A text without a column `summary` in `where["columns"]`, such as a novel, has nothing to be scored against.
+    A text without a column `summary` in `where["columns"]`, such as a novel, has nothing to be
+    scored against.
 
     Raises:
         SkipbenchError: rows that cannot be drawn.

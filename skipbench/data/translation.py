@@ -8,7 +8,8 @@ from skipbench.errors import SkipbenchError
 
 
 def german_english(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """WMT14 and WMT16: a German sentence, and its English translation in `reference["translation"]`.
+    """WMT14 and WMT16: a German sentence, and its English translation in
+    `reference["translation"]`.
 
     SWIFT published neither wording nor shots for them; both are ours.
 

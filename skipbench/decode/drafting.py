@@ -1,7 +1,8 @@
-"""Drafting with the model's own sub-layers left out: the part that all layer-skipping methods share.
+"""Drafting with the model's own sub-layers left out: the part that all layer-skipping methods
+share.
 
-A method chooses the skip set; the `Drafter` runs the steps, asks the stop rule, and widens the chain to SWIFT's tree where
-widths are given.
+A method chooses the skip set; the `Drafter` runs the steps, asks the stop rule, and widens the
+chain to SWIFT's tree where widths are given.
 """
 
 from collections.abc import Sequence
@@ -19,34 +20,39 @@ from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet
 
 AHEAD = {"cuda": 2}
-"""By kind of device, sub-layers of a step that are queued before the confidence of the last token is read: the device works on
-while the host reads, at the price of these sub-layers where the draft ends. Their K/V stand in scratch rows."""
+"""By kind of device, sub-layers of a step that are queued before the confidence of the last token
+is read: the device works on while the host reads, at the price of these sub-layers where the draft
+ends. Their K/V stand in scratch rows.
+"""
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
 
 
 class Drafter:
     """Draft steps over a skip set, one stop rule, and optionally a tree.
 
-    The tree is SWIFT's (arXiv:2410.06916, section 4.2.2): the chain of first choices, and beside each of its nodes
-    `width - 1` leaves; the width falls with the confidence of the first choice. Under sampling, all children of a node are
-    drawn from the draft's distribution without replacement, and the first drawn one goes on.
+    The tree is SWIFT's (arXiv:2410.06916, section 4.2.2): the chain of first choices, and beside
+    each of its nodes `width - 1` leaves; the width falls with the confidence of the first choice.
+    Under sampling, all children of a node are drawn from the draft's distribution without
+    replacement, and the first drawn one goes on.
     """
 
     def __init__(self, stop: StopRule, widths: Sequence[int] = ()) -> None:
-        """`widths`: children a node by class of confidence, least confident first, such as (10, 5, 3, 1), as many as there are
-        tokens at most; empty for a chain.
+        """`widths`: children a node by class of confidence, least confident first, such as (10, 5,
+        3, 1), as many as there are tokens at most; empty for a chain.
 
         Raises:
             SkipbenchError: not one positive width a class.
         """
         if widths and (len(widths) != len(CONFIDENCE_CLASSES) + 1 or min(widths) < 1):
             raise SkipbenchError(
-                f"tree widths={list(widths)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive numbers, or none for a chain"
+                f"tree widths={list(widths)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive "
+                "numbers, or none for a chain"
             )
         self.stop, self.widths = stop, tuple(widths)
         self.log: dict[str, list[Any]] = {}
-        """Per round: `threshold` after it, `steps`, and how many of the first choices were `accepted`; per new skip set: its
-        first round and itself, under `skip`."""
+        """Per round: `threshold` after it, `steps`, and how many of the first choices were
+        `accepted`; per new skip set: its first round and itself, under `skip`.
+        """
 
     def begin(self) -> None:
         """A new prompt starts."""
@@ -57,10 +63,12 @@ class Drafter:
     def propose(
         self, state: State, skip: SkipSet, budget: int, exit_sublayer: int | None = None
     ) -> Draft:
-        """Up to K draft steps below the pending token, the last of them the first whose confidence is below the threshold.
+        """Up to K draft steps below the pending token, the last of them the first whose confidence
+        is below the threshold.
 
-        With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the trace, and the draft
-        carries the states of the sub-layers before, for verification to go on from.
+        With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the
+        trace, and the draft carries the states of the sub-layers before, for verification to go on
+        from.
         """
         if skip is not self._skip and skip != self._skip:
             self._skip = skip
@@ -71,8 +79,9 @@ class Drafter:
         return self._chain(state, skip, steps, exit_sublayer)
 
     def _chain(self, state: State, skip: SkipSet, steps: int, exit_sublayer: int | None) -> Draft:
-        """Tokens stay on the device and go from one step into the next; the host reads confidences, where a threshold wants
-        them, and the tokens at the end."""
+        """Tokens stay on the device and go from one step into the next; the host reads confidences,
+        where a threshold wants them, and the tokens at the end.
+        """
         lm, base, threshold = state.lm, state.lm.cache.length, self.stop.threshold
         ahead = (
             AHEAD.get(lm.output_device.type, 0) if exit_sublayer is None and threshold > 0 else 0
@@ -106,7 +115,9 @@ class Drafter:
     def _next(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
     ) -> tuple[Tensor, Tensor]:
-        """The next token of a chain [1] and its untempered probability [1], both still on the device."""
+        """The next token of a chain [1] and its untempered probability [1], both still on the
+        device.
+        """
         p = logits.float().softmax(-1)
         if state.sampler.greedy:
             top, first = p.max(-1)
@@ -137,7 +148,9 @@ class Drafter:
     def _children(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
     ) -> tuple[list[int], float]:
-        """Children of the last node, first choice first, and the untempered probability of that choice."""
+        """Children of the last node, first choice first, and the untempered probability of that
+        choice.
+        """
         p = logits.float().softmax(-1)
         if state.sampler.greedy:
             top, first = p.max(-1)
@@ -163,7 +176,9 @@ class Drafter:
         return self.widths[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]
 
     def update(self, verification: Verification) -> None:
-        """Tells the stop rule how the round went; in a tree only the chain of first choices counts."""
+        """Tells the stop rule how the round went; in a tree only the chain of first choices
+        counts.
+        """
         chain = verification.draft.first_choices()
         accepted = sum(node in chain for node in verification.accepted)
         self.stop.update(accepted, verification.draft.steps)

@@ -2,11 +2,13 @@
 
 One round, with K = 3 drafted tokens of which the target accepts two:
 
-    committed          pending   draft           cache rows 0 .. length - 1: committed; behind them: scratch
+    committed          pending   draft           cache rows 0 .. length - 1: committed; behind them:
+        scratch
     t0 t1 t2 t3 t4     t5        a   b   c       propose: a, b, c
                        |         |   |   |
-    one full pass over t5        a   b   c       score: logits behind each of the four rows
-                       a         b   x           the target's own choices: a, b accepted; c rejected, x is the bonus
+    one full pass over t5        a   b   c       score: logits behind each of the four rows a
+                       b   x           the target's own choices: a, b accepted; c rejected, x is the
+                       bonus
     t0 t1 t2 t3 t4 t5 a b        x               commit: K/V rows of t5, a, b kept; x is pending now
 """
 
@@ -51,7 +53,8 @@ def generate(
     """Decodes one prompt.
 
     Args:
-        prompt: at least one token id; with `max_new_tokens` and the draft's scratch it must fit into `lm.cache`.
+        prompt: at least one token id; with `max_new_tokens` and the draft's scratch it must fit
+            into `lm.cache`.
         eos: ids that end the output; the first one emitted is kept.
         sampler: greedy where none is given.
 
@@ -89,7 +92,9 @@ def _prefill(state: State) -> int:
 
 
 def _verify(state: State, draft: Draft, keeps_states: bool) -> Verification:
-    """Runs the pending token and the draft through the full model, and accepts what the target would have said."""
+    """Runs the pending token and the draft through the full model, and accepts what the target
+    would have said.
+    """
     hidden_states: list[Tensor] = []
     rows = draft.token_rows(state.lm.cache.length)
     tokens = [state.pending, *draft.tokens]
@@ -100,7 +105,9 @@ def _verify(state: State, draft: Draft, keeps_states: bool) -> Verification:
 
 
 def _accept(state: State, draft: Draft, logits: Tensor) -> tuple[list[int], int, list[int]]:
-    """Accepted nodes, the bonus, and the target's best tokens; `logits` [n + 1, V] of the pending token and every node."""
+    """Accepted nodes, the bonus, and the target's best tokens; `logits` [n + 1, V] of the pending
+    token and every node.
+    """
     best = best_tokens(logits)
     finite = logits.gather(-1, best[:, None])[:, 0].isfinite()
     target_tokens: list[int] = best.masked_fill(~finite, -1).tolist()  # one transfer

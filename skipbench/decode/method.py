@@ -1,4 +1,6 @@
-"""What a decoding method is: the two verbs `propose` and `adapt`, and the values that pass between it and the loop."""
+"""What a decoding method is: the two verbs `propose` and `adapt`, and the values that pass between
+it and the loop.
+"""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -19,14 +21,16 @@ class Draft:
     Attributes:
         tokens: n proposed ids, parents before children.
         parent: index of each node's parent, -1 for the pending token; `None` for a chain.
-        q: for the children of a node (-1: of the pending token), the distribution [V] they were drawn from, in the order of
-            the nodes and without replacement. A node that is missing has children that are guesses, not samples.
+        q: for the children of a node (-1: of the pending token), the distribution [V] they were
+            drawn from, in the order of the nodes and without replacement. A node that is missing
+            has children that are guesses, not samples.
         steps: forward passes of the drafting model; a guess that needed none counts one a token.
-        num_verifiable: only the first so many nodes may be accepted, all when `None`; the rows behind them are computed for
-            the method's own use (Lookahead's window).
-        early_exit_states: for early exit, the states of the pending token and of the first nodes of a chain whose early sub-layers
-            have run as the target's own: one list a row, [1, D] before the first and after every sub-layer. Verification
-            goes on behind the last of them.
+        num_verifiable: only the first so many nodes may be accepted, all when `None`; the rows
+            behind them are computed for the method's own use (Lookahead's window).
+        early_exit_states: for early exit, the states of the pending token and of the first nodes of
+            a chain whose early sub-layers have run as the target's own: one list a row, [1, D]
+            before the first and after every sub-layer. Verification goes on behind the last of
+            them.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -41,7 +45,9 @@ class Draft:
         return list(range(-1, len(self.tokens) - 1)) if self.parent is None else self.parent
 
     def token_rows(self, start: int) -> TokenRows:
-        """The rows of its verification: the pending token at cache row `start`, the nodes behind it."""
+        """The rows of its verification: the pending token at cache row `start`, the nodes behind
+        it.
+        """
         if self.parent is None:
             return TokenRows.chain(start, 1 + len(self.tokens)).verified()
         return TokenRows.tree(start, (-1, *(parent + 1 for parent in self.parent))).verified()
@@ -61,10 +67,13 @@ class Verification:
     """Result of one verification pass.
 
     Attributes:
-        accepted: accepted nodes of the draft, in order, before any cut at EOS or at the token limit.
+        accepted: accepted nodes of the draft, in order, before any cut at EOS or at the token
+            limit.
         bonus: the target's own token behind them.
-        target_tokens: the target's most likely token behind the pending token and behind every node, n + 1 of them.
-        hidden_states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that need them, else empty.
+        target_tokens: the target's most likely token behind the pending token and behind every
+            node, n + 1 of them.
+        hidden_states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that
+            need them, else empty.
     """
 
     draft: Draft
@@ -75,7 +84,9 @@ class Verification:
 
     @property
     def last_row(self) -> int:
-        """Row of the pass whose output became the bonus: that of the last accepted token, 0 for the pending one."""
+        """Row of the pass whose output became the bonus: that of the last accepted token, 0 for the
+        pending one.
+        """
         return self.accepted[-1] + 1 if self.accepted else 0
 
 
@@ -85,10 +96,12 @@ class Method(Protocol):
     Optional attributes, with the value that counts where one is missing:
         needs_hidden_states (False): `adapt` reads the target's hidden states.
         skip ("" for none): the skip set that drafts now; `str` of it is recorded per sample.
-        state_dict ({}): JSON values that the next prompt starts from, so that an interrupted run can go on. A property with
-            a setter where they are not one plain dict.
-        log ({}): the method's quantities over the prompt at hand, one list per quantity; set anew in `begin`.
-        drafter (None): the `Drafter` in use, whose log and stop rule are recorded with the method's own.
+        state_dict ({}): JSON values that the next prompt starts from, so that an interrupted run
+            can go on. A property with a setter where they are not one plain dict.
+        log ({}): the method's quantities over the prompt at hand, one list per quantity; set anew
+            in `begin`.
+        drafter (None): the `Drafter` in use, whose log and stop rule are recorded with the method's
+            own.
     """
 
     name: str
@@ -98,7 +111,9 @@ class Method(Protocol):
         ...
 
     def propose(self, state: "State", budget: int) -> Draft:
-        """Proposes at most `budget` tokens below the pending one. Scratch rows of the cache may be overwritten."""
+        """Proposes at most `budget` tokens below the pending one. Scratch rows of the cache may be
+        overwritten.
+        """
         ...
 
     def adapt(self, state: "State", verification: Verification) -> None:
@@ -137,6 +152,8 @@ def log_of(method: Method) -> dict[str, list[Any]]:
 
 @runtime_checkable
 class UsesLatency(Protocol):
-    """A method that weighs sub-layers by their latency: `latency`, where it is `None`, is set before the first prompt."""
+    """A method that weighs sub-layers by their latency: `latency`, where it is `None`, is set
+    before the first prompt.
+    """
 
     latency: LatencyModel | None

@@ -1,4 +1,6 @@
-"""Sampling: the one function that turns logits into the distribution that is really sampled, for draft and target alike."""
+"""Sampling: the one function that turns logits into the distribution that is really sampled, for
+draft and target alike.
+"""
 
 import numpy as np
 import torch
@@ -10,14 +12,17 @@ INFINITY, MINUS_INFINITY = 0x7F80, 0xFF80  # bits of bfloat16; above each of the
 
 
 def best_tokens(logits: Tensor) -> Tensor:
-    """Index [T] of the largest of every row of [T, V], of equal ones the first, and of a NaN where there is one.
+    """Index [T] of the largest of every row of [T, V], of equal ones the first, and of a NaN where
+    there is one.
 
-    On a CPU by numpy, whose search is vectorised: torch's takes ten times as long, a tenth of a verification of 9 rows.
+    On a CPU by numpy, whose search is vectorised: torch's takes ten times as long, a tenth of a
+    verification of 9 rows.
     """
     if logits.device.type != "cpu":
         return logits.argmax(-1)
     if logits.dtype == torch.bfloat16:
-        # Positive numbers are ordered as their bits are, and lie above all negative ones; to widen them takes longer than to search.
+        # Positive numbers are ordered as their bits are, and lie above all negative ones; to widen
+        # them takes longer than to search.
         bits = logits.view(torch.int16).numpy()
         best = bits.argmax(-1)
         found = np.take_along_axis(bits, best[:, None], -1)
@@ -31,7 +36,8 @@ def best_tokens(logits: Tensor) -> Tensor:
 
 
 class Sampler:
-    """Temperature, top-k and top-p in this order, as Hugging Face applies them; temperature 0 is greedy.
+    """Temperature, top-k and top-p in this order, as Hugging Face applies them; temperature 0 is
+    greedy.
 
     Raises:
         SkipbenchError: a value is out of range.
@@ -71,7 +77,9 @@ class Sampler:
         return int(self.pick(p))
 
     def pick(self, p: Tensor) -> Tensor:
-        """One index [1] drawn from the distribution p [V] by inversion, on its device and without waiting for it."""
+        """One index [1] drawn from the distribution p [V] by inversion, on its device and without
+        waiting for it.
+        """
         cumulative = p.double().cumsum(-1)
         index = torch.searchsorted(cumulative, self.uniform() * cumulative[-1:], right=True)
         largest = len(p) - 1 - (p != 0).byte().flip(0).argmax()  # of those that can be drawn

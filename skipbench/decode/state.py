@@ -12,8 +12,8 @@ Finish = Literal["eos", "length"]
 class State:
     """Committed tokens and the limits of one prompt.
 
-    Invariant at the top of every round: `lm.cache.length == len(tokens) - 1`; the last committed token is pending, its K/V
-    does not exist yet.
+    Invariant at the top of every round: `lm.cache.length == len(tokens) - 1`; the last committed
+    token is pending, its K/V does not exist yet.
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class State:
         return self.max_new_tokens - (len(self.tokens) - self.prompt_length)
 
     def emit(self, tokens: list[int]) -> int:
-        """Appends tokens up to the first EOS (kept) or the token limit; returns how many were credited."""
+        """Appends tokens up to the first EOS (kept) or the token limit; returns how many were
+        credited.
+        """
         kept = tokens[: self.remaining]
         for i, token in enumerate(kept):
             if token in self.eos:
@@ -52,9 +54,12 @@ class State:
         return len(kept)
 
     def commit(self, verification: Verification) -> int:
-        """Keeps the accepted K/V rows, emits the accepted tokens and the bonus; returns how many were credited."""
+        """Keeps the accepted K/V rows, emits the accepted tokens and the bonus; returns how many
+        were credited.
+        """
         base, draft, accepted = self.lm.cache.length, verification.draft, verification.accepted
         emitted = self.emit([draft.tokens[node] for node in accepted] + [verification.bonus])
-        # Row `base` is the pending token's, row `base + 1 + n` node n's. Emitted tokens but the last have their row kept.
+        # Row `base` is the pending token's, row `base + 1 + n` node n's. Emitted tokens but the
+        # last have their row kept.
         self.lm.cache.keep([base, *(base + 1 + node for node in accepted[: emitted - 1])])
         return emitted

@@ -1,4 +1,6 @@
-"""When a chain of draft steps ends: after a fixed number, at low confidence, or at Self-SD's adaptive threshold."""
+"""When a chain of draft steps ends: after a fixed number, at low confidence, or at Self-SD's
+adaptive threshold.
+"""
 
 from typing import Any, ClassVar, Protocol
 
@@ -37,7 +39,8 @@ class Fixed:
 
     Args:
         max_steps: K, most draft steps per round.
-        threshold: a draft token whose probability is below it is the last one; 0 never ends a draft.
+        threshold: a draft token whose probability is below it is the last one; 0 never ends a
+            draft.
 
     Raises:
         SkipbenchError: a number out of range.
@@ -67,12 +70,15 @@ class Adaptive:
     | beta1, beta2 | `beta1`, `beta2` | smoothing of the acceptance rate and of gamma |
 
     Deviations, each with its switch:
-        `first_beta1`: the paper sets beta1 = 0 in the first round (`paper`); the published code starts the average at 0
-            with beta1 unchanged (`code`), which pushes gamma up in the first rounds of every prompt.
-        `full_length_guard`: the published code leaves gamma alone when the acceptance rate is above alpha and the draft
-            was as long as it may be (`True`); the paper has no such case (`False`).
+        `first_beta1`: the paper sets beta1 = 0 in the first round (`paper`); the published code
+            starts the average at 0 with beta1 unchanged (`code`), which pushes gamma up in the
+            first rounds of every prompt.
+        `full_length_guard`: the published code leaves gamma alone when the acceptance rate is above
+            alpha and the draft was as long as it may be (`True`); the paper has no such case
+            (`False`).
         `every`: the published code can update in every n-th round only; the paper does in each.
-    The acceptance rate starts anew with every prompt and gamma is carried over, as in the published code.
+    The acceptance rate starts anew with every prompt and gamma is carried over, as in the published
+    code.
 
     Args:
         max_steps: K, most draft steps per round.
@@ -83,7 +89,8 @@ class Adaptive:
         beta2: weight of the past in gamma, 0 to 1.
         every: rounds per update of gamma.
         first_beta1: beta1 in a prompt's first round: 0 (`paper`), or unchanged (`code`).
-        full_length_guard: leaves gamma alone after a draft of full length with acceptance above alpha.
+        full_length_guard: leaves gamma alone after a draft of full length with acceptance above
+            alpha.
 
     Raises:
         SkipbenchError: a number out of range, or a word that is not known.
@@ -109,7 +116,8 @@ class Adaptive:
         self.every, self.first_beta1, self.full_length_guard = every, first_beta1, full_length_guard
         if every < 1 or not (0 <= target <= 1 and 0 <= beta1 < 1 and 0 <= beta2 <= 1 and step >= 0):
             raise SkipbenchError(
-                f"stop rule: {every=}, {target=}, {beta1=}, {beta2=}, {step=}; wanted every >= 1, target and beta2 from 0 to 1, "
+                f"stop rule: {every=}, {target=}, {beta1=}, {beta2=}, {step=}; wanted every "
+                ">= 1, target and beta2 from 0 to 1, "
                 f"beta1 from 0 to below 1, step >= 0"
             )
         self.begin()

@@ -1,4 +1,6 @@
-"""Passes over scratch rows of the cache: what a method runs beside drafting and verification, without touching what is committed."""
+"""Passes over scratch rows of the cache: what a method runs beside drafting and verification,
+without touching what is committed.
+"""
 
 from collections.abc import Callable
 
@@ -10,7 +12,8 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet
 
-PASS_ROWS = 128  # rows a pass of branches: in one of all, attention would spend most of its time on masked pairs
+# rows a pass of branches: in one of all, attention would spend most of its time on masked pairs
+PASS_ROWS = 128
 
 
 def forward_committed(
@@ -21,7 +24,8 @@ def forward_committed(
     hidden_states: list[Tensor] | None = None,
     last: int | None = None,
 ) -> Tensor:
-    """Runs `rows` committed tokens from position `at` on once more, without `skip`, up to sub-layer `last`.
+    """Runs `rows` committed tokens from position `at` on once more, without `skip`, up to sub-layer
+    `last`.
 
     They see the cached rows before `at` and one another; `hidden_states` as in `LM.run`.
 
@@ -42,10 +46,12 @@ def forward_committed(
 def parallel_branches(
     lm: LM, tokens: int, branches: int, size: int = 1
 ) -> Callable[[int, Tensor], Tensor]:
-    """Runs unit after unit (`size` sub-layers each) on alternatives for the last `tokens` tokens in the cache.
+    """Runs unit after unit (`size` sub-layers each) on alternatives for the last `tokens` tokens in
+    the cache.
 
-    All alternatives see the cached rows before those tokens and themselves; their K/V goes to scratch rows, and none is copied
-    (CLaSp section 3.6). At most `branches` alternatives are given at once.
+    All alternatives see the cached rows before those tokens and themselves; their K/V goes to
+    scratch rows, and none is copied (CLaSp section 3.6). At most `branches` alternatives are given
+    at once.
 
     Returns:
         A function of the unit's index and states [n, tokens, D] that returns [n, tokens, D].

@@ -1,7 +1,9 @@
-"""Verification: which proposed tokens the target accepts, and its own token behind them. Three functions.
+"""Verification: which proposed tokens the target accepts, and its own token behind them. Three
+functions.
 
-Words (Leviathan et al., arXiv:2211.17192): p is the target's distribution, q the one a proposed token was drawn from; the
-bonus token is drawn from p behind the last accepted one, or from what p has left over where a token was rejected.
+Words (Leviathan et al., arXiv:2211.17192): p is the target's distribution, q the one a proposed
+token was drawn from; the bonus token is drawn from p behind the last accepted one, or from what p
+has left over where a token was rejected.
 """
 
 import torch
@@ -23,7 +25,8 @@ def verify_greedy(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
     path: list[int] = []
     at = -1
     for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
-        # Parents come first, so a node whose parent is the last accepted one continues the path. Siblings behind an
+        # Parents come first, so a node whose parent is the last accepted one continues the path.
+        # Siblings behind an
         # accepted node cannot match, because their parent is no longer the last.
         if parent == at and draft.tokens[node] == choice[at + 1]:
             path.append(node)
@@ -32,11 +35,13 @@ def verify_greedy(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
 
 
 def verify_sampling(draft: Draft, logits: Tensor, sampler: Sampler) -> tuple[list[int], int]:
-    """Speculative sampling over a chain or a tree; the emitted tokens are distributed as the target's own.
+    """Speculative sampling over a chain or a tree; the emitted tokens are distributed as the
+    target's own.
 
-    Children of one node are tried in order (Leviathan et al. Algorithm 1; SpecInfer, arXiv:2305.09781, Algorithm 2 for
-    several): child x is accepted with probability min(1, p(x) / q(x)); otherwise p becomes norm(max(0, p - q)), and q loses
-    x, since siblings are drawn without replacement. A guess has q = 1 at its token.
+    Children of one node are tried in order (Leviathan et al. Algorithm 1; SpecInfer,
+    arXiv:2305.09781, Algorithm 2 for several): child x is accepted with probability min(1, p(x) /
+    q(x)); otherwise p becomes norm(max(0, p - q)), and q loses x, since siblings are drawn without
+    replacement. A guess has q = 1 at its token.
 
     Args:
         logits: the target's [n + 1, V], row 0 behind the pending token, row n + 1 behind node n.
@@ -75,5 +80,6 @@ def _after_rejection(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, T
         left = q.sum()
         q = q / left if float(left) > 0 else q
     total = residual.sum()
-    # p == q leaves nothing but rounding: then the rejection itself had probability zero, and p stands.
+    # p == q leaves nothing but rounding: then the rejection itself had probability zero, and p
+    # stands.
     return (residual / total if float(total) > 0 else p), q

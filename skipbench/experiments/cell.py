@@ -21,7 +21,9 @@ BUDGETS = {
     "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],
     "self-sd-c": ["search=constrained"],
 }
-"""Settings of the papers' searches, by method: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of 32 tokens)."""
+"""Settings of the papers' searches, by method: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of
+32 tokens).
+"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def search_trace(config: RunConfig) -> Path:
 
 
 def search_command(config: RunConfig) -> str:
-    """The command that searches a skip set for a cell: on its own model and dataset, with the budget of the papers."""
+    """The command that searches a skip set for a cell: on its own model and dataset, with the
+    budget of the papers.
+    """
     model, dataset = config.model, config.dataset
     words = ["python", "-m", "skipbench", "search", f"method={config.method.name}"]
     facts = model_facts(model.name) if model.name in choices("model") else {}
@@ -103,7 +107,8 @@ def search_command(config: RunConfig) -> str:
 
 
 def checked_run(cell: Cell) -> dict[str, Any]:
-    """The record of a cell as `load_run` gives it, checked to be of today's weights and method, and whole if it is done.
+    """The record of a cell as `load_run` gives it, checked to be of today's weights and method, and
+    whole if it is done.
 
     Raises:
         SkipbenchError: it is of others, cannot be read, or lost samples.
@@ -151,7 +156,8 @@ def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | No
     state = checked_run(cell)
     if state["provenance"] and "weights_sha256" not in state["provenance"]:
         say(
-            f"{cell.folder}: begun by an earlier version, without fingerprints; weights and method code are not compared"
+            f"{cell.folder}: begun by an earlier version, without fingerprints; weights and "
+            "method code are not compared"
         )
     metrics: dict[str, Any] | None = state["metrics"] if cell.state() == "done" else None
     if metrics is None:
@@ -183,7 +189,9 @@ def _check(cell: Cell) -> None:
 
 
 def _search(config: RunConfig) -> bool:
-    """Searches the skip set of a cell that has a search of its own; False where a dry run leaves it at that."""
+    """Searches the skip set of a cell that has a search of its own; False where a dry run leaves it
+    at that.
+    """
     from skipbench.bench.stored_sets import best_of_trace, other_weights
 
     trace = search_trace(config)
@@ -201,7 +209,9 @@ def _search(config: RunConfig) -> bool:
 
 
 def search_set(config: RunConfig, store: bool) -> Any:
-    """Searches a skip set on prompts of the training split, or else on rows that the run leaves out."""
+    """Searches a skip set on prompts of the training split, or else on rows that the run leaves
+    out.
+    """
     from skipbench.bench.memory import check_memory
     from skipbench.bench.skip_search import search_skip_set
 

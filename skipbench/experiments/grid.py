@@ -1,4 +1,6 @@
-"""The cells of an experiment: its axes and cases, at a scale, and what in the paper each of them stands for."""
+"""The cells of an experiment: its axes and cases, at a scale, and what in the paper each of them
+stands for.
+"""
 
 import functools
 import itertools
@@ -69,7 +71,9 @@ class PlannedCell:
 
 @functools.cache
 def printed_rows(experiment: str) -> list[dict[str, Any]]:
-    """The numbers that the paper prints in the table of `experiment`; none for figures that print none."""
+    """The numbers that the paper prints in the table of `experiment`; none for figures that print
+    none.
+    """
     paper, table = paper_of(experiment) or (None, None)
     return [row for row in published(paper) if row["table"] == table] if paper else []
 
@@ -80,7 +84,8 @@ def plan(
     """The cells of `experiment`, in its order, those that become the same once.
 
     Args:
-        overrides: of the command line; one of an axis replaces the experiment's values, and may hold several.
+        overrides: of the command line; one of an axis replaces the experiment's values, and may
+            hold several.
         scale: `paper` or `embedded`; an experiment of no paper has only one.
         models: of the paper's models only these; all where empty.
 
@@ -115,7 +120,9 @@ def plan(
 def _points(
     experiment: str, given: Mapping[str, str]
 ) -> list[tuple[dict[str, str], dict[str, Any]]]:
-    """Every point of the grid with the case that it belongs to; a case is a grid of its own over the common axes."""
+    """Every point of the grid with the case that it belongs to; a case is a grid of its own over
+    the common axes.
+    """
     common, found = axes(experiment), []
     cases = paper_side(experiment).get("cases") or [{}]
     named = {axis for case in cases for axis in case} | set(common)
@@ -126,7 +133,8 @@ def _points(
         }
         lists = {axis: _split(found) for axis, found in values.items()}
         for axis in given.keys() & lists.keys():
-            # What else a case says fits its methods only; an axis that a case lacks is none of its own.
+            # What else a case says fits its methods only; an axis that a case lacks is none of its
+            # own.
             wanted = _split(given[axis])
             lists[axis] = (
                 [v for v in lists[axis] if v in wanted]
@@ -173,7 +181,9 @@ def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 def _embedded(
     cell: PlannedCell, given: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
 ) -> list[PlannedCell]:
-    """The cell with the embedded model and the mini dataset in it; one a subtask where each has its own."""
+    """The cell with the embedded model and the mini dataset in it; one a subtask where each has its
+    own.
+    """
     scale = _scale()
     point, keys = dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
@@ -183,7 +193,10 @@ def _embedded(
                 cell,
                 keys=keys,
                 run=False,
-                reason="bitsandbytes is no part of the embedded scale; give model.quantization=nf4 engine=reference to a run",
+                reason=(
+                    "bitsandbytes is no part of the embedded scale; give model.quantization=nf4 "
+                    "engine=reference to a run"
+                ),
             )
         ]
     for axis in [

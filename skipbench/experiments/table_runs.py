@@ -20,7 +20,9 @@ Run = dict[str, Any]
 def table_runs(
     experiment: str, one: PlannedCell, config: RunConfig | None, reason: str | None
 ) -> list[Run]:
-    """What rendering is given of a cell: one run, or one for each group of samples that the experiment tells apart."""
+    """What rendering is given of a cell: one run, or one for each group of samples that the
+    experiment tells apart.
+    """
     about = {"keys": one.keys, "stands_for": one.stands_for}
     if config is None:
         names = {k: one.keys.get(k) or one.overrides.get(k) for k in ("model", "method", "dataset")}
@@ -75,7 +77,10 @@ def run_entry(cell: Cell, reason: str | None = None) -> Run:
     }
     if config.model.sparsity != "none":
         calibration = config.model.calibration
-        source = f"up to {calibration.rows} rows of {config.dataset.name}, {calibration.tokens} tokens each at most"
+        source = (
+            f"up to {calibration.rows} rows of {config.dataset.name}, {calibration.tokens} "
+            "tokens each at most"
+        )
         origin |= {"sparsity": config.model.sparsity, "calibration": source}
     if state["metrics"] is None:
         reason = reason or "not run yet"

@@ -1,4 +1,6 @@
-"""A queue of cells on this machine: a cell has its GPUs, one or several, to itself; without GPUs one cell runs after another."""
+"""A queue of cells on this machine: a cell has its GPUs, one or several, to itself; without GPUs
+one cell runs after another.
+"""
 
 import os
 import queue
@@ -16,7 +18,9 @@ Ended = Callable[[int, int], None]
 
 
 def gpus() -> list[str]:
-    """What `CUDA_VISIBLE_DEVICES` may be set to, one GPU each: those that this process may see; none where no driver answers."""
+    """What `CUDA_VISIBLE_DEVICES` may be set to, one GPU each: those that this process may see;
+    none where no driver answers.
+    """
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None:
         return [name.strip() for name in seen.split(",") if name.strip()]
@@ -27,7 +31,9 @@ def gpus() -> list[str]:
 
 
 def gpu_bytes(found: Sequence[str]) -> int | None:
-    """What a process can use of the smallest of the GPUs; `None` where the driver does not say, as of a part of one (MIG)."""
+    """What a process can use of the smallest of the GPUs; `None` where the driver does not say, as
+    of a part of one (MIG).
+    """
     sizes: dict[str, int] = {}
     for line in _driver("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
         index, uuid, mib = ([word.strip() for word in line.split(",")] + 3 * [""])[:3]
@@ -56,7 +62,8 @@ def slots(workers: int | None, found: Sequence[str]) -> list[dict[str, str]]:
     """What each worker adds to the environment of its cells.
 
     Raises:
-        SkipbenchError: no worker, or more of them than GPUs, two of which would share one and disturb each other's timings.
+        SkipbenchError: no worker, or more of them than GPUs, two of which would share one and
+            disturb each other's timings.
     """
     if workers is None:
         workers = max(1, len(found))
@@ -76,12 +83,15 @@ def run_cells(
     needs: Mapping[int, int] | None = None,
     most: int | None = None,
 ) -> None:
-    """Runs every command, each known by a number, as many at a time as places allow; what they print goes to `logs`/NUMBER.log.
+    """Runs every command, each known by a number, as many at a time as places allow; what they
+    print goes to `logs`/NUMBER.log.
 
-    An exception, such as that of Ctrl-C or of a signal, ends the processes by SIGTERM, and waits for them.
+    An exception, such as that of Ctrl-C or of a signal, ends the processes by SIGTERM, and waits
+    for them.
 
     Args:
-        needs: places of a command, 1 where it is not there and never more than there are. Those that need most go first.
+        needs: places of a command, 1 where it is not there and never more than there are. Those
+            that need most go first.
         most: commands at a time, however many places are left.
     """
     places_of = dict.fromkeys(commands, 1) | dict(needs or {})
@@ -96,7 +106,8 @@ def run_cells(
 
     def start(number: int, place: dict[str, str]) -> subprocess.Popen[bytes]:
         with starting, (logs / f"{number}.log").open("ab") as log:
-            # Out of the terminal's reach: Ctrl-C meets only this process, which then asks each cell once for its end.
+            # Out of the terminal's reach: Ctrl-C meets only this process, which then asks each cell
+            # once for its end.
             running[number] = subprocess.Popen(
                 commands[number],
                 env=os.environ | place,

@@ -1,4 +1,6 @@
-"""Folders of submissions, RESULTS/submit/NAME-N: the cells, one a line, and the jobs that Slurm made of them."""
+"""Folders of submissions, RESULTS/submit/NAME-N: the cells, one a line, and the jobs that Slurm
+made of them.
+"""
 
 import json
 import re
@@ -31,7 +33,9 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
 
 
 def write_cells(folder: Path, cells: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes the manifest; each cell has `name`, `folder` of its run, and `config`, all settings."""
+    """Writes the manifest; each cell has `name`, `folder` of its run, and `config`, all
+    settings.
+    """
     path = folder / CELLS
     write_atomic(path, "".join(json.dumps(cell) + "\n" for cell in cells))
     return path
@@ -66,7 +70,9 @@ def add_job(folder: Path, job: str, first: int, count: int) -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """A cell given to Slurm: id of its job, as ARRAY_TASK, and its log, which is there once it has begun."""
+    """A cell given to Slurm: id of its job, as ARRAY_TASK, and its log, which is there once it has
+    begun.
+    """
 
     job: str
     log: Path

@@ -1,4 +1,6 @@
-"""Resolvers of `conf/hydra/launcher/slurm.yaml`: the settings of `hardware=` as submitit has them."""
+"""Resolvers of `conf/hydra/launcher/slurm.yaml`: the settings of `hardware=` as submitit has
+them.
+"""
 
 import msgspec
 from omegaconf import DictConfig, OmegaConf

@@ -20,7 +20,8 @@ class Part:
 
 
 def parts(cells: int, limit: int, start: int = 0) -> list[Part]:
-    """Splits `cells` cells, from number `start` on, into arrays of at most `limit` tasks, Slurm's `MaxArraySize`.
+    """Splits `cells` cells, from number `start` on, into arrays of at most `limit` tasks, Slurm's
+    `MaxArraySize`.
 
     Raises:
         SkipbenchError: the cluster allows no arrays.
@@ -45,7 +46,10 @@ def script(name: str, manifest: Path, part: Part, hardware: Slurm, python: str, 
     Raises:
         SkipbenchError: a value that cannot stand in a script, or a number out of range.
     """
-    command = f'{shlex.quote(python)} -m skipbench cell {shlex.quote(str(manifest))} "$(({part.first} + SLURM_ARRAY_TASK_ID))"'
+    command = (
+        f'{shlex.quote(python)} -m skipbench cell {shlex.quote(str(manifest))} "$(({part.first} '
+        '+ SLURM_ARRAY_TASK_ID))"'
+    )
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in _options(name, manifest.parent, part, hardware, cwd)),
@@ -63,13 +67,17 @@ def setup(hardware: Slurm) -> list[str]:
 
 
 def gres(hardware: Slurm) -> str | None:
-    """The GPUs in Slurm's words, as `gpu:a100:1`; `None` for none. Where `gpus` is null, whatever the model, it is one."""
+    """The GPUs in Slurm's words, as `gpu:a100:1`; `None` for none. Where `gpus` is null, whatever
+    the model, it is one.
+    """
     gpus = 1 if hardware.gpus is None else _number(hardware, "gpus", 0)
     return ":".join(["gpu", *filter(None, [hardware.gpu]), str(gpus)]) if gpus else None
 
 
 def more(hardware: Slurm) -> dict[str, Any]:
-    """Memory and exclusiveness by sbatch's names: submitit's own keys take whole gigabytes, and no exclusive node."""
+    """Memory and exclusiveness by sbatch's names: submitit's own keys take whole gigabytes, and no
+    exclusive node.
+    """
     found = {"mem": hardware.memory, "exclusive": hardware.exclusive}
     return {key: value for key, value in found.items() if value}
 
@@ -128,7 +136,8 @@ def _option(name: str, value: str) -> str:
 def _safe(name: str, value: str) -> str:
     if not value.isprintable():
         raise SkipbenchError(
-            f"{name}={value!r} holds a line break or control character; sbatch reads one option a line"
+            f"{name}={value!r} holds a line break or control character; sbatch reads one "
+            "option a line"
         )
     return value
 

@@ -70,13 +70,16 @@ def sbatch(script: Path, after: Sequence[str] = ()) -> str:
         ) from error
     if done.returncode:
         raise SkipbenchError(
-            f"sbatch refuses {script}: {done.stderr.strip()}; the keys of hardware= say what it asks for"
+            f"sbatch refuses {script}: {done.stderr.strip()}; the keys of hardware= say what "
+            "it asks for"
         )
     return done.stdout.strip().partition(";")[0]
 
 
 def requeue_self() -> str:
-    """Puts the job of this process back into the queue, as often as `SKIPBENCH_REQUEUES` allows. Returns what was done."""
+    """Puts the job of this process back into the queue, as often as `SKIPBENCH_REQUEUES` allows.
+    Returns what was done.
+    """
     job, most = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SKIPBENCH_REQUEUES", "0"))
     if job is None:
         return "not in a Slurm job, so nothing starts it again"

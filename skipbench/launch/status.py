@@ -1,4 +1,6 @@
-"""States of an experiment's cells: from their records, and from the jobs that were submitted for them."""
+"""States of an experiment's cells: from their records, and from the jobs that were submitted for
+them.
+"""
 
 import shlex
 from collections import Counter
@@ -41,13 +43,18 @@ class CellStatus:
 
     @property
     def key(self) -> str:
-        """Identifies a cell: its run's folder, or while its skip set is missing, where that comes from and the settings."""
+        """Identifies a cell: its run's folder, or while its skip set is missing, where that comes
+        from and the settings.
+        """
         if self.folder is not None:
             return self.folder.name
         settings = self.config.record()
         if self.config.search_dataset is None:  # the set is searched by hand
             return f"{self.name}, {config_hash(settings)}"
-        return f"search of {self.search}, {config_hash(settings | {'iterations': self.config.search.iterations})}"
+        return (
+            f"search of {self.search}, "
+            f"{config_hash(settings | {'iterations': self.config.search.iterations})}"
+        )
 
     @property
     def search(self) -> str:
@@ -101,14 +108,17 @@ def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
     hardware = compose(own).hardware if chosen[-1] in places() else None
     if hardware is None:
         raise SkipbenchError(
-            f"hardware={chosen[-1]} is no place where cells run; wanted one of: {', '.join(places())}, or a file of your "
+            f"hardware={chosen[-1]} is no place where cells run; wanted one of: "
+            f"{', '.join(places())}, or a file of your "
             f"own in conf/hardware with _slurm among its defaults, as in slurm-a100.yaml"
         )
     return hardware
 
 
 def cell_statuses(experiment: str, asked: SubmitRequest) -> list[CellStatus]:
-    """Every cell of an experiment that can be run, those that become one run once, with its state."""
+    """Every cell of an experiment that can be run, those that become one run once, with its
+    state.
+    """
     live = slurm.jobs()
     submitted: dict[str, list[manifest.Task]] | None = None
     cells: dict[str, CellStatus] = {}
@@ -150,7 +160,9 @@ def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -
 def _with_jobs(
     cell: CellStatus, tasks: Sequence[manifest.Task], live: Mapping[str, str] | None
 ) -> RunState:
-    """The state in a cell's record; where it has none, what became of its jobs. `live` as of `slurm.jobs`."""
+    """The state in a cell's record; where it has none, what became of its jobs. `live` as of
+    `slurm.jobs`.
+    """
     if cell.state.state not in TO_RUN or live is None:
         return cell.state
     if states := [live[task.job] for task in tasks if task.job in live]:
@@ -166,7 +178,8 @@ def _with_jobs(
 def schedule_stages(cells: Sequence[CellStatus]) -> list[list[CellStatus]]:
     """Splits cells into at most two stages so that each missing search runs once.
 
-    Stage 1 holds one cell per search, the one with the most iterations; stage 2 holds the cells that reuse its result.
+    Stage 1 holds one cell per search, the one with the most iterations; stage 2 holds the cells
+    that reuse its result.
     """
     first: dict[str, CellStatus] = {}
     for cell in cells:

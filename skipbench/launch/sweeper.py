@@ -1,7 +1,8 @@
 """Hydra's side of a sweep: grids over overrides, and the cells of experiments, in one sweeper.
 
-`-m method=a,b` and `-m experiment=swift-table8` go through it. A cell returns its speedup, so that search sweepers
-such as Optuna's can take its place: `hydra/sweeper=optuna hydra.sweeper.direction=maximize`.
+`-m method=a,b` and `-m experiment=swift-table8` go through it. A cell returns its speedup, so that
+search sweepers such as Optuna's can take its place: `hydra/sweeper=optuna
+hydra.sweeper.direction=maximize`.
 """
 
 import itertools
@@ -45,14 +46,17 @@ def job(config: DictConfig) -> float | None:
 
 
 class ExperimentSweeper(Sweeper):
-    """Runs every point of a grid, or every cell of experiments, and prints one table that compares them."""
+    """Runs every point of a grid, or every cell of experiments, and prints one table that compares
+    them.
+    """
 
     __module__ = "hydra_plugins.skipbench_sweeper"
 
     def __init__(self, params: dict[str, Any] | None = None) -> None:
         """
         Args:
-            params: axes of the grid: key to values separated by commas; those of the command line go before.
+            params: axes of the grid: key to values separated by commas; those of the command line
+                go before.
         """
         self.params = dict(params or {})
 
@@ -116,7 +120,8 @@ class ExperimentSweeper(Sweeper):
             if override.is_sweep_override():
                 if not override.is_discrete_sweep():
                     raise SkipbenchError(
-                        f"{key}: a range without steps needs a sweeper that searches, hydra/sweeper=optuna"
+                        f"{key}: a range without steps needs a sweeper that searches, "
+                        "hydra/sweeper=optuna"
                     )
                 axes[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
             else:
@@ -140,7 +145,9 @@ class ExperimentSweeper(Sweeper):
 
 
 def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
-    """Prints a table of all cells that are done, then which failed; a reason that all have in common is raised."""
+    """Prints a table of all cells that are done, then which failed; a reason that all have in
+    common is raised.
+    """
     runs, failed = [], {}
     for name, done in zip(names, returns, strict=True):
         if done.status != JobStatus.COMPLETED:
@@ -190,7 +197,8 @@ def _label(words: Sequence[str]) -> str:
 def register() -> None:
     """Makes the sweeper known to Hydra, and what `conf/hydra` needs of resolvers.
 
-    Its folder is on the path, too: a launcher's jobs import the sweeper by the name that Hydra wants.
+    Its folder is on the path, too: a launcher's jobs import the sweeper by the name that Hydra
+    wants.
     """
     if PLUGIN not in sys.path:
         sys.path.append(PLUGIN)

@@ -1,4 +1,6 @@
-"""A command in a child process, so that somebody is left to tell how it died: the kernel kills without a word where memory ends."""
+"""A command in a child process, so that somebody is left to tell how it died: the kernel kills
+without a word where memory ends.
+"""
 
 import os
 import signal
@@ -12,7 +14,8 @@ HANDED_ON = (signal.SIGTERM, signal.SIGUSR2)
 
 
 def watch(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs a command, hands on the signals that ask for its end, and returns its exit status, -n where signal n killed it.
+    """Runs a command, hands on the signals that ask for its end, and returns its exit status, -n
+    where signal n killed it.
 
     Ctrl-C reaches the child by itself, as one of the terminal's processes.
     """

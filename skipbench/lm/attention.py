@@ -1,6 +1,8 @@
-"""Attention of a few rows over a bucket of the cache, in three attention_backends; which one is fastest is measured where it runs.
+"""Attention of a few rows over a bucket of the cache, in three attention_backends; which one is
+fastest is measured where it runs.
 
-Each is `query [R, H, d], cache rows [N, 2 KV, d], buffers, bucket, window -> [R, H * d]`, and takes the length from the buffers.
+Each is `query [R, H, d], cache rows [N, 2 KV, d], buffers, bucket, window -> [R, H * d]`, and takes
+the length from the buffers.
 """
 
 from collections.abc import Callable
@@ -24,7 +26,9 @@ def masked(
     window: int | None,
     scale: float,
 ) -> Tensor:
-    """One call over the whole bucket. The queries that share a key head are rows of one product: nothing is repeated."""
+    """One call over the whole bucket. The queries that share a key head are rows of one product:
+    nothing is repeated.
+    """
     keys, values = rows[:bucket].chunk(2, 1)
     out = F.scaled_dot_product_attention(
         fold(query, keys.shape[1]), keys.transpose(0, 1)[None], values.transpose(0, 1)[None],
@@ -41,7 +45,9 @@ def split_kv(
     window: int | None,
     scale: float,
 ) -> Tensor:
-    """The bucket in parts side by side, put together by their sums of exponentials: few heads still fill a whole device."""
+    """The bucket in parts side by side, put together by their sums of exponentials: few heads still
+    fill a whole device.
+    """
     size = next(p for p in PARTS if bucket % p == 0)
     keys, values = rows[:bucket].view(-1, size, *rows.shape[1:]).chunk(2, 2)  # [parts, size, KV, d]
     folded = fold(query, keys.shape[2]).expand(len(keys), -1, -1, -1)
@@ -60,7 +66,9 @@ def varlen(
     window: int | None,
     scale: float,
 ) -> Tensor:
-    """Flash attention with the length on the device; contiguous chains without a window, half precision, CUDA."""
+    """Flash attention with the length on the device; contiguous chains without a window, half
+    precision, CUDA.
+    """
     from torch.nn.attention.varlen import varlen_attn
 
     keys, values = rows[:bucket].chunk(2, 1)
@@ -85,7 +93,9 @@ def attention_backends(bucket: int, scale: float, chain: bool) -> dict[str, Atte
 def _with_log_sum(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Outputs [parts, KV, M, d] and logarithms of the sums of exponentials [parts, KV, M]; private operators of torch."""
+    """Outputs [parts, KV, M, d] and logarithms of the sums of exponentials [parts, KV, M]; private
+    operators of torch.
+    """
     if query.device.type == "cuda":
         out, log_sum, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
             query, keys, values, bias, True, scale=scale

@@ -8,10 +8,12 @@ from skipbench.lm.upload import upload
 
 
 class KVCache:
-    """Keys and values of every layer, `[capacity, 2 * KV, d]` each: a row holds the keys of all heads, then the values.
+    """Keys and values of every layer, `[capacity, 2 * KV, d]` each: a row holds the keys of all
+    heads, then the values.
 
-    Rows `0 .. length - 1` are committed. Rows behind them are scratch: any pass may write there, and nothing reads a
-    row that the token_rows of a pass does not name, so a rejected draft costs nothing.
+    Rows `0 .. length - 1` are committed. Rows behind them are scratch: any pass may write there,
+    and nothing reads a row that the token_rows of a pass does not name, so a rejected draft costs
+    nothing.
     """
 
     def __init__(
@@ -21,7 +23,9 @@ class KVCache:
         self.capacity = 0
         self.length = 0
         self.spare = 0
-        """Rows behind the last one, which no token_rows names: an engine that rounds row counts up writes there."""
+        """Rows behind the last one, which no token_rows names: an engine that rounds row counts up
+        writes there.
+        """
         self.rows: list[Tensor] = []
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
@@ -32,7 +36,8 @@ class KVCache:
             return
         self.capacity, self.length = capacity, 0
         shape = (capacity + self.spare, 2 * self.kv_heads, self.head_dim)
-        # Zeros, not empty: masked rows are multiplied by an exact 0, which NaN in fresh memory would survive.
+        # Zeros, not empty: masked rows are multiplied by an exact 0, which NaN in fresh memory
+        # would survive.
         self.rows = [torch.zeros(shape, dtype=self.dtype, device=device) for device in self.devices]
         self.keys = [r[:, : self.kv_heads].transpose(0, 1)[None] for r in self.rows]
         self.values = [r[:, self.kv_heads :].transpose(0, 1)[None] for r in self.rows]

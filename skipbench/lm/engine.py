@@ -41,11 +41,15 @@ class Engine(Protocol):
         ...
 
     def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
-        """All sub-layers at once, [T, D] -> [T, D]; `None` where the engine runs them one by one."""
+        """All sub-layers at once, [T, D] -> [T, D]; `None` where the engine runs them one by
+        one.
+        """
         ...
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "Engine":
-        """Called whenever the cache or its rotary tables were made anew. Returns the engine to go on with."""
+        """Called whenever the cache or its rotary tables were made anew. Returns the engine to go
+        on with.
+        """
         ...
 
 
@@ -77,5 +81,6 @@ def refuse_strict(strict: bool, name: str) -> None:
     """Raises SkipbenchError where an engine without a strict mode is asked for it."""
     if strict:
         raise SkipbenchError(
-            f"engine.strict=true needs engine=fused, not {name}: it alone can take rows through attention one by one"
+            f"engine.strict=true needs engine=fused, not {name}: it alone can take rows "
+            "through attention one by one"
         )

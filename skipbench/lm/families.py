@@ -1,8 +1,9 @@
-"""The model families that the engines can drive: one row each, keyed by `model_type` of the Hugging Face config.
+"""The model families that the engines can drive: one row each, keyed by `model_type` of the Hugging
+Face config.
 
-Only this file knows Hugging Face's attribute paths; everything else gets `ModelParts`. All families share the decoder layer
-`x + attention(norm(x))`, `x + mlp(norm(x))` with rotary positions and a gated MLP. Llama's class covers Llama 1 to 3.2, Code
-Llama, Yi, DeepSeek-Coder and Vicuna.
+Only this file knows Hugging Face's attribute paths; everything else gets `ModelParts`. All families
+share the decoder layer `x + attention(norm(x))`, `x + mlp(norm(x))` with rotary positions and a
+gated MLP. Llama's class covers Llama 1 to 3.2, Code Llama, Yi, DeepSeek-Coder and Vicuna.
 """
 
 from collections.abc import Callable
@@ -96,7 +97,8 @@ QKV, OUTPUT, GATE_UP, DOWN, HEAD = (
 
 
 def parts_of(model: Any) -> ModelParts:
-    """The parts of a Hugging Face model as they are now: an engine may put other modules in the place of linear ones.
+    """The parts of a Hugging Face model as they are now: an engine may put other modules in the
+    place of linear ones.
 
     Raises:
         SkipbenchError: as `family_of`.
@@ -131,7 +133,8 @@ def family_of(config: Any) -> Family:
     """The row of a Hugging Face config.
 
     Raises:
-        SkipbenchError: the family is unknown, or its rotary positions change with the length of the text.
+        SkipbenchError: the family is unknown, or its rotary positions change with the length of the
+            text.
     """
     if config.model_type not in FAMILIES:
         raise SkipbenchError(
@@ -141,7 +144,8 @@ def family_of(config: Any) -> Family:
     rope = config.rope_parameters["rope_type"]
     if rope not in ROPE_TYPES:
         raise SkipbenchError(
-            f"rope_type {rope!r} is not supported (its angles depend on the current length, which a shared K/V cache "
+            f"rope_type {rope!r} is not supported (its angles depend on the current length, "
+            "which a shared K/V cache "
             f"cannot follow); supported: {', '.join(ROPE_TYPES)}"
         )
     return FAMILIES[config.model_type]

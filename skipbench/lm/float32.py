@@ -1,7 +1,9 @@
-"""Logits in float32 arithmetic from a model of any precision: what decides whether two outputs part at a tie.
+"""Logits in float32 arithmetic from a model of any precision: what decides whether two outputs part
+at a tie.
 
-Every weight is widened where it is used and dropped again, so that no second copy of the model is held. The rows of a text
-pass each layer in chunks, so that memory grows with its length and not with the square of it.
+Every weight is widened where it is used and dropped again, so that no second copy of the model is
+held. The rows of a text pass each layer in chunks, so that memory grows with its length and not
+with the square of it.
 """
 
 from typing import Any
@@ -20,7 +22,9 @@ SCORES = 2**26  # attention scores of one call at most: 256 MiB where a kernel h
 
 
 def float32_logits(model: Any, tokens: list[int]) -> Tensor | None:
-    """Logits [V] behind the last of `tokens`, in float32 on the host; `None` where the weights are not kept as numbers (quantised)."""
+    """Logits [V] behind the last of `tokens`, in float32 on the host; `None` where the weights are
+    not kept as numbers (quantised).
+    """
     parts, family = parts_of(model), family_of(model.config)
     if not parts.layers[0][1].down.weight.is_floating_point():
         return None
@@ -59,7 +63,9 @@ def float32_logits(model: Any, tokens: list[int]) -> Tensor | None:
 def _attention(
     query: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None, scale: float
 ) -> Tensor:
-    """Queries [R, H, d] of the rows from `start` on, over the keys and values [T, KV, d] of all rows -> [R, H * d]."""
+    """Queries [R, H, d] of the rows from `start` on, over the keys and values [T, KV, d] of all
+    rows -> [R, H * d].
+    """
     heads, kv = query.shape[1], keys.shape[1]
     out: list[Tensor] = []
     for rows in torch.split(query, max(1, SCORES // (heads * len(keys)))):

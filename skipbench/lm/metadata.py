@@ -1,4 +1,6 @@
-"""`AttentionMetadata`: a token_rows prepared for the sub-layers: rotary tables and masks of its rows, made once a pass."""
+"""`AttentionMetadata`: a token_rows prepared for the sub-layers: rotary tables and masks of its
+rows, made once a pass.
+"""
 
 import copy
 from typing import Any
@@ -25,7 +27,9 @@ class RotaryCache:
         """What an engine keeps of these tables in its own layout; likewise in a metadata."""
 
     def chain_mask(self, start: int, rows: int) -> Tensor:
-        """Additive mask [rows, start + rows] of a chain whose rows all follow `start` committed ones."""
+        """Additive mask [rows, start + rows] of a chain whose rows all follow `start` committed
+        ones.
+        """
         if rows > BAND_ROWS:
             blocked = torch.ones(rows, start + rows, dtype=torch.bool, device=self.device).triu_(
                 start + 1
@@ -72,7 +76,9 @@ class AttentionMetadata:
         return part
 
     def mask(self, window: int | None, group: int = 1) -> Tensor | None:
-        """Additive mask [group * T, end], or `None` when one row sees everything or a square chain is causal."""
+        """Additive mask [group * T, end], or `None` when one row sees everything or a square chain
+        is causal.
+        """
         if window is not None and max(self.token_rows.positions) < window:
             window = None
         if (window, group) not in self._masks:
@@ -103,7 +109,9 @@ class AttentionMetadata:
 
 
 class ForwardMetadata:
-    """One token_rows on every device of a model: made once where many passes run over the same rows."""
+    """One token_rows on every device of a model: made once where many passes run over the same
+    rows.
+    """
 
     def __init__(self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]) -> None:
         self.token_rows, self._tables = token_rows, tables

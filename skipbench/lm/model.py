@@ -18,7 +18,9 @@ from skipbench.skipset import SkipSet
 
 
 class LM:
-    """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers."""
+    """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L
+    sub-layers.
+    """
 
     def __init__(
         self,
@@ -30,12 +32,15 @@ class LM:
         """
         Args:
             model: a causal language model of Hugging Face, of a known family, in evaluation mode.
-            engine: one of `ENGINES`; where it cannot run here, what replaces it is used, and `notes` say why.
-            strict: verified rows get the bits that decoding them alone would give; proven here, engine `fused` only.
+            engine: one of `ENGINES`; where it cannot run here, what replaces it is used, and
+                `notes` say why.
+            strict: verified rows get the bits that decoding them alone would give; proven here,
+                engine `fused` only.
             spare_mib: memory that second layouts of weights may take, MiB.
 
         Raises:
-            SkipbenchError: unknown family, rotary type or activation; a machine on which `strict` cannot be kept.
+            SkipbenchError: unknown family, rotary type or activation; a machine on which `strict`
+                cannot be kept.
         """
         self.model, self.config = model, model.config
         family, parts = family_of(self.config), parts_of(model)
@@ -68,7 +73,9 @@ class LM:
         return 2 * self.layers
 
     def notes(self) -> list[str]:
-        """Lines on what this machine lacks and what is used instead, and on the cost of `strict`."""
+        """Lines on what this machine lacks and what is used instead, and on the cost of
+        `strict`.
+        """
         cost = (
             ""
             if self.strict_cost is None
@@ -77,7 +84,9 @@ class LM:
         return [*self.engine.notes(), *filter(None, [cost])]
 
     def allocate(self, capacity: int) -> None:
-        """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache held is lost."""
+        """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache
+        held is lost.
+        """
         before = self.cache.rows
         self.cache.allocate(capacity)
         for device in dict.fromkeys(self.devices):
@@ -111,15 +120,18 @@ class LM:
         last: int | None = None,
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
-        """Runs the sub-layers `first .. last - 1` that are not in `skip` over the rows of `token_rows`.
+        """Runs the sub-layers `first .. last - 1` that are not in `skip` over the rows of
+        `token_rows`.
 
         Args:
             hidden: [T, D], the input of sub-layer `first`.
             token_rows: the rows; prepared by `metadata` where several passes share them.
-            hidden_states: when given, receives the state [T, D] before the first and after every sub-layer that ran.
+            hidden_states: when given, receives the state [T, D] before the first and after every
+                sub-layer that ran.
 
         Returns:
-            [T, D], the output of the last one. The K/V rows `token_rows.start ..` of every attention that ran are overwritten.
+            [T, D], the output of the last one. The K/V rows `token_rows.start ..` of every
+            attention that ran are overwritten.
 
         Raises:
             SkipbenchError: the token_rows does not fit into the cache.
@@ -165,7 +177,9 @@ class LM:
         return self._chosen[key]
 
     def prefill(self, tokens: list[int]) -> Tensor:
-        """Fills the cache with a prompt from row 0 and commits it. Returns the logits [1, V] behind its last token."""
+        """Fills the cache with a prompt from row 0 and commits it. Returns the logits [1, V] behind
+        its last token.
+        """
         hidden = self.run(self.embed(tokens), TokenRows.chain(0, len(tokens)))
         self.cache.length = len(tokens)
         return self.head(hidden[-1:])
@@ -191,9 +205,9 @@ class LM:
 
         Args:
             tokens: the pending token and the draft's.
-            early: for early exit, the states of the first rows whose early sub-layers have run: one list per row, [1, D]
-                before the first and after every sub-layer. Only the rows behind them pass the early sub-layers, all pass
-                the rest.
+            early: for early exit, the states of the first rows whose early sub-layers have run: one
+                list per row, [1, D] before the first and after every sub-layer. Only the rows
+                behind them pass the early sub-layers, all pass the rest.
             hidden_states: when given, receives the S + 1 states [n + 1, D].
         """
         if not early:
@@ -210,5 +224,7 @@ class LM:
         return self.head(self.run(hidden, token_rows, first=first, hidden_states=hidden_states))
 
     def weight_bytes(self) -> int:
-        """Bytes that one decoding step must read: all weights but the embedding table, which it only looks one row up in."""
+        """Bytes that one decoding step must read: all weights but the embedding table, which it
+        only looks one row up in.
+        """
         return self._weight_bytes

@@ -20,7 +20,9 @@ def make_engine(
 
 
 class _LayerView:
-    """The cache as a Hugging Face attention module sees it: `update` writes the rows and returns all up to their end."""
+    """The cache as a Hugging Face attention module sees it: `update` writes the rows and returns
+    all up to their end.
+    """
 
     def __init__(self, cache: KVCache) -> None:
         self.cache = cache

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 class TokenRows:
     """`T` rows, written to the cache rows `start .. start + T - 1`.
 
-    Every row sees the committed rows `0 .. context_len - 1`, itself, and its ancestors among the rows of the token_rows.
-    Rows between `context_len` and `start` are scratch of somebody else and stay unseen.
+    Every row sees the committed rows `0 .. context_len - 1`, itself, and its ancestors among the
+    rows of the token_rows. Rows between `context_len` and `start` are scratch of somebody else and
+    stay unseen.
     """
 
     start: int
@@ -20,9 +21,13 @@ class TokenRows:
     positions: tuple[int, ...] | range
     """Position of each row in the text, counted from 0."""
     parent: tuple[int, ...] | None = None
-    """Index of each row's parent within the token_rows, -1 for none, parents first; `None` for a chain."""
+    """Index of each row's parent within the token_rows, -1 for none, parents first; `None` for a
+    chain.
+    """
     verifies: bool = False
-    """Whether the rows decide what is emitted: then a strict engine runs each as if it were alone."""
+    """Whether the rows decide what is emitted: then a strict engine runs each as if it were
+    alone.
+    """
 
     @property
     def rows(self) -> int:
@@ -40,7 +45,9 @@ class TokenRows:
 
     @classmethod
     def chain(cls, start: int, rows: int, context_len: int | None = None) -> "TokenRows":
-        """Rows that follow one another in the text; behind `context_len` committed rows if they are not kept at `start`."""
+        """Rows that follow one another in the text; behind `context_len` committed rows if they are
+        not kept at `start`.
+        """
         base = start if context_len is None else context_len
         return cls(start, base, range(base, base + rows))
 
@@ -54,7 +61,8 @@ class TokenRows:
 
     @classmethod
     def branches(cls, start: int, context_len: int, count: int, rows: int = 1) -> "TokenRows":
-        """`count` alternatives for the text behind `context_len` committed rows, a chain of `rows` each, kept from `start` on.
+        """`count` alternatives for the text behind `context_len` committed rows, a chain of `rows`
+        each, kept from `start` on.
 
         They share the committed rows and do not see one another.
         """
@@ -72,7 +80,9 @@ class TokenRows:
         return replace(self, verifies=True)
 
     def tree_mask(self) -> NDArray[np.bool_]:
-        """[T, T], true where a row may see another: itself and its ancestors among the rows of the token_rows. Not to be written to."""
+        """[T, T], true where a row may see another: itself and its ancestors among the rows of the
+        token_rows. Not to be written to.
+        """
         return _tree_mask(self.rows, self.parent)
 
 

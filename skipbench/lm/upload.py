@@ -5,8 +5,10 @@ from torch import Tensor
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
-    """`values` on the device. From the host to a GPU the copy is only on its way when this returns, out of pinned memory:
-    from pageable memory the host would wait for all that the device still has to do."""
+    """`values` on the device. From the host to a GPU the copy is only on its way when this returns,
+    out of pinned memory: from pageable memory the host would wait for all that the device still has
+    to do.
+    """
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)

@@ -1,20 +1,24 @@
-"""ASD: Draft on the Fly: Adaptive Self-Speculative Decoding using Cosine Similarity (Metel et al.), arXiv:2410.01028.
+"""ASD: Draft on the Fly: Adaptive Self-Speculative Decoding using Cosine Similarity (Metel et al.),
+arXiv:2410.01028.
 
-For every prompt, the attention sub-layers that hardly turn the hidden state, by the cosine similarity of the states before and
-behind them, are left out of the draft; MLPs stay. Drafting ends by Draft & Verify's adaptive threshold.
+For every prompt, the attention sub-layers that hardly turn the hidden state, by the cosine
+similarity of the states before and behind them, are left out of the draft; MLPs stay. Drafting ends
+by Draft & Verify's adaptive threshold.
 
-REIMPLEMENTATION, CONSTANTS UNVERIFIED: no code is public, and the sources at hand give neither the similarity threshold nor the
-two structural rules. What stands here in their place is a guess of ours, marked so below.
+REIMPLEMENTATION, CONSTANTS UNVERIFIED: no code is public, and the sources at hand give neither the
+similarity threshold nor the two structural rules. What stands here in their place is a guess of
+ours, marked so below.
 
 | paper | here | |
 |---|---|---|
 | similarity of sub-layer i | `cosine[i]` | mean over the last tokens of the prompt |
 | threshold | `threshold` (guess: 0.9) | attention above it is dropped |
-| structural rules | `keep_first`, `keep_last` (guess: 1 and 1) | layers at both ends whose attention stays |
+| structural rules | `keep_first`, `keep_last` (guess: 1, 1) | attention kept, in layers |
 | context | `context_tokens` (guess: 32) | tokens of the prompt that are looked at |
 
-Deviations: `most` bounds the share of attention sub-layers that may be dropped (guess: all), the most similar first; with `every`
-above 0 the set is chosen anew after so many rounds, from the tokens of the text so far.
+Deviations: `most` bounds the share of attention sub-layers that may be dropped (guess: all), the
+most similar first; with `every` above 0 the set is chosen anew after so many rounds, from the
+tokens of the text so far.
 """
 
 from collections.abc import Sequence
@@ -72,12 +76,14 @@ class ASD:
             or min(keep_first, keep_last, every) < 0
         ):
             raise SkipbenchError(
-                f"asd: {threshold=}, {most=}, {context_tokens=}, {keep_first=}, {keep_last=}, {every=}; wanted -1 <= threshold <= 1, "
+                f"asd: {threshold=}, {most=}, {context_tokens=}, {keep_first=}, "
+                f"{keep_last=}, {every=}; wanted -1 <= threshold <= 1, "
                 f"0 < most <= 1, context_tokens of 1 or more, and the rest 0 or more"
             )
         if keep_first + keep_last >= layers:
             raise SkipbenchError(
-                f"asd: keep_first + keep_last = {keep_first + keep_last} keeps the attention of all {layers} layers; lower them"
+                f"asd: keep_first + keep_last = {keep_first + keep_last} keeps the attention "
+                f"of all {layers} layers; lower them"
             )
         self.name, self.layers, self.threshold, self.every = name, layers, threshold, every
         self.candidates = range(keep_first, layers - keep_last)

@@ -1,28 +1,33 @@
 """CLaSp: In-Context Layer Skip for Self-Speculative Decoding, arXiv:2505.24196.
 
-After a verification, the target's own hidden states of the last accepted token are the objective: a dynamic programme picks
-the M layers whose absence turns the last state least (Algorithm 1, Eq. 2). All branches of a step run as one sequence of
-siblings over the shared K/V cache (section 3.6), and the programme runs only now and then (section 3.7).
+After a verification, the target's own hidden states of the last accepted token are the objective: a
+dynamic programme picks the M layers whose absence turns the last state least (Algorithm 1, Eq. 2).
+All branches of a step run as one sequence of siblings over the shared K/V cache (section 3.6), and
+the programme runs only now and then (section 3.7).
 
 | paper | here | |
 |---|---|---|
 | L, f_i | `units`, `run_unit(i - 1, ...)` | layers (or sub-layers) and their forward |
 | M | `skipped` | units to skip |
 | x_i | `x[i]` [D] | target's state of the last accepted token behind unit i, x_0 its embedding |
-| g[i, j] | `g[j]` [M + 1, D] | best state behind unit i with j units skipped; only the row of one i is kept |
+| g[i, j] | `g[j]` [M + 1, D] | best state behind unit i with j units skipped; one i is kept |
 | S | the returned list | skipped units |
 | K, draft-exiting threshold | `stop.max_steps`, `stop.threshold` | |
 | layer optimisation interval | `interval` | |
 
-Deviations (paper says / published code does / here, switch). The published code is the port of KnapSpec's authors.
+Deviations (paper says / published code does / here, switch). The published code is the port of
+KnapSpec's authors.
     Eq. 1: argmin of the cosine, a misprint / argmax / argmax.
-    Algorithm 1: runs to i = L + 1, reads x_L that is not in X, compares sigma[:, l] with sigma[l:] as a whole, tests floats for
-        equality / repaired: i to L, elementwise, decisions kept as bits, a tie skips / as the code.
-    interval: "several verification steps" / counts them from the first of a prompt / `interval_unit=rounds`, or `tokens`.
-    before the first programme: unspecified / drafts with the full model / `start=prompt` runs it on the prompt's last
-        token, `start=full` is the code.
+    Algorithm 1: runs to i = L + 1, reads x_L that is not in X, compares sigma[:, l] with sigma[l:]
+        as a whole, tests floats for equality / repaired: i to L, elementwise, decisions kept as
+        bits, a tie skips / as the code.
+    interval: "several verification steps" / counts them from the first of a prompt /
+        `interval_unit=rounds`, or `tokens`.
+    before the first programme: unspecified / drafts with the full model / `start=prompt` runs it on
+        the prompt's last token, `start=full` is the code.
     M: about half of the layers / 22 to 31 % of them / `ratio`, half by default.
-    granularity: whole layers / whole layers / `unit=layer`, or `sublayer`, where attention and MLP are skipped one by one.
+    granularity: whole layers / whole layers / `unit=layer`, or `sublayer`, where attention and MLP
+        are skipped one by one.
     stop rule: threshold near 0.7, K unspecified / 0.7, 10 / as the code.
 """
 
@@ -49,13 +54,16 @@ def choose_layers(
     """Algorithm 1.
 
     Args:
-        x: [N + 1, D] the target's states of one token, before the first and behind every one of N units.
-        run_unit: unit index, states [M, D] -> [M, D]; the states are alternatives for the same token.
+        x: [N + 1, D] the target's states of one token, before the first and behind every one of N
+            units.
+        run_unit: unit index, states [M, D] -> [M, D]; the states are alternatives for the same
+            token.
         skipped: M, from 1 to N.
 
     Returns:
-        Skipped units; and for reports the cosines of executing and of skipping, [N, M] each, and g[N, M] [D].
-        Row i - 1, column j - 1 of the cosines belongs to cell (i, j); cells with j > i mean nothing.
+        Skipped units; and for reports the cosines of executing and of skipping, [N, M] each, and
+        g[N, M] [D]. Row i - 1, column j - 1 of the cosines belongs to cell (i, j); cells with j > i
+        mean nothing.
     """
     units, width = x.shape[0] - 1, skipped
     norm = x.float() / x.float().norm(dim=-1, keepdim=True)
@@ -81,7 +89,9 @@ def choose_layers(
 
 
 def backtrack(executed: list[list[bool]], skipped: int) -> list[int]:
-    """The units skipped on the way to cell (N, M); `executed[i - 1][j - 1]` is the decision of cell (i, j)."""
+    """The units skipped on the way to cell (N, M); `executed[i - 1][j - 1]` is the decision of cell
+    (i, j).
+    """
     chosen, j = [], skipped
     for i in range(len(executed), 0, -1):
         if j and not executed[i - 1][j - 1]:
@@ -107,7 +117,8 @@ class CLaSp:
             drafts a chain.
 
     Raises:
-        SkipbenchError: a ratio that skips nothing or everything, an interval below 1, or a word that is not known.
+        SkipbenchError: a ratio that skips nothing or everything, an interval below 1, or a word
+            that is not known.
     """
 
     needs_hidden_states = True
@@ -139,7 +150,8 @@ class CLaSp:
         self.skipped = round(units * ratio)
         if not 0 < self.skipped < units:
             raise SkipbenchError(
-                f"clasp: {ratio=} skips {self.skipped} of {units} {unit}s; choose from {1 / units:.3f} to {1 - 1 / units:.3f}"
+                f"clasp: {ratio=} skips {self.skipped} of {units} {unit}s; choose from "
+                f"{1 / units:.3f} to {1 - 1 / units:.3f}"
             )
         self.name, self.layers, self.interval, self.start = name, layers, interval, start
         self.by_tokens = interval_unit == "tokens"

@@ -1,23 +1,30 @@
 """DEL: Context-Aware Dynamic Exit Layer for Efficient Self-Speculative Decoding, arXiv:2504.05598.
 
-Early exit whose layer and length change every round: all layers' predictions at the tokens that a round has passed through the
-model anyway (shadow tokens) are held against the target's, and the exit layer and draft length with the most tokens per layer
-(TPL, Eq. 2 of the KnapSpec paper) are taken for the next round. Early layers are shared exactly, as in LayerSkip, and like
-LayerSkip it is meant for checkpoints trained for early exit.
+Early exit whose layer and length change every round: all layers' predictions at the tokens that a
+round has passed through the model anyway (shadow tokens) are held against the target's, and the
+exit layer and draft length with the most tokens per layer (TPL, Eq. 2 of the KnapSpec paper) are
+taken for the next round. Early layers are shared exactly, as in LayerSkip, and like LayerSkip it is
+meant for checkpoints trained for early exit.
 
 | paper | here | |
 |---|---|---|
-| l, d, d_max | `exit_layer`, `length`, `max_length` | exit layer 1 to L - 1, draft length 0 to d_max - 1 |
+| l | `exit_layer` | exit layer, 1 to L - 1 |
+| d, d_max | `length`, `max_length` | draft length, 0 to d_max - 1 |
 | alpha_l | `alpha` [L - 1] | decayed share of shadow tokens that match |
 | omega | `omega` | decay a round |
 | tau_l | `threshold` | between the mean confidences of matching and of other shadow tokens |
 
-Deviations (paper says / published code does / here, switch). Only the port of KnapSpec's authors was at hand.
-    draft length: the chosen one / up to 10 tokens, the chosen length unused / `use_gamma`, true by default.
-    shadow tokens of rejected rows: not counted / counted where the exit layer is 1 / `count_rejected`, false by default.
-    threshold: tau_l / the same, none while a mean is unknown / the same; `dynamic_threshold=false` leaves it to `stop`.
-    first round: unspecified / exit layer 1, one token, together with the prefill / none: the last 33 tokens of the prompt run
-        once more for their shadow tokens, and the first round chooses by them.
+Deviations (paper says / published code does / here, switch). Only the port of KnapSpec's authors
+was at hand.
+    draft length: the chosen one / up to 10 tokens, the chosen length unused / `use_gamma`, true by
+        default.
+    shadow tokens of rejected rows: not counted / counted where the exit layer is 1 /
+        `count_rejected`, false by default.
+    threshold: tau_l / the same, none while a mean is unknown / the same; `dynamic_threshold=false`
+        leaves it to `stop`.
+    first round: unspecified / exit layer 1, one token, together with the prefill / none: the last
+        33 tokens of the prompt run once more for their shadow tokens, and the first round chooses
+        by them.
 """
 
 from typing import Any
@@ -72,7 +79,8 @@ class DEL:
     ) -> None:
         if not 0 < omega <= 1 or max_length < 1 or layers < 2:
             raise SkipbenchError(
-                f"del: {omega=}, {max_length=}, {layers=}; wanted 0 < omega <= 1, max_length of 1 or more, and 2 layers or more"
+                f"del: {omega=}, {max_length=}, {layers=}; wanted 0 < omega <= 1, max_length "
+                "of 1 or more, and 2 layers or more"
             )
         self.name, self.layers, self.max_length, self.omega = name, layers, max_length, omega
         self.use_gamma, self.dynamic_threshold, self.count_rejected = (
@@ -118,7 +126,9 @@ class DEL:
         )
 
     def _learn(self, state: State, states: list[Tensor], rows: int) -> None:
-        """Counts the shadow tokens of the first `rows` rows, and chooses the next exit and length by TPL."""
+        """Counts the shadow tokens of the first `rows` rows, and chooses the next exit and length
+        by TPL.
+        """
         behind = torch.stack(states[2::2])[:, :rows]  # [L, rows, D]
         p, token = state.lm.head(behind.flatten(0, 1)).float().softmax(-1).max(-1)
         p, token = p.view(self.layers, rows).double().cpu(), token.view(self.layers, rows).cpu()

@@ -1,4 +1,6 @@
-"""A skip set that never changes: the fixed strategies of Self-SD Table 8 and SWIFT Figure 2, or one given by hand."""
+"""A skip set that never changes: the fixed strategies of Self-SD Table 8 and SWIFT Figure 2, or one
+given by hand.
+"""
 
 from collections.abc import Sequence
 
@@ -42,11 +44,12 @@ def strategy(
     Args:
         layers: L, decoder layers of the model.
         name: the rule: uniform, first, middle, last or random.
-        ratio: share of the layers to skip, above 0 to below 1; of the rule `random`, of the sub-layers.
+        ratio: share of the layers to skip, above 0 to below 1; of the rule `random`, of the
+            sub-layers.
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
         seed: of the rule `random`.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty drafts a
-            chain.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
+            drafts a chain.
 
     Raises:
         SkipbenchError: a ratio out of range.
@@ -64,8 +67,8 @@ def explicit(
         name: name of the method in records and tables.
         skip: the set in text form, such as `attn:1,3-5;mlp:2`, counted from 0.
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty drafts a
-            chain.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
+            drafts a chain.
 
     Raises:
         SkipbenchError: the model lacks a layer of the set.

@@ -1,8 +1,9 @@
 """KnapSpec: Self-Speculative Decoding via Adaptive Layer Selection as a Knapsack Problem.
 
-Sub-layers are items of a 0/1 knapsack whose weights are their latencies at the present context length. One dynamic programme
-over the last r tokens (Algorithm 1, Eqs. 6 to 8) gives a candidate set for every skipped weight; the
-candidate that promises most tokens a second (TPT, Eqs. 4 and 9) drafts until the next programme.
+Sub-layers are items of a 0/1 knapsack whose weights are their latencies at the present context
+length. One dynamic programme over the last r tokens (Algorithm 1, Eqs. 6 to 8) gives a candidate
+set for every skipped weight; the candidate that promises most tokens a second (TPT, Eqs. 4 and 9)
+drafts until the next programme.
 
 | paper | here | |
 |---|---|---|
@@ -15,16 +16,22 @@ candidate that promises most tokens a second (TPT, Eqs. 4 and 9) drafts until th
 | tau_conf | `stop.threshold` | |
 
 Deviations (paper says / published code does / here, switch):
-    items: all 2L sub-layers / the first and the last layer are never skipped / `protect_ends`, false by default.
+    items: all 2L sub-layers / the first and the last layer are never skipped / `protect_ends`,
+        false by default.
     weights: round(t / Delta) / capped at 5 / `weight_cap`, none by default.
     most skipped weight: K / 2 / the same / `budget` K, 0.5 by default.
-    candidates: every skipped weight / all but the first of the survivors / `drop_first`, false by default.
+    candidates: every skipped weight / all but the first of the survivors / `drop_first`, false by
+        default.
     gamma in [D]: 1 to 10 / 0 to 17 / `lengths`, the first and the last.
-    gamma*: found, then replaced by the confidence exit / the same / the same; `use_gamma=true` drafts gamma* at most.
-    before the first programme: unspecified / drafts with the full model in every prompt / `start=carry` keeps the set of the
-        prompt before and counts rounds across prompts; `start=full` is the code.
-    cost: sub-layers only / the same / the lm_head too, unless `latency` gives [mlp, attention a token, attention] in seconds.
-    x^(i) with nothing skipped: reset to X^(i) / computed anew / as the paper.  A branch stays where its cosine is >= tau (paper: >).
+    gamma*: found, then replaced by the confidence exit / the same / the same; `use_gamma=true`
+        drafts gamma* at most.
+    before the first programme: unspecified / drafts with the full model in every prompt /
+        `start=carry` keeps the set of the prompt before and counts rounds across prompts;
+        `start=full` is the code.
+    cost: sub-layers only / the same / the lm_head too, unless `latency` gives [mlp, attention a
+        token, attention] in seconds.
+    x^(i) with nothing skipped: reset to X^(i) / computed anew / as the paper.  A branch stays where
+        its cosine is >= tau (paper: >).
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +63,8 @@ def knapsack_plain(
     tau: float,
     free: Sequence[bool],
 ) -> tuple[list[int], list[frozenset[int]], list[float], Tensor]:
-    """Algorithm 1 as the paper writes it, one branch after the other: to be read, and to test `knapsack` against.
+    """Algorithm 1 as the paper writes it, one branch after the other: to be read, and to test
+    `knapsack` against.
 
     Arguments and results are those of `knapsack`.
     """
@@ -92,21 +100,25 @@ def knapsack(
     tau: float,
     free: Sequence[bool],
 ) -> tuple[list[int], list[frozenset[int]], list[float], Tensor]:
-    """Algorithm 1, the forward search and the backtracking: all branches of a sub-layer in one call.
+    """Algorithm 1, the forward search and the backtracking: all branches of a sub-layer in one
+    call.
 
     Args:
-        x: [S + 1, r, D] the target's states of r tokens, before the first and behind every sub-layer.
+        x: [S + 1, r, D] the target's states of r tokens, before the first and behind every
+            sub-layer.
         run_sublayer: index, states [n, r, D] -> [n, r, D]; n alternatives for the same tokens.
         weights, free: of every sub-layer its weight, and whether it may be skipped.
         budget: largest skipped weight.
         tau: branches whose mean cosine to the target's states is below it are dropped.
 
     Returns:
-        One candidate a surviving skipped weight, lightest first: weight, skipped sub-layers, cosine, last states [n, r, D].
+        One candidate a surviving skipped weight, lightest first: weight, skipped sub-layers,
+            cosine, last states [n, r, D].
     """
     count, unit = len(weights), normalize(x.float(), dim=-1)
 
-    # g[0, 0] = X^(0), and no other branch; sigma of each branch, minus infinity if dead; lengths of the states [J, r]
+    # g[0, 0] = X^(0), and no other branch; sigma of each branch, minus infinity if dead; lengths of
+    # the states [J, r]
     g, best, length = x[:1], unit.new_ones(1), x[:1].float().norm(dim=-1)
     lengths = x.float().norm(dim=-1)  # of what skips nothing
     executed = torch.zeros(count, budget + 1, dtype=torch.bool, device=x.device)
@@ -145,7 +157,9 @@ def knapsack(
 
 
 def backtrack(executed: Tensor, weights: Sequence[int], j: Tensor) -> Tensor:
-    """[n, S], true where the branch that ends with skipped weight j [n] skips; `executed` [S, budget + 1] holds the decisions."""
+    """[n, S], true where the branch that ends with skipped weight j [n] skips; `executed` [S,
+    budget + 1] holds the decisions.
+    """
     skipped = []
     for i in range(len(weights) - 1, -1, -1):
         skips = ~executed[i, j]
@@ -164,7 +178,9 @@ def integer_weights(latency: Latency, cap: int | None) -> tuple[int, int]:
 def most_tokens_per_time(
     alpha: Sequence[float], sets: Sequence[SkipSet], latency: Latency, lengths: Sequence[int]
 ) -> tuple[int, int, float]:
-    """Index of the set, gamma and TPT of the best pair (Eq. 4, section 3.5); of equal ones the first."""
+    """Index of the set, gamma and TPT of the best pair (Eq. 4, section 3.5); of equal ones the
+    first.
+    """
     value, best, gamma = max(
         (tpt(a, d, latency.draft_s(len(s.attention), len(s.mlp)), latency.target_s()), -n, -d)
         for n, (a, s) in enumerate(zip(alpha, sets, strict=True))
@@ -174,7 +190,8 @@ def most_tokens_per_time(
 
 
 class KnapSpec:
-    """A new set every `interval` rounds, from the states of the last `history` rounds and the latencies at the present length.
+    """A new set every `interval` rounds, from the states of the last `history` rounds and the
+    latencies at the present length.
 
     Args:
         layers: L, decoder layers of the model.
@@ -196,7 +213,8 @@ class KnapSpec:
             drafts a chain.
 
     Raises:
-        SkipbenchError: an interval, history, length or cap below 1, or a word or number of latencies that is not known.
+        SkipbenchError: an interval, history, length or cap below 1, or a word or number of
+            latencies that is not known.
     """
 
     needs_hidden_states = True
@@ -224,20 +242,24 @@ class KnapSpec:
             "full",
         ):
             raise SkipbenchError(
-                f"knapspec: {interval=}, {history=}, {weight_cap=}, {start=}; wanted numbers of 1 or more (weight_cap may be null), "
+                f"knapspec: {interval=}, {history=}, {weight_cap=}, {start=}; wanted numbers "
+                "of 1 or more (weight_cap may be null), "
                 f"and start carry or full"
             )
         if not 0 < budget <= 1:
             raise SkipbenchError(
-                f"knapspec: {budget=}; wanted the share of all weight that may be skipped, above 0 to 1"
+                f"knapspec: {budget=}; wanted the share of all weight that may be skipped, "
+                "above 0 to 1"
             )
         if len(lengths) != 2 or not 0 <= lengths[0] <= lengths[1] or lengths[1] < 1:
             raise SkipbenchError(
-                f"knapspec: lengths={list(lengths)}; wanted the first and the last draft length, such as [1, 10]"
+                f"knapspec: lengths={list(lengths)}; wanted the first and the last draft "
+                "length, such as [1, 10]"
             )
         if latency is not None and (len(latency) != 3 or min(latency[0], latency[2]) <= 0):
             raise SkipbenchError(
-                f"knapspec: latency={list(latency)}; wanted [mlp, attention a token, attention] in seconds"
+                f"knapspec: latency={list(latency)}; wanted [mlp, attention a token, "
+                "attention] in seconds"
             )
         self.name, self.layers, self.tau, self.interval, self.history = (
             name,
@@ -329,7 +351,9 @@ class KnapSpec:
 
 
 def acceptance(lm: LM, target: Tensor, states: Tensor) -> list[float]:
-    """Share of the r tokens that each candidate predicts as the target does (Eq. 9), from last states [r, D] and [n, r, D]."""
+    """Share of the r tokens that each candidate predicts as the target does (Eq. 9), from last
+    states [r, D] and [n, r, D].
+    """
     best = best_tokens(lm.head(torch.cat((target, states.flatten(0, 1))))).view(-1, len(target))
     shares: list[float] = (best[1:] == best[0]).double().mean(-1).tolist()
     return shares

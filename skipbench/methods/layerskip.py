@@ -1,8 +1,10 @@
-"""LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding, arXiv:2404.16710, section 4.3 (inference only).
+"""LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding, arXiv:2404.16710, section
+4.3 (inference only).
 
-The draft is the model's first E layers with its own final norm and head. Its states and K/V are the target's own, so that
-verification runs the remaining layers only (the paper's KVQ cache). Meant for checkpoints trained with layer dropout and an
-early-exit loss: on others the first layers predict little.
+The draft is the model's first E layers with its own final norm and head. Its states and K/V are the
+target's own, so that verification runs the remaining layers only (the paper's KVQ cache). Meant for
+checkpoints trained with layer dropout and an early-exit loss: on others the first layers predict
+little.
 
 | paper | here | |
 |---|---|---|
@@ -11,8 +13,8 @@ early-exit loss: on others the first layers predict little.
 
 Deviations (paper says / published code does / here, switch):
     E, d: per model / 8, 6 / exit_layer 8, or half of a smaller model (`null`); stop.max_steps 6.
-    shared early layers: yes / yes, Hugging Face's `assistant_early_exit` computes them again / `share`; a tree needs
-        `share=false`, because its nodes have no early states.
+    shared early layers: yes / yes, Hugging Face's `assistant_early_exit` computes them again /
+        `share`; a tree needs `share=false`, because its nodes have no early states.
     stop rule: fixed d / fixed d / `stop`, any.
 """
 
@@ -43,8 +45,8 @@ def layerskip(
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
         exit_layer: layers that draft; null for 8, or half of a model of 8 layers or fewer.
         share: verification goes on from the draft's early states; false computes them anew.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty drafts a
-            chain.
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
+            drafts a chain.
 
     Raises:
         SkipbenchError: an exit beyond the model, or a tree over shared layers.
@@ -57,7 +59,8 @@ def layerskip(
         )
     if tree and share:
         raise SkipbenchError(
-            f"layerskip: method.tree={list(tree)} needs method.share=false: the nodes of a tree have no early states to share"
+            f"layerskip: method.tree={list(tree)} needs method.share=false: the nodes of a "
+            "tree have no early states to share"
         )
     skip = SkipSet.of(layers, range(2 * exit_layer, 2 * layers))
     return FixedSet(

@@ -1,22 +1,29 @@
-"""Lookahead decoding: Break the Sequential Dependency of LLM Inference Using Lookahead Decoding, arXiv:2402.02057.
+"""Lookahead decoding: Break the Sequential Dependency of LLM Inference Using Lookahead Decoding,
+arXiv:2402.02057.
 
-Every pass also runs a two-dimensional window of Jacobi trajectories; the n-grams that they form fill a pool, and those that begin
-with the pending token are verified in the same pass (its section 3, Algorithm 2).
+Every pass also runs a two-dimensional window of Jacobi trajectories; the n-grams that they form
+fill a pool, and those that begin with the pending token are verified in the same pass (its section
+3, Algorithm 2).
 
 | paper | here | |
 |---|---|---|
 | W | `window` | columns of the window |
 | N | `level` | length of an n-gram with its key, and levels of the window plus one |
 | G | `guesses` | n-grams kept a key and verified a pass |
-| n-gram pool C | `pool` | key token -> its last `guesses` continuations of N - 1 tokens, oldest first |
+| n-gram pool C | `pool` | key token -> its last `guesses` continuations, oldest first |
 
 Deviations (paper says / published code does / here, switch):
-    first window: random / tokens of the prompt, unseeded / tokens of the prompt by `seed`; `first_window` gives them.
-    whole n-gram accepted: N tokens with the bonus / the last of them is left out / `whole=true`, `false` is the code.
-    pool: per prompt / the same; `pool_from_prompt` enters the prompt's n-grams and what is generated. There the code repeats the
-        last token of a hit in place of all its tokens; `repeat_hit=true` does so too.
-    verification: n-grams side by side / the same / as a tree without repeated prefixes: same output, fewer rows.
-    sampling: its own loop / its own loop / guesses are verified as drafts that put all their mass on one token, which is exact.
+    first window: random / tokens of the prompt, unseeded / tokens of the prompt by `seed`;
+        `first_window` gives them.
+    whole n-gram accepted: N tokens with the bonus / the last of them is left out / `whole=true`,
+        `false` is the code.
+    pool: per prompt / the same; `pool_from_prompt` enters the prompt's n-grams and what is
+        generated. There the code repeats the last token of a hit in place of all its tokens;
+        `repeat_hit=true` does so too.
+    verification: n-grams side by side / the same / as a tree without repeated prefixes: same
+        output, fewer rows.
+    sampling: its own loop / its own loop / guesses are verified as drafts that put all their mass
+        on one token, which is exact.
 """
 
 import random
@@ -48,7 +55,8 @@ class Lookahead:
         first_window: ids of the first window, W + N - 3 of them; empty draws them.
 
     Raises:
-        SkipbenchError: a window below 2, a level below 3, no guesses, or a first window of a wrong length.
+        SkipbenchError: a window below 2, a level below 3, no guesses, or a first window of a wrong
+            length.
     """
 
     def __init__(
@@ -71,15 +79,19 @@ class Lookahead:
             or (first_window and len(first_window) != window + level - 3)
         ):
             raise SkipbenchError(
-                f"lookahead: {window=}, {level=}, {guesses=}, first_window of {len(first_window)}; wanted a window of 2 or more, a "
-                f"level of 3 or more, 1 guess or more, and a first window of none or window + level - 3 tokens"
+                f"lookahead: {window=}, {level=}, {guesses=}, first_window of "
+                f"{len(first_window)}; wanted a window of 2 or more, a "
+                "level of 3 or more, 1 guess or more, and a first window of none or window "
+                "+ level - 3 tokens"
             )
         self.name, self.window, self.level, self.guesses = name, window, level, guesses
         self.pool_from_prompt, self.repeat_hit, self.whole = pool_from_prompt, repeat_hit, whole
         self.seed, self.first_window = seed, first_window
 
     def begin(self, state: State) -> None:
-        """The first level goes through the model behind the prompt, as the published code does within the prefill."""
+        """The first level goes through the model behind the prompt, as the published code does
+        within the prefill.
+        """
         lm, at = state.lm, state.lm.cache.length
         prompt, size = state.tokens[:at], self.window + self.level - 3
         draw = random.Random(f"{self.seed}/{prompt}")
@@ -100,7 +112,8 @@ class Lookahead:
             [gram[: budget if self.whole else min(budget, self.level - 2)] for gram in found]
         )
         guessed = len(tokens)
-        # Level 0 is a chain behind the pending token; an entry of a deeper level follows the one above it. The columns of
+        # Level 0 is a chain behind the pending token; an entry of a deeper level follows the one
+        # above it. The columns of
         # deeper levels begin at the pending token itself, those of level 0 one further.
         above = [-1, *range(guessed, guessed + len(self._levels[0]))]
         tokens += self._levels[0]
@@ -145,7 +158,9 @@ class Lookahead:
 
 
 def _tree(grams: list[tuple[int, ...]]) -> tuple[list[int], list[int]]:
-    """Tokens and parents of the n-grams with common prefixes merged; a node that stands for two is verified once."""
+    """Tokens and parents of the n-grams with common prefixes merged; a node that stands for two is
+    verified once.
+    """
     tokens: list[int] = []
     parent: list[int] = []
     nodes: dict[tuple[int, ...], int] = {(): -1}

@@ -1,7 +1,9 @@
-"""Parallel decoding by Jacobi iteration: Accelerating Transformer Inference for Translation via Parallel Decoding, arXiv:2305.10427.
+"""Parallel decoding by Jacobi iteration: Accelerating Transformer Inference for Translation via
+Parallel Decoding, arXiv:2305.10427.
 
-A block of n guessed tokens is refined by fixed-point iteration (its Eq. 3): every pass puts the model's choice in place of each
-token, and the prefix that did not change is final. A pass is a verification whose draft is the block as it stands.
+A block of n guessed tokens is refined by fixed-point iteration (its Eq. 3): every pass puts the
+model's choice in place of each token, and the prefix that did not change is final. A pass is a
+verification whose draft is the block as it stands.
 
 | paper | here | |
 |---|---|---|
@@ -10,10 +12,14 @@ token, and the prefix that did not change is final. A pass is a verification who
 
 Deviations (paper says / published code does / here, switch):
     model: encoder-decoder translation / the same only / decoder-only, on this project's one loop.
-    length: of the whole target / the reference's length, decoded beforehand / none needed: blocks, as its hybrid decoder.
-    first guess: a special token / padding / `init=last` repeats the last token; `init=prompt` takes the prompt's, `random` any.
-    end of a block: all its tokens fixed / the same / `window=block`; `window=sliding` fills the block up after every pass.
-    sampling: greedy only / greedy only / guesses are verified as a draft that puts all its mass on one token, which is exact.
+    length: of the whole target / the reference's length, decoded beforehand / none needed: blocks,
+        as its hybrid decoder.
+    first guess: a special token / padding / `init=last` repeats the last token; `init=prompt` takes
+        the prompt's, `random` any.
+    end of a block: all its tokens fixed / the same / `window=block`; `window=sliding` fills the
+        block up after every pass.
+    sampling: greedy only / greedy only / guesses are verified as a draft that puts all its mass on
+        one token, which is exact.
 """
 
 import random
@@ -53,7 +59,8 @@ class Parallel:
     ) -> None:
         if block_size < 2 or init not in INITS or window not in ("block", "sliding"):
             raise SkipbenchError(
-                f"parallel: {block_size=}, {init=}, {window=}; wanted a block of 2 or more tokens, init {', '.join(INITS)}, "
+                f"parallel: {block_size=}, {init=}, {window=}; wanted a block of 2 or more "
+                f"tokens, init {', '.join(INITS)}, "
                 f"and window block or sliding"
             )
         self.name, self.block_size, self.init, self.window, self.seed = (
@@ -91,5 +98,7 @@ class Parallel:
         )
 
     def adapt(self, state: State, verification: Verification) -> None:
-        """What stood behind the bonus is replaced by the choices of this pass, which saw the old block (Eq. 3)."""
+        """What stood behind the bonus is replaced by the choices of this pass, which saw the old
+        block (Eq. 3).
+        """
         self._block = verification.target_tokens[len(verification.accepted) + 1 :]

@@ -1,7 +1,8 @@
-"""Prompt lookup decoding (Saxena, 2023, github.com/apoorvumang/prompt-lookup-decoding): n-grams of the text itself as drafts.
+"""Prompt lookup decoding (Saxena, 2023, github.com/apoorvumang/prompt-lookup-decoding): n-grams of
+the text itself as drafts.
 
-The last n tokens are looked up in the prompt and in what was generated; what followed there is proposed. Longer n-grams are
-tried first.
+The last n tokens are looked up in the prompt and in what was generated; what followed there is
+proposed. Longer n-grams are tried first.
 
 Deviations (published code does / here, switch):
     which occurrence: the first / `occurrence=last`, the most recent one before the end, or `first`.
@@ -41,7 +42,8 @@ class PromptLookup:
     ) -> None:
         if min(ngram, length) < 1 or occurrence not in ("first", "last"):
             raise SkipbenchError(
-                f"prompt-lookup: {ngram=}, {length=}, {occurrence=}; wanted numbers of 1 or more, and occurrence first or last"
+                f"prompt-lookup: {ngram=}, {length=}, {occurrence=}; wanted numbers of 1 or "
+                "more, and occurrence first or last"
             )
         self.name, self.ngram, self.length, self.occurrence, self.output = (
             name,

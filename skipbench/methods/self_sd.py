@@ -1,8 +1,10 @@
-"""Draft & Verify: Lossless Large Language Model Acceleration via Self-Speculative Decoding (Self-SD), arXiv:2309.08168.
+"""Draft & Verify: Lossless Large Language Model Acceleration via Self-Speculative Decoding
+(Self-SD), arXiv:2309.08168.
 
-A skip set over the 2L sub-layers is searched offline so that the time per verified token on a few development prompts is
-smallest (section 3.3, Eq. 1). While decoding, the set stays as it is and drafting ends at the first token whose probability
-falls below an adaptive threshold (section 3.4, Eqs. 2 to 4, in `skipbench.decode.stopping.Adaptive`).
+A skip set over the 2L sub-layers is searched offline so that the time per verified token on a few
+development prompts is smallest (section 3.3, Eq. 1). While decoding, the set stays as it is and
+drafting ends at the first token whose probability falls below an adaptive threshold (section 3.4,
+Eqs. 2 to 4, in `skipbench.decode.stopping.Adaptive`).
 
 | paper | here | |
 |---|---|---|
@@ -12,11 +14,15 @@ falls below an adaptive threshold (section 3.4, Eqs. 2 to 4, in `skipbench.decod
 | gamma, alpha, epsilon, beta1, beta2 | `stop.*` | adaptive draft-exiting |
 
 Deviations (paper says / published code does / here, switch):
-    objective: inference time per verified token / `max_new_tokens` over the time of whole generations, prefill included /
-        as the paper, decode time over tokens really emitted. No switch: the code's count differs only when a text ends early.
-    development set: 8 random training samples / 4 + 4 shuffled items / `search.prompts` rows behind those of the run.
-    start of the search: unspecified / two probe points, one of them the published answer / `search.init` random sets.
-    registered point: unspecified / the raw point / the raw point, or its corner with `search.rounded=true`.
+    objective: inference time per verified token / `max_new_tokens` over the time of whole
+        generations, prefill included / as the paper, decode time over tokens really emitted. No
+        switch: the code's count differs only when a text ends early.
+    development set: 8 random training samples / 4 + 4 shuffled items / `search.prompts` rows behind
+        those of the run.
+    start of the search: unspecified / two probe points, one of them the published answer /
+        `search.init` random sets.
+    registered point: unspecified / the raw point / the raw point, or its corner with
+        `search.rounded=true`.
     threshold: see `Adaptive` (`stop.first_beta1`, `stop.full_length_guard`).
 """
 
@@ -40,8 +46,8 @@ def self_sd(
         name: name of the method in records and tables.
         skip: the set in text form, or `stored` for the one that `search` stored for this model.
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty drafts a
-            chain (SWIFT Table 10 adds SWIFT's).
+        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
+            drafts a chain (SWIFT Table 10 adds SWIFT's).
 
     Raises:
         SkipbenchError: the set does not fit the model.
@@ -56,7 +62,9 @@ def objective(
     eos: frozenset[int],
     stop: Callable[[], StopRule],
 ) -> Callable[[SkipSet], tuple[float, dict[str, float]]]:
-    """f(z) of Eq. 1: decode seconds per emitted token over development prompts (token ids), with the method's stop rule."""
+    """f(z) of Eq. 1: decode seconds per emitted token over development prompts (token ids), with
+    the method's stop rule.
+    """
 
     def seconds_per_verified_token(skip: SkipSet) -> tuple[float, dict[str, float]]:
         method = FixedSet("self-sd", skip, Drafter(stop()))

@@ -1,33 +1,40 @@
 """SWIFT: On-the-Fly Self-Speculative Decoding for LLM Inference Acceleration, arXiv:2410.06916.
 
-While it decodes, one candidate set a round is tried on tokens that the target has already generated, in one pass of the draft
-over scratch rows (section 4.1). Once the search ends, the best set drafts with early stopping, and the confidence of each token
-says how many alternatives are verified with it as a tree (section 4.2). The search goes on across prompts.
+While it decodes, one candidate set a round is tried on tokens that the target has already
+generated, in one pass of the draft over scratch rows (section 4.1). Once the search ends, the best
+set drafts with early stopping, and the confidence of each token says how many alternatives are
+verified with it as a tree (section 4.2). The search goes on across prompts.
 
 | paper | here | |
 |---|---|---|
 | z, r | `skip`, `ratio` | skipped sub-layers, and their share of those that may be skipped |
-| o, S, beta | `len(tried)`, `steps`, `beta` | optimisation steps so far, most of them, every how many is Bayesian (Eq. 2) |
+| o, S | `len(tried)`, `steps` | optimisation steps so far, and most of them |
+| beta | `beta` | every so many steps one is Bayesian (Eq. 2) |
 | gamma | `window` | generated tokens that a candidate must predict (Eq. 3) |
 | matchness | `score` | share that it predicts (Eq. 4) |
-| N_D, epsilon, k | `stop.max_steps`, `stop.threshold`, `tree` | most draft steps, early stopping, alternatives by confidence |
+| N_D, epsilon | `stop.max_steps`, `stop.threshold` | most draft steps, early stopping |
+| k | `tree` | alternatives by confidence |
 
 Deviations (paper says / published code does / here, switch):
-    protected: unspecified / first and last layer / as the code, `protect_ends`; r counts the other sub-layers.
+    protected: unspecified / first and last layer / as the code, `protect_ends`; r counts the other
+        sub-layers.
     first set: uniform, the best is retained / every odd layer whatever r is, with score 0, so that
-        the first candidate with a match replaces it / whole layers spread evenly, of the size that r
-        says, scored as candidates are, `initial=ratio`; `odd` as the code.
+        the first candidate with a match replaces it / whole layers spread evenly, of the size that
+        r says, scored as candidates are, `initial=ratio`; `odd` as the code.
     context: generated tokens / the first of each output / `context=first`, or `recent`.
-    end of search: score 0.95, 300 steps without improvement, S / 0.95 in the code, 0.93 in its script / `max_score`, `patience`.
-        Only a candidate ends it, not the score of the first set.
-    Bayesian step: unspecified / 10 000 draws, 10 gradient searches, 5 refits / 200 draws, neither of the rest (`bayes_draws`,
-        `bayes_starts`, `bayes_restarts`): the set is a rounded point anyway, and the time counts. kappa 2.5.
+    end of search: score 0.95, 300 steps without improvement, S / 0.95 in the code, 0.93 in its
+        script / `max_score`, `patience`. Only a candidate ends it, not the score of the first set.
+    Bayesian step: unspecified / 10 000 draws, 10 gradient searches, 5 refits / 200 draws, neither
+        of the rest (`bayes_draws`, `bayes_starts`, `bayes_restarts`): the set is a rounded point
+        anyway, and the time counts. kappa 2.5.
     registered point: the candidate / the raw point / `register=rounded`, or `raw`.
     tree: 10, 5, 3, 1 by rising confidence / 10, 8, 5, 3 under greedy / `tree`, as the paper.
-    skip ratio: lowered by 0.1 where acceptance stays below 0.7 / not in the code / `adjust_below`, 0 for never (as the code):
+    skip ratio: lowered by 0.1 where acceptance stays below 0.7 / not in the code / `adjust_below`,
+        0 for never (as the code):
         the mean acceptance of the last 100 rounds of the search is looked at. The search then
         starts again from an even set of the lower ratio.
-    epsilon: unspecified / 0.8 / as the code.  Sampling: bonus token without temperature (a bug) / as the target samples.
+    epsilon: unspecified / 0.8 / as the code.  Sampling: bonus token without temperature (a bug) /
+        as the target samples.
 """
 
 from collections import deque
@@ -119,8 +126,10 @@ class SWIFT:
             or not 0 <= adjust_below <= 1
         ):
             raise SkipbenchError(
-                f"swift: {window=}, {patience=}, {bayes_draws=}, {steps=}, {beta=}, {adjust_below=}; wanted window, patience and "
-                f"bayes_draws of 1 or more, steps and beta of 0 or more (0: none), adjust_below from 0 to 1"
+                f"swift: {window=}, {patience=}, {bayes_draws=}, {steps=}, {beta=}, "
+                f"{adjust_below=}; wanted window, patience and "
+                "bayes_draws of 1 or more, steps and beta of 0 or more (0: none), "
+                "adjust_below from 0 to 1"
             )
         self.name, self.layers, self.steps, self.beta, self.window = (
             name,
@@ -155,7 +164,8 @@ class SWIFT:
         if not 0 < self.count < len(self.free):
             low, high = 1 / max(1, len(self.free)), 1 - 1 / max(1, len(self.free))
             raise SkipbenchError(
-                f"swift: {ratio=} skips {self.count} of {len(self.free)} sub-layers that may be skipped; "
+                f"swift: {ratio=} skips {self.count} of {len(self.free)} sub-layers that may "
+                "be skipped; "
                 f"choose from {low:.3f} to {high:.3f}"
             )
         self.skip, self.score = self._even_set(), None  # scored once there is a text to score it on
@@ -185,7 +195,9 @@ class SWIFT:
         return self.drafter.propose(state, self.skip, budget)
 
     def adapt(self, state: State, verification: Verification) -> None:
-        """One optimisation step a round, once `window` tokens and one more stand behind the prompt."""
+        """One optimisation step a round, once `window` tokens and one more stand behind the
+        prompt.
+        """
         self.drafter.update(verification)
         if self.searching and len(state.output) > self.window + 2:
             self._acceptance.append((len(verification.accepted), verification.draft.steps))
@@ -219,13 +231,17 @@ class SWIFT:
         return [float(i in chosen) for i in range(len(self.free))]
 
     def rounded(self, point: Sequence[float]) -> SkipSet:
-        """The set of the largest coordinates; equal ones in the code's order, that of their names x0, x1, x10, ..."""
+        """The set of the largest coordinates; equal ones in the code's order, that of their names
+        x0, x1, x10, ...
+        """
         by_name = sorted(range(len(point)), key=str)
         largest = sorted(by_name, key=lambda i: -point[i])[: self.count]
         return SkipSet.of(self.layers, [self.free[i] for i in largest])
 
     def matchness(self, state: State, skip: SkipSet) -> float:
-        """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts, in one pass over scratch rows."""
+        """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts, in one pass
+        over scratch rows.
+        """
         at = len(state.tokens) - 1 - self.window if self.recent else state.prompt_length
         wanted = state.tokens[at + 1 : at + self.window + 1]
         found = best_tokens(state.lm.head(forward_committed(state, at, self.window, skip))).tolist()

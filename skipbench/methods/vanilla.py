@@ -1,4 +1,6 @@
-"""Vanilla autoregressive decoding: the method that drafts nothing, so that the baseline pays the same loop, cache and clock."""
+"""Vanilla autoregressive decoding: the method that drafts nothing, so that the baseline pays the
+same loop, cache and clock.
+"""
 
 from skipbench.decode.method import Draft, Verification
 from skipbench.decode.state import State

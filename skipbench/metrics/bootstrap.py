@@ -8,7 +8,9 @@ from collections.abc import Sequence
 CONFIDENCE = 0.95
 RESAMPLES = 9999
 BOOTSTRAP_FROM = 20
-"""Fewest ratios for the bootstrap, whose interval is too short for few: at 4 it covers 80 %, not 95 %."""
+"""Fewest ratios for the bootstrap, whose interval is too short for few: at 4 it covers 80 %, not 95
+%.
+"""
 
 
 def paired_ratio_interval(
@@ -16,17 +18,18 @@ def paired_ratio_interval(
 ) -> tuple[float, tuple[float, float] | None]:
     """Geometric mean of per-sample ratios and its 95 % interval, computed on the logarithms.
 
-    Below `BOOTSTRAP_FROM` ratios it is Student's t interval, from there on that of the BCa bootstrap,
-    or the percentile one where BCa is undefined (all ratios equal, for example). Of two ratios it is
-    very wide, 12.7 standard errors on either side; one ratio says nothing about the spread: None.
-    The order of the ratios does not matter.
+    Below `BOOTSTRAP_FROM` ratios it is Student's t interval, from there on that of the BCa
+    bootstrap, or the percentile one where BCa is undefined (all ratios equal, for example). Of two
+    ratios it is very wide, 12.7 standard errors on either side; one ratio says nothing about the
+    spread: None. The order of the ratios does not matter.
 
     Raises:
         ValueError: there is no ratio, or one is not positive and finite.
     """
     if not ratios or not all(math.isfinite(r) and r > 0 for r in ratios):
         raise ValueError(f"need positive finite ratios, got {list(ratios)}")
-    # Sorted, because resampling picks positions: the same samples in another order would give another interval.
+    # Sorted, because resampling picks positions: the same samples in another order would give
+    # another interval.
     logs = sorted(math.log(r) for r in ratios)
     mean = math.exp(math.fsum(logs) / len(logs))
     if len(logs) == 1:

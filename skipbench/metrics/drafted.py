@@ -8,9 +8,11 @@ from skipbench.runs.record import Sample
 
 
 def drafted(samples: Iterable[Sample]) -> str:
-    """A digest of what the method drafted on each prompt: its tokens and rounds, and the skip sets; empty without samples.
+    """A digest of what the method drafted on each prompt: its tokens and rounds, and the skip sets;
+    empty without samples.
 
-    A set that was chosen behind the last round drafted nothing and is left out; `skip` in a trace holds `[round, set]`.
+    A set that was chosen behind the last round drafted nothing and is left out; `skip` in a trace
+    holds `[round, set]`.
     """
     drafts = []
     for s in sorted(samples, key=lambda s: s.index):

@@ -1,9 +1,10 @@
-"""The papers' formulas for the speed of self-speculative decoding, as pure functions of measured numbers.
+"""The papers' formulas for the speed of self-speculative decoding, as pure functions of measured
+numbers.
 
 | name | meaning | unit |
 |---|---|---|
 | `M` | tokens emitted a verification pass, bonus included | tokens |
-| `alpha` | SWIFT: accepted draft tokens per draft step; KnapSpec: chance that a token is accepted | 1 |
+| `alpha` | SWIFT: accepted tokens per draft step; KnapSpec: chance that a token is accepted | 1 |
 | `gamma` | draft steps a round; a mean, so fractional | steps |
 | `c` | cost of one draft step relative to one forward of the target on one token | 1 |
 | `v` | cost of one verification pass relative to one forward of the target on one token | 1 |
@@ -12,7 +13,8 @@
 
 
 def expected_tokens(alpha: float, gamma: float) -> float:
-    """Tokens that a round of `gamma` draft steps emits on average, bonus included: KnapSpec Eq. 1, a factor of Eq. 4.
+    """Tokens that a round of `gamma` draft steps emits on average, bonus included: KnapSpec Eq. 1,
+    a factor of Eq. 4.
 
     `alpha = 1` is the limit, `gamma + 1`.
 
@@ -27,7 +29,8 @@ def expected_tokens(alpha: float, gamma: float) -> float:
 
 
 def tpt(alpha: float, gamma: float, draft_s: float, target_s: float) -> float:
-    """Tokens-per-time in tokens/s, KnapSpec Eq. 4; `draft_s` and `target_s` are seconds a forward on one token.
+    """Tokens-per-time in tokens/s, KnapSpec Eq. 4; `draft_s` and `target_s` are seconds a forward
+    on one token.
 
     Raises:
         ValueError: as `expected_tokens`, or a round would take no time.
@@ -49,9 +52,9 @@ def expected_speedup_paper(M: float, alpha: float, c: float) -> float:
 def expected_speedup_measured(M: float, alpha: float, c: float, v: float) -> float:
     """SWIFT Eq. 6 with a verification pass that costs `v` forwards: `M / ((M - 1) c / alpha + v)`.
 
-    `(M - 1) / alpha` stands for the draft steps of a round. At `M = 1` the formula therefore sees no draft, `c` drops
-    out and the value is `1 / v`, whatever rejected drafts cost; with `alpha = 0` and `M > 1` a round would need
-    endlessly many steps and the value is 0.
+    `(M - 1) / alpha` stands for the draft steps of a round. At `M = 1` the formula therefore sees
+    no draft, `c` drops out and the value is `1 / v`, whatever rejected drafts cost; with `alpha =
+    0` and `M > 1` a round would need endlessly many steps and the value is 0.
 
     Raises:
         ValueError: `M < 1`, or `alpha` or `c` is negative, or `v` is not positive.
@@ -68,16 +71,18 @@ def expected_speedup_measured(M: float, alpha: float, c: float, v: float) -> flo
 
 
 def predicted_speedup(M: float, steps: float, c: float, v: float, a: float = 0.0) -> float:
-    """Speedup over vanilla that follows from what a round costs: `M / (steps c + v + a)`, with `steps` draft steps a round.
+    """Speedup over vanilla that follows from what a round costs: `M / (steps c + v + a)`, with
+    `steps` draft steps a round.
 
-    Where no output is cut, `steps` is `(M - 1) / alpha`, and without adaptation this is `expected_speedup_measured`; it also
-    holds where everything is rejected.
+    Where no output is cut, `steps` is `(M - 1) / alpha`, and without adaptation this is
+    `expected_speedup_measured`; it also holds where everything is rejected.
 
     Raises:
         ValueError: `M < 1`, or `steps`, `c` or `a` is negative, or `v` is not positive.
     """
     if M < 1 or min(steps, c, a) < 0 or v <= 0:
         raise ValueError(
-            f"need M >= 1, steps >= 0, c >= 0, a >= 0 and v > 0, got {M=}, {steps=}, {c=}, {a=}, {v=}"
+            f"need M >= 1, steps >= 0, c >= 0, a >= 0 and v > 0, got {M=}, {steps=}, {c=}, "
+            f"{a=}, {v=}"
         )
     return M / (steps * c + v + a)

@@ -1,4 +1,5 @@
-"""`metrics.json` from the samples of a run. Sums are exact (`fsum`), so the order of the samples does not matter.
+"""`metrics.json` from the samples of a run. Sums are exact (`fsum`), so the order of the samples
+does not matter.
 
 A value that cannot be computed is None, never nan and never a 0 that stands for nothing.
 """
@@ -34,7 +35,9 @@ class Latency:
         return self.draft_s(0, 0)
 
     def draft_s(self, skipped_attention: float, skipped_mlp: float) -> float:
-        """Seconds of one draft step: KnapSpec's t_Draft, below Eq. 4, and the lm_head; takes numbers of layers."""
+        """Seconds of one draft step: KnapSpec's t_Draft, below Eq. 4, and the lm_head; takes
+        numbers of layers.
+        """
         kept_attention, kept_mlp = self.layers - skipped_attention, self.layers - skipped_mlp
         return kept_attention * self.attention_s + kept_mlp * self.mlp_s + self.head_s
 
@@ -46,7 +49,8 @@ def summarise(
     roofline_s_per_token: float | None,
     peak_memory_bytes: int | None,
 ) -> dict[str, Any]:
-    """The contents of `metrics.json`. Failed samples are counted and left out of every other number.
+    """The contents of `metrics.json`. Failed samples are counted and left out of every other
+    number.
 
     Args:
         samples: the run's records, in any order.
@@ -127,16 +131,20 @@ def _alpha(rounds: Sequence[Round]) -> float | None:
 
 
 def alpha_cond(rounds: Sequence[Round]) -> float | None:
-    """Chance that a draft token is accepted once verification comes to it: KnapSpec's alpha (2.1, Eq. 1).
+    """Chance that a draft token is accepted once verification comes to it: KnapSpec's alpha (2.1,
+    Eq. 1).
 
-    Draft tokens behind a rejected one count neither way, unlike in `alpha`. None where nothing was drafted.
+    Draft tokens behind a rejected one count neither way, unlike in `alpha`. None where nothing was
+    drafted.
     """
     accepted = sum(r.accepted for r in rounds)
     return _over(accepted, accepted + sum(r.accepted < r.steps for r in rounds))
 
 
 def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round]) -> dict[str, float | None]:
-    """M and alpha of SWIFT B.3, alpha of KnapSpec 2.1, tau of CLaSp 4. A round is one verification pass."""
+    """M and alpha of SWIFT B.3, alpha of KnapSpec 2.1, tau of CLaSp 4. A round is one verification
+    pass.
+    """
     drafted = [r for r in rounds if r.steps]
     per_sample = (_alpha(s.method.rounds) for s in sound)
     return {
@@ -151,7 +159,9 @@ def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round]) -> dict[str, f
 
 
 def _accepted_by_position(rounds: Sequence[Round]) -> list[float]:
-    """Of the rounds with at least i + 1 draft steps, the share whose step i + 1 was accepted on the chain."""
+    """Of the rounds with at least i + 1 draft steps, the share whose step i + 1 was accepted on the
+    chain.
+    """
     longest = max((r.steps for r in rounds), default=0)
     return [fmean(r.chain > i for r in rounds if r.steps > i) for i in range(longest)]
 
@@ -181,7 +191,9 @@ def _drafting_sets(sample: Sample, layers: int) -> Iterator[SkipSet | None]:
 def _mean_step_cost(
     sound: Sequence[Sample], layers: int, cost: Callable[[SkipSet], float]
 ) -> float | None:
-    """Mean of `cost` over draft steps, by the set that drafted; 0 for one without a forward pass."""
+    """Mean of `cost` over draft steps, by the set that drafted; 0 for one without a forward
+    pass.
+    """
     costs, steps = list[float](), 0
     for sample in sound:
         for r, skip in zip(sample.method.rounds, _drafting_sets(sample, layers), strict=True):
@@ -219,7 +231,8 @@ def _expected_speedup(
 ) -> dict[str, float | None]:
     M, alpha = acceptance["M"], acceptance["alpha"]
     paper_c = _mean_step_cost(sound, layers, lambda z: 1 - z.ratio)
-    # With nothing accepted Eq. 6 is 0 / 0: it infers the number of draft steps from the accepted ones.
+    # With nothing accepted Eq. 6 is 0 / 0: it infers the number of draft steps from the accepted
+    # ones.
     if not alpha or M is None or M < 1 or paper_c is None:
         return {"paper": None, "measured_cost": None}
     draft_s = math.fsum(s.method.seconds.draft for s in sound)
@@ -233,7 +246,9 @@ def _expected_speedup(
 
 
 def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
-    """The aggregations of per-sample rates that the papers use, over samples in which both arms decoded something."""
+    """The aggregations of per-sample rates that the papers use, over samples in which both arms
+    decoded something.
+    """
     pairs = [(_s_per_token(s.vanilla), _s_per_token(s.method)) for s in sound]
     timed = [(v, m) for v, m in pairs if v and m]
     mean, interval = paired_ratio_interval([v / m for v, m in timed]) if timed else (None, None)
@@ -271,7 +286,9 @@ def mean_scores(sound: Sequence[Sample]) -> ArmScores:
 
 
 def score_equal(sound: Sequence[Sample]) -> bool | None:
-    """Whether each sample scores the same in both arms, not only their mean; None where nothing is scored."""
+    """Whether each sample scores the same in both arms, not only their mean; None where nothing is
+    scored.
+    """
     scored = [s.score for s in sound if s.score]
     return all(score.get("vanilla") == score.get("method") for score in scored) if scored else None
 
@@ -279,7 +296,8 @@ def score_equal(sound: Sequence[Sample]) -> bool | None:
 def score_summary(
     sound: Sequence[Sample], scores: Callable[[Sequence[Sample]], ArmScores]
 ) -> dict[str, Any]:
-    """What `metrics.json` holds under `score`: `scores` of all samples, and under `by` of every label of every group.
+    """What `metrics.json` holds under `score`: `scores` of all samples, and under `by` of every
+    label of every group.
 
     `scores` gives `{"vanilla": {name: value}, "method": {name: value}}` of some of the samples.
     """

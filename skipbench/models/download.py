@@ -1,4 +1,6 @@
-"""Fetching a checkpoint into the hub's cache, and checking that it is whole, for machines that have no network."""
+"""Fetching a checkpoint into the hub's cache, and checking that it is whole, for machines that have
+no network.
+"""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +21,9 @@ FILES = [
 
 @dataclass(frozen=True)
 class Fetched:
-    """Folder of a checkpoint, the commit it is of (`None` for a local folder), and bytes of its weights."""
+    """Folder of a checkpoint, the commit it is of (`None` for a local folder), and bytes of its
+    weights.
+    """
 
     folder: Path
     commit: str | None
@@ -27,10 +31,12 @@ class Fetched:
 
 
 def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
-    """Everything that `load` needs of a checkpoint: from the hub, the cache, or a folder that only is checked.
+    """Everything that `load` needs of a checkpoint: from the hub, the cache, or a folder that only
+    is checked.
 
     Raises:
-        SkipbenchError: it cannot be fetched, weights are missing, or it is not the model that `shape` describes.
+        SkipbenchError: it cannot be fetched, weights are missing, or it is not the model that
+            `shape` describes.
     """
     from huggingface_hub import snapshot_download
     from transformers import AutoConfig, AutoTokenizer
@@ -49,7 +55,8 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
     missing = [name.name for name in weights if not name.is_file()]
     if missing:
         raise SkipbenchError(
-            f"{path!r} lacks {len(missing)} of {len(weights)} weight files, as {missing[0]}; run the command again"
+            f"{path!r} lacks {len(missing)} of {len(weights)} weight files, as {missing[0]}; "
+            "run the command again"
         )
     return Fetched(
         folder, None if local else folder.name, sum(name.stat().st_size for name in weights)

@@ -39,7 +39,8 @@ def load_planted(
 
     if device == "auto":
         raise SkipbenchError(
-            "model.device=auto spreads a checkpoint over devices; a planted model is made on one, as cuda:0"
+            "model.device=auto spreads a checkpoint over devices; a planted model is made on "
+            "one, as cuda:0"
         )
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)
     model = planted_model(
@@ -77,15 +78,19 @@ def load(
 
     Args:
         path: a Hugging Face folder, or an id on the hub.
-        device_map: a device such as `cpu` or `cuda:0`; `auto`, or a map from module to device (these need `accelerate`).
-        quantization: `int8` keeps the layers in one byte a weight (LLM.int8(), on a GPU), `fp4` and `nf4` in four bits, through
-            bitsandbytes; the head stays as it is. Engine `reference` only.
+        device_map: a device such as `cpu` or `cuda:0`; `auto`, or a map from module to device
+            (these need `accelerate`).
+        quantization: `int8` keeps the layers in one byte a weight (LLM.int8(), on a GPU), `fp4` and
+            `nf4` in four bits, through bitsandbytes; the head stays as it is. Engine `reference`
+            only.
         shape: sizes that the checkpoint must have.
         strict, spare_mib: as `LM` takes them.
-        allow_pickle: also load `.bin` weights, which can run code. Code of the checkpoint itself is never run.
+        allow_pickle: also load `.bin` weights, which can run code. Code of the checkpoint itself is
+            never run.
 
     Raises:
-        SkipbenchError: not found, gated, unknown family, or weights that are missing or of another shape.
+        SkipbenchError: not found, gated, unknown family, or weights that are missing or of another
+            shape.
     """
     import transformers
     from safetensors import SafetensorError
@@ -128,7 +133,9 @@ def load(
 
 
 def _fewer_bits(quantization: str, dtype: torch.dtype) -> dict[str, Any]:
-    """Arguments by which a checkpoint is loaded with its layers in fewer bits; scales are not quantized themselves."""
+    """Arguments by which a checkpoint is loaded with its layers in fewer bits; scales are not
+    quantized themselves.
+    """
     import transformers
 
     made: Any = transformers.BitsAndBytesConfig  # untyped
@@ -143,10 +150,12 @@ def _fewer_bits(quantization: str, dtype: torch.dtype) -> dict[str, Any]:
 def _check_packages(device_map: str | dict[str, Any], quantization: str, engine: str) -> None:
     if quantization != "none" and engine != "reference":
         raise SkipbenchError(
-            f"model.quantization={quantization} needs engine=reference: engine={engine} computes with the weights itself"
+            f"model.quantization={quantization} needs engine=reference: engine={engine} "
+            "computes with the weights itself"
         )
     if quantization == "int8" and device_map == "cpu":
-        # There (bitsandbytes 0.50.2) the logits of a row moved by 0.3 with the number of rows beside it.
+        # There (bitsandbytes 0.50.2) the logits of a row moved by 0.3 with the number of rows
+        # beside it.
         raise SkipbenchError(
             "model.quantization=int8 needs a GPU; use model.device=cuda or auto, or fp4 or nf4"
         )
@@ -159,7 +168,8 @@ def _check_packages(device_map: str | dict[str, Any], quantization: str, engine:
     for package, extra in needed.items():
         if importlib.util.find_spec(package) is None:
             raise SkipbenchError(
-                f"model.device={device_map} with quantization={quantization} needs {package}: pip install 'skipbench[{extra}]'"
+                f"model.device={device_map} with quantization={quantization} needs "
+                f"{package}: pip install 'skipbench[{extra}]'"
             )
 
 
@@ -193,7 +203,9 @@ def check_shape(path: str, config: Any, shape: Shape | None) -> None:
 
 
 def explain(path: str, revision: str | None, error: Exception) -> str:
-    """What a failed load was, by the exceptions of the hub's library in the chain of causes, and what to do."""
+    """What a failed load was, by the exceptions of the hub's library in the chain of causes, and
+    what to do.
+    """
     text = " ".join(str(error).split())[:400]
     if Path(path).is_dir():
         return f"cannot load the model in {path!r}: {text}"
@@ -205,17 +217,29 @@ def explain(path: str, revision: str | None, error: Exception) -> str:
     page = f"https://huggingface.co/{path}"
     if "GatedRepoError" in kinds or "gated repo" in text.lower():
         return (
-            f"{path!r} is gated: accept its licence at {page} and wait for the answer, make a token at "
-            f"https://huggingface.co/settings/tokens, then `hf auth login` (or HF_TOKEN=...). ({text})"
+            f"{path!r} is gated: accept its licence at {page} and wait for the answer, make "
+            "a token at "
+            "https://huggingface.co/settings/tokens, then `hf auth login` (or "
+            f"HF_TOKEN=...). ({text})"
         )
     if "RevisionNotFoundError" in kinds:
-        return f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set model.revision. ({text})"
+        return (
+            f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "
+            f"model.revision. ({text})"
+        )
     if "RepositoryNotFoundError" in kinds or "401" in text:
-        return f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth login`. ({text})"
-    local = "Where there is a network, `python -m skipbench data MODEL` fetches it; model.path=FOLDER takes a local checkpoint"
+        return (
+            f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth "
+            f"login`. ({text})"
+        )
+    local = (
+        "Where there is a network, `python -m skipbench data MODEL` fetches it; "
+        "model.path=FOLDER takes a local checkpoint"
+    )
     if os.environ.get("HF_HUB_OFFLINE"):
         return (
-            f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and HF_HUB_OFFLINE is set: fetch it once with a "
+            f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and "
+            "HF_HUB_OFFLINE is set: fetch it once with a "
             f"network, or unset the variable. {local}. ({text})"
         )
     return f"cannot fetch {path!r} from the hub: is there a network? {local}. ({text})"

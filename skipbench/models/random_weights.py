@@ -1,7 +1,8 @@
-"""`planted`: a model of any shape with random weights, whose redundant sub-layers are known because they were put there.
+"""`planted`: a model of any shape with random weights, whose redundant sub-layers are known because
+they were put there.
 
-It measures engines and checks searches at the shapes of real models, where nothing can be downloaded. Its text is nonsense,
-and no number made with it says anything about a paper.
+It measures engines and checks searches at the shapes of real models, where nothing can be
+downloaded. Its text is nonsense, and no number made with it says anything about a paper.
 """
 
 from typing import Any
@@ -14,8 +15,11 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.families import family_of, parts_of
 from skipbench.skipset import SkipSet
 
-LEAK = 0.004  # output of a redundant sub-layer, against 1 of another: near a rounding error in bfloat16
-FOCUS = 1.6  # size of queries and keys: attention looks at a few tokens, so that the text depends on what was said
+# output of a redundant sub-layer, against 1 of another: near a rounding error in bfloat16
+LEAK = 0.004
+# size of queries and keys: attention looks at a few tokens, so that the text depends on what was
+# said
+FOCUS = 1.6
 LOGITS = (
     20.0  # standard deviation of the logits: drafts are as confident as those of a trained model
 )
@@ -29,7 +33,8 @@ def planted_model(
 
     Args:
         redundant: the sub-layers whose output projections are all but zero.
-        words: ids that the tokenizer knows; the rows of all others are zero, so that greedy text keeps to these.
+        words: ids that the tokenizer knows; the rows of all others are zero, so that greedy text
+            keeps to these.
 
     Raises:
         SkipbenchError: unknown family, or a vocabulary smaller than the tokenizer's.
@@ -60,7 +65,8 @@ def planted_model(
         )  # silu(a) b has size 0.6
         attention.norm.weight.fill_(1.0)
         mlp.norm.weight.fill_(1.0)
-    # A small embedding: the token itself must not outweigh what the layers add, else a tied head repeats it for ever.
+    # A small embedding: the token itself must not outweigh what the layers add, else a tied head
+    # repeats it for ever.
     small = 0.5 * (shape.layers / hidden) ** 0.5 if shape.tied else 1.0
     for table in {id(t): t for t in (parts.embedding.weight, parts.head.weight)}.values():
         table.zero_()
@@ -70,7 +76,9 @@ def planted_model(
 
 
 class _Pool:
-    """Normal numbers drawn once; every weight is a stretch of them from a place of its own, copied at the speed of memory."""
+    """Normal numbers drawn once; every weight is a stretch of them from a place of its own, copied
+    at the speed of memory.
+    """
 
     def __init__(
         self, shape: Shape, words: int, seed: int, dtype: torch.dtype, device: str

@@ -1,8 +1,10 @@
-"""Sparsified weights by Wanda (Sun et al. 2023, arXiv 2306.11695, Section 3): no training, no update of the weights kept.
+"""Sparsified weights by Wanda (Sun et al. 2023, arXiv 2306.11695, Section 3): no training, no
+update of the weights kept.
 
-A weight's score is |W_ij| ||X_j||, with the norm of input j over all calibration tokens; scores are compared within an output
-row, or within each M consecutive inputs of it. The pruned matrices stay dense tensors with zeros in them: what a sparse kernel
-would save in time and memory is not measured.
+A weight's score is |W_ij| ||X_j||, with the norm of input j over all calibration tokens; scores are
+compared within an output row, or within each M consecutive inputs of it. The pruned matrices stay
+dense tensors with zeros in them: what a sparse kernel would save in time and memory is not
+measured.
 
 Deviation: the calibration texts are the caller's, not 128 sequences of C4.
 """
@@ -26,7 +28,9 @@ AT_ONCE = 1024  # output rows whose scores are sorted together: the order takes 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which weights go: `ratio` of each output row, or of every `group` consecutive inputs where there is one."""
+    """Which weights go: `ratio` of each output row, or of every `group` consecutive inputs where
+    there is one.
+    """
 
     ratio: float
     group: int | None = None
@@ -40,7 +44,8 @@ class Pattern:
         size = self.group or inputs
         if inputs % size:
             raise SkipbenchError(
-                f"model.sparsity in groups of {size} does not fit a weight with {inputs} inputs; use wanda-RATIO, such as wanda-0.5"
+                f"model.sparsity in groups of {size} does not fit a weight with {inputs} "
+                "inputs; use wanda-RATIO, such as wanda-0.5"
             )
         return size, round(size * self.ratio) if self.group else int(size * self.ratio)
 
@@ -59,7 +64,8 @@ def parse_sparsity(text: str) -> Pattern | None:
         kept, group = int(found[1]), int(found[2])
         return Pattern((group - kept) / group, group)
     raise SkipbenchError(
-        f"model.sparsity={text}; wanted none, wanda-RATIO with the share that goes between 0 and 1 (wanda-0.5), or wanda-N:M "
+        f"model.sparsity={text}; wanted none, wanda-RATIO with the share that goes between 0 "
+        "and 1 (wanda-0.5), or wanda-N:M "
         f"with N of every M weights kept (wanda-2:4, wanda-4:8)"
     )
 
@@ -70,7 +76,9 @@ def scores(weight: Tensor, norms: Tensor) -> Tensor:
 
 
 def kept(score: Tensor, pattern: Pattern) -> Tensor:
-    """Which weights [out, in] stay: of each group all but the lowest scores; of equal ones the first goes."""
+    """Which weights [out, in] stay: of each group all but the lowest scores; of equal ones the
+    first goes.
+    """
     size, dropped = pattern.dropped(score.shape[1])
     groups = score.view(score.shape[0], -1, size)
     lowest = groups.argsort(dim=-1, stable=True)[..., :dropped]
@@ -78,14 +86,17 @@ def kept(score: Tensor, pattern: Pattern) -> Tensor:
 
 
 def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
-    """Sets weights of every decoder layer to zero, layer by layer, each calibrated behind the pruned ones before it.
+    """Sets weights of every decoder layer to zero, layer by layer, each calibrated behind the
+    pruned ones before it.
 
     Args:
-        lm: under `engine=reference`, which computes with the modules that are pruned; what its cache held is lost.
+        lm: under `engine=reference`, which computes with the modules that are pruned; what its
+            cache held is lost.
         texts: token ids of the calibration texts.
 
     Raises:
-        SkipbenchError: another engine, no calibration text, or a pattern that does not fit a weight.
+        SkipbenchError: another engine, no calibration text, or a pattern that does not fit a
+            weight.
     """
     if lm.engine.name != "reference":
         raise SkipbenchError(

@@ -1,4 +1,6 @@
-"""`Clock`: seconds by phase. On a GPU, events mark the phases and one synchronisation a sample reads them."""
+"""`Clock`: seconds by phase. On a GPU, events mark the phases and one synchronisation a sample
+reads them.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,7 +14,9 @@ class Clock:
     """Counts the time since the last mark to the phase that just ended."""
 
     def __init__(self, device: torch.device, now: Callable[[], float] = time.perf_counter) -> None:
-        """`now` gives seconds; on a CPU with one thread, `time.thread_time` leaves out what other processes take."""
+        """`now` gives seconds; on a CPU with one thread, `time.thread_time` leaves out what other
+        processes take.
+        """
         self.cuda = device.type == "cuda"
         self.device, self.now = device, now
 

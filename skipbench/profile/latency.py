@@ -1,4 +1,6 @@
-"""Sub-layer latencies, measured in the engine under test, and the model of them that methods weigh sub-layers by."""
+"""Sub-layer latencies, measured in the engine under test, and the model of them that methods weigh
+sub-layers by.
+"""
 
 import statistics
 import time
@@ -19,15 +21,17 @@ UNTIMED = 3  # calls before the timed ones
 NARROW = 64  # width of the model whose arithmetic takes next to nothing
 
 Times = Mapping[str, Sequence[float]]
-"""Seconds of every timed call of `attention`, `mlp` (one sub-layer each), `head`, and `whole`, a full pass with the head."""
+"""Seconds of every timed call of `attention`, `mlp` (one sub-layer each), `head`, and `whole`, a
+full pass with the head.
+"""
 
 
 @torch.inference_mode()
 def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str, list[float]]:
     """`Times` for `rows` rows behind `context_tokens` committed ones.
 
-    All attentions are timed as one run, and all MLPs, so that weights come from memory as in decoding. What the cache
-    holds behind `context_tokens` is overwritten.
+    All attentions are timed as one run, and all MLPs, so that weights come from memory as in
+    decoding. What the cache holds behind `context_tokens` is overwritten.
     """
     lm.allocate(context_tokens + rows)
     device = lm.output_device
@@ -84,7 +88,8 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
 class Point:
     """Seconds of the parts of a pass at one context length and number of rows, and of a whole pass.
 
-    They are lower quartiles: what else runs on a machine only adds time, and a median moves when it runs for long.
+    They are lower quartiles: what else runs on a machine only adds time, and a median moves when it
+    runs for long.
     """
 
     context: int
@@ -113,7 +118,9 @@ def _lower_quartile(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class LatencyModel:
-    """Sub-layer latencies as functions of the context length n (KnapSpec section 3.1): attention is linear in n, the rest constant."""
+    """Sub-layer latencies as functions of the context length n (KnapSpec section 3.1): attention is
+    linear in n, the rest constant.
+    """
 
     attention_s: float
     """Seconds of one attention with no context."""
@@ -130,8 +137,8 @@ class LatencyModel:
 def fit(points: Sequence[Point], layers: int) -> LatencyModel:
     """Least squares of relative errors over points of one row at two contexts or more.
 
-    Where attention falls with the context it becomes constant. Where it grows so fast that it would take less than no time
-    without a context, its line goes through 0.
+    Where attention falls with the context it becomes constant. Where it grows so fast that it would
+    take less than no time without a context, its line goes through 0.
     """
     attention_s = [p.attention_s for p in points]
     contexts, weights = [p.context for p in points], [1 / t for t in attention_s]
@@ -149,7 +156,9 @@ def fit(points: Sequence[Point], layers: int) -> LatencyModel:
 
 
 def residuals(model: LatencyModel, points: Sequence[Point]) -> dict[str, list[float]]:
-    """Of every point, what was measured over what the model says, less 1: attention, MLP, head, and the whole pass."""
+    """Of every point, what was measured over what the model says, less 1: attention, MLP, head, and
+    the whole pass.
+    """
     found: dict[str, list[float]] = {"attention": [], "mlp": [], "head": [], "whole": []}
     for point in points:
         fitted = model.at(point.context)
@@ -163,7 +172,8 @@ def residuals(model: LatencyModel, points: Sequence[Point]) -> dict[str, list[fl
 def overhead(lm: LM, repeats: int) -> Latency:
     """Seconds that a sub-layer takes beside its arithmetic: Python, dispatch and kernel launches.
 
-    Measured as the time of the same engine's sub-layers in a model of the same family, dtype and device that is only 64 wide.
+    Measured as the time of the same engine's sub-layers in a model of the same family, dtype and
+    device that is only 64 wide.
     """
     layers = 4
     shape = Shape(layers, NARROW, 1, 1, NARROW, NARROW, NARROW, NARROW, family=lm.config.model_type)

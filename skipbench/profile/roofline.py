@@ -1,4 +1,6 @@
-"""What the hardware allows: memory bandwidth and arithmetic of a device, from its datasheet or measured, and the time they cost."""
+"""What the hardware allows: memory bandwidth and arithmetic of a device, from its datasheet or
+measured, and the time they cost.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -39,7 +41,9 @@ class Roofline:
 
 
 def match(device_name: str, known: Known) -> str | None:
-    """The entry of a device by the name that its driver gives, in full; `None` where there is none."""
+    """The entry of a device by the name that its driver gives, in full; `None` where there is
+    none.
+    """
     return next((name for name, facts in known.items() if device_name in facts.devices), None)
 
 
@@ -67,7 +71,9 @@ def roofline(device: torch.device, dtype: torch.dtype, size_bytes: int, known: K
 
 
 def bandwidth(device: torch.device, size_bytes: int, known: Known) -> float:
-    """Bytes/s of a device's memory: its datasheet's where `known` has it, else measured at `size_bytes`."""
+    """Bytes/s of a device's memory: its datasheet's where `known` has it, else measured at
+    `size_bytes`.
+    """
     name = match(device_name(device), known)
     rate: float | None = None if name is None else known[name].bandwidth
     return rate or read_bandwidth(device, size_bytes)
@@ -89,9 +95,11 @@ def _best(call: Callable[[], object], device: torch.device) -> float:
 
 @torch.inference_mode()
 def read_bandwidth(device: torch.device, size_bytes: int) -> float:
-    """Bytes/s at which a matrix of `size_bytes` (at most 256 MiB) is read by a matrix-vector product, the best of ten.
+    """Bytes/s at which a matrix of `size_bytes` (at most 256 MiB) is read by a matrix-vector
+    product, the best of ten.
 
-    The size is the model's own, so that a model that fits into a cache is held against the cache's bandwidth.
+    The size is the model's own, so that a model that fits into a cache is held against the cache's
+    bandwidth.
     """
     columns = 4096
     rows = max(1, min(size_bytes, MOST_BYTES) // (4 * columns))
@@ -101,13 +109,17 @@ def read_bandwidth(device: torch.device, size_bytes: int) -> float:
 
 @torch.inference_mode()
 def product_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations/s of a product of two square matrices in `dtype`, the best of ten."""
+    """Floating-point operations/s of a product of two square matrices in `dtype`, the best of
+    ten.
+    """
     matrix = torch.ones(PRODUCT, PRODUCT, device=device, dtype=dtype)
     return 2 * PRODUCT**3 / _best(lambda: torch.mm(matrix, matrix), device)
 
 
 def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:
-    """Seconds that reading all weights and the K/V rows of `context_tokens` takes at `bandwidth` bytes/s."""
+    """Seconds that reading all weights and the K/V rows of `context_tokens` takes at `bandwidth`
+    bytes/s.
+    """
     return (lm.weight_bytes() + context_tokens * row_bytes(lm)) / bandwidth
 
 

@@ -1,4 +1,6 @@
-"""One cell, model x method x dataset, for the terminal and as Markdown. Takes the contents of `metrics.json`."""
+"""One cell, model x method x dataset, for the terminal and as Markdown. Takes the contents of
+`metrics.json`.
+"""
 
 import math
 import textwrap
@@ -59,7 +61,9 @@ def main_cells(metrics: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Label and text of every line but the main row, the header first; items of a text are separated by `; `."""
+    """Label and text of every line but the main row, the header first; items of a text are
+    separated by `; `.
+    """
     named = {**header, "samples": header.get("samples") or number(metrics.get("samples"), 0)}
     lines = [
         ("time", _join(_time(metrics))),
@@ -93,7 +97,8 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
         ),
         (MISSING, _join(missing_reasons(metrics).values())),
     ]
-    # A line of nothing but dashes says no more than its absence; why a value is missing stands in the last line.
+    # A line of nothing but dashes says no more than its absence; why a value is missing stands in
+    # the last line.
     told = [
         (label, text)
         for label, text in lines
@@ -183,7 +188,9 @@ def markdown_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> str:
 
 
 def markdown_grid(rows: list[list[str]]) -> str:
-    """A Markdown table from rows of texts, the first of them its head; columns are padded to be readable as text."""
+    """A Markdown table from rows of texts, the first of them its head; columns are padded to be
+    readable as text.
+    """
     safe = [[" ".join(text.replace("|", "\\|").split()) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
     lines = [
@@ -280,7 +287,9 @@ def _scores(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _score_fault(metrics: Mapping[str, Any]) -> list[str]:
-    """Scores may differ where tokens do. Where all tokens are identical, a scorer that disagrees with itself is at fault."""
+    """Scores may differ where tokens do. Where all tokens are identical, a scorer that disagrees
+    with itself is at fault.
+    """
     lossless = metrics.get("lossless") or {}
     other = any(lossless.get(name) for name in ("ties", "diverged", "unchecked", "sampled"))
     return (

@@ -1,4 +1,6 @@
-"""How the rows of a table compare: which is better than all others beyond the noise, and which are the same decoding."""
+"""How the rows of a table compare: which is better than all others beyond the noise, and which are
+the same decoding.
+"""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,15 +13,18 @@ BASELINE = "vanilla"
 NAMES = ("model", "method", "dataset")
 STOOD_FOR = ("dataset", "subtask")
 BOLD = (
-    "bold: a measured speedup whose 95 % interval lies above 1 and above the intervals of all other measured rows of the "
+    "bold: a measured speedup whose 95 % interval lies above 1 and above the intervals of "
+    "all other measured rows of the "
     "same model and data; vanilla never"
 )
 
 
 def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
-    """The row to print in bold by the rule `BOLD`, of `{row: (method, interval of its speedup)}`; None where there is none.
+    """The row to print in bold by the rule `BOLD`, of `{row: (method, interval of its speedup)}`;
+    None where there is none.
 
-    A single row is better than nothing, and one without an interval may hide any value. Vanilla needs none: it is the 1.
+    A single row is better than nothing, and one without an interval may hide any value. Vanilla
+    needs none: it is the 1.
     """
     ends = {row: interval for row, (_, interval) in rows.items() if interval is not None}
     if len(rows) < 2 or any(
@@ -36,9 +41,11 @@ def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
 
 
 def same_drafts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each set of rows that drafted the same tokens, as `drafted` in a run tells; vanilla drafts nothing.
+    """A line for each set of rows that drafted the same tokens, as `drafted` in a run tells;
+    vanilla drafts nothing.
 
-    Rows are named by what differs in the table. One run that stands for several datasets of a paper is one row.
+    Rows are named by what differs in the table. One run that stands for several datasets of a paper
+    is one row.
     """
     rows = [
         {**{k: run.get(k) for k in NAMES}, **run.get("keys", {}), "drafted": run.get("drafted")}
@@ -62,6 +69,7 @@ def same_drafts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
             )
         if len(named) > 1:
             lines.append(
-                f"drafted the same tokens, so that only timing tells them apart: {' | '.join(named.values())}."
+                "drafted the same tokens, so that only timing tells them apart: "
+                f"{' | '.join(named.values())}."
             )
     return lines

@@ -40,7 +40,8 @@ def complain(text: str) -> None:
 def progress(name: str, total: int, done: int = 0) -> Iterator[Advance]:
     """A bar with the time left on a terminal, else a line per tenth of the steps.
 
-    Nothing is drawn between two calls of `advance`: a refreshing thread would run inside the timed region.
+    Nothing is drawn between two calls of `advance`: a refreshing thread would run inside the timed
+    region.
     """
     if err.is_terminal:
         columns = (
@@ -69,7 +70,9 @@ def progress(name: str, total: int, done: int = 0) -> Iterator[Advance]:
 
 @contextmanager
 def progress_of(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that knows its total only when it has begun; without a terminal nothing is drawn."""
+    """A bar for work that knows its total only when it has begun; without a terminal nothing is
+    drawn.
+    """
     with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,4 +1,6 @@
-"""The papers' tables of features: rows of the methods here beside the rows that the papers print."""
+"""The papers' tables of features: rows of the methods here beside the rows that the papers
+print.
+"""
 
 import csv
 import io
@@ -33,7 +35,9 @@ NOT_HERE, LOST = "not implemented here", "lost in the transcribed text"
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """Rows of texts below `head`; the first two fields are the method, and whose line it is, "here" or "paper"."""
+    """Rows of texts below `head`; the first two fields are the method, and whose line it is, "here"
+    or "paper".
+    """
 
     heading: str
     head: tuple[str, ...]
@@ -69,7 +73,8 @@ def feature_texts(paper: str) -> dict[str, str]:
 
 
 def feature_table(paper: str) -> FeatureTable:
-    """The feature table of `paper`, every row by the paper and, where the method is implemented, by what is here.
+    """The feature table of `paper`, every row by the paper and, where the method is implemented, by
+    what is here.
 
     Raises:
         SkipbenchError: the paper has no such table.
@@ -127,7 +132,10 @@ def features_latex(t: FeatureTable) -> str:
         f"{HEAD}\n\\begin{{table}}[p]\n\\caption{{{escape(t.heading)}}}\n\\scriptsize\\centering\n"
         f"\\sbox0{{%\n\\begin{{tabular}}{{{'l' * len(t.head)}}}\n\\toprule\n{head}\n\\midrule\n"
         + "\n".join(body)
-        + f"\n\\bottomrule\n\\end{{tabular}}}}%\n{FITTED}\n\n\\raggedright {notes}\n\\end{{table}}\n"
+        + (
+            f"\n\\bottomrule\n\\end{{tabular}}}}%\n{FITTED}\n\n\\raggedright "
+            f"{notes}\n\\end{{table}}\n"
+        )
     )
 
 
@@ -139,7 +147,8 @@ def features_html(t: FeatureTable) -> str:
     )
     notes = "".join(f"<li>{html_escape(note)}</li>" for note in t.notes)
     return (
-        f'<section class="feature-table"><h2>{html_escape(t.heading)}</h2>\n<div style="overflow-x:auto"><table>\n'
+        f'<section class="feature-table"><h2>{html_escape(t.heading)}</h2>\n<div '
+        'style="overflow-x:auto"><table>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n<ul>{notes}</ul></section>\n"
     )
 

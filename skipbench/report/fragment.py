@@ -1,4 +1,6 @@
-"""A `PaperTable` as a piece of HTML for any page: no scripts, nothing that is loaded, wide grids scroll in their own box."""
+"""A `PaperTable` as a piece of HTML for any page: no scripts, nothing that is loaded, wide grids
+scroll in their own box.
+"""
 
 from html import escape
 from itertools import groupby
@@ -7,12 +9,15 @@ from skipbench.report.papercells import PaperTable, Part
 from skipbench.report.papergrid import DIFFERENCE, OURS, Line, Marks, Text, lines
 
 STYLE = """
-.paper-table { max-width: 100%; font: 14px/1.45 system-ui, sans-serif; color: #1b1b1b; background: #fff; }
+.paper-table { max-width: 100%; color: #1b1b1b; background: #fff; }
+.paper-table { font: 14px/1.45 system-ui, sans-serif; }
 .paper-table h2 { font-size: 1.25em; margin: 0 0 .2em; }
-.paper-table p, .paper-table ol, .paper-table dl, .paper-table ul { margin: .5em 0; font-size: .93em; overflow-wrap: anywhere; }
+.paper-table :is(p, ol, dl, ul) { margin: .5em 0; font-size: .93em; overflow-wrap: anywhere; }
 .paper-table .scroll { overflow-x: auto; margin: .8em 0; }
-.paper-table table { border-collapse: collapse; font-variant-numeric: tabular-nums; border-block: 2px solid #1b1b1b; }
-.paper-table th, .paper-table td { padding: .2em .6em; text-align: right; white-space: nowrap; font-weight: normal; }
+.paper-table table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.paper-table table { border-block: 2px solid #1b1b1b; }
+.paper-table th, .paper-table td { padding: .2em .6em; text-align: right; white-space: nowrap; }
+.paper-table th { font-weight: normal; }
 .paper-table thead tr:last-child > * { border-bottom: 1px solid #1b1b1b; }
 .paper-table thead th[colspan] { text-align: center; }
 .paper-table th.label { text-align: left; }
@@ -26,7 +31,9 @@ STYLE = """
 
 
 def html(t: PaperTable, style: str = STYLE) -> str:
-    """A `<section>` with the grid of every part and all that stands under it; `style` is empty for a page with its own."""
+    """A `<section>` with the grid of every part and all that stands under it; `style` is empty for
+    a page with its own.
+    """
     marks = Marks()
     grids = [_grid(part, marks) for part in t.parts]
     reasons = "\n".join(f"<li>{escape(text)}</li>" for text in marks.texts)
@@ -83,7 +90,10 @@ def _line(line: Line) -> str:
         f'<th class="label">{escape(label) if line.first else ""}</th>' for label in line.labels
     )
     fields = "".join(f"<td{_run(text)}>{_text(text)}</td>" for text in line.fields)
-    return f'<tr class="{classes}">{labels}<th class="label" scope="row">{_text(line.kind)}</th>{fields}</tr>'
+    return (
+        f'<tr class="{classes}">{labels}<th class="label" '
+        f'scope="row">{_text(line.kind)}</th>{fields}</tr>'
+    )
 
 
 def _run(text: Text) -> str:

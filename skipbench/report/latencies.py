@@ -1,4 +1,6 @@
-"""The table of a profile: what a sub-layer costs, how far the fitted line is off, and how near the hardware's limit a pass is."""
+"""The table of a profile: what a sub-layer costs, how far the fitted line is off, and how near the
+hardware's limit a pass is.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +22,9 @@ def title(record: Mapping[str, Any], model: Model, engine: Engine, device: str) 
 
 
 def latency_table(record: Mapping[str, Any], title: str) -> RenderableType:
-    """Microseconds of one attention, one MLP, the head and a whole pass, for every point of the record of a profile."""
+    """Microseconds of one attention, one MLP, the head and a whole pass, for every point of the
+    record of a profile.
+    """
     columns = (
         "context",
         "rows",
@@ -51,7 +55,9 @@ def latency_table(record: Mapping[str, Any], title: str) -> RenderableType:
 
 
 def notes(record: Mapping[str, Any]) -> list[str]:
-    """What the table does not say: the fitted model and its residuals, the roofline, and the time beside arithmetic."""
+    """What the table does not say: the fitted model and its residuals, the roofline, and the time
+    beside arithmetic.
+    """
     model, rates, beside, sizes = (record[k] for k in ("model", "roofline", "overhead", "bytes"))
     layers, point = model["layers"], [p for p in record["points"] if p["rows"] == 1][-1]
     worst = {part: max(map(abs, values)) for part, values in record["residuals"].items()}
@@ -59,16 +65,22 @@ def notes(record: Mapping[str, Any]) -> list[str]:
     parts = layers * (point["attention_s"] + point["mlp_s"]) + point["head_s"]
     weights = layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"]
     return [
-        f"model, one row: attention {1e6 * model['attention_s']:.2f} us + {1e9 * model['attention_s_per_token']:.2f} ns a token "
+        f"model, one row: attention {1e6 * model['attention_s']:.2f} us + "
+        f"{1e9 * model['attention_s_per_token']:.2f} ns a token "
         f"of context; MLP {1e6 * model['mlp_s']:.2f} us; head {1e6 * model['head_s']:.2f} us",
         "largest residual (measured / fitted - 1): "
         + ", ".join(
             f"{part if part != 'whole' else 'whole pass'} {value:.1%}"
             for part, value in worst.items()
         ),
-        f"sum of the parts / whole pass at context {point['context']}: {parts / point['whole_s']:.2f}",
-        f"roofline ({rates['name']}, {rates['source']}): {rates['bandwidth'] / 1e9:.1f} GB/s, {rates['flops'] / 1e9:.0f} GFLOP/s; "
-        f"a token reads {weights / 1e6:.1f} MB of weights and {layers * sizes['row'] / 1e3:.1f} kB for each one before it",
-        f"beside arithmetic (the same calls on a model 64 wide): attention {1e6 * beside['attention_s']:.1f} us, MLP "
-        f"{1e6 * beside['mlp_s']:.1f} us, head {1e6 * beside['head_s']:.1f} us; {extra / point['whole_s']:.0%} of a pass of one row",
+        f"sum of the parts / whole pass at context {point['context']}: "
+        f"{parts / point['whole_s']:.2f}",
+        f"roofline ({rates['name']}, {rates['source']}): {rates['bandwidth'] / 1e9:.1f} "
+        f"GB/s, {rates['flops'] / 1e9:.0f} GFLOP/s; "
+        f"a token reads {weights / 1e6:.1f} MB of weights and "
+        f"{layers * sizes['row'] / 1e3:.1f} kB for each one before it",
+        "beside arithmetic (the same calls on a model 64 wide): attention "
+        f"{1e6 * beside['attention_s']:.1f} us, MLP "
+        f"{1e6 * beside['mlp_s']:.1f} us, head {1e6 * beside['head_s']:.1f} us; "
+        f"{extra / point['whole_s']:.0%} of a pass of one row",
     ]

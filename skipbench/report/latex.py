@@ -25,13 +25,13 @@ _ESCAPES = {
 }
 
 
-HEAD = r"""% Needs \usepackage{booktabs,graphicx}. The width is that of the text: in two columns, make table* of table.
+HEAD = r"""% Needs \usepackage{booktabs,graphicx}. In two columns, make table* of table.
 % A block that is wider than the text is shrunk; with wider margins it keeps its size."""
 FITTED = r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"
 
 
 def latex(t: PaperTable) -> str:
-    r"""One `table` a page, with `tabular`s and small print, for a document with `\usepackage{booktabs,graphicx}`."""
+    r"""One `table` per page, with `tabular`s and small print; packages booktabs and graphicx."""
     marks = Marks()
     pieces = [piece for part in t.parts for piece in _tabulars(part, marks)]
     small = [
@@ -121,7 +121,9 @@ def _tabular(part: Part, block: Block) -> str:
 
 
 def _groups(columns: Sequence[tuple[str, str]], labels: int) -> list[str]:
-    """The line above the columns' names, with a rule under each group of them; nothing where there are no groups."""
+    """The line above the columns' names, with a rule under each group of them; nothing where there
+    are no groups.
+    """
     sizes = [(name, len(list(of))) for name, of in groupby(group for group, _ in columns)]
     if not any(name for name, _ in sizes):
         return []

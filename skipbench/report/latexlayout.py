@@ -1,6 +1,8 @@
-"""Where a LaTeX table is cut so that it fits a page: columns side by side, rows and small print below each other.
+"""Where a LaTeX table is cut so that it fits a page: columns side by side, rows and small print
+below each other.
 
-Lengths are estimates in points for `\\scriptsize` of a 10 pt document; TeX shrinks a block that is still too wide.
+Lengths are estimates in points for `\\scriptsize` of a 10 pt document; TeX shrinks a block that is
+still too wide.
 """
 
 from collections.abc import Sequence
@@ -14,12 +16,15 @@ LINE_WIDTH, PAGE_HEIGHT = (
 )  # of the class article, whose page has 550: captions and rules take the rest
 ROW_HEIGHT, ROW_GAP, RULES = 8.0, 4.0, 30.0
 _CHARACTER, _MARK, _GAP = 3.9, 2.9, 6.0
-_MOST = 430.0  # wider is cut; between the 345 of the class article and the 487 of a conference with two columns
+# wider is cut; between the 345 of the class article and the 487 of a conference with two columns
+_MOST = 430.0
 
 
 @dataclass(frozen=True)
 class Block:
-    """Lines of a part that stand in one tabular, with the columns `first` to `last`, the last not included."""
+    """Lines of a part that stand in one tabular, with the columns `first` to `last`, the last not
+    included.
+    """
 
     first: int
     last: int
@@ -29,7 +34,8 @@ class Block:
 def blocks(
     columns: Sequence[tuple[str, str]], keys: Sequence[str], lines: Sequence[Line]
 ) -> list[Block]:
-    """All lines with as many columns as fit, then all lines with the next ones; groups of columns stay together.
+    """All lines with as many columns as fit, then all lines with the next ones; groups of columns
+    stay together.
 
     Args:
         columns: (group, column) of the part; keys: the names of the labels' columns.
@@ -87,7 +93,9 @@ def _tall(line: Line) -> float:
 def _cuts(
     columns: Sequence[tuple[str, str]], widths: Sequence[float], left: float
 ) -> list[tuple[int, int]]:
-    """Ranges of columns that fit beside labels of width `left`; those of one group stay together."""
+    """Ranges of columns that fit beside labels of width `left`; those of one group stay
+    together.
+    """
     starts = [
         i
         for i, (group, _) in enumerate(columns)
@@ -110,7 +118,9 @@ def _rows(lines: Sequence[Line]) -> list[tuple[Line, ...]]:
 
 
 def _ranges(sizes: Sequence[float], room: float) -> list[tuple[int, int]]:
-    """The fewest ranges whose sizes fit into `room`, about equally full; what alone is too large has one of its own."""
+    """The fewest ranges whose sizes fit into `room`, about equally full; what alone is too large
+    has one of its own.
+    """
 
     def cut(room: float) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []

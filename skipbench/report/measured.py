@@ -1,4 +1,6 @@
-"""What of `metrics.json` stands beside a column of the papers, and why a column or a value cannot be measured."""
+"""What of `metrics.json` stands beside a column of the papers, and why a column or a value cannot
+be measured.
+"""
 
 import math
 from collections.abc import Mapping
@@ -60,7 +62,8 @@ def unmeasured(column: str) -> str | None:
 def measure(metrics: Mapping[str, Any], column: str, phase: str | None = None) -> Measured:
     """The value of `column` in the contents of a `metrics.json`, in the unit of `published.UNITS`.
 
-    `phase` chooses what `share` is a share of: seconds of that phase in those of decoding, the prefill left out.
+    `phase` chooses what `share` is a share of: seconds of that phase in those of decoding, the
+    prefill left out.
     """
     if reason := unmeasured(column):
         return None, None, reason

@@ -1,4 +1,6 @@
-"""Where the runs of one table come from: runs of different commits, devices or versions are told apart, row by row."""
+"""Where the runs of one table come from: runs of different commits, devices or versions are told
+apart, row by row.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +21,9 @@ def origin_of(run: Run) -> tuple[str, ...]:
 
 
 def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
-    """A mark for each origin of the runs that have metrics, in the order of appearance; empty where there is only one."""
+    """A mark for each origin of the runs that have metrics, in the order of appearance; empty where
+    there is only one.
+    """
     distinct = list(dict.fromkeys(origin_of(run) for run in runs if run.get("metrics")))
     return {origin: _mark(i) for i, origin in enumerate(distinct)} if len(distinct) > 1 else {}
 

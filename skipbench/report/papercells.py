@@ -7,7 +7,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of the paper, one of ours, or the reason why there is none. Values are in `unit`."""
+    """One number of the paper, one of ours, or the reason why there is none. Values are in
+    `unit`.
+    """
 
     keys: Mapping[str, Any]
     column: str
@@ -47,7 +49,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """The cells of one row; `labels` are the values of the part's `keys`, as the paper prints them where it does."""
+    """The cells of one row; `labels` are the values of the part's `keys`, as the paper prints them
+    where it does.
+    """
 
     labels: tuple[str, ...]
     cells: tuple[Cell, ...]

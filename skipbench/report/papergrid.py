@@ -1,4 +1,6 @@
-"""The lines of a part as every format writes them: ours, the paper's, their difference; reasons as numbered marks."""
+"""The lines of a part as every format writes them: ours, the paper's, their difference; reasons as
+numbered marks.
+"""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +12,9 @@ OURS, PAPER, DIFFERENCE = "measured", "paper", "difference"
 
 @dataclass(frozen=True)
 class Text:
-    """What stands in one field: a text, perhaps bold, numbers of marks, and the run that it is from."""
+    """What stands in one field: a text, perhaps bold, numbers of marks, and the run that it is
+    from.
+    """
 
     text: str
     bold: bool = False
@@ -44,7 +48,9 @@ class Marks:
 
 
 def lines(part: Part, marks: Marks) -> list[Line]:
-    """All lines of a part. A row of which nothing was measured for one reason has the paper's line only."""
+    """All lines of a part. A row of which nothing was measured for one reason has the paper's line
+    only.
+    """
     return [line for row in part.rows for line in _row_lines(row, marks)]
 
 
@@ -69,7 +75,9 @@ def _row_lines(row: Row, marks: Marks) -> list[Line]:
 
 
 def measured_text(cell: Cell) -> str:
-    """`1.37x [1.30, 1.44]`, with as many decimals as the paper prints, at least two; a dash for no value."""
+    """`1.37x [1.30, 1.44]`, with as many decimals as the paper prints, at least two; a dash for no
+    value.
+    """
     if cell.measured is None:
         return MISSING
     digits = shown_digits(cell)

@@ -1,4 +1,6 @@
-"""Which run stands for which published row: the halves of a table with their rows, and the runs of each cell."""
+"""Which run stands for which published row: the halves of a table with their rows, and the runs of
+each cell.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +22,8 @@ _IGNORED: tuple[tuple[str, ...], ...] = ((), ("model",), ("method",), ("model", 
 class Half:
     """One part of a paper's table: published rows and runs by row and group of columns.
 
-    `columns` are (group, column) in the paper's order; a group is a value of `across`, or None. `settings` hold what is
-    the same in all rows.
+    `columns` are (group, column) in the paper's order; a group is a value of `across`, or None.
+    `settings` hold what is the same in all rows.
     """
 
     rows: list[dict[str, Any]]
@@ -36,7 +38,8 @@ class Half:
 
 
 def halves(document: Mapping[str, Any], table: str) -> list[Half]:
-    """The parts of `table` as a paper prints it, from its `published_file`; parts with the same columns are one.
+    """The parts of `table` as a paper prints it, from its `published_file`; parts with the same
+    columns are one.
 
     Raises:
         SkipbenchError: the paper has no numbers of that table; it names those that it has.
@@ -67,7 +70,9 @@ def halves(document: Mapping[str, Any], table: str) -> list[Half]:
 
 
 def join(parts: Sequence[Half], runs: Sequence[Run]) -> list[Run]:
-    """Gives every run its cells in `parts`, new rows or groups where it has none. Returns the runs that fit nowhere."""
+    """Gives every run its cells in `parts`, new rows or groups where it has none. Returns the runs
+    that fit nowhere.
+    """
     left = [run for run in runs if not any([_take(half, run) for half in parts])]
     for half in parts:
         _add_vanilla(half)
@@ -142,7 +147,9 @@ def _attach(half: Half, row: Mapping[str, Any], run: Run) -> None:
 
 
 def _add_vanilla(half: Half) -> None:
-    """Rows of vanilla without a run of their own are the vanilla arm of another method's run with the same keys."""
+    """Rows of vanilla without a run of their own are the vanilla arm of another method's run with
+    the same keys.
+    """
     if half.across == "method" or "vanilla" not in (row.get("method") for row in half.rows):
         return
     for (identity, group), run in list(half.runs.items()):
@@ -166,7 +173,9 @@ def _add_vanilla(half: Half) -> None:
 
 
 def _sort(half: Half) -> None:
-    """The paper's rows in its order, then the others by model, each in the paper's order of methods."""
+    """The paper's rows in its order, then the others by model, each in the paper's order of
+    methods.
+    """
     own = {_id(half, row) for row in half.rows}
     methods = list(dict.fromkeys(row.get("method") for row in half.rows))
     models = list(dict.fromkeys(value_of(i, "model") for i in half.ids))

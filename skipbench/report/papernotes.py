@@ -1,4 +1,6 @@
-"""What stands under a paper's table: cautions, notes, definitions, the lossless count and where the runs come from."""
+"""What stands under a paper's table: cautions, notes, definitions, the lossless count and where the
+runs come from.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +25,9 @@ _OWN = {
     "skipped ratio of the sets that drafted, and c = 0 for drafts without a forward pass.",
     "ms_per_token": "1000 / tokens_per_s.",
     "share": "seconds of the phase / seconds of decoding, without the prefill.",
-    "memory_gb": "the most that was allocated at one time during the run of both arms, in 10^9 bytes.",
+    "memory_gb": (
+        "the most that was allocated at one time during the run of both arms, in 10^9 bytes."
+    ),
     "ratio": DEFINITIONS["skipped"],
 }
 _ORIGIN = ("engine", "device", "dtype", "torch", "commit", "date")
@@ -43,7 +47,9 @@ def definitions(columns: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[str]:
-    """A line for each of model, data, device, engine, number format and settings that is not the paper's."""
+    """A line for each of model, data, device, engine, number format and settings that is not the
+    paper's.
+    """
     measured = [run for run in runs if run.get("metrics")]
     if not measured:
         return []
@@ -63,7 +69,8 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
     )
     if used != formats:
         lines.append(
-            f"dtype: {', '.join(used) or 'not recorded'}; the paper's: {', '.join(formats) or 'not named'}."
+            f"dtype: {', '.join(used) or 'not recorded'}; the paper's: "
+            f"{', '.join(formats) or 'not named'}."
         )
     for key in _COMPARED:
         theirs = {str(row[key]) for row in rows if key in row}
@@ -74,7 +81,8 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
             )
     if texts := _values(measured, "calibration"):
         lines.append(
-            f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences of C4); their zeros are "
+            f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 "
+            "sequences of C4); their zeros are "
             f"multiplied as any weight, without a sparse kernel."
         )
     lines += _origins(measured)
@@ -84,7 +92,9 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
 
 
 def _origins(measured: Sequence[Run]) -> list[str]:
-    """A line for each commit, device and version that the runs are from, with the rows that are its own."""
+    """A line for each commit, device and version that the runs are from, with the rows that are its
+    own.
+    """
     marks = origins(measured)
     lines = [f"The runs are from {len(marks)} origins: compare them with care."] if marks else []
     for origin, mark in marks.items():
@@ -94,7 +104,9 @@ def _origins(measured: Sequence[Run]) -> list[str]:
 
 
 def same_device(ours: str, theirs: str) -> bool:
-    """Whether a device's name is that of the one device in `theirs`, its memory included where both names have it."""
+    """Whether a device's name is that of the one device in `theirs`, its memory included where both
+    names have it.
+    """
     count = re.match(r"(\d+)x ", theirs)
     products = re.findall(r"\b[A-Z]\d{2,4}\b", theirs)
     if not products or (count and count[1] != "1"):
@@ -132,7 +144,9 @@ def paper_notes(document: Mapping[str, Any], table: str) -> list[str]:
 
 
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
-    """What a reader must know of the runs: whose arm vanilla is, what is told of them, which are not shown."""
+    """What a reader must know of the runs: whose arm vanilla is, what is told of them, which are
+    not shown.
+    """
     told = [
         f"{_named(run)}: {run['reason']}"
         for run in runs
@@ -174,7 +188,9 @@ def _named(run: Run) -> str:
 
 
 def touches(text: str, table: str) -> bool:
-    """Whether a note of the whole paper concerns `table`: it names it, or it names no table or figure at all."""
+    """Whether a note of the whole paper concerns `table`: it names it, or it names no table or
+    figure at all.
+    """
     named = set[str]()
     for kind, numbers in re.findall(r"\b(Table|Figure)s? (\d\w*(?:(?:, | and | to )\d\w*)*)", text):
         named |= {f"{kind}{number}".lower() for number in re.findall(r"\d\w*", numbers)}
@@ -203,7 +219,10 @@ def lossless(runs: Sequence[Run]) -> str:
         if total
         else "no greedy samples"
     )
-    return f"{text}{f' ({others})' if others else ''}; {len(unique)} {'run' if len(unique) == 1 else 'runs'}"
+    return (
+        f"{text}{f' ({others})' if others else ''}; {len(unique)} "
+        f"{'run' if len(unique) == 1 else 'runs'}"
+    )
 
 
 def provenance(runs: Sequence[Run]) -> list[tuple[str, str]]:

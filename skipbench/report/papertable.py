@@ -1,9 +1,9 @@
 """A paper's table with measured values beside its printed ones, as data; `formats.py` writes it.
 
-A run is the dict of `table.py` with `id`, the name of its folder, with `keys`, what it stands for in the names of
-`published()`, for example
-`{"model": "llama2-13b", "dataset": "cnndm", "method": "swift", "temperature": 0.0}`, and `stands_for`, None or a text such as
-"mini-summary stands for cnndm".
+A run is the dict of `table.py` with `id`, the name of its folder, with `keys`, what it stands for
+in the names of `published()`, for example `{"model": "llama2-13b", "dataset": "cnndm", "method":
+"swift", "temperature": 0.0}`, and `stands_for`, None or a text such as "mini-summary stands for
+cnndm".
 """
 
 from collections import Counter
@@ -60,7 +60,10 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Pape
         paper=paper,
         table=table,
         scale=scale,
-        heading=f"{document['names'].get('method', {}).get(paper, paper)} {_spoken(table)}: {rows[0]['title']}",
+        heading=(
+            f"{document['names'].get('method', {}).get(paper, paper)} {_spoken(table)}: "
+            f"{rows[0]['title']}"
+        ),
         source=f"{document['title']}{_arxiv(document)}; transcribed text: {document['version']}",
         parts=made,
         cautions=tuple(deviations(rows, runs)),
@@ -166,7 +169,8 @@ def _measured(half: Half, identity: Id, group: Any, column: str, scale: str) -> 
     value, interval, reason = measure(
         run["metrics"], column, value_of(identity, "phase") or half.settings.get("phase")
     )
-    # A run that waits for its scores says so; it is the better reason for a score that is not there.
+    # A run that waits for its scores says so; it is the better reason for a score that is not
+    # there.
     return (
         value,
         interval,
@@ -192,7 +196,9 @@ def _mean(half: Half, identity: Id, column: str, scale: str) -> Measured:
 
 
 def _bold(half: Half, grid: Mapping[Place, Cell]) -> dict[Place, Cell]:
-    """Marks in each block and column the measured winner and the highest printed value, if there is more than one."""
+    """Marks in each block and column the measured winner and the highest printed value, if there is
+    more than one.
+    """
     blocks: dict[tuple[Any, ...], list[Place]] = {}
     for identity, group, column in grid:
         if column in BEST:

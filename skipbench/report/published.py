@@ -1,14 +1,18 @@
-"""The numbers that the papers print, as one long table a paper; `papers/<paper>.yaml` holds them in the papers' own rows.
+"""The numbers that the papers print, as one long table a paper; `papers/<paper>.yaml` holds them in
+the papers' own rows.
 
-A file has `paper`, `title`, `arxiv`, `version` (which text was transcribed), `hardware` (by model, or `default`),
-`settings` (of all its tables), `names` (what the paper calls skipbench's ids), `left_out` (tables without numbers, and why),
-`notes`, and `tables`: `table2`, `figure4`, and `section5.1` for numbers that only the text of a section prints.
+A file has `paper`, `title`, `arxiv`, `version` (which text was transcribed), `hardware` (by model,
+or `default`), `settings` (of all its tables), `names` (what the paper calls skipbench's ids),
+`left_out` (tables without numbers, and why), `notes`, and `tables`: `table2`, `figure4`, and
+`section5.1` for numbers that only the text of a section prints.
 
-A table has `title`, its own `hardware`, `settings` and `notes`, and `keys`, `columns` and `rows`: a row is one value for each
-of `keys`, then one for each of `columns`. With `across: model`, columns stand in groups, one for each model, as the paper
-prints them. `percent` lists columns that the paper prints in percent. A table whose halves differ in columns has
-`parts`. A cell is a number, `[number, spread]`, `null` (the paper prints a dash or nothing) or `lost` (the text at hand has
-lost it). A note with `where`, `column`, `check` and `recomputed` names the one cell that does not follow from other cells.
+A table has `title`, its own `hardware`, `settings` and `notes`, and `keys`, `columns` and `rows`: a
+row is one value for each of `keys`, then one for each of `columns`. With `across: model`, columns
+stand in groups, one for each model, as the paper prints them. `percent` lists columns that the
+paper prints in percent. A table whose halves differ in columns has `parts`. A cell is a number,
+`[number, spread]`, `null` (the paper prints a dash or nothing) or `lost` (the text at hand has lost
+it). A note with `where`, `column`, `check` and `recomputed` names the one cell that does not follow
+from other cells.
 """
 
 from collections import Counter
@@ -70,7 +74,8 @@ NAMED = (
 KEYS = {
     *NAMED,
     *("temperature", "top_p", "max_new_tokens", "max_length", "dtype", "batch", "sparsity"),
-    *("variant", "stop", "max_steps", "threshold", "target", "interval", "skipped_layers", "window", "search_steps", "tau_pruning"),
+    *("variant", "stop", "max_steps", "threshold", "target", "interval", "skipped_layers",
+    "window", "search_steps", "tau_pruning"),
     *("set_from", "train_tokens", "statistic", "phase", "part"),
 }  # fmt: skip
 _PAPER = {
@@ -105,10 +110,11 @@ def paper_of(experiment: str) -> tuple[str, str] | None:
 def published(paper: str) -> list[Row]:
     """Every printed number of `paper`, one dict each, for `pandas.DataFrame(published(paper))`.
 
-    A dict holds `paper`, `table`, `title`, `hardware` (None where the paper names none), the settings and keys of the row
-    by skipbench's names (those in `NAMED` again as printed, `model_printed`), then `column`, `value` (None where the text
-    at hand has lost it), `digits` (decimals as printed, two more for percent), `spread` (of a printed mean, else None),
-    `unit` (of `UNITS`) and `note` (None or text). Cells in which the paper prints nothing are left out.
+    A dict holds `paper`, `table`, `title`, `hardware` (None where the paper names none), the
+    settings and keys of the row by skipbench's names (those in `NAMED` again as printed,
+    `model_printed`), then `column`, `value` (None where the text at hand has lost it), `digits`
+    (decimals as printed, two more for percent), `spread` (of a printed mean, else None), `unit` (of
+    `UNITS`) and `note` (None or text). Cells in which the paper prints nothing are left out.
 
     Raises:
         SkipbenchError: no such paper, or a file breaks the form; it names the file and the table.
@@ -122,7 +128,8 @@ def published(paper: str) -> list[Row]:
 
 
 def published_file(paper: str) -> dict[str, Any]:
-    """`papers/<paper>.yaml` as it stands, its outer form checked; for version, notes and tables that are left out.
+    """`papers/<paper>.yaml` as it stands, its outer form checked; for version, notes and tables
+    that are left out.
 
     Raises:
         SkipbenchError: as `published`.
@@ -204,7 +211,8 @@ def _part_rows(settings: Row, part: Row, where: str) -> Iterator[Row]:
     if isinstance(part["columns"], Mapping) != bool(across):
         kind = "a mapping" if isinstance(part["columns"], Mapping) else "a list"
         raise SkipbenchError(
-            f"{where}: columns are {kind}, but across={across}; wanted a list for each value of across, or one list"
+            f"{where}: columns are {kind}, but across={across}; wanted a list for each value "
+            "of across, or one list"
         )
     groups = part["columns"] if across else {None: part["columns"]}
     columns = [(group, column) for group, names in groups.items() for column in names]
@@ -299,6 +307,8 @@ def _demand(found: Any, where: str, known: set[str], optional: set[str]) -> None
     missing, unknown = sorted(known - optional - keys), sorted(map(str, keys - known))
     if missing or unknown or not isinstance(found, Mapping):
         raise SkipbenchError(
-            f"{where}: missing {', '.join(missing) or 'nothing'}, unknown {', '.join(unknown) or 'nothing'}; "
-            f"wanted {', '.join(sorted(known - optional))}, and perhaps {', '.join(sorted(known & optional))}"
+            f"{where}: missing {', '.join(missing) or 'nothing'}, unknown "
+            f"{', '.join(unknown) or 'nothing'}; "
+            f"wanted {', '.join(sorted(known - optional))}, and perhaps "
+            f"{', '.join(sorted(known & optional))}"
         )

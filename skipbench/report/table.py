@@ -1,6 +1,7 @@
 """Tables of many cells: one row a run, as Markdown and as CSV.
 
-A run is `{"model", "method", "dataset", "metrics": dict | None, "reason": str | None, "provenance": dict}`.
+A run is `{"model", "method", "dataset", "metrics": dict | None, "reason": str | None, "provenance":
+dict}`.
 """
 
 import csv
@@ -45,11 +46,13 @@ PROVENANCE = ("engine", "device", "commit", "date", "torch")
 
 
 def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """One row a run, `COLUMNS` to text: grouped by dataset, then model, then method, each in order of appearance.
+    """One row a run, `COLUMNS` to text: grouped by dataset, then model, then method, each in order
+    of appearance.
 
-    The best speedup of each dataset and model is bold, by the rule `BOLD`; the note of a run without metrics is its
-    reason. In a sweep, `point` holds the overrides in which a run differs from the others: its `label`. Where runs
-    come from several commits, devices or versions, `origin` tells them apart.
+    The best speedup of each dataset and model is bold, by the rule `BOLD`; the note of a run
+    without metrics is its reason. In a sweep, `point` holds the overrides in which a run differs
+    from the others: its `label`. Where runs come from several commits, devices or versions,
+    `origin` tells them apart.
     """
     ordered = _grouped(runs)
     blocks: dict[tuple[str, str], dict[int, tuple[str, Interval | None]]] = {}
@@ -76,7 +79,9 @@ def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
 
 
 def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
-    """The table with its notes, definitions and provenance; columns without any content are left out."""
+    """The table with its notes, definitions and provenance; columns without any content are left
+    out.
+    """
     rows, columns, warning = _content(runs)
     parts = [
         f"## {title}",
@@ -92,7 +97,9 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
 
 
 def html_table(title: str, runs: Sequence[Run]) -> str:
-    """`markdown_table` as a `<section>` for a page with a style of its own; speedups name their runs."""
+    """`markdown_table` as a `<section>` for a page with a style of its own; speedups name their
+    runs.
+    """
     rows, columns, warning = _content(runs)
     lines = _remarks(runs)
     lines += [f"{name}: {text}" for name, text in definitions_for(columns)]
@@ -122,7 +129,9 @@ def _content(runs: Sequence[Run]) -> tuple[list[dict[str, str]], list[str], str 
 
 
 def _remarks(runs: Sequence[Run], notes: Sequence[str] = ()) -> list[str]:
-    """What stands below every form of the table: origins, `notes`, which rows drafted the same, and the rule of bold."""
+    """What stands below every form of the table: origins, `notes`, which rows drafted the same, and
+    the rule of bold.
+    """
     marked = [f"origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()]
     rule = [f"{BOLD}."] if any(run.get("metrics") for run in runs) else []
     return [*marked, *notes, *same_drafts(runs), *rule]
@@ -141,7 +150,9 @@ def _html_row(row: Mapping[str, str], columns: Sequence[str], run: Run) -> str:
 
 
 def csv_table(runs: Sequence[Run]) -> str:
-    """Every number of every run, unrounded: nested names joined by dots; a missing value is an empty field."""
+    """Every number of every run, unrounded: nested names joined by dots; a missing value is an
+    empty field.
+    """
     flat = [
         {
             **{name: run.get(name) for name in ("dataset", "model", "method")},

@@ -1,4 +1,6 @@
-"""An experiment's table in every format, made from a summary of its records; the summary is kept beside it and can be read back."""
+"""An experiment's table in every format, made from a summary of its records; the summary is kept
+beside it and can be read back.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,8 @@ from skipbench.runs.shapes import Metrics
 
 Run = Mapping[str, Any]
 _ABOUT = ("id", "model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
-# What tables say of a run's origin: no name of a machine, a folder or a person, so that a summary can be published.
+# What tables say of a run's origin: no name of a machine, a folder or a person, so that a summary
+# can be published.
 _ORIGIN = ("engine", "device", "cpu", "dtype", "torch", "transformers", "commit", "dirty", "date")
 
 
@@ -41,18 +44,24 @@ class _Summary(TypedDict):
 
 
 def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:
-    """What the tables of `experiment` are made of, as JSON: the runs without their samples, one a line."""
+    """What the tables of `experiment` are made of, as JSON: the runs without their samples, one a
+    line.
+    """
     lines = [
         {k: run.get(k) for k in _ABOUT}
         | {"provenance": {k: v for k, v in run["provenance"].items() if k in _ORIGIN}}
         for run in runs
     ]
     told = ",\n".join(json.dumps(line, allow_nan=False) for line in lines)
-    return f'{{"experiment": {json.dumps(experiment)}, "scale": {json.dumps(scale)}, "runs": [\n{told}\n]}}\n'
+    return (
+        f'{{"experiment": {json.dumps(experiment)}, "scale": {json.dumps(scale)}, "runs": '
+        f"[\n{told}\n]}}\n"
+    )
 
 
 def texts(written: str) -> dict[str, str]:
-    """Suffix to text: the paper's table as `md`, `tex`, `csv` and `html`, a table of no paper as `md` and `csv`.
+    """Suffix to text: the paper's table as `md`, `tex`, `csv` and `html`, a table of no paper as
+    `md` and `csv`.
 
     Args:
         written: what `summary` returned.
@@ -67,7 +76,9 @@ def texts(written: str) -> dict[str, str]:
 
 
 def html_section(written: str) -> str:
-    """The table as HTML for a page with its own style, also a table of no paper; arguments and errors as for `texts`."""
+    """The table as HTML for a page with its own style, also a table of no paper; arguments and
+    errors as for `texts`.
+    """
     name, runs, made = _read(written)
     return html_table(f"Experiment {name}", runs) if made is None else html(made, style="")
 
@@ -79,7 +90,8 @@ def _read(written: str) -> tuple[str, list[dict[str, Any]], PaperTable | None]:
         msgspec.convert(found, _Summary)
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(
-            f"no summary of a table ({printable(str(error))}); write it with python -m skipbench table NAME"
+            f"no summary of a table ({printable(str(error))}); write it with python -m "
+            "skipbench table NAME"
         ) from error
     name, runs = found["experiment"], found["runs"]
     own = paper_of(name)

@@ -1,4 +1,6 @@
-"""The texts of a run, for scores that are made after it: one line of `completions.jsonl` a sample, in the order of the samples."""
+"""The texts of a run, for scores that are made after it: one line of `completions.jsonl` a sample,
+in the order of the samples.
+"""
 
 import dataclasses
 import json
@@ -17,7 +19,9 @@ from skipbench.runs.record import Count
 
 @dataclass(frozen=True)
 class Completion:
-    """What vanilla and the method wrote behind one prompt, and what their texts are compared with."""
+    """What vanilla and the method wrote behind one prompt, and what their texts are compared
+    with.
+    """
 
     index: Count
     id: str
@@ -51,7 +55,9 @@ def parse_completion(line: str | bytes) -> Completion:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """Whole lines: what stands behind the last line break was being written when the process died."""
+    """Whole lines: what stands behind the last line break was being written when the process
+    died.
+    """
     return (read_bytes(path) or b"").split(b"\n")[:-1]
 
 
@@ -74,7 +80,9 @@ def read_completions(path: Path) -> list[Completion]:
 
 
 def cut_unfinished(path: Path, finished: Collection[int]) -> None:
-    """Cuts off the end of the file what belongs to no sample in `finished`: a torn line, or one whose sample is missing."""
+    """Cuts off the end of the file what belongs to no sample in `finished`: a torn line, or one
+    whose sample is missing.
+    """
     if not path.exists():
         return
     lines = _lines(path)

@@ -1,4 +1,6 @@
-"""Files of a results folder: replaced as a whole, appended to line by line, and a folder held by one process at a time."""
+"""Files of a results folder: replaced as a whole, appended to line by line, and a folder held by
+one process at a time.
+"""
 
 import contextlib
 import fcntl
@@ -33,7 +35,8 @@ def append_line(path: Path, line: str) -> None:
     """Appends one line durably, or leaves the file as it was.
 
     Raises:
-        SkipbenchError: the file cannot be opened, or the line not be written in full, for instance on a full disk.
+        SkipbenchError: the file cannot be opened, or the line not be written in full, for instance
+            on a full disk.
     """
     data = line.encode() + b"\n"
     try:
@@ -58,7 +61,9 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
-    """Numbered lines of an append-only file, without a torn last one; `repair` also cuts that off the file."""
+    """Numbered lines of an append-only file, without a torn last one; `repair` also cuts that off
+    the file.
+    """
     return (
         (number, line.decode(errors="surrogateescape")) for number, line in lines_of(path, repair)
     )
@@ -69,7 +74,8 @@ def lines_of(path: Path, repair: bool) -> list[tuple[int, bytes]]:
     end = data.rfind(b"\n") + 1
     if repair and end < len(data):
         os.truncate(path, end)
-    # bytes.splitlines would also break a damaged line at a carriage return, and number the rest wrongly
+    # bytes.splitlines would also break a damaged line at a carriage return, and number the rest
+    # wrongly
     return list(enumerate(data[:end].split(b"\n")[:-1], 1))
 
 
@@ -80,7 +86,9 @@ def not_writable(folder: Path, error: OSError) -> SkipbenchError:
 
 
 def overwrite(path: Path, text: str) -> bool:
-    """Writes over a small file where a full disk has no room for a new one: its block is there. Returns whether that went well."""
+    """Writes over a small file where a full disk has no room for a new one: its block is there.
+    Returns whether that went well.
+    """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     except OSError:
@@ -116,12 +124,14 @@ def acquire(folder: Path) -> int:
         holder = os.read(lock, 200).decode(errors="replace")
         os.close(lock)
         raise SkipbenchError(
-            f"{folder} is being written by another process ({printable(holder)}); wait for it, or stop it"
+            f"{folder} is being written by another process ({printable(holder)}); wait for "
+            "it, or stop it"
         ) from error
     except OSError as error:
         os.close(lock)
         raise SkipbenchError(
-            f"{folder} cannot be locked ({error}); choose a file system with locks with results=FOLDER"
+            f"{folder} cannot be locked ({error}); choose a file system with locks with "
+            "results=FOLDER"
         ) from error
     return lock
 

@@ -1,4 +1,6 @@
-"""Fingerprints of a run's weights and of its method's source: they tell a record from what the same settings would give now."""
+"""Fingerprints of a run's weights and of its method's source: they tell a record from what the same
+settings would give now.
+"""
 
 import ast
 import dataclasses
@@ -20,9 +22,13 @@ from skipbench.runs.shapes import Origin
 WHOLE = 64 * 2**20
 """Weight files up to this many bytes are hashed in full, larger ones by samples."""
 BLOCK, BLOCKS = 4096, 512
-"""Bytes per sampled block, and blocks per file: a few megabytes are read of a checkpoint of any size."""
+"""Bytes per sampled block, and blocks per file: a few megabytes are read of a checkpoint of any
+size.
+"""
 OWN = ("skipbench.decode.", "skipbench.methods.")
-"""The parts of skipbench that belong to a method; the commit in the provenance stands for the rest."""
+"""The parts of skipbench that belong to a method; the commit in the provenance stands for the
+rest.
+"""
 
 
 def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
@@ -61,8 +67,9 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
 def weights_sha256(model: Model) -> str | None:
     """Hash of the checkpoint's config.json and weights, independent of its place and of file times.
 
-    A planted model has no files: its shape and its seed are hashed. Of files above `WHOLE` bytes, the size, the safetensors
-    header and evenly spaced blocks are hashed, so that a change between the blocks goes unseen.
+    A planted model has no files: its shape and its seed are hashed. Of files above `WHOLE` bytes,
+    the size, the safetensors header and evenly spaced blocks are hashed, so that a change between
+    the blocks goes unseen.
 
     Returns:
         None if the checkpoint is not on this machine.
@@ -141,9 +148,11 @@ def _digest(path: str, size: int, mtime_ns: int, inode: int) -> tuple[int, str]:
 
 
 def method_sha256(method: MethodConfig) -> str | None:
-    """Hash of the source of a method: the files of its `_target_`s and of the decode loop, and what they import of their own.
+    """Hash of the source of a method: the files of its `_target_`s and of the decode loop, and what
+    they import of their own.
 
-    Of skipbench these are the files under `OWN`; outside of it, the target's package, or what lies beside a single module.
+    Of skipbench these are the files under `OWN`; outside of it, the target's package, or what lies
+    beside a single module.
 
     Returns:
         None if a target's source cannot be found.
@@ -181,7 +190,9 @@ def _targets(node: Any) -> Iterator[str]:
 
 
 def _source(name: str) -> tuple[str, Path] | None:
-    """Module and file of a dotted name, whose last parts may be names inside the module. Nothing but the path is searched."""
+    """Module and file of a dotted name, whose last parts may be names inside the module. Nothing
+    but the path is searched.
+    """
     top, *rest = name.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -206,7 +217,9 @@ def _source(name: str) -> tuple[str, Path] | None:
 
 
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
-    """Whether an imported module is of the root's package, or lies beside a root that is a single module."""
+    """Whether an imported module is of the root's package, or lies beside a root that is a single
+    module.
+    """
     if imported[0].partition(".")[0] == root[0].partition(".")[0] or imported[0].startswith(OWN):
         return True
     beside = imported[1].is_relative_to(root[1].parent)
@@ -220,7 +233,9 @@ def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
 
 @functools.cache
 def _imports(source: bytes, package: str) -> list[str]:
-    """Dotted names that a source file imports, those of its functions too; none of a file that does not parse."""
+    """Dotted names that a source file imports, those of its functions too; none of a file that does
+    not parse.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

@@ -1,6 +1,8 @@
-"""The index of a results folder, as parquet: one row a run, one row a sample. Made from the files alone, and made again at will.
+"""The index of a results folder, as parquet: one row a run, one row a sample. Made from the files
+alone, and made again at will.
 
-`index/runs.parquet` names the file of samples that belongs to it, so that a reader never sees halves of two indices.
+`index/runs.parquet` names the file of samples that belongs to it, so that a reader never sees
+halves of two indices.
 """
 
 import contextlib
@@ -73,15 +75,18 @@ def build(
     fresh: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Built:
-    """Brings the index up to date: reads the runs whose files changed, keeps the rows of the others, drops what is gone.
+    """Brings the index up to date: reads the runs whose files changed, keeps the rows of the
+    others, drops what is gone.
 
     Args:
-        workers: processes that read; more than one only from a program whose main module may be imported.
+        workers: processes that read; more than one only from a program whose main module may be
+            imported.
         fresh: reads everything.
         progress: told how many of how many runs are read.
 
     Raises:
-        SkipbenchError: the folder has no runs or is not writable, or another process is building the index.
+        SkipbenchError: the folder has no runs or is not writable, or another process is building
+            the index.
     """
     folders = {printable(f.name): f for f in run_folders(results)}
     if not folders:
@@ -114,7 +119,8 @@ def build(
 
 
 def read_runs(results: Path) -> pd.DataFrame:
-    """One row a run, from the index as it is. `settings`, `metrics` and `provenance` hold the whole files as JSON.
+    """One row a run, from the index as it is. `settings`, `metrics` and `provenance` hold the whole
+    files as JSON.
 
     Raises:
         SkipbenchError: there is no index; `build` makes one.
@@ -151,7 +157,9 @@ def read_sample_rows(
 
 
 def setting(runs: pd.DataFrame, path: str) -> "pd.Series[Any]":
-    """A setting of each run by its dotted path, such as `method.stop.max_steps`; None where a run has none."""
+    """A setting of each run by its dotted path, such as `method.stop.max_steps`; None where a run
+    has none.
+    """
 
     def of(text: Any) -> Any:
         found: Any = json.loads(text) if isinstance(text, str) else None
@@ -245,7 +253,8 @@ def _read(folders: list[Path], workers: int) -> Iterator[Rows]:
     if workers < 2 or len(folders) < 2:
         yield from map(rows_of, folders)
         return
-    # Arrow has threads, and a fork of a process with threads may hang. Records have no cycles to collect.
+    # Arrow has threads, and a fork of a process with threads may hang. Records have no cycles to
+    # collect.
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), gc.disable) as pool:
         yield from pool.map(rows_of, folders, chunksize=max(1, min(16, len(folders) // workers)))
 

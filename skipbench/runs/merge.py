@@ -1,7 +1,9 @@
-"""Results folders of several machines become one. Nothing is overwritten, and nothing of two origins becomes one run.
+"""Results folders of several machines become one. Nothing is overwritten, and nothing of two
+origins becomes one run.
 
-A run is known by its folder's name, the hash of its settings, and by its origin: commit, device and versions. Runs of one name
-and origin are united sample by sample; of another origin, both are kept, the later one as `NAME.<hash of its origin>`.
+A run is known by its folder's name, the hash of its settings, and by its origin: commit, device and
+versions. Runs of one name and origin are united sample by sample; of another origin, both are kept,
+the later one as `NAME.<hash of its origin>`.
 """
 
 import contextlib
@@ -36,7 +38,9 @@ _UNFINISHED = "merged before it was finished; the same command goes on"
 
 @dataclass
 class Merged:
-    """What became of a source: how often what was done, what is worth telling, and what the source alone still has."""
+    """What became of a source: how often what was done, what is worth telling, and what the source
+    alone still has.
+    """
 
     did: Counter[str] = field(default_factory=Counter)
     said: list[str] = field(default_factory=list)
@@ -69,13 +73,15 @@ class _Run:
 
 
 def merge_into(source: Path, target: Path) -> Merged:
-    """Brings the runs, searches and stored sets of `source` into `target`; a second time, that does nothing.
+    """Brings the runs, searches and stored sets of `source` into `target`; a second time, that does
+    nothing.
 
-    Tables, figures and the index are made again from the records, and latencies belong to their machine: they stay.
+    Tables, figures and the index are made again from the records, and latencies belong to their
+    machine: they stay.
 
     Raises:
-        SkipbenchError: the two are one folder, `target` is not writable, or another process merges into it. What of `source`
-            is refused is in `left`.
+        SkipbenchError: the two are one folder, `target` is not writable, or another process merges
+            into it. What of `source` is refused is in `left`.
     """
     if source.resolve() == target.resolve():
         raise SkipbenchError(f"{source} is the target itself")
@@ -131,7 +137,9 @@ def _held(target: Path) -> Iterator[None]:
 
 
 def origin_hash(provenance: dict[str, Any] | None) -> str:
-    """Six digits that depend on what tells two origins apart, and not on the machine's name or the time."""
+    """Six digits that depend on what tells two origins apart, and not on the machine's name or the
+    time.
+    """
     origin = {name: (provenance or {}).get(name) for name in ORIGIN}
     # Records of earlier versions have none: their hash stays what it was.
     origin |= {name: provenance[name] for name in FINGERPRINTS if provenance and name in provenance}
@@ -172,7 +180,8 @@ def _merge_run(run: _Run, runs: Path, done: Merged) -> None:
             done.did["new" if slot.name == name else "kept beside another origin"] += 1
             if slot.name != name:
                 done.said.append(
-                    f"{name} is there of another commit, device or version; kept beside it as {slot.name}"
+                    f"{name} is there of another commit, device or version; kept beside it "
+                    f"as {slot.name}"
                 )
             return
         there = _read(slot)
@@ -208,11 +217,14 @@ def _status(run: _Run) -> dict[str, Any]:
 
 
 def _unite(there: _Run, run: _Run, done: Merged) -> None:
-    """The samples that only `run` has are added; those of both must be the same but for their seconds."""
+    """The samples that only `run` has are added; those of both must be the same but for their
+    seconds.
+    """
     both = there.samples.keys() & run.samples.keys()
     if unlike := sorted(i for i in both if _told(there.samples[i]) != _told(run.samples[i])):
         raise SkipbenchError(
-            f"{run.folder} and {there.folder} are of one origin, but samples {unlike[:10]} have other tokens or counts; both are as "
+            f"{run.folder} and {there.folder} are of one origin, but samples {unlike[:10]} "
+            "have other tokens or counts; both are as "
             f"they were: find out which is right, and move the other away"
         )
     if there.holds(run) and (there.done or not run.done):
@@ -234,7 +246,9 @@ def _unite(there: _Run, run: _Run, done: Merged) -> None:
 
 
 def _take_over(store: RunStore, run: _Run) -> None:
-    """All of `run`, its seconds too: its metrics are then those of its samples. Killed before the end, a second merge goes on."""
+    """All of `run`, its seconds too: its metrics are then those of its samples. Killed before the
+    end, a second merge goes on.
+    """
     store.status("failed", "a merge was stopped; merge again")
     write_atomic(
         store.folder / "samples.jsonl", "".join(f"{dump(s)}\n" for s in run.samples.values())
@@ -252,7 +266,9 @@ def _take_over(store: RunStore, run: _Run) -> None:
 
 
 def _add(store: RunStore, run: _Run, new: list[int]) -> None:
-    """Each sample as a run itself writes it, so that a kill loses none; the same command then makes the metrics of the whole."""
+    """Each sample as a run itself writes it, so that a kill loses none; the same command then makes
+    the metrics of the whole.
+    """
     store.status("failed", _UNFINISHED)
     for name in OF_THE_WHOLE:
         (store.folder / name).unlink(missing_ok=True)
@@ -271,7 +287,9 @@ def _told(sample: Sample) -> dict[str, Any]:
 
 
 def _merge_file(path: Path, target: Path, done: Merged) -> None:
-    """A search's trace, of which the longer of two is taken where one goes on with the other; or a stored set."""
+    """A search's trace, of which the longer of two is taken where one goes on with the other; or a
+    stored set.
+    """
     data = read_bytes(path) or b""
     if path.suffix == ".jsonl":
         data = data[: data.rfind(b"\n") + 1]

@@ -15,7 +15,8 @@ from typing import Any
 from skipbench.config.paths import PACKAGE
 
 PACKAGES = (
-    "skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "hydra-core", "omegaconf",
+    "skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "hydra-core",
+    "omegaconf",
     "bayesian-optimization", "numpy",
 )  # fmt: skip
 
@@ -59,7 +60,8 @@ def _version(package: str) -> str | None:
 
 
 def provenance(extra: dict[str, Any]) -> dict[str, Any]:
-    """Commit and dirty flag, command line, start, machine, versions and Slurm job, with `extra` behind them.
+    """Commit and dirty flag, command line, start, machine, versions and Slurm job, with `extra`
+    behind them.
 
     Of the environment only Slurm's job identifiers are kept.
     """
@@ -88,7 +90,9 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def portable(value: Any) -> Any:
-    """Settings without the place of this installation: a file that ships with the package is `package:NAME`."""
+    """Settings without the place of this installation: a file that ships with the package is
+    `package:NAME`.
+    """
     if isinstance(value, dict):
         return {k: portable(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -108,7 +112,9 @@ def engine_text(name: str, strict: bool) -> str:
 
 
 def config_hash(config: dict[str, Any]) -> str:
-    """Ten hexadecimal digits that depend on every setting and on nothing else, the same on every machine."""
+    """Ten hexadecimal digits that depend on every setting and on nothing else, the same on every
+    machine.
+    """
     return hashlib.sha256(json.dumps(portable(config), sort_keys=True).encode()).hexdigest()[:10]
 
 

@@ -1,4 +1,6 @@
-"""Files that anybody may have written, read as plain data: nothing is executed, no link is followed, and an error names the file."""
+"""Files that anybody may have written, read as plain data: nothing is executed, no link is
+followed, and an error names the file.
+"""
 
 import json
 import math
@@ -14,10 +16,14 @@ from skipbench.errors import SkipbenchError
 
 T = TypeVar("T")
 DEEPEST = 50
-"""Levels of nesting; no record has so many, and libyaml's own recursion ends the process without an exception."""
+"""Levels of nesting; no record has so many, and libyaml's own recursion ends the process without an
+exception.
+"""
 LARGEST = 2**63
 MOST_BYTES = 64 << 20
-"""Of a file that is read as a whole and holds no samples; the largest that a run writes has kilobytes."""
+"""Of a file that is read as a whole and holds no samples; the largest that a run writes has
+kilobytes.
+"""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -27,7 +33,9 @@ def printable(text: str) -> str:
 
 
 def check_name(path: Path) -> None:
-    """Raises SkipbenchError for a file name with control characters or with bytes that are no text."""
+    """Raises SkipbenchError for a file name with control characters or with bytes that are no
+    text.
+    """
     if not path.name.isprintable():
         raise SkipbenchError(
             f"{printable(str(path))}: its name has characters that no run is named with; rename it"
@@ -38,8 +46,8 @@ def read_bytes(path: Path, most: int | None = None) -> bytes | None:
     """The contents of a regular file; None if there is none.
 
     Raises:
-        SkipbenchError: the file or its folder is a symbolic link, it is no regular file, has more than `most` bytes, or
-            cannot be read.
+        SkipbenchError: the file or its folder is a symbolic link, it is no regular file, has more
+            than `most` bytes, or cannot be read.
     """
     for part in (path.parent, path):
         check_name(part)
@@ -69,7 +77,8 @@ _COPY = "copy what it points to in its place"
 
 
 def run_folders(results: Path) -> list[Path]:
-    """The folders under `results/runs`, by name; one that is a link, or has an odd name, is refused by whoever reads it.
+    """The folders under `results/runs`, by name; one that is a link, or has an odd name, is refused
+    by whoever reads it.
 
     Raises:
         SkipbenchError: `runs` is a symbolic link. `results` itself may be one.
@@ -153,7 +162,8 @@ def read_yaml(path: Path) -> dict[str, Any] | None:
     """The mapping in a YAML file of plain values; None if there is no file.
 
     Raises:
-        SkipbenchError: it is something else, holds a tag that would make an object, an alias, or nests too deeply.
+        SkipbenchError: it is something else, holds a tag that would make an object, an alias, or
+            nests too deeply.
     """
     data = read_bytes(path, MOST_BYTES)
     if data is None:

@@ -1,4 +1,5 @@
-"""What a run writes down: one `Sample` a prompt, as one line of `samples.jsonl`. Field order and names are the format.
+"""What a run writes down: one `Sample` a prompt, as one line of `samples.jsonl`. Field order and
+names are the format.
 
 Only counts, tokens and seconds are stored; every ratio is derived in `skipbench.metrics`.
 """
@@ -23,7 +24,9 @@ class Round(NamedTuple):
     """One draft-verify cycle."""
 
     steps: Count
-    """Draft steps: forward passes of the drafting model (a lookup that needs none counts one a guessed token)."""
+    """Draft steps: forward passes of the drafting model (a lookup that needs none counts one a
+    guessed token).
+    """
     nodes: Count
     """Proposed tokens; more than `steps` for a tree."""
     accepted: Count
@@ -58,7 +61,9 @@ class Arm:
     """What vanilla, or the method, did on one prompt."""
 
     tokens: list[Count]
-    """Emitted ids: cut at the first EOS (counted) or at the token limit; the first comes from the prefill."""
+    """Emitted ids: cut at the first EOS (counted) or at the token limit; the first comes from the
+    prefill.
+    """
     rounds: list[Round]
     seconds: Seconds
     finish: Literal["eos", "length", "failed"]
@@ -69,13 +74,17 @@ class Arm:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where the method's tokens leave vanilla's, and how close the target's two best tokens were there."""
+    """Where the method's tokens leave vanilla's, and how close the target's two best tokens were
+    there.
+    """
 
     position: Count
     vanilla_token: int
     method_token: int
     logit_gap: float | None
-    """Vanilla's token above the method's, in float32 logits of the target; None where these could not be had."""
+    """Vanilla's token above the method's, in float32 logits of the target; None where these could
+    not be had.
+    """
     error: str | None = None
     """Why not: then nobody knows whether this is a tie."""
 
@@ -114,13 +123,16 @@ _SECONDS = {f.name for f in dataclasses.fields(Seconds)}
 
 def dump(sample: Sample) -> str:
     """One line of JSON, without a line break; raises ValueError for a number that is not finite."""
-    # The encoder writes NaN as null: json refuses it. Afterwards `parse` knows the line by its encoding.
+    # The encoder writes NaN as null: json refuses it. Afterwards `parse` knows the line by its
+    # encoding.
     text = json.dumps(dataclasses.asdict(sample), allow_nan=False)
     return msgspec.json.encode(msgspec.json.decode(text)).decode()
 
 
 def parse(line: str | bytes) -> Sample:
-    """Reads one line. Raises SkipbenchError for a record of another format version, or with other fields or types."""
+    """Reads one line. Raises SkipbenchError for a record of another format version, or with other
+    fields or types.
+    """
     try:
         data = line.encode() if isinstance(line, str) else line
         try:
@@ -128,7 +140,8 @@ def parse(line: str | bytes) -> Sample:
         except (msgspec.MsgspecError, ValueError):
             _check(data)  # may know better what is wrong
             raise
-        # A line that is what would be written of it holds no name twice and none that is unknown. Any other is looked through.
+        # A line that is what would be written of it holds no name twice and none that is unknown.
+        # Any other is looked through.
         if found.format != FORMAT or msgspec.json.encode(found) != data:
             _check(data)
     except (ValueError, RecursionError) as error:
@@ -139,14 +152,17 @@ def parse(line: str | bytes) -> Sample:
 
 
 def _check(data: bytes) -> None:
-    """Raises SkipbenchError for another format or other fields, ValueError for what is not strict JSON."""
+    """Raises SkipbenchError for another format or other fields, ValueError for what is not strict
+    JSON.
+    """
     raw = strict_json(data)
     if not isinstance(raw, dict) or "format" not in raw:
         raise ValueError("it names no format")
     if raw["format"] != FORMAT:
         raise SkipbenchError(
             f"record of format {raw['format']!r}, but this version reads format {FORMAT}; "
-            f"rerun into another results folder, or read it with the version named in its provenance.json"
+            "rerun into another results folder, or read it with the version named in its "
+            "provenance.json"
         )
     arms = [arm for arm in (raw.get("vanilla"), raw.get("method")) if isinstance(arm, dict)]
     times = [arm["seconds"] for arm in arms if isinstance(arm.get("seconds"), dict)]

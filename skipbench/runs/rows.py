@@ -1,4 +1,6 @@
-"""One run as rows of the index: one of the run, columns of its samples. Reads each file once, and imports nothing large."""
+"""One run as rows of the index: one of the run, columns of its samples. Reads each file once, and
+imports nothing large.
+"""
 
 import json
 import os
@@ -55,7 +57,9 @@ class Rows(NamedTuple):
 
 
 def stamp(folder: Path) -> str:
-    """What changes whenever a file that the index reads is written: inode, size and time of each, links not followed."""
+    """What changes whenever a file that the index reads is written: inode, size and time of each,
+    links not followed.
+    """
 
     def of(name: str) -> str:
         try:
@@ -68,7 +72,9 @@ def stamp(folder: Path) -> str:
 
 
 def rows_of(folder: Path) -> Rows:
-    """Reads a run. One that cannot be read is a row whose `state` is unreadable and whose `error` names the file."""
+    """Reads a run. One that cannot be read is a row whose `state` is unreadable and whose `error`
+    names the file.
+    """
     run: dict[str, Any] = {
         "run": printable(folder.name),
         "stamp": stamp(folder),
@@ -99,7 +105,9 @@ def rows_of(folder: Path) -> Rows:
 
 
 def columns_of(samples: Iterable[Sample]) -> dict[str, list[Any]]:
-    """Counts and seconds of each sample: the method's under their own names, vanilla's with `vanilla_` before them."""
+    """Counts and seconds of each sample: the method's under their own names, vanilla's with
+    `vanilla_` before them.
+    """
     rows = [(*_about(s), *_arm(s.method), *_arm(s.vanilla)) for s in samples]
     columns = zip(*rows, strict=True) if rows else ((),) * len(COLUMNS)
     return {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
@@ -133,7 +141,9 @@ def _plain(value: Any, text: bool) -> Any:
 
 
 def _numbers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Every number in the metrics by its path, such as `speedup.paired`; those of groups stay in `metrics`."""
+    """Every number in the metrics by its path, such as `speedup.paired`; those of groups stay in
+    `metrics`.
+    """
     found: dict[str, float] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping) and name != "by":

@@ -1,4 +1,6 @@
-"""What the small files of a run may hold, so that a report can read them without asking; other names are let through."""
+"""What the small files of a run may hold, so that a report can read them without asking; other
+names are let through.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, TypedDict

@@ -1,4 +1,6 @@
-"""Signals that ask a run to end: the sample that is being measured is finished first, everything else ends at once."""
+"""Signals that ask a run to end: the sample that is being measured is finished first, everything
+else ends at once.
+"""
 
 import contextlib
 import signal
@@ -7,11 +9,15 @@ from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""Preemption, `scancel` and `kill` send the first; Slurm sends the second ahead of the time limit, as it is told to."""
+"""Preemption, `scancel` and `kill` send the first; Slurm sends the second ahead of the time limit,
+as it is told to.
+"""
 
 
 class Interrupted(BaseException):
-    """A signal has asked for the end; no error, so that nothing takes it for the failure of a cell."""
+    """A signal has asked for the end; no error, so that nothing takes it for the failure of a
+    cell.
+    """
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number)
@@ -46,7 +52,9 @@ _ear = SignalState()
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-    """Within it the signals raise `Interrupted`, unless somebody else listens already, such as submitit."""
+    """Within it the signals raise `Interrupted`, unless somebody else listens already, such as
+    submitit.
+    """
     if threading.current_thread() is not threading.main_thread():  # Python allows no handlers there
         yield
         return
@@ -62,7 +70,9 @@ def handle_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """A signal within it is raised as `Interrupted` at its end: the work in it is done as a whole."""
+    """A signal within it is raised as `Interrupted` at its end: the work in it is done as a
+    whole.
+    """
     _ear.defer_signals = True
     try:
         yield

@@ -12,7 +12,9 @@ from skipbench.runs.reading import printable, read_json
 from skipbench.runs.shapes import Status
 
 STALE_S = 1800.0
-"""Seconds without a sign of life after which a process on another machine counts as dead; one sample must fit."""
+"""Seconds without a sign of life after which a process on another machine counts as dead; one
+sample must fit.
+"""
 STATES = ("done", "failed", "running", "queued", "interrupted", "stale", "missing")
 
 
@@ -64,7 +66,10 @@ def _death(
     if jobs is not None and job is not None and str(job) not in jobs:
         return f"Slurm job {job} on {said.get('host')} is gone: it was killed, or its node was lost"
     if age > stale_s:
-        return f"pid {said.get('pid')} on {said.get('host')} gave no sign of life for {age / 60:.0f} minutes"
+        return (
+            f"pid {said.get('pid')} on {said.get('host')} gave no sign of life for "
+            f"{age / 60:.0f} minutes"
+        )
     return None
 
 

@@ -1,6 +1,7 @@
 """A run's folder: written atomically, resumed by reading, held by one process at a time.
 
-`config.yaml`, `provenance.json`, `samples.jsonl` and `completions.jsonl` (append only), `metrics.json`, `status.json`.
+`config.yaml`, `provenance.json`, `samples.jsonl` and `completions.jsonl` (append only),
+`metrics.json`, `status.json`.
 """
 
 import contextlib
@@ -32,14 +33,17 @@ from skipbench.runs.record import Sample, dump, parse
 from skipbench.runs.shapes import Metrics, Origin, Status, check_config
 
 BEAT_S = 5.0
-"""A sign of life is given after a sample, and not more often than this: it may be a round trip to a file server."""
+"""A sign of life is given after a sample, and not more often than this: it may be a round trip to a
+file server.
+"""
 
 
 def read_samples(path: Path, repair: bool = False) -> list[Sample]:
     """The records of a `samples.jsonl`, in the order written.
 
-    A last line that is torn or unreadable was being written when the process died: it is left out, and with `repair` cut off.
-    Not so where the run beside it is done: then it is damage, and nothing is left out or cut off.
+    A last line that is torn or unreadable was being written when the process died: it is left out,
+    and with `repair` cut off. Not so where the run beside it is done: then it is damage, and
+    nothing is left out or cut off.
 
     Raises:
         SkipbenchError: another line is unreadable, an index occurs twice, or `metrics.json` counts
@@ -80,7 +84,8 @@ def _check_count(path: Path, lines: int, done: bool) -> None:
     counted = (read_json(path.parent / "metrics.json", Metrics) or {}).get("samples", lines)
     if lines < counted or (done and lines != counted):
         raise SkipbenchError(
-            f"{path}, line {min(lines, counted) + 1}: {lines} whole lines, but metrics.json is of {counted} samples; "
+            f"{path}, line {min(lines, counted) + 1}: {lines} whole lines, but metrics.json "
+            f"is of {counted} samples; "
             f"put the file back from a copy, or move the folder away and run its command again"
         )
 
@@ -128,7 +133,8 @@ class RunStore:
             keys = _differences(path, yaml.safe_load(text))
             if keys:
                 raise SkipbenchError(
-                    f"{self.folder} holds a run with other settings ({', '.join(keys)}); use another results folder"
+                    f"{self.folder} holds a run with other settings ({', '.join(keys)}); use "
+                    "another results folder"
                 )
         else:
             write_atomic(path, text)
@@ -148,7 +154,9 @@ class RunStore:
         return read_completions(self.folder / "completions.jsonl")
 
     def append(self, sample: Sample, completion: Completion | None = None) -> None:
-        """Writes a finished sample down. Its texts go first: what has no sample is cut off when the folder is opened again."""
+        """Writes a finished sample down. Its texts go first: what has no sample is cut off when the
+        folder is opened again.
+        """
         if completion is not None:
             append_line(self.folder / "completions.jsonl", dump_completion(completion))
         append_line(self.folder / "samples.jsonl", dump(sample))
@@ -180,7 +188,8 @@ class RunStore:
             if name == "status.json" and overwrite(self.folder / name, text):
                 return
             raise SkipbenchError(
-                f"cannot write {self.folder / name}: {error}; free some space and run the same command again"
+                f"cannot write {self.folder / name}: {error}; free some space and run the "
+                "same command again"
             ) from error
 
     def close(self) -> None:
@@ -218,12 +227,15 @@ def record_failure(folder: Path, reason: str) -> None:
 
 
 def is_done(folder: Path) -> bool:
-    """Reads from `status.json` whether a run is done. Raises SkipbenchError if it cannot be read."""
+    """Reads from `status.json` whether a run is done. Raises SkipbenchError if it cannot be
+    read.
+    """
     return (read_json(folder / "status.json", Status) or {}).get("state") == "done"
 
 
 def load_run(folder: Path) -> dict[str, Any]:
-    """What a folder says of its run, for reports: `config`, `provenance`, `status`, `metrics`, each `None` if missing.
+    """What a folder says of its run, for reports: `config`, `provenance`, `status`, `metrics`, each
+    `None` if missing.
 
     Raises:
         SkipbenchError: a file cannot be read, is a link, or holds something else.

@@ -10,7 +10,9 @@ from skipbench.runs.reading import printable
 
 
 class Console(rich.console.Console):
-    """Rich's console, which writes control characters of a text as escapes, such as `\\x1b`, and keeps its lines."""
+    """Rich's console, which writes control characters of a text as escapes, such as `\\x1b`, and
+    keeps its lines.
+    """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

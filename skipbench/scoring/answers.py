@@ -1,4 +1,6 @@
-"""Exact match of a final answer: the last number, a boxed integer, a letter, a short text. Each score is 0 or 1."""
+"""Exact match of a final answer: the last number, a boxed integer, a letter, a short text. Each
+score is 0 or 1.
+"""
 
 import re
 import string
@@ -7,7 +9,8 @@ from typing import Any
 
 from skipbench.scoring.text import Scores, before_next, first_line, malformed, need
 
-# A minus behind a digit or a bracket subtracts. Commas belong to a number only before each third digit from its end.
+# A minus behind a digit or a bracket subtracts. Commas belong to a number only before each third
+# digit from its end.
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)-?\.[0-9]+"
 )
@@ -19,7 +22,8 @@ _INTEGER = re.compile(
 )  # bounded, because int() refuses thousands of digits
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?")
 # `A` and `I` are words too: as an answer only a reason follows them in lower case.
-_LETTER = r"(?<![\w'\u2019\\-])([B-HJ]|[AI](?!\s+(?!(?:as|because|for|since|which)\b)[a-z]))(?![\w'\u2019-])"
+_WORD = r"(?!\s+(?!(?:as|because|for|since|which)\b)[a-z])"
+_LETTER = rf"(?<![\w'\u2019\\-])([B-HJ]|[AI]{_WORD})(?![\w'\u2019-])"
 _LONE = re.compile(_LETTER)
 # All repeats are bounded, so that a text that loops is read in linear time.
 _SAID = re.compile(
@@ -39,7 +43,8 @@ def last_number(text: str) -> Decimal | None:
 
 
 def gsm8k(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
-    """Whether the last number is `reference["answer"]`, before the next question and behind no line that has `####`.
+    """Whether the last number is `reference["answer"]`, before the next question and behind no line
+    that has `####`.
 
     That mark ends an answer of the dataset, and of a model that follows its examples.
     """
@@ -52,7 +57,7 @@ def gsm8k(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
 
 
 def boxed(text: str) -> list[str]:
-    r"""Contents of every `\boxed{...}` in `text` that is closed and not empty, by their starts; braces may nest."""
+    r"""Contents of every closed, non-empty `\boxed{...}` in `text`, in order; braces may nest."""
     opened: list[re.Match[str]] = []
     found = []
     for token in _BRACES.finditer(text):
@@ -66,7 +71,10 @@ def boxed(text: str) -> list[str]:
 
 
 def latex_integer(text: str) -> int | None:
-    r"""`text` as an integer: `073`, `\text{204}`, `1{,}024`, `x = 5`, `336^\circ`, `25 \text{ cm}`; None otherwise."""
+    r"""`text` as an integer, else `None`.
+
+    Read are `073`, `\text{204}`, `1{,}024`, `x = 5`, `336^\circ`, `25 \text{ cm}`.
+    """
     plain = _STYLED.sub(lambda m: m[1] if any(c.isdigit() for c in m[1]) else "", text)
     plain = _DEGREES.sub("", plain).rpartition("=")[2]
     for noise in ("{,}", "\\,", "\\!", "\\;", "\\ ", "\\$", ",", "~", "$", "{", "}"):
@@ -85,7 +93,9 @@ def aime(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
 
 
 def mmlu_pro(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
-    """Whether the letter is `reference["answer"]`: the last that is said to be the answer, else the last lone one."""
+    """Whether the letter is `reference["answer"]`: the last that is said to be the answer, else the
+    last lone one.
+    """
     answer = need(reference, "answer", str)
     if not re.fullmatch("[A-J]", answer):
         raise malformed(reference, "answer", "a letter from A to J")
@@ -95,7 +105,9 @@ def mmlu_pro(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
 
 
 def squad_normalised(text: str) -> str:
-    """Lower case without ASCII punctuation, English articles and doubled space, as SQuAD's evaluation compares texts."""
+    """Lower case without ASCII punctuation, English articles and doubled space, as SQuAD's
+    evaluation compares texts.
+    """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 

@@ -1,4 +1,6 @@
-"""BLEU in percent, by sacrebleu with its defaults (13a tokens, mixed case, exponential smoothing)."""
+"""BLEU in percent, by sacrebleu with its defaults (13a tokens, mixed case, exponential
+smoothing).
+"""
 
 import functools
 from collections.abc import Sequence
@@ -11,12 +13,15 @@ from skipbench.scoring.text import Scores, first_line, need
 def _metric(effective_order: bool) -> Any:
     from sacrebleu.metrics.bleu import BLEU
 
-    # WMT's texts are tokenised, which sacrebleu warns of and which does not change the comparison of two arms: force.
+    # WMT's texts are tokenised, which sacrebleu warns of and which does not change the comparison
+    # of two arms: force.
     return BLEU(effective_order=effective_order, force=True)
 
 
 def bleu(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
-    """BLEU of the first line against `reference["translation"]`, over the orders that a short sentence has."""
+    """BLEU of the first line against `reference["translation"]`, over the orders that a short
+    sentence has.
+    """
     translation = need(reference, "translation", str)
     return {
         "sentence_bleu": _percent(

@@ -13,7 +13,8 @@ ARMS = ("vanilla", "method")
 
 
 def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
-    """Scores of both arms, `{"vanilla": {...}, "method": {...}}`; `{}` for a scorer without one, or no completions.
+    """Scores of both arms, `{"vanilla": {...}, "method": {...}}`; `{}` for a scorer without one, or
+    no completions.
 
     Raises:
         SkipbenchError: a reference without what the scorer needs.
@@ -30,7 +31,9 @@ def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
 def corpus_summary(
     scorer: str, samples: Sequence[Sample], completions: Sequence[Completion]
 ) -> dict[str, Any]:
-    """What `metrics.json` holds under `score`: the means over the samples that did not fail, and the corpus scores of the same."""
+    """What `metrics.json` holds under `score`: the means over the samples that did not fail, and
+    the corpus scores of the same.
+    """
     by_index = {c.index: c for c in completions}
 
     def scores(members: Sequence[Sample]) -> ArmScores:

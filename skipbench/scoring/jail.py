@@ -1,8 +1,9 @@
-"""The first process of a sandbox: makes a root folder of its own, starts the runner without any right, waits, and reports.
+"""The first process of a sandbox: makes a root folder of its own, starts the runner without any
+right, waits, and reports.
 
-A fresh interpreter is handed the source of this file: standard library only. As process 1 of its PID namespace it takes every
-other process of the namespace with it when it ends. What is done here with mounts follows mount(2), pivot_root(2) and
-user_namespaces(7).
+A fresh interpreter is handed the source of this file: standard library only. As process 1 of its
+PID namespace it takes every other process of the namespace with it when it ends. What is done here
+with mounts follows mount(2), pivot_root(2) and user_namespaces(7).
 """
 
 import contextlib
@@ -69,7 +70,8 @@ def _mount_points() -> list[str]:
 
 
 def make_root(view: dict[str, Any]) -> None:
-    """Replaces the root folder by an empty one that shows `binds` read-only, `devices`, and the symbolic `links`.
+    """Replaces the root folder by an empty one that shows `binds` read-only, `devices`, and the
+    symbolic `links`.
 
     The working folder is the only place to write, `bytes` and `files` at most, in memory.
     """
@@ -91,7 +93,8 @@ def make_root(view: dict[str, Any]) -> None:
         os.symlink(target, path)
     for point in _mount_points():
         if any(point == path or point.startswith(f"{path}/") for path in view["binds"]):
-            # A remount may not take away what a mount from outside the user namespace already forbids.
+            # A remount may not take away what a mount from outside the user namespace already
+            # forbids.
             has = os.statvfs(point).f_flag
             kept = has & _KEPT | (_RELATIME if has & _ST_RELATIME else 0)
             _mount(None, point, None, _REMOUNT | _BIND | _RDONLY | flags | kept)
@@ -106,7 +109,9 @@ def make_root(view: dict[str, Any]) -> None:
 
 
 def drop_rights(uid: int | None) -> None:
-    """No capability and no way to another; with `uid`, another user, for whom limits hold that root is exempt from."""
+    """No capability and no way to another; with `uid`, another user, for whom limits hold that root
+    is exempt from.
+    """
     _call("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
     for capability in range(64):
         try:
@@ -122,7 +127,9 @@ def drop_rights(uid: int | None) -> None:
 
 
 def forbid_calls() -> None:
-    """Refuses the calls of `_FORBIDDEN` to this process and all that come of it, with EPERM; see seccomp(2)."""
+    """Refuses the calls of `_FORBIDDEN` to this process and all that come of it, with EPERM; see
+    seccomp(2).
+    """
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(
@@ -141,7 +148,9 @@ def forbid_calls() -> None:
 
 
 def _leave_keyring() -> None:
-    """Goes to an empty session keyring; where that cannot be had, the filter refuses every key still."""
+    """Goes to an empty session keyring; where that cannot be had, the filter refuses every key
+    still.
+    """
     machine = os.uname().machine
     with contextlib.suppress(ImportError, OSError):
         if machine in _MACHINES:
@@ -149,12 +158,16 @@ def _leave_keyring() -> None:
 
 
 def _hide() -> None:
-    """Keeps other processes of the same user from the memory and the descriptors of this one, until it calls exec."""
+    """Keeps other processes of the same user from the memory and the descriptors of this one, until
+    it calls exec.
+    """
     _call("prctl", _SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _wait(pid: int, timeout_s: float) -> int | None:
-    """Exit code of the child (negative: the signal), or None if it still runs at the end of the time."""
+    """Exit code of the child (negative: the signal), or None if it still runs at the end of the
+    time.
+    """
     end, pause = time.monotonic() + timeout_s, 0.001
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -167,7 +180,9 @@ def _wait(pid: int, timeout_s: float) -> int | None:
 
 
 def _others() -> bool:
-    """Whether processes are left that the program started; such orphans are children of process 1."""
+    """Whether processes are left that the program started; such orphans are children of process
+    1.
+    """
     with contextlib.suppress(ChildProcessError):
         while True:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
@@ -176,11 +191,14 @@ def _others() -> bool:
 
 
 def main(job: dict[str, Any]) -> None:
-    """Runs `job["command"]`; says `started` and at its end what became of it through the descriptor `job["report"]`."""
+    """Runs `job["command"]`; says `started` and at its end what became of it through the descriptor
+    `job["report"]`.
+    """
     report: int = job["report"]
     os.set_inheritable(report, False)
     if job["own_users"]:
-        # No further user namespace, where the program would have rights again. Some containers do not let this be set.
+        # No further user namespace, where the program would have rights again. Some containers do
+        # not let this be set.
         with contextlib.suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
             file.write("0")
     if job["view"] is not None:
@@ -196,7 +214,8 @@ def main(job: dict[str, Any]) -> None:
     if pid == 0:
         try:
             if job["apart"]:
-                os.setsid()  # a signal to the process group reaches its members outside of the namespace too
+                # a signal to the process group reaches its members outside of the namespace too
+                os.setsid()
             if job["view"] is not None:
                 drop_rights(job["uid"])
             if job["apart"]:

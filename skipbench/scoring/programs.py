@@ -1,4 +1,6 @@
-"""From a completion to the program that tests it. Nothing here runs a program: `execute.py` does, in the sandbox."""
+"""From a completion to the program that tests it. Nothing here runs a program: `execute.py` does,
+in the sandbox.
+"""
 
 import re
 from collections.abc import Callable
@@ -10,7 +12,8 @@ _NEXT_STATEMENT = re.compile(r"\n(?=\S)")
 
 
 def program_of(scorer: str, completion: str, prompt: str, reference: dict[str, Any]) -> str:
-    """The program that ends without an error exactly if the completion is right; `scorer` is one of `EXECUTED`.
+    """The program that ends without an error exactly if the completion is right; `scorer` is one of
+    `EXECUTED`.
 
     Raises:
         SkipbenchError: a reference without what the scorer needs.
@@ -31,7 +34,8 @@ def _code(completion: str, prompt: str, reference: dict[str, Any]) -> str:
 
 
 def _humaneval(completion: str, prompt: str, reference: dict[str, Any]) -> str:
-    # The task's own prompt: the one that the model saw may be indented by tabs, and then so is what it wrote.
+    # The task's own prompt: the one that the model saw may be indented by tabs, and then so is what
+    # it wrote.
     body = function_body(completion).replace("\t", "    ")
     tests, name = need(reference, "test", str), need(reference, "entry_point", str)
     return f"{need(reference, 'prompt', str)}{body}\n{tests}\ncheck({name})\n"

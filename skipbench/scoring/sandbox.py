@@ -1,14 +1,17 @@
-"""Runs generated Python in a sandbox: isolated from the user's files, processes and network, with limits on all it can use up.
+"""Runs generated Python in a sandbox: isolated from the user's files, processes and network, with
+limits on all it can use up.
 
-A program gets a fresh interpreter in namespaces of its own (user or real root's, mount, PID, network, IPC, UTS). It sees the
-interpreter and the system's libraries read-only and one folder in memory, holds no capability, no environment and no key of the
-kernel's, and can start no process and no thread; a filter refuses it the system calls that lead
-around these limits. bubblewrap makes the namespaces where it is installed, else `unshare` of util-linux does, and
-`jail.py` the root folder. What a machine offers is tried once a process, with a program that attempts to break out.
+A program gets a fresh interpreter in namespaces of its own (user or real root's, mount, PID,
+network, IPC, UTS). It sees the interpreter and the system's libraries read-only and one folder in
+memory, holds no capability, no environment and no key of the kernel's, and can start no process and
+no thread; a filter refuses it the system calls that lead around these limits. bubblewrap makes the
+namespaces where it is installed, else `unshare` of util-linux does, and `jail.py` the root folder.
+What a machine offers is tried once a process, with a program that attempts to break out.
 
-It does not hold against flaws of the kernel, and a program decides on its own verdict: it runs in the same interpreter as its
-tests. With `sandbox="none"` only the limits hold: the program can read the user's files, use the network, signal the user's
-processes, and leave its process group by `setsid`.
+It does not hold against flaws of the kernel, and a program decides on its own verdict: it runs in
+the same interpreter as its tests. With `sandbox="none"` only the limits hold: the program can read
+the user's files, use the network, signal the user's processes, and leave its process group by
+`setsid`.
 """
 
 import functools
@@ -59,7 +62,9 @@ else:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`ok` if the program ran to its end; `detail` is the last line it wrote to stderr, or what stopped it."""
+    """`ok` if the program ran to its end; `detail` is the last line it wrote to stderr, or what
+    stopped it.
+    """
 
     ok: bool
     reason: Literal["ok", "failed", "timeout", "killed"]
@@ -72,14 +77,17 @@ def run_program(
     memory_bytes: int = 512 << 20,
     sandbox: Literal["auto", "none"] = "auto",
 ) -> Outcome:
-    """Runs `program` in a fresh isolated interpreter without site-packages, environment or input, in an empty folder.
+    """Runs `program` in a fresh isolated interpreter without site-packages, environment or input,
+    in an empty folder.
 
-    It counts as ok only if it reaches its end within `timeout_s` seconds of wall-clock time: the runner prints a random
-    token there, so that leaving early, with status 0 too, is a failure. So is leaving processes behind. `memory_bytes`
-    bounds the address space; each file written, output included, is bounded to 1 MiB and their sum to 16 MiB.
+    It counts as ok only if it reaches its end within `timeout_s` seconds of wall-clock time: the
+    runner prints a random token there, so that leaving early, with status 0 too, is a failure. So
+    is leaving processes behind. `memory_bytes` bounds the address space; each file written, output
+    included, is bounded to 1 MiB and their sum to 16 MiB.
 
     Raises:
-        SkipbenchError: nothing here can isolate a program and `sandbox` is not "none", or a limit is not positive.
+        SkipbenchError: nothing here can isolate a program and `sandbox` is not "none", or a limit
+            is not positive.
     """
     if os.name != "posix":
         raise SkipbenchError(
@@ -111,9 +119,12 @@ def isolation() -> Isolation:
             return route
         reasons.append(f"{route.name}: {reason}")
     raise SkipbenchError(
-        f"generated code cannot be isolated on this machine ({'; '.join(reasons)}). Install bubblewrap (its package is "
-        f"called bubblewrap), or have user namespaces allowed (sysctl user.max_user_namespaces above 0; on Ubuntu also "
-        f"kernel.apparmor_restrict_unprivileged_userns=0), or score a copy of the run's folder on another machine. "
+        f"generated code cannot be isolated on this machine ({'; '.join(reasons)}). Install "
+        "bubblewrap (its package is "
+        "called bubblewrap), or have user namespaces allowed (sysctl "
+        "user.max_user_namespaces above 0; on Ubuntu also "
+        "kernel.apparmor_restrict_unprivileged_userns=0), or score a copy of the run's "
+        "folder on another machine. "
         f"sandbox=none runs the code with your rights and without any protection"
     )
 
@@ -136,7 +147,8 @@ def _run(route: Isolation, program: str, timeout_s: float, memory_bytes: int) ->
     token = secrets.token_hex(runner.TOKEN_BYTES // 2).encode()
     with ExitStack() as stack:
         stdin, stdout, stderr = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
-        # Lone surrogates can come out of a tokenizer; the child then fails to decode them, which is its failure.
+        # Lone surrogates can come out of a tokenizer; the child then fails to decode them, which is
+        # its failure.
         stdin.write(token + program.encode("utf-8", "surrogatepass"))
         stdin.seek(0)
         folder, nobody = "/", NOBODY if route.start_as_nobody else None
@@ -221,7 +233,9 @@ def _outcome(
 
 
 def _finish(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Waits, then kills the process group in every case. Returns whether there was something left to kill."""
+    """Waits, then kills the process group in every case. Returns whether there was something left
+    to kill.
+    """
     try:
         child.wait(timeout_s)
     except subprocess.TimeoutExpired:

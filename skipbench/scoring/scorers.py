@@ -1,4 +1,6 @@
-"""Scores of one completion. A scorer is a pure function of texts; what needs a program run is left to the command `score`."""
+"""Scores of one completion. A scorer is a pure function of texts; what needs a program run is left
+to the command `score`.
+"""
 
 import re
 from collections.abc import Callable
@@ -14,7 +16,8 @@ from skipbench.scoring.text import Scores, before_next, need
 
 _NAMES = frozenset(NAMES)
 _NAME = re.compile(r"\b[A-Z][a-z]+\b")
-# Bounded, because int() refuses thousands of digits; nothing that goes on as a decimal number is an integer.
+# Bounded, because int() refuses thousands of digits; nothing that goes on as a decimal number is an
+# integer.
 _INTEGER = re.compile(r"\s*([-+]?[0-9][0-9,]{0,30})(?![0-9,]|\.[0-9])")
 
 

@@ -1,4 +1,6 @@
-"""What scorers share: where a completion ends, and a reference that must hold what a scorer needs."""
+"""What scorers share: where a completion ends, and a reference that must hold what a scorer
+needs.
+"""
 
 import re
 from typing import Any, TypeVar
@@ -10,7 +12,9 @@ _T = TypeVar("_T")
 
 
 def need(reference: dict[str, Any], key: str, kind: type[_T]) -> _T:
-    """The value of `key`, which has content. Raises SkipbenchError where it is missing, empty or of another type."""
+    """The value of `key`, which has content. Raises SkipbenchError where it is missing, empty or of
+    another type.
+    """
     value = reference.get(key)
     if type(value) is not kind or (isinstance(value, str) and not value.strip()) or value == []:
         raise malformed(reference, key, f"a {kind.__name__} with content")
@@ -21,15 +25,17 @@ def malformed(reference: dict[str, Any], key: str, needed: str) -> SkipbenchErro
     """The error of a reference whose `key` does not hold what is `needed`."""
     return SkipbenchError(
         f"the reference has {key}={reference.get(key)!r}, but this scorer needs {needed} there "
-        f"(the reference has {', '.join(reference) or 'nothing'}); choose the scorer that belongs to the dataset"
+        f"(the reference has {', '.join(reference) or 'nothing'}); choose the scorer that "
+        "belongs to the dataset"
     )
 
 
 def before_next(completion: str, *openings: str) -> str:
     """`completion` up to the first line that opens with one of `openings`: the next example.
 
-    A base model goes on with one after its answer. The first line is never cut: there a chat model repeats the task. Around
-    an opening with a colon may stand a number (`Question 2:`) and Markdown.
+    A base model goes on with one after its answer. The first line is never cut: there a chat model
+    repeats the task. Around an opening with a colon may stand a number (`Question 2:`) and
+    Markdown.
     """
     words = "|".join(
         re.escape(o[:-1]) + r"(?: ?\d+)?\**:" if o.endswith(":") else re.escape(o) for o in openings

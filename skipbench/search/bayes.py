@@ -16,10 +16,11 @@ def suggest_point(
     starts: int = 10,
     restarts: int = 5,
 ) -> NDArray[np.float64]:
-    """The point [d] of highest upper confidence bound, given the values (maximised) of at least one point.
+    """The point [d] of highest upper confidence bound, given the values (maximised) of at least one
+    point.
 
-    A Gaussian process with Matern kernel 5/2, noise 1e-2 and normalised values, as in the published code of Self-SD and SWIFT.
-    It is fitted anew, so the result depends on the arguments alone.
+    A Gaussian process with Matern kernel 5/2, noise 1e-2 and normalised values, as in the published
+    code of Self-SD and SWIFT. It is fitted anew, so the result depends on the arguments alone.
 
     Args:
         draws: random points at which the bound is evaluated.

@@ -58,8 +58,9 @@ def search(
         progress: called with each new trial and the best so far.
 
     Raises:
-        SkipbenchError: the trace belongs to other settings or to another course of the strategy, is damaged before its
-            last line, not writable or written by another process, or no trial had a value.
+        SkipbenchError: the trace belongs to other settings or to another course of the strategy, is
+            damaged before its last line, not writable or written by another process, or no trial
+            had a value.
     """
     with held(trace.parent):
         return _search(objective, strategy, layers, iterations, trace, settings, progress)
@@ -79,10 +80,12 @@ def _search(
     best: Trial | None = None
     for trial in done:
         known = SkipSet.parse(trial.skip, layers)
-        # A Gaussian process takes seconds to ask again, and its point stands in the trace; the others answer at once.
+        # A Gaussian process takes seconds to ask again, and its point stands in the trace; the
+        # others answer at once.
         if trial.point is None and strategy.suggest() != known:
             raise SkipbenchError(
-                f"{trace}, line {trial.iteration + 2}: this search would not have tried {trial.skip!r} there; "
+                f"{trace}, line {trial.iteration + 2}: this search would not have tried "
+                f"{trial.skip!r} there; "
                 f"the trace is of another version or seed: move it away"
             )
         worst = _learn(strategy, known, trial.value, trial.point, worst)
@@ -122,7 +125,9 @@ def _learn(
     point: list[float] | None,
     worst: float | None,
 ) -> float | None:
-    """Registers a trial, one without a value as the worst so far, and returns the worst from here on."""
+    """Registers a trial, one without a value as the worst so far, and returns the worst from here
+    on.
+    """
     if isinstance(strategy, Bayes):
         strategy.restore(point)
     if value is None:
@@ -162,7 +167,8 @@ def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> lis
         ) from error
     if keys:
         raise SkipbenchError(
-            f"{trace} is a search with other settings ({', '.join(keys)}); move it away or choose another folder"
+            f"{trace} is a search with other settings ({', '.join(keys)}); move it away or "
+            "choose another folder"
         )
     return [_trial(trace, number, line, layers) for number, line in lines[1:]][:limit]
 

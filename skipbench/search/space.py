@@ -11,7 +11,8 @@ from skipbench.skipset import SkipSet
 class Space:
     """The skip sets of a model of `layers` layers that keep the sub-layers in `protect`.
 
-    With a `ratio`, a strategy that heeds it skips that share of the model's sub-layers, as far as so many are free.
+    With a `ratio`, a strategy that heeds it skips that share of the model's sub-layers, as far as
+    so many are free.
 
     Raises:
         SkipbenchError: a ratio outside 0 to 1, a protected sub-layer that the model lacks.

@@ -1,6 +1,7 @@
 """Ways to choose the next skip set to try; the objective is minimised.
 
-`suggest` is a function of the seed and of what was registered, so that a search goes on after a stop as if nothing had been.
+`suggest` is a function of the seed and of what was registered, so that a search goes on after a
+stop as if nothing had been.
 """
 
 import itertools
@@ -29,8 +30,9 @@ class Strategy(Protocol):
 
 
 class Random:
-    """Random sets, behind `start` where one is given: `space.size` sub-layers, or each free one with
-    probability one half when there is no size."""
+    """Random sets, behind `start` where one is given: `space.size` sub-layers, or each free one
+    with probability one half when there is no size.
+    """
 
     def __init__(self, space: Space, seed: int, start: SkipSet | None = None) -> None:
         self.space, self.seed, self.start, self.tried = space, seed, start, 0
@@ -48,11 +50,13 @@ class Random:
 
 
 class Bayes:
-    """Bayesian optimisation over one coordinate in [0, 1] a sub-layer, as the published code of Self-SD does it.
+    """Bayesian optimisation over one coordinate in [0, 1] a sub-layer, as the published code of
+    Self-SD does it.
 
-    A coordinate above 0.5 skips; with a `ratio`, the largest ones do. Upper confidence bound with kappa 2.576, Gaussian
-    process with noise `alpha=1e-2`. `rounded` registers the set's corner of the cube in place of the raw
-    point, which is what the value belongs to. The first `init` sets come from `first`, in whose space the search goes on.
+    A coordinate above 0.5 skips; with a `ratio`, the largest ones do. Upper confidence bound with
+    kappa 2.576, Gaussian process with noise `alpha=1e-2`. `rounded` registers the set's corner of
+    the cube in place of the raw point, which is what the value belongs to. The first `init` sets
+    come from `first`, in whose space the search goes on.
     """
 
     def __init__(self, first: Random, init: int = 5, rounded: bool = False) -> None:
@@ -64,7 +68,8 @@ class Bayes:
         self._point = None
         if self.first.tried < self.init or not self._tried:
             return self.first.suggest()
-        # Every step has a seed of its own: the draw depends on the step alone, not on the steps before it.
+        # Every step has a seed of its own: the draw depends on the step alone, not on the steps
+        # before it.
         points, values = zip(*self._tried, strict=True)
         self._point = suggest_point(points, values, seed=[self.first.seed, self.first.tried])
         if self.space.size is None:
@@ -91,7 +96,9 @@ class Bayes:
 
 
 class Greedy:
-    """Starts from a set and toggles the sub-layer that helps most, until no change improves the value by `tol`."""
+    """Starts from a set and toggles the sub-layer that helps most, until no change improves the
+    value by `tol`.
+    """
 
     def __init__(self, space: Space, tol: float = 0.0, start: SkipSet | None = None) -> None:
         self.space, self.tol = space, tol
@@ -154,14 +161,15 @@ def make_strategy(
     """The strategy called `name`: bayes, random, greedy or exhaustive.
 
     Raises:
-        SkipbenchError: another name, a ratio outside 0 to 1, a protected sub-layer that the model lacks or that `start`
-            skips.
+        SkipbenchError: another name, a ratio outside 0 to 1, a protected sub-layer that the model
+            lacks or that `start` skips.
     """
     space = Space(layers, ratio, protect)
     both = sorted(set(protect) & (start.skipped if start is not None else frozenset()))
     if both:
         raise SkipbenchError(
-            f"search.start skips the sub-layers {both}, which search.protect keeps; change one of them"
+            f"search.start skips the sub-layers {both}, which search.protect keeps; change "
+            "one of them"
         )
     match name:
         case "bayes":

@@ -1,4 +1,6 @@
-"""mini-code: small Python functions from a signature and a docstring, with tests that do not come from the solution."""
+"""mini-code: small Python functions from a signature and a docstring, with tests that do not come
+from the solution.
+"""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Examples and training documents of the mini datasets, each a pure function of its seed and index."""
+"""Examples and training documents of the mini datasets, each a pure function of its seed and
+index.
+"""
 
 import hashlib
 import random
@@ -21,7 +23,9 @@ _TRAINING_SEED = 20261
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt, the body that answers it, and what a scorer needs (`answer`, `tests`, `facts`, `names`)."""
+    """A prompt, the body that answers it, and what a scorer needs (`answer`, `tests`, `facts`,
+    `names`).
+    """
 
     family: str
     prompt: str

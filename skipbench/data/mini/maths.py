@@ -1,4 +1,6 @@
-"""mini-math: word problems of two or three steps with a worked answer in GSM8K's form (`#### n`)."""
+"""mini-math: word problems of two or three steps with a worked answer in GSM8K's form (`####
+n`).
+"""
 
 import random
 from collections.abc import Callable
@@ -15,7 +17,8 @@ def _bags_then_away(rng: random.Random, name: str, other: str, goods: str, holde
     text = pick(rng, (
         f"{name} has {start} {goods} and buys {bags} {holder} with {each} {goods} each. "
         f"{name} gives {away} {goods} to {other}.",
-        f"There are {bags} {holder} with {each} {goods} in each. {name} already had {start} {goods} and eats {away}.",
+        f"There are {bags} {holder} with {each} {goods} in each. {name} already had {start} "
+        f"{goods} and eats {away}.",
     ))  # fmt: skip
     return (
         text,
@@ -32,7 +35,8 @@ def _two_friends(rng: random.Random, name: str, other: str, goods: str, holder: 
     first, more = rng.randint(3, 40), rng.randint(2, 20)
     second = first + more
     text = pick(rng, (
-        f"{name} has {first} {goods}. {other} has {more} more {goods} than {name}. They put them together.",
+        f"{name} has {first} {goods}. {other} has {more} more {goods} than {name}. They put "
+        "them together.",
         f"{other} has {more} {goods} more than {name}, who has {first}. They count all {goods}.",
     ))  # fmt: skip
     return (
@@ -48,7 +52,8 @@ def _times_and_left(rng: random.Random, name: str, other: str, goods: str, holde
     lost = rng.randint(1, total - 1)
     text = pick(rng, (
         f"{name} fills {bags} {holder} with {each} {goods} each. Then {name} loses {lost} {goods}.",
-        f"{name} packs {each} {goods} into each of {bags} {holder} and sells {lost} {goods} to {other}.",
+        f"{name} packs {each} {goods} into each of {bags} {holder} and sells {lost} {goods} "
+        f"to {other}.",
     ))  # fmt: skip
     return text, [f"{bags} * {each} = {total}", f"{total} - {lost} = {total - lost}"], total - lost
 
@@ -57,8 +62,10 @@ def _days(rng: random.Random, name: str, other: str, goods: str, holder: str) ->
     daily, days, extra = rng.randint(2, 9), rng.randint(2, 9), rng.randint(2, 30)
     total = daily * days
     text = pick(rng, (
-        f"{name} finds {daily} {goods} every day for {days} days. {other} gives {name} {extra} more {goods}.",
-        f"For {days} days {name} makes {daily} {goods} a day, and {extra} {goods} on the last evening.",
+        f"{name} finds {daily} {goods} every day for {days} days. {other} gives {name} "
+        f"{extra} more {goods}.",
+        f"For {days} days {name} makes {daily} {goods} a day, and {extra} {goods} on the "
+        "last evening.",
     ))  # fmt: skip
     return (
         text,
@@ -85,7 +92,9 @@ def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:
 
 
 def drill(rng: random.Random) -> str:
-    """A line of bare arithmetic in the ranges of the problems: training text only, never a dataset."""
+    """A line of bare arithmetic in the ranges of the problems: training text only, never a
+    dataset.
+    """
     lines = []
     for _ in range(6):
         a, b = rng.randint(2, 9), rng.randint(2, 9)

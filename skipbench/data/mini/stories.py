@@ -1,4 +1,6 @@
-"""mini-stories: short tales whose hero, friend, place and treasure must stay the same to the end."""
+"""mini-stories: short tales whose hero, friend, place and treasure must stay the same to the
+end.
+"""
 
 import random
 
@@ -26,18 +28,21 @@ _BEATS = (
         'First {hero} went to {friend}. "Please help me to find the {thing}," said {hero}.',
     ),
     (
-        "So {hero} and {friend} walked to the {place2}. They looked under every {under}, but there was no {thing}.",
+        "So {hero} and {friend} walked to the {place2}. They looked under every {under}, but "
+        "there was no {thing}.",
         "They ran all the way to the {place2}. It was {weather} there, and {friend} was {sad}.",
         "{friend} had an idea. They went to the {place2} and looked behind a big {under}.",
     ),
     (
-        'At the {place2} they met an old {animal3}. "I saw a {thing} near the {place}," said the {animal3}.',
+        'At the {place2} they met an old {animal3}. "I saw a {thing} near the {place}," said '
+        "the {animal3}.",
         'An old {animal3} was asleep at the {place2}. "Have you seen a {thing}?" asked {friend}.',
         "Then they heard a noise. It was an old {animal3} with something {colour}.",
     ),
     (
         "{hero} said thank you and looked again. There it was! The {thing} was under a {under}.",
-        'The {animal3} smiled and gave the {thing} to {hero}. "Take good care of it," said the {animal3}.',
+        'The {animal3} smiled and gave the {thing} to {hero}. "Take good care of it," said '
+        "the {animal3}.",
         'Suddenly {friend} began to laugh. "Look, {hero}! The {thing} is right here!"',
     ),
     (

@@ -1,4 +1,6 @@
-"""mini-summary: short news items whose five facts (day, person, deed, city, number) belong into the summary."""
+"""mini-summary: short news items whose five facts (day, person, deed, city, number) belong into the
+summary.
+"""
 
 import random
 
@@ -41,7 +43,8 @@ _FILLERS = (
     "The local paper sent a reporter.",
     "There was tea for everyone.",
 )
-# Equally likely on purpose: a draft must disagree with its model somewhere, and a copied fact leaves no choice.
+# Equally likely on purpose: a draft must disagree with its model somewhere, and a copied fact
+# leaves no choice.
 _FIRST = (
     "On {day}, {first} {last} {deed} in {city}.",
     "{first} {last} {deed} in {city} on {day}.",

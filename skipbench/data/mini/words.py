@@ -11,8 +11,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 NAMES = _words(
     """
-    Mia Tom Ana Ben Lily Max Rosa Sam Nora Leo Ella Finn Ivy Hugo Zoe Omar Ruth Noah Tess Paul Maya Erik
-    June Adam Kate Luca Vera Dan Gina Rob Sara Otto
+    Mia Tom Ana Ben Lily Max Rosa Sam Nora Leo Ella Finn Ivy Hugo Zoe Omar Ruth Noah Tess Paul Maya
+    Erik June Adam Kate Luca Vera Dan Gina Rob Sara Otto
     """
 )
 SURNAMES = _words(
@@ -36,6 +36,8 @@ HOLDERS = _words("bags boxes baskets jars packs trays")
 
 
 def pick(rng: random.Random, options: Sequence[str]) -> str:
-    """One of `options`, the i-th with weight 1 / (i + 2): some phrases are commoner, none is nearly certain."""
+    """One of `options`, the i-th with weight 1 / (i + 2): some phrases are commoner, none is nearly
+    certain.
+    """
     weights = list(accumulate(1.0 / (i + 2) for i in range(len(options))))
     return rng.choices(options, cum_weights=weights)[0]

@@ -1,4 +1,6 @@
-"""`GraphBuffers`: the static buffers of one row count on one device, and the work that fills them for a pass."""
+"""`GraphBuffers`: the static buffers of one row count on one device, and the work that fills them
+for a pass.
+"""
 
 from collections.abc import Callable
 
@@ -14,16 +16,20 @@ Shape = tuple[Tensor, Tensor]
 
 
 class GraphBuffers:
-    """Buffers that all sub-layers of a row count share. R rows, D hidden, d head, G query heads a key head, B bucket.
+    """Buffers that all sub-layers of a row count share. R rows, D hidden, d head, G query heads a
+    key head, B bucket.
 
     Attributes:
-        hidden: [R, D], the state; every sub-layer adds its output in place, so that any choice of sub-layers follows on.
-        bounds: `start`, `context_len` and the first cache row written, on the device: captured work reads the length here. The
-            third equals the first except during capture.
+        hidden: [R, D], the state; every sub-layer adds its output in place, so that any choice of
+            sub-layers follows on.
+        bounds: `start`, `context_len` and the first cache row written, on the device: captured work
+            reads the length here. The third equals the first except during capture.
         target: [R] cache rows that are written.
         cos, sin: [R, 1, d], the sine with the sign of `rotate_half`.
-        masks: additive, [G * R, B] for every bucket and window in use, rows of one query head after the other.
-        ends: `[0, R]`, whole: `[0, B]` a bucket, used: `[end]`: what kernels for sequences of any length want to know.
+        masks: additive, [G * R, B] for every bucket and window in use, rows of one query head after
+            the other.
+        ends: `[0, R]`, whole: `[0, B]` a bucket, used: `[end]`: what kernels for sequences of any
+            length want to know.
     """
 
     def __init__(
@@ -61,7 +67,9 @@ class GraphBuffers:
         return self._views[rows]
 
     def load(self, token_rows: TokenRows, rows: int) -> None:
-        """Uploads the positions of the first `rows` rows without waiting for the device; for a chain only two numbers."""
+        """Uploads the positions of the first `rows` rows without waiting for the device; for a
+        chain only two numbers.
+        """
         self.bounds.fill_(token_rows.start)
         if token_rows.context_len != token_rows.start:
             self.bounds[1].fill_(token_rows.context_len)
@@ -105,7 +113,8 @@ class GraphBuffers:
         cos: Tensor,
         sin: Tensor,
     ) -> Callable[[], None]:
-        """The work that rope_cos_sin `bounds`, `depth` and `tree_mask` into targets, rotary tables and the masks of a bucket.
+        """The work that rope_cos_sin `bounds`, `depth` and `tree_mask` into targets, rotary tables
+        and the masks of a bucket.
 
         Args:
             columns: [N] numbers of all cache rows.

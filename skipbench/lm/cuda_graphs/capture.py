@@ -1,7 +1,8 @@
-"""Recording: from a function over static buffers to something that does the same work again at the price of one launch.
+"""Recording: from a function over static buffers to something that does the same work again at the
+price of one launch.
 
-What is captured reads and writes buffers that exist before and after it, takes no argument and returns nothing: lengths and
-positions come from buffers too, or they would be frozen.
+What is captured reads and writes buffers that exist before and after it, takes no argument and
+returns nothing: lengths and positions come from buffers too, or they would be frozen.
 """
 
 import statistics
@@ -15,7 +16,9 @@ TRIALS = 5
 
 
 class GraphCapture(Protocol):
-    """One device's backend to record. The work may be executed while it is captured: buffers must stand the extra run."""
+    """One device's backend to record. The work may be executed while it is captured: buffers must
+    stand the extra run.
+    """
 
     device: torch.device
 
@@ -31,8 +34,8 @@ class GraphCapture(Protocol):
 class CudaGraphCapture:
     """CUDA graphs of one device, all in one memory pool.
 
-    The pool may be shared by graphs that are replayed in any order, because nothing lives in it from one replay to the next:
-    inputs and outputs are buffers outside of it.
+    The pool may be shared by graphs that are replayed in any order, because nothing lives in it
+    from one replay to the next: inputs and outputs are buffers outside of it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -45,7 +48,9 @@ class CudaGraphCapture:
             now = torch.cuda.current_stream()
             self.stream.wait_stream(now)
             with torch.cuda.stream(self.stream):
-                work()  # libraries allocate and choose their kernels at the first call, which no capture may contain
+                # libraries allocate and choose their kernels at the first call, which no capture
+                # may contain
+                work()
             now.wait_stream(self.stream)
             graph = torch.cuda.CUDAGraph()
             try:
@@ -76,7 +81,9 @@ def _event() -> torch.cuda.Event:
 
 
 class EagerCapture:
-    """Calls the same function on the same buffers again: on any device, and as slow as before. It shows what a graph computes."""
+    """Calls the same function on the same buffers again: on any device, and as slow as before. It
+    shows what a graph computes.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

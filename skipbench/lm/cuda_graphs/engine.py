@@ -1,14 +1,18 @@
-"""`engine=cuda_graphs`: one CUDA graph per sub-layer and row count, replayed in the order of a skip set.
+"""`engine=cuda_graphs`: one CUDA graph per sub-layer and row count, replayed in the order of a skip
+set.
 
-A pass uploads its position as a few numbers, replays one graph that makes masks and rotary tables of them, then one graph per
-sub-layer; a skipped sub-layer is not replayed, so that a new skip set needs no capture. The length enters in two ways: attention
-reads a bucket of the cache, of few sizes, and a mask (or a length) made on the device says where in it the text ends. The
-graphs of a row count and bucket are captured at first use, all sub-layers together: lazily, because most pairs never occur;
-together, because a search over skip sets would otherwise meet captures in its timings. A pass that skips nothing and keeps no
-states (vanilla, most verifications) replays one graph that holds all of it.
+A pass uploads its position as a few numbers, replays one graph that makes masks and rotary tables
+of them, then one graph per sub-layer; a skipped sub-layer is not replayed, so that a new skip set
+needs no capture. The length enters in two ways: attention reads a bucket of the cache, of few
+sizes, and a mask (or a length) made on the device says where in it the text ends. The graphs of a
+row count and bucket are captured at first use, all sub-layers together: lazily, because most pairs
+never occur; together, because a search over skip sets would otherwise meet captures in its timings.
+A pass that skips nothing and keeps no states (vanilla, most verifications) replays one graph that
+holds all of it.
 
-Prompts and passes of more than MAX_ROWS rows run the fused engine's sub-layers, over the same weights and cache. Embedding and
-head are the fused engine's too: one kernel and two, which a graph would only surround with copies.
+Prompts and passes of more than MAX_ROWS rows run the fused engine's sub-layers, over the same
+weights and cache. Embedding and head are the fused engine's too: one kernel and two, which a graph
+would only surround with copies.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +40,10 @@ PREPARE_INPUTS, WHOLE_PASS = (
 MIN_FREE_BYTES = (
     512 << 20
 )  # bytes that graphs of a few row counts may take, beside weights and cache
-FALLBACK_NOTE = "the tokens are the same, but every kernel is launched by itself, which bounds the speed of small passes"
+FALLBACK_NOTE = (
+    "the tokens are the same, but every kernel is launched by itself, which bounds the speed of "
+    "small passes"
+)
 MakeCapture = Callable[[torch.device], GraphCapture]
 
 
@@ -66,7 +73,10 @@ def unsupported_reason(model: Any) -> str | None:
     for device in devices:
         free, _ = torch.cuda.mem_get_info(device)
         if free < MIN_FREE_BYTES:
-            return f"{free >> 20} MiB are free on {device}, {MIN_FREE_BYTES >> 20} MiB is what graphs may need"
+            return (
+                f"{free >> 20} MiB are free on {device}, {MIN_FREE_BYTES >> 20} MiB is what "
+                "graphs may need"
+            )
     return None
 
 
@@ -87,7 +97,9 @@ class CudaGraphsEngine:
         capture: MakeCapture = CudaGraphCapture,
         backend: str | None = None,
     ) -> None:
-        """`backend`: of `attend.attention_backends`; `None` takes the fastest of those that the capture can time."""
+        """`backend`: of `attend.attention_backends`; `None` takes the fastest of those that the
+        capture can time.
+        """
         refuse_strict(strict, "cuda_graphs")
         self.fused = FusedEngine(model, family, cache, spare_mib)
         self.kernels, self.cache = self.fused.kernels, cache
@@ -116,7 +128,10 @@ class CudaGraphsEngine:
 
     def notes(self) -> list[str]:
         failed = self.failed
-        more = f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: {FALLBACK_NOTE}"
+        more = (
+            f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: "
+            f"{FALLBACK_NOTE}"
+        )
         return [*self.fused.notes(), *([more] if failed else [])]
 
     @property
@@ -129,7 +144,9 @@ class CudaGraphsEngine:
         return self if reason is None else replaced(self.fused, reason)
 
     def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:
-        """Captures and replays one pass over an empty cache. Returns why graphs cannot be used, if they cannot."""
+        """Captures and replays one pass over an empty cache. Returns why graphs cannot be used, if
+        they cannot.
+        """
         at, rows = min(100, self.cache.capacity // 2), self.cache.rows
         if at == 0:
             return None
@@ -154,7 +171,10 @@ class CudaGraphsEngine:
                 found = self.sublayers[s](ones, metadata).float()
                 wanted = self.fused.sublayers[s](ones, metadata).float()
                 if not float((found - wanted).norm()) <= 0.02 * float((wanted - ones).norm()):
-                    return f"a replayed sub-layer on {device} does not give what the fused engine gives"
+                    return (
+                        f"a replayed sub-layer on {device} does not give what the fused engine "
+                        "gives"
+                    )
         return None
 
 
@@ -205,7 +225,9 @@ class DeviceGraphs:
         return self._out
 
     def _load(self, metadata: AttentionMetadata) -> None:
-        """Begins a pass: uploads the position of its rows and chooses their graphs; `buffers` is `None` where it has none."""
+        """Begins a pass: uploads the position of its rows and chooses their graphs; `buffers` is
+        `None` where it has none.
+        """
         self.metadata, self.buffers = metadata, None
         if metadata.start == 0 or metadata.rows > MAX_ROWS:
             return
@@ -238,7 +260,9 @@ class DeviceGraphs:
             self._sin = torch.cat((-tables.sin[:, :half], tables.sin[:, half:]), -1)[:, None]
 
     def _capture(self, rows: int, size: int, chain: bool) -> bool:
-        """Records every sub-layer of the device for a row count and bucket; whether there was memory for it."""
+        """Records every sub-layer of the device for a row count and bucket; whether there was
+        memory for it.
+        """
         if self.failed:
             return False
         d, dtype, device = self._cos.shape[-1], self.cache.dtype, self.capture.device
@@ -255,8 +279,8 @@ class DeviceGraphs:
     def _capture_all(self, buffers: GraphBuffers, size: int, chain: bool) -> dict[int, Replay]:
         """By sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know no bucket.
 
-        Meanwhile the buffers say that the rows stand at the end of the bucket and are written behind the cache: recording
-        executes the work, and nothing that is in the cache may change.
+        Meanwhile the buffers say that the rows stand at the end of the bucket and are written
+        behind the cache: recording executes the work, and nothing that is in the cache may change.
         """
         record = self.capture.capture
         end = min(size, self.cache.capacity)
@@ -280,7 +304,9 @@ class DeviceGraphs:
         return found
 
     def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> AttentionBackend:
-        """The backend of attention that is quickest on this device, of those that work and agree with the plain one."""
+        """The backend of attention that is quickest on this device, of those that work and agree
+        with the plain one.
+        """
         first = next(iter(self.attentions.values()))
         choices = attention_backends(size, first.scale, chain)
         if self.backend is not None:

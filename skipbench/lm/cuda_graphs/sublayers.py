@@ -1,4 +1,6 @@
-"""Sub-layers of Llama-like families as work over static buffers: no argument, no result, nothing that depends on the length."""
+"""Sub-layers of Llama-like families as work over static buffers: no argument, no result, nothing
+that depends on the length.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -17,7 +19,9 @@ Work = Callable[[], None]
 
 
 def fused(linears: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
-    """One weight [in, out] (and bias [out] or None) of several linear modules: a view where they already are parts of one."""
+    """One weight [in, out] (and bias [out] or None) of several linear modules: a view where they
+    already are parts of one.
+    """
     first = linears[0].weight.data
     widths = [m.weight.shape[0] for m in linears]
     offsets = [sum(widths[:i]) * first.stride(0) for i in range(len(widths))]
@@ -56,7 +60,9 @@ class Attention:
         self.qkv, self.out = fused(parts.qkv), fused([parts.output])
 
     def work(self, buffers: GraphBuffers, bucket: int, attend: AttentionBackend) -> Work:
-        """Attention over the rows of the cache as they are now; a cache that grows needs new work."""
+        """Attention over the rows of the cache as they are now; a cache that grows needs new
+        work.
+        """
         rows, d, kv, heads = self.cache.rows[self.index], self.d, self.kv, self.heads
         rotated = heads + kv
 

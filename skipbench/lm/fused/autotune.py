@@ -1,8 +1,10 @@
-"""Which layout of a weight, and which product, is fastest on this machine: tuned once, then kept in a file of the machine's.
+"""Which layout of a weight, and which product, is fastest on this machine: tuned once, then kept in
+a file of the machine's.
 
-A weight [out, in] can be kept as `rows` (as Hugging Face keeps it), as `columns` ([in, out] in memory), both multiplied by
-`torch.mm`, or `packed` by oneDNN, through two private operators of torch that are used only where they agree with `F.linear`.
-No layout wins everywhere: in float32 `columns` was fastest for one row and slow for nine, `packed` the other way round.
+A weight [out, in] can be kept as `rows` (as Hugging Face keeps it), as `columns` ([in, out] in
+memory), both multiplied by `torch.mm`, or `packed` by oneDNN, through two private operators of
+torch that are used only where they agree with `F.linear`. No layout wins everywhere: in float32
+`columns` was fastest for one row and slow for nine, `packed` the other way round.
 """
 
 import json
@@ -26,13 +28,16 @@ ROWS = (1, 4, 9)
 DRAFT_STEPS = 4  # one-row passes in a usual round: eight draft steps with half of the sub-layers
 MIN_GAIN = 1.05  # keep a second copy of a weight only if it speeds up a round by at least 5 %
 AUTOTUNE_WORKING_SET_BYTES = 48 << 20
-"""Total size of the weights that the autotuner cycles through, so that it measures memory and not cache speed. Models smaller
-than this are tuned with their own size."""
+"""Total size of the weights that the autotuner cycles through, so that it measures memory and not
+cache speed. Models smaller than this are tuned with their own size.
+"""
 MOST_WEIGHTS = 256
 PART_BYTES = (
     64 << 20
 )  # of a larger weight only so much is tuned: its time is bound by memory, and grows with its size
-REPEATS = 25  # after 7 the least for nine rows was still up to twice what it came down to, and the wrong layout won
+# after 7 the least for nine rows was still up to twice what it came down to, and the wrong layout
+# won
+REPEATS = 25
 
 Times = dict[str, list[float]]
 """Microseconds of every layout for `ROWS` rows."""
@@ -60,7 +65,9 @@ class LayoutChoice:
 
 
 def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> LayoutChoice:
-    """The fastest layouts for a round of draft steps and verification, of those that memory allows; `rows` always is."""
+    """The fastest layouts for a round of draft steps and verification, of those that memory allows;
+    `rows` always is.
+    """
 
     def cost(choice: LayoutChoice) -> float:
         several = times[choice.several]
@@ -87,7 +94,9 @@ def to_layout(weight: Tensor, layout: str) -> Tensor:
 
 
 def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
-    """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight in any layout."""
+    """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight in any
+    layout.
+    """
     if weight.is_mkldnn:
         plain, binary = (
             torch.ops.mkldnn._linear_pointwise.default,
@@ -161,7 +170,9 @@ def autotune(
             for name in order.sample(layouts, len(layouts)):
                 for _ in range(
                     2
-                ):  # the first time brings back what the other layouts have displaced from the caches
+                    # the first time brings back what the other layouts have displaced from the
+                    # caches
+                ):
                     began = time.perf_counter()
                     for call in calls[name]:
                         call(x)
@@ -183,7 +194,9 @@ def cache_file() -> Path:
 def tuned(
     outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = AUTOTUNE_WORKING_SET_BYTES
 ) -> tuple[Times, str | None]:
-    """`autotune`, or what the file holds of an earlier one with this processor, torch, number of threads, dtype, shape and amount."""
+    """`autotune`, or what the file holds of an earlier one with this processor, torch, number of
+    threads, dtype, shape and amount.
+    """
     parts = (cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}")
     key = "; ".join(
         [
@@ -205,7 +218,9 @@ def tuned(
 
 
 def _store(key: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Stores an entry and returns it, or the one of a process that tuned at the same time: all of a machine choose alike."""
+    """Stores an entry and returns it, or the one of a process that tuned at the same time: all of a
+    machine choose alike.
+    """
     found = _read()
     if _is_valid(earlier := found.get(key)):
         return earlier

@@ -1,9 +1,10 @@
 """`engine.strict`: a verified row gets the bits that decoding it alone would give.
 
-On the CPUs seen, products, norms and rotations of a low precision do not depend on how many rows share a call; attention over
-several rows does. So the rows of a verification pass attention one by one, each with the very call of a one-row pass; a row of
-a tree first has its ancestors' keys and values laid behind the committed ones, in the order of the text. `self_test` checks on the
-model at hand that nothing else depends on the rows either.
+On the CPUs seen, products, norms and rotations of a low precision do not depend on how many rows
+share a call; attention over several rows does. So the rows of a verification pass attention one by
+one, each with the very call of a one-row pass; a row of a tree first has its ancestors' keys and
+values laid behind the committed ones, in the order of the text. `self_test` checks on the model at
+hand that nothing else depends on the rows either.
 """
 
 import statistics
@@ -27,7 +28,9 @@ TREE = (-1, 0, 0, 1, 1, 1, 3, 3, 2, 8)  # parents; branches that go on, and leav
 
 @dataclass(frozen=True)
 class Step:
-    """One row of a token_rows: the metadata of a pass of it alone, and what must be laid into the cache before."""
+    """One row of a token_rows: the metadata of a pass of it alone, and what must be laid into the
+    cache before.
+    """
 
     row: int
     alone: AttentionMetadata
@@ -61,7 +64,9 @@ def _paths(token_rows: TokenRows) -> Iterator[list[int]]:
 
 
 def rows_one_by_one(metadata: AttentionMetadata, rows: Tensor) -> Iterator[Step]:
-    """The steps of a metadata, with `rows` (a layer's cache) as each wants it meanwhile, and as they were afterwards."""
+    """The steps of a metadata, with `rows` (a layer's cache) as each wants it meanwhile, and as
+    they were afterwards.
+    """
     if metadata.steps is None:
         metadata.steps = steps(metadata)
     kept = (
@@ -90,7 +95,8 @@ class Verified(Protocol):
 
 @torch.inference_mode()
 def self_test(lm: Verified) -> float:
-    """Runs random tokens one by one and together, as chains of 2 to 16 rows and as a tree; every bit must be the same.
+    """Runs random tokens one by one and together, as chains of 2 to 16 rows and as a tree; every
+    bit must be the same.
 
     Returns:
         Time of verifying 9 rows so, over that without; the median of a few rope_cos_sin.
@@ -146,12 +152,15 @@ def _compare(what: str, found: Tensor, alone: Tensor) -> None:
     gap = float((found.float() - alone.float()).abs().max())
     where = f"{found.device} in {str(found.dtype).removeprefix('torch.')}"
     instead = (
-        "the products of float32 add in another order for one row and for several, and its tokens have to be vanilla's without strict: "
+        "the products of float32 add in another order for one row and for several, and its "
+        "tokens have to be vanilla's without strict: "
         "use engine.strict=false, or model.dtype=bfloat16"
         if found.dtype == torch.float32
-        else "the kernels of this machine add in another order when rows share a call: use engine.strict=false, which classifies every "
+        else "the kernels of this machine add in another order when rows share a call: use "
+        "engine.strict=false, which classifies every "
         "divergence by its logit gap"
     )
     raise SkipbenchError(
-        f"engine.strict=true cannot be kept on {where}: {what} at once differ from the same rows one by one by up to {gap:.3g}; {instead}"
+        f"engine.strict=true cannot be kept on {where}: {what} at once differ from the same "
+        f"rows one by one by up to {gap:.3g}; {instead}"
     )

@@ -1,8 +1,8 @@
 """`engine=fused`: the same arithmetic from the same weights, in fewer and larger calls.
 
-Queries, keys and values come from one product, gate and up from one, the residual sum is part of the output products, and
-attention reads a slice of the preallocated cache. The Hugging Face modules keep working: their weights become views of the
-fused ones, so that nothing is stored twice.
+Queries, keys and values come from one product, gate and up from one, the residual sum is part of
+the output products, and attention reads a slice of the preallocated cache. The Hugging Face modules
+keep working: their weights become views of the fused ones, so that nothing is stored twice.
 """
 
 import math
@@ -58,7 +58,8 @@ class FusedEngine:
         """
         if model.config.hidden_act != "silu":
             raise SkipbenchError(
-                f"engine=fused knows hidden_act 'silu' only, the model has {model.config.hidden_act!r}; "
+                "engine=fused knows hidden_act 'silu' only, the model has "
+                f"{model.config.hidden_act!r}; "
                 f"use engine=reference"
             )
         weights, parts = Weights(spare_mib, pass_bytes(model)), parts_of(model)
@@ -94,7 +95,9 @@ class FusedEngine:
 
 
 class _Norm:
-    """RMS norm; on a CPU in fewer or cheaper calls than torch's, and one row of float32 gets its scale through Python."""
+    """RMS norm; on a CPU in fewer or cheaper calls than torch's, and one row of float32 gets its
+    scale through Python.
+    """
 
     def __init__(self, module: Any) -> None:
         self.weight, self.eps = module.weight.data, module.variance_epsilon
@@ -125,7 +128,9 @@ class _Norm:
 
 
 def _rope_cos_sin(metadata: AttentionMetadata) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [T, 1, d] of a metadata's rows, made once a pass; the sine carries the sign of `rotate_half`."""
+    """Cosine and sine [T, 1, d] of a metadata's rows, made once a pass; the sine carries the sign
+    of `rotate_half`.
+    """
     if metadata.rope_cos_sin is None and metadata.whole is not None:
         cos, sin = _rope_cos_sin(metadata.whole)
         metadata.rope_cos_sin = cos[: metadata.rows], sin[: metadata.rows]
@@ -165,7 +170,8 @@ def _attention(
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
         t, end, mask = metadata.rows, metadata.end, metadata.mask(window, group)
         keys, values = cache.keys[index][:, :, :end], cache.values[index][:, :, :end]
-        # The queries of a group are rows of one product over their shared keys: kernels that take a mask want no groups.
+        # The queries of a group are rows of one product over their shared keys: kernels that take a
+        # mask want no groups.
         if mask is not None:
             out = F.scaled_dot_product_attention(fold(query, kv), keys, values, mask, scale=scale)
             return unfold(out, t)
@@ -186,8 +192,10 @@ def _attention(
         qkv = qkv_of(norm(hidden)).view(t, heads + 2 * kv, d)
         rotated_qk = qkv[:, :rotated]
         if q_norm is not None and k_norm is not None:
-            normed = (F.rms_norm(rotated_qk[:, :heads], (d,), q_norm.weight, q_norm.variance_epsilon),
-                      F.rms_norm(rotated_qk[:, heads:], (d,), k_norm.weight, k_norm.variance_epsilon))  # fmt: skip
+            normed = (F.rms_norm(rotated_qk[:, :heads], (d,), q_norm.weight,
+            q_norm.variance_epsilon),
+                      F.rms_norm(rotated_qk[:, heads:], (d,), k_norm.weight,
+                      k_norm.variance_epsilon))  # fmt: skip
             rotated_qk = torch.cat(normed, 1)
         rotated_qk = torch.addcmul(rotated_qk * cos, torch.roll(rotated_qk, half, -1), sin)
         rows = cache.rows[index][metadata.start : metadata.end]

@@ -1,4 +1,6 @@
-"""Fused weights in the layouts that are fastest here, and the Hugging Face modules that lend theirs."""
+"""Fused weights in the layouts that are fastest here, and the Hugging Face modules that lend
+theirs.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +17,9 @@ MIB = 1 << 20
 
 
 def pass_bytes(model: Any) -> int:
-    """Bytes of weights that a pass of one row reads: all but an embedding table, which it only looks one row up in."""
+    """Bytes of weights that a pass of one row reads: all but an embedding table, which it only
+    looks one row up in.
+    """
     total: int = sum(p.numel() * p.element_size() for p in model.parameters())
     table = parts_of(model).embedding.weight
     return (
@@ -29,7 +33,9 @@ class Weight:
     """`x [T, in] -> x W^T + b [T, out]`, and the same added to a residual."""
 
     def __init__(self, one: Tensor, several: Tensor, bias: Tensor | None) -> None:
-        """`one`, `several`: the weight [out, in] in the layouts for one row and for more; often the same tensor."""
+        """`one`, `several`: the weight [out, in] in the layouts for one row and for more; often the
+        same tensor.
+        """
         self._one, self._add_one = products(one, bias)
         self._several, self._add_several = products(several, bias)
 
@@ -42,7 +48,9 @@ class Weight:
 
 
 class Weights:
-    """Makes the fused weights of one model, within a limit on the memory that second layouts take."""
+    """Makes the fused weights of one model, within a limit on the memory that second layouts
+    take.
+    """
 
     def __init__(self, spare_mib: int, pass_bytes: int) -> None:
         """`pass_bytes`: weights that one pass of the model reads."""
@@ -80,7 +88,8 @@ class Weights:
         if like.device.type != "cpu":
             return []
         lines = [
-            f"packed products are left out ({fault}); torch's plain ones took 1.5 times as long in bfloat16 where both were measured"
+            f"packed products are left out ({fault}); torch's plain ones took 1.5 times as "
+            "long in bfloat16 where both were measured"
             for fault in sorted(self._faults)
         ]
         flags = cpu_flags()
@@ -91,7 +100,8 @@ class Weights:
                 else "float32 arithmetic on bfloat16 weights"
             )
             lines.append(
-                f"this processor has no AMX: {used} instead, and verifying several rows costs more than with it"
+                f"this processor has no AMX: {used} instead, and verifying several rows "
+                "costs more than with it"
             )
         return lines
 
@@ -128,12 +138,16 @@ def _share_storage(parent: Any, names: Sequence[str], modules: list[Any], whole:
 
 
 class _Unpacking(torch.nn.Module):
-    """A linear module over a part of a packed weight: unpacks it at every call, which nothing that is timed does."""
+    """A linear module over a part of a packed weight: unpacks it at every call, which nothing that
+    is timed does.
+    """
 
     def __init__(
         self, packed: torch.nn.Parameter, start: int, end: int, bias: Tensor | None
     ) -> None:
-        """`packed`: the whole weight, one parameter of all modules that share it, so that `parameters()` counts it once."""
+        """`packed`: the whole weight, one parameter of all modules that share it, so that
+        `parameters()` counts it once.
+        """
         super().__init__()
         self.packed, self._start, self._end, self.bias = packed, start, end, bias
 

@@ -20,7 +20,8 @@ def grouped(
     """`columns` in groups of bars, a group a value of `axis` (SWIFT Figures 2 and 9).
 
     Args:
-        by_set: whether the bars of a group are the tasks on which their skip sets were searched, else methods.
+        by_set: whether the bars of a group are the tasks on which their skip sets were searched,
+            else methods.
     """
     names = [_set_of(r) for r in runs] if by_set else labels(runs, (axis,))
     members = list(dict.fromkeys(names))
@@ -69,7 +70,9 @@ def _published(
     column: str,
     axis: str,
 ) -> None:
-    """A star over the bar that stands for the printed value; a line where it is a mean or a bound of several bars."""
+    """A star over the bar that stands for the printed value; a line where it is a mean or a bound
+    of several bars.
+    """
     for row in published:
         if row["value"] is None:
             continue

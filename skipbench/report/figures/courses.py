@@ -1,4 +1,6 @@
-"""Quantities over time: the course of a run over its samples, the threshold over its rounds, and where the time goes."""
+"""Quantities over time: the course of a run over its samples, the threshold over its rounds, and
+where the time goes.
+"""
 
 import statistics
 from itertools import groupby
@@ -25,7 +27,8 @@ WINDOW = 64
 
 
 def course(runs: list[Run], published: list[Row]) -> "Figure":
-    """Acceptance, matchness where the method has it, and speedup over samples (SWIFT Figures 6 and 7).
+    """Acceptance, matchness where the method has it, and speedup over samples (SWIFT Figures 6 and
+    7).
 
     The tasks of a stream are shaded bands. Published values are dashed lines.
     """
@@ -110,7 +113,9 @@ def _bands(axis: "Axes", run: Run) -> None:
 
 
 def breakdown(runs: list[Run], published: list[Row]) -> "Figure":
-    """Share of each phase in the method's time, one bar a run (SWIFT Figure 6b, CLaSp Figure 3c, Self-SD Table 5)."""
+    """Share of each phase in the method's time, one bar a run (SWIFT Figure 6b, CLaSp Figure 3c,
+    Self-SD Table 5).
+    """
     figure, axes = new_figure(1, 1, (6.4, 1.6 + 0.4 * len(runs)))
     axis = axes[0, 0]
     names = labels(runs)
@@ -143,7 +148,9 @@ def breakdown(runs: list[Run], published: list[Row]) -> "Figure":
 
 
 def _printed_shares(axis: "Axes", place: int, published: list[Row]) -> list[str]:
-    """Bars of the shares that the paper prints, the rest hatched: what the text does not say. Returns their names."""
+    """Bars of the shares that the paper prints, the rest hatched: what the text does not say.
+    Returns their names.
+    """
     names: list[str] = []
     for row in published:
         if row["column"] != "share" or row["value"] is None:
@@ -174,7 +181,9 @@ def _printed_shares(axis: "Axes", place: int, published: list[Row]) -> list[str]
 
 
 def threshold(runs: list[Run], published: list[Row]) -> "Figure":
-    """The stop threshold over the rounds of all samples: moving mean and deviation of 64 rounds (Self-SD Figure 5)."""
+    """The stop threshold over the rounds of all samples: moving mean and deviation of 64 rounds
+    (Self-SD Figure 5).
+    """
     figure, axes = new_figure(1, 1, (7.4, 3.8))
     names, styles = labels(runs), line_styles([run["method"] for run in runs])
     for run, name, style in zip(runs, names, styles, strict=True):

@@ -1,4 +1,6 @@
-"""Figures with a form of their own: the model of draft length, latency against speedup, flexible optimisation, growth by task."""
+"""Figures with a form of their own: the model of draft length, latency against speedup, flexible
+optimisation, growth by task.
+"""
 
 import statistics
 from typing import TYPE_CHECKING, Any
@@ -25,15 +27,19 @@ COST = 0.5
 
 
 def model_speedup(alpha: float, steps: int, cost: float = COST) -> float:
-    """Expected speedup of `steps` draft tokens a round, each accepted with probability `alpha` where those before it are.
+    """Expected speedup of `steps` draft tokens a round, each accepted with probability `alpha`
+    where those before it are.
 
-    A round emits `(1 - alpha^(K + 1)) / (1 - alpha)` tokens and costs `K cost + 1` forwards of the target.
+    A round emits `(1 - alpha^(K + 1)) / (1 - alpha)` tokens and costs `K cost + 1` forwards of the
+    target.
     """
     return expected_tokens(alpha, steps) / (steps * cost + 1)
 
 
 def draft_length(runs: list[Run], published: list[Row]) -> "Figure":
-    """Model of speedup over acceptance for each K, and the runs as points on it (Self-SD Figure 2)."""
+    """Model of speedup over acceptance for each K, and the runs as points on it (Self-SD Figure
+    2).
+    """
     figure, axes = new_figure(1, 1, (7.4, 4.2))
     here = axes[0, 0]
     lengths = sorted({int(setting(run, "method.stop.max_steps")) for run in runs})
@@ -78,7 +84,9 @@ def draft_length(runs: list[Run], published: list[Row]) -> "Figure":
 
 
 def latency(runs: list[Run], published: list[Row]) -> "Figure":
-    """Speedup against the seconds that finding the skip set took, before decoding or in it (SWIFT Figure 11)."""
+    """Speedup against the seconds that finding the skip set took, before decoding or in it (SWIFT
+    Figure 11).
+    """
     figure, axes = new_figure(1, 1, (7.0, 3.8))
     here = axes[0, 0]
     points: dict[str, list[tuple[float, Run]]] = {}
@@ -109,7 +117,9 @@ def latency(runs: list[Run], published: list[Row]) -> "Figure":
 
 
 def _printed_latencies(here: Any, published: list[Row]) -> None:
-    """A star where the text prints both numbers of a point; a line where it prints the latency alone."""
+    """A star where the text prints both numbers of a point; a line where it prints the latency
+    alone.
+    """
     seconds = {
         (r["method"], r.get("search_steps")): r["value"]
         for r in published
@@ -135,7 +145,9 @@ def _printed_latencies(here: Any, published: list[Row]) -> None:
 
 
 def flexible(runs: list[Run], published: list[Row]) -> "Figure":
-    """SWIFT Figure 8. (a) Overall speedup so far, for each S and for each beta; (b) speedup over skip ratio by model."""
+    """SWIFT Figure 8. (a) Overall speedup so far, for each S and for each beta; (b) speedup over
+    skip ratio by model.
+    """
     figure, axes = new_figure(1, 3, (11.0, 3.8))
     for axis in axes[0, 1:]:
         axis.sharey(axes[0, 0])
@@ -200,9 +212,11 @@ def so_far(run: Run) -> list[float]:
 
 
 def by_task(runs: list[Run], published: list[Row]) -> "Figure":
-    """Speedup over models from small to large, a line a task, the printed ones dashed (CLaSp Figure 5).
+    """Speedup over models from small to large, a line a task, the printed ones dashed (CLaSp Figure
+    5).
 
-    A run over all of a benchmark is taken apart by the task of each sample; a cell may also stand for one task.
+    A run over all of a benchmark is taken apart by the task of each sample; a cell may also stand
+    for one task.
     """
     points: dict[str, dict[str, float]] = {}
     for run in runs:

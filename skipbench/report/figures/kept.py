@@ -1,4 +1,6 @@
-"""The records behind a figure as one file, kept beside it: from that file alone the figure is drawn again."""
+"""The records behind a figure as one file, kept beside it: from that file alone the figure is drawn
+again.
+"""
 
 import json
 from pathlib import Path
@@ -9,7 +11,9 @@ from skipbench.runs.record import dump, parse
 
 
 def dump_runs(name: str, runs: list[Run]) -> str:
-    """JSON, a run a line: its settings, metrics and samples, and what the experiment `name` knows of it; no folder's path."""
+    """JSON, a run a line: its settings, metrics and samples, and what the experiment `name` knows
+    of it; no folder's path.
+    """
     lines = []
     for run in runs:
         samples = [json.loads(dump(sample)) for sample in run["samples"]]
@@ -41,5 +45,6 @@ def read_runs(path: Path) -> tuple[str, list[Run]]:
         return str(found["figure"]), runs
     except (OSError, ValueError, KeyError, TypeError, SkipbenchError) as error:
         raise SkipbenchError(
-            f"{path} holds no records of a figure ({error!r}); write it with python -m skipbench figure NAME"
+            f"{path} holds no records of a figure ({error!r}); write it with python -m "
+            "skipbench figure NAME"
         ) from error

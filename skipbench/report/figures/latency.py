@@ -1,4 +1,6 @@
-"""What a profile measured: sub-layers against context length with the fitted lines, and what rows cost against one."""
+"""What a profile measured: sub-layers against context length with the fitted lines, and what rows
+cost against one.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,9 @@ COLORS = (BLUE, ORANGE, GREEN, RED, PINK, SKY)
 
 
 def latency(record: Mapping[str, Any]) -> "Figure":
-    """Two panels from the record of a profile; what memory and arithmetic allow is dashed in both."""
+    """Two panels from the record of a profile; what memory and arithmetic allow is dashed in
+    both.
+    """
     figure, axes = new_figure(1, 2, (8.4, 4.2))
     _against_context(axes[0, 0], record)
     _against_rows(axes[0, 1], record)

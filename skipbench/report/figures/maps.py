@@ -1,4 +1,6 @@
-"""Which sub-layers are skipped: maps of sets, how often, how alike sets stay, and how many against context length."""
+"""Which sub-layers are skipped: maps of sets, how often, how alike sets stay, and how many against
+context length.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def frequencies(run: Run, layers: int) -> list[list[float]]:
-    """[2, layers]: how often attention and MLP of each layer were skipped, over the run's rounds."""
+    """[2, layers]: how often attention and MLP of each layer were skipped, over the run's
+    rounds.
+    """
     counts, total = [[0.0] * layers, [0.0] * layers], 0
     changes = skip_sets(run, layers)
     for number, (position, at, skipped) in enumerate(changes):
@@ -31,7 +35,9 @@ def frequencies(run: Run, layers: int) -> list[list[float]]:
 
 
 def skip_map(runs: list[Run], published: list[Row]) -> "Figure":
-    """Attention and MLP of every layer, dark where skipped (SWIFT 9 to 11, Self-SD 6 to 10; probabilities: KnapSpec 5)."""
+    """Attention and MLP of every layer, dark where skipped (SWIFT 9 to 11, Self-SD 6 to 10;
+    probabilities: KnapSpec 5).
+    """
     sizes = [layers_of(run) for run in runs]
     figure, axes = new_figure(
         len(runs), 1, (max(5.0, 0.22 * max(sizes) + 2), 1.0 + 1.1 * len(runs))
@@ -69,7 +75,8 @@ def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
     for run, name, style in zip(runs, names, styles, strict=True):
         if not (found := jaccard_by_distance(run)):
             raise SkipbenchError(
-                f"{run['folder']}: no sample has two skip sets; run longer samples or a shorter interval, "
+                f"{run['folder']}: no sample has two skip sets; run longer samples or a "
+                "shorter interval, "
                 f"such as method.interval=2"
             )
         means = [sum(v) / len(v) for v in found.values()]
@@ -83,7 +90,9 @@ def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
 
 
 def against_context(runs: list[Run], published: list[Row]) -> "Figure":
-    """Skipped attention and MLP sub-layers against context length, a point a set and a panel a run (KnapSpec Figure 3)."""
+    """Skipped attention and MLP sub-layers against context length, a point a set and a panel a run
+    (KnapSpec Figure 3).
+    """
     figure, axes = new_figure(1, len(runs), (1.6 + 3.2 * len(runs), 3.4))
     most = 1
     for here, run, name in zip(axes[0], runs, labels(runs), strict=True):

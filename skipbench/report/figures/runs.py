@@ -24,8 +24,8 @@ class Search(TypedDict):
 class Run(TypedDict):
     """One run. `settings` is its config.yaml, `samples` those that did not fail, in order.
 
-    What an experiment knows and the records do not: `axes`, the overrides of its cell; `keys`, what in the paper it stands
-    for; `search`. They are empty for a run that is drawn by itself.
+    What an experiment knows and the records do not: `axes`, the overrides of its cell; `keys`, what
+    in the paper it stands for; `search`. They are empty for a run that is drawn by itself.
     """
 
     folder: str
@@ -53,7 +53,8 @@ def read_run(
     """Reads a finished run; the rest is what an experiment adds to it.
 
     Raises:
-        SkipbenchError: the folder holds no run, one that is not finished, or one without a sound sample.
+        SkipbenchError: the folder holds no run, one that is not finished, or one without a sound
+            sample.
     """
     state = load_run(folder)
     if state["config"] is None:
@@ -95,7 +96,8 @@ def read_run(
 
 
 def labels(runs: list[Run], without: tuple[str, ...] = ()) -> list[str]:
-    """A name for each run: its method, and of model, dataset and settings what tells it from the others.
+    """A name for each run: its method, and of model, dataset and settings what tells it from the
+    others.
 
     Args:
         without: settings such as `method.interval` that stand elsewhere in the figure, on an axis.
@@ -117,7 +119,9 @@ def labels(runs: list[Run], without: tuple[str, ...] = ()) -> list[str]:
 
 
 def _told(run: Run) -> dict[str, str]:
-    """The settings that may tell a run from others: the axes of its experiment, else all of its method's."""
+    """The settings that may tell a run from others: the axes of its experiment, else all of its
+    method's.
+    """
     if run["axes"]:
         left_out = ("model", "method", "dataset", "engine", "limit", "search")
         return {
@@ -148,7 +152,9 @@ def _phrase(key: str, value: str) -> str:
 
 
 class Swept(NamedTuple):
-    """Of the runs that differ from others in a swept key only, how many there are, and how many drafts among them."""
+    """Of the runs that differ from others in a swept key only, how many there are, and how many
+    drafts among them.
+    """
 
     runs: int
     identical: int
@@ -160,16 +166,23 @@ class Swept(NamedTuple):
         """The line below a figure in which runs repeat each other."""
         if not self.identical:
             return None
-        return f"{self.identical} of {self.runs} runs drafted the same tokens as another: the swept key changed nothing in them"
+        return (
+            f"{self.identical} of {self.runs} runs drafted the same tokens as another: the swept "
+            "key changed nothing in them"
+        )
 
     @property
     def in_vain(self) -> bool:
-        """Whether at most half of the runs have a draft of their own, so that the figure shows noise for the most part."""
+        """Whether at most half of the runs have a draft of their own, so that the figure shows
+        noise for the most part.
+        """
         return self.runs > 0 and 2 * self.drafts <= self.runs
 
 
 def swept(runs: list[Run]) -> Swept:
-    """Compares the drafts of runs that sweep the same keys with one model, method and dataset; vanilla drafts nothing."""
+    """Compares the drafts of runs that sweep the same keys with one model, method and dataset;
+    vanilla drafts nothing.
+    """
     sweeps: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
         if run["method"] != "vanilla":
@@ -182,7 +195,9 @@ def swept(runs: list[Run]) -> Swept:
 
 
 def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
-    """`(sample, round, set)` wherever the trace says that the set changed; a run without a trace gives its last sets."""
+    """`(sample, round, set)` wherever the trace says that the set changed; a run without a trace
+    gives its last sets.
+    """
     found = []
     for position, sample in enumerate(run["samples"]):
         changes = sample.trace.get("skip") or [[0, sample.skip]]
@@ -191,10 +206,12 @@ def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
 
 
 def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
-    """Of every sample the skipped sub-layers that each optimisation chose, in order, changed or not.
+    """Of every sample the skipped sub-layers that each optimisation chose, in order, changed or
+    not.
 
-    The trace counts optimisations as `optimised`, the rounds before each, and says a set where it is first drafted with; one
-    that no draft followed is left out. Without that key only changes are known, and the full model before them is not one.
+    The trace counts optimisations as `optimised`, the rounds before each, and says a set where it
+    is first drafted with; one that no draft followed is left out. Without that key only changes are
+    known, and the full model before them is not one.
     """
     found: list[list[frozenset[int]]] = [[] for _ in run["samples"]]
     changes: list[list[tuple[int, frozenset[int]]]] = [[] for _ in run["samples"]]
@@ -229,7 +246,9 @@ def layers_of(run: Run) -> int:
 
 
 def speedups(run: Run) -> list[float]:
-    """Decode speedup of each sample: vanilla's seconds a token / the method's; NaN where nothing was decoded."""
+    """Decode speedup of each sample: vanilla's seconds a token / the method's; NaN where nothing
+    was decoded.
+    """
     found = []
     for s in run["samples"]:
         base, ours = (
@@ -256,7 +275,9 @@ def decoded_share(run: Run) -> float:
 
 
 def by_group(run: Run, group: str) -> dict[str, list[float]]:
-    """Speedups of the samples of each label that `group` has in them, such as the tasks of Spec-Bench."""
+    """Speedups of the samples of each label that `group` has in them, such as the tasks of
+    Spec-Bench.
+    """
     found: dict[str, list[float]] = {}
     for sample, speedup in zip(run["samples"], speedups(run), strict=True):
         if group in sample.groups:

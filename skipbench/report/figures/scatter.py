@@ -1,4 +1,6 @@
-"""One number of runs against another: how well a predictor follows the throughput, skipped sub-layers, the best of all sets."""
+"""One number of runs against another: how well a predictor follows the throughput, skipped
+sub-layers, the best of all sets.
+"""
 
 import statistics
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEW = 10
-"""Pairs up to which a correlation is told apart from chance badly: at 10 its 95 % interval around 0 is -0.6 to 0.6."""
+"""Pairs up to which a correlation is told apart from chance badly: at 10 its 95 % interval around 0
+is -0.6 to 0.6.
+"""
 
 
 def _points(here: Any, points: list[tuple[float, float, Run]]) -> None:
@@ -25,7 +29,9 @@ def _points(here: Any, points: list[tuple[float, float, Run]]) -> None:
 
 
 def correlation(runs: list[Run], published: list[Row]) -> "Figure":
-    """TPT and acceptance rate of each run against its throughput, with Pearson's r (KnapSpec Figure 2)."""
+    """TPT and acceptance rate of each run against its throughput, with Pearson's r (KnapSpec Figure
+    2).
+    """
     figure, axes = new_figure(1, 2, (8.4, 3.6))
     for here, column in zip(axes[0], ("TPT", "alpha"), strict=True):
         x = [VALUES[column][1](run, run) for run in runs]
@@ -54,7 +60,9 @@ def correlation(runs: list[Run], published: list[Row]) -> "Figure":
 
 
 def skipped(runs: list[Run], published: list[Row]) -> "Figure":
-    """Speedup over the share of sub-layers skipped, the best of each share joined by a dashed line (Self-SD Figure 4)."""
+    """Speedup over the share of sub-layers skipped, the best of each share joined by a dashed line
+    (Self-SD Figure 4).
+    """
     figure, axes = new_figure(1, 1, (6.8, 3.8))
     here = axes[0, 0]
     points = [
@@ -84,9 +92,11 @@ def skipped(runs: list[Run], published: list[Row]) -> "Figure":
 
 
 def brute_force(lines: list[dict[str, Any]]) -> "Figure":
-    """What the programme's set and a random set lose against the best of all sets (CLaSp Figure 3b).
+    """What the programme's set and a random set lose against the best of all sets (CLaSp Figure
+    3b).
 
-    `lines` are those that scripts/brute_force.py prints: `programme`, `cases`, `lost`, `random_lost`.
+    `lines` are those that scripts/brute_force.py prints: `programme`, `cases`, `lost`,
+    `random_lost`.
 
     Raises:
         SkipbenchError: no lines, or one without these keys.
@@ -94,7 +104,8 @@ def brute_force(lines: list[dict[str, Any]]) -> "Figure":
     wanted = ("programme", "cases", "lost", "random_lost")
     if not lines or any(key not in line for line in lines for key in wanted):
         raise SkipbenchError(
-            f"wanted lines with {', '.join(wanted)}; make them with python scripts/brute_force.py > FILE"
+            f"wanted lines with {', '.join(wanted)}; make them with python "
+            "scripts/brute_force.py > FILE"
         )
     figure, axes = new_figure(1, 1, (7.4, 1.6 + 0.5 * len(lines)))
     for offset, key, label, color in (

@@ -1,4 +1,6 @@
-"""How every figure looks: one colour a method, captions, and files whose bytes depend on the data only."""
+"""How every figure looks: one colour a method, captions, and files whose bytes depend on the data
+only.
+"""
 
 import io
 from contextlib import AbstractContextManager
@@ -12,7 +14,8 @@ from skipbench.runs.files import write_atomic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart; further methods differ by marker as well.
+# Okabe and Ito's palette, which colour-blind readers can tell apart; further methods differ by
+# marker as well.
 BLUE, ORANGE, GREEN, RED, PINK, SKY, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B8A800", "#777777",
 )  # fmt: skip
@@ -40,7 +43,8 @@ PHASES = {"prefill": SKY, "draft": ORANGE, "verify": BLUE, "adapt": RED, "other"
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "skipbench",
     "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that bytes do not depend on the machine's fonts
+    # comes with matplotlib, so that bytes do not depend on the machine's fonts
+    "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -58,7 +62,9 @@ def method_style(method: str) -> dict[str, str]:
 
 
 def tints(color: str, count: int) -> list[str]:
-    """`count` shades of a method's colour, from dark to light, for lines that differ in a setting only."""
+    """`count` shades of a method's colour, from dark to light, for lines that differ in a setting
+    only.
+    """
     rgb = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
 
     def shade(by: float) -> str:  # below 0 towards black, above 0 towards white
@@ -126,7 +132,9 @@ def styled() -> AbstractContextManager[None]:
 def new_figure(
     rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.8)
 ) -> tuple["Figure", Any]:
-    """A figure and its axes [rows, columns], without the global state of pyplot; axes share x within a column."""
+    """A figure and its axes [rows, columns], without the global state of pyplot; axes share x
+    within a column.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -137,7 +145,9 @@ def new_figure(
 
 
 def caption(runs: list[Run]) -> str:
-    """Model, device, engine and samples of the runs, how many repeat another, and that the embedded model replicates nothing."""
+    """Model, device, engine and samples of the runs, how many repeat another, and that the embedded
+    model replicates nothing.
+    """
 
     def names(key: str) -> str:
         return ", ".join(sorted({str(dict(run)[key]) for run in runs}))
@@ -154,7 +164,8 @@ def caption(runs: list[Run]) -> str:
 
 
 def save(figure: "Figure", runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:
-    """Writes `stem`.png and .svg, each as a whole or not at all, with `text` or the caption of the runs below.
+    """Writes `stem`.png and .svg, each as a whole or not at all, with `text` or the caption of the
+    runs below.
 
     The same figure gives the same bytes.
     """

@@ -1,4 +1,6 @@
-"""One number against a setting: sweeps of an axis, with the papers' values where their text prints them."""
+"""One number against a setting: sweeps of an axis, with the papers' values where their text prints
+them.
+"""
 
 import math
 from collections.abc import Callable
@@ -19,7 +21,9 @@ def _adapt_share(run: Run) -> float:
 
 
 def _memory_saved(run: Run, first: Run) -> float | None:
-    """Against the first run; the peak of a process without a GPU is of all its cells and says nothing of one."""
+    """Against the first run; the peak of a process without a GPU is of all its cells and says
+    nothing of one.
+    """
     ours, base = (r["metrics"].get("peak_memory_bytes") for r in (run, first))
     return 1 - ours / base if run["device"] != "cpu" and ours and base else None
 
@@ -71,10 +75,12 @@ def sweep(
     key: str = "",
     mark: str = "best",
 ) -> "Figure":
-    """`columns` of `VALUES` against one setting, a line a method and dataset; 95 % intervals on the speedup.
+    """`columns` of `VALUES` against one setting, a line a method and dataset; 95 % intervals on the
+    speedup.
 
-    Published values stand as stars where `key` (default: last name of the axis) places them on the axis, else as dashed
-    lines; a printed value of the axis itself is a dotted vertical line, and `mark` says what the paper says of it.
+    Published values stand as stars where `key` (default: last name of the axis) places them on the
+    axis, else as dashed lines; a printed value of the axis itself is a dotted vertical line, and
+    `mark` says what the paper says of it.
     """
     figure, axes = new_figure(1, len(columns), (2.4 + 3.0 * len(columns), 3.4))
     key = key or axis.removesuffix(".name").rpartition(".")[2]

@@ -24,7 +24,9 @@ Found = dict[str, Any]
 
 
 def all_runs(results: Path) -> list[Found]:
-    """Every folder under `results/runs`, by name: `id`, `cells` (column to text), `sort` (column to number) and `detail`."""
+    """Every folder under `results/runs`, by name: `id`, `cells` (column to text), `sort` (column to
+    number) and `detail`.
+    """
     tokenizers = functools.cache(tokenizer_of)
     return [one_run(folder, tokenizers) for folder in run_folders(results)]
 

@@ -19,9 +19,11 @@ NOT_DRAWN = (
 
 
 def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """One curve a quantity: `name`, `values` over all samples in order, `starts` of the samples, `of` how many values.
+    """One curve a quantity: `name`, `values` over all samples in order, `starts` of the samples,
+    `of` how many values.
 
-    The draft length comes from the rounds; the rest is whatever the trace holds as numbers, or as lists of them (their mean).
+    The draft length comes from the rounds; the rest is whatever the trace holds as numbers, or as
+    lists of them (their mean).
     """
     names = dict.fromkeys(
         ["draft length", "accepted", *(name for s in samples for name in s.trace)]
@@ -66,7 +68,9 @@ def _number(value: Any) -> float | None:
 
 
 def skip_sets(samples: Sequence[Sample], layers: int | None) -> dict[str, Any] | None:
-    """The skip sets in the order of their use: `layers`, and `sets` of `[sample, round, attention, mlp]`; None without any."""
+    """The skip sets in the order of their use: `layers`, and `sets` of `[sample, round, attention,
+    mlp]`; None without any.
+    """
     used: list[tuple[int, int, str]] = []
     for sample in samples:
         found = sample.trace.get("skip") or ([[0, sample.skip]] if sample.skip else [])

@@ -1,4 +1,6 @@
-"""A completion cut into what the prefill, the draft and the bonus tokens wrote, for colouring it as Self-SD's Figure 1 does."""
+"""A completion cut into what the prefill, the draft and the bonus tokens wrote, for colouring it as
+Self-SD's Figure 1 does.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +13,9 @@ Kinds = list[tuple[str, int]]
 
 
 def kinds_of(arm: Arm) -> Kinds:
-    """What the output is made of, in order. Rejected tokens are counted only: records do not hold their ids."""
+    """What the output is made of, in order. Rejected tokens are counted only: records do not hold
+    their ids.
+    """
     left = len(arm.tokens)
     found: Kinds = []
 
@@ -34,7 +38,9 @@ def kinds_of(arm: Arm) -> Kinds:
 
 
 def tokenizer_of(folder: str | None) -> Any:
-    """The tokenizer of a model's folder, without torch; None where there is no `tokenizer.json` that can be read."""
+    """The tokenizer of a model's folder, without torch; None where there is no `tokenizer.json`
+    that can be read.
+    """
     path = installed(folder or "") / "tokenizer.json"
     if not folder or not path.is_file():
         return None
@@ -47,7 +53,9 @@ def tokenizer_of(folder: str | None) -> Any:
 
 
 def pieces_of(arm: Arm, text: str | None, tokenizer: Any) -> tuple[list[list[Any]], str]:
-    """`[kind, tokens, text]` of each piece, and how its text was found: tokenizer, proportion, or counts."""
+    """`[kind, tokens, text]` of each piece, and how its text was found: tokenizer, proportion, or
+    counts.
+    """
     kinds = kinds_of(arm)
     counts = [0 if kind == "rejected" else count for kind, count in kinds]
     if tokenizer is not None:
@@ -66,7 +74,9 @@ def pieces_of(arm: Arm, text: str | None, tokenizer: Any) -> tuple[list[list[Any
 def _decoded_ends(
     tokens: Sequence[int], counts: Sequence[int], tokenizer: Any
 ) -> tuple[str, list[int]]:
-    """The whole text, and where in it each piece ends: prefixes are decoded, as a token alone may lose its space."""
+    """The whole text, and where in it each piece ends: prefixes are decoded, as a token alone may
+    lose its space.
+    """
     text = str(tokenizer.decode(list(tokens)))
     ends: list[int] = []
     for done in _sums(counts):

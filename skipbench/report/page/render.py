@@ -20,9 +20,11 @@ from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
 
 
 def write_page(results: Path) -> tuple[Path, dict[str, int]]:
-    """Writes `results/report.html` and returns its path and how many runs, tables and figures are in it.
+    """Writes `results/report.html` and returns its path and how many runs, tables and figures are
+    in it.
 
-    Tables are made again from their summaries; a file that cannot be read, or is a link, is named and left out.
+    Tables are made again from their summaries; a file that cannot be read, or is a link, is named
+    and left out.
 
     Raises:
         SkipbenchError: there is nothing to show, or the folder is not writable.
@@ -36,12 +38,14 @@ def write_page(results: Path) -> tuple[Path, dict[str, int]]:
         elif not path.with_suffix(".json").exists():
             named = printable(path.name)
             refused.append(
-                f"{named} has no {printable(path.stem)}.json to be made from; write both with the command table"
+                f"{named} has no {printable(path.stem)}.json to be made from; write both "
+                "with the command table"
             )
     figures = _each(results / "figures", "svg", _as_image, refused)
     if not (runs or tables or figures or refused):
         raise SkipbenchError(
-            f"no runs, tables or figures in {results}; run a cell first, or name a folder with results="
+            f"no runs, tables or figures in {results}; run a cell first, or name a folder "
+            "with results="
         )
     path = results / "report.html"
     try:
@@ -60,7 +64,8 @@ def page(
     figures: dict[str, str],
     refused: Sequence[str] = (),
 ) -> str:
-    """The whole document. The same records give the same bytes: no time and no random name is in it.
+    """The whole document. The same records give the same bytes: no time and no random name is in
+    it.
 
     Args:
         runs: as `collect.all_runs` returns them.
@@ -86,7 +91,8 @@ def page(
         style=Markup((here / "style.css").read_text(encoding="utf-8")),
         refused=refused,
         script=Markup(script),
-        # The one script that runs, whatever else gets into the page; in the form of a Content-Security-Policy.
+        # The one script that runs, whatever else gets into the page; in the form of a
+        # Content-Security-Policy.
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
 
@@ -121,5 +127,7 @@ def _each(
 
 
 def _as_image(data: bytes) -> str:
-    """A data URI: names inside one figure cannot meet those of another, and in an image nothing runs."""
+    """A data URI: names inside one figure cannot meet those of another, and in an image nothing
+    runs.
+    """
     return "data:image/svg+xml;base64," + base64.b64encode(data).decode()

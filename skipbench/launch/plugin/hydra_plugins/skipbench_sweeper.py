@@ -1,4 +1,6 @@
-"""Hydra looks for plugins in the namespace package `hydra_plugins`; `skipbench.launch.sweeper` puts this folder on the path."""
+"""Hydra looks for plugins in the namespace package `hydra_plugins`; `skipbench.launch.sweeper` puts
+this folder on the path.
+"""
 
 from skipbench.launch.sweeper import ExperimentSweeper
 
