@@ -128,8 +128,8 @@ def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
     floor = roofline_s_per_token(lm, context, bandwidth)
     whose = "given" if args.bandwidth else "measured by reading"
     note = (
-        f"{1e3 * s['full']:.3f} ms a token, {1e3 * floor:.3f} ms at {bandwidth / 1e9:.0f} GB/s, "
-        f"{whose}"
+        f"{1e3 * s['full']:.3f} ms a token, {1e3 * floor:.3f} ms at {bandwidth / 1e9:.0f} "
+        f"GB/s, {whose}"
     )
     yield "vanilla / bandwidth roofline", floor / s["full"], note
     yield (

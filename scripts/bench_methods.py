@@ -27,16 +27,8 @@ from skipbench.methods.knapspec import KnapSpec
 from skipbench.profile.latency import Point, fit, part_times
 
 CONTEXT, HISTORY = 400, 8
-WIDTHS = (
-    1,
-    3,
-    1,
-    5,
-    1,
-    3,
-    1,
-    10,
-)  # children at each depth, as the classes of confidence in SWIFT's tree mix them
+# children at each depth, as the classes of confidence in SWIFT's tree mix them
+WIDTHS = (1, 3, 1, 5, 1, 3, 1, 10)
 BARS = {  # (figure, model, dtype): at most
     ("clasp pass, M = L/2 / one pass", "12x768", "bfloat16"): 1.4,
     ("clasp pass, M = L/2 / one pass", "tiny", "float32"): 2.3,

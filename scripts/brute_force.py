@@ -30,12 +30,8 @@ from skipbench.methods.knapspec import knapsack
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.load import load
 
-WEIGHTS = (
-    (1, 1),
-    (2, 1),
-    (1, 2),
-    (3, 1),
-)  # of attention and MLP, as a model has them at different context lengths
+# of attention and MLP, as a model has them at different context lengths
+WEIGHTS = ((1, 1), (2, 1), (1, 2), (3, 1))
 Run = Callable[[int, Tensor], Tensor]
 
 

@@ -26,15 +26,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = (
-    "1"  # no threads: this process forks
-)
+# no threads: this process forks
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 SAMPLES = 12
 WORDS = [
-    "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "dataset=mini-math",
+    "method=self-sd",
+    'method.skip="attn:2,3,6,7;mlp:3,6,8"',
+    "dataset=mini-math",
     "stop@method.stop=adaptive",
-    f"limit={SAMPLES}", "dataset.max_new_tokens=16", "engine.warmup=0",
-]  # fmt: skip
+    f"limit={SAMPLES}",
+    "dataset.max_new_tokens=16",
+    "engine.warmup=0",
+]
 ROOM = "64m"
 
 

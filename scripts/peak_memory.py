@@ -50,9 +50,8 @@ def peak(name: str, overrides: list[str], context: int, tokens: int) -> dict[str
     before = _bytes(lm.output_device)
     out = generate(lm, method, prompt, tokens)
     trace = log_of(method)
-    searched = len(
-        trace.get("optimised", trace.get("step", []))
-    )  # programmes of CLaSp and KnapSpec, steps of SWIFT
+    # programmes of CLaSp and KnapSpec, steps of SWIFT
+    searched = len(trace.get("optimised", trace.get("step", [])))
     found = {"peak": _bytes(lm.output_device), "before": before, "cache": lm.cache.bytes}
     return found | {"rounds": len(out.rounds), "searched": searched}
 

@@ -44,11 +44,8 @@ from skipbench.metrics.formulas import predicted_speedup
 from skipbench.profile.clock import Clock
 from skipbench.skipset import SkipSet
 
-LEFT_OUT = (
-    "fixed",
-    "self-sd-c",
-    "vanilla",
-)  # a set by hand or one that is not stored, and nothing to predict
+# a set by hand or one that is not stored, and nothing to predict
+LEFT_OUT = ("fixed", "self-sd-c", "vanilla")
 SINGLES, ROUNDS = 16, 2  # timed in a visit of every kind of round, a prompt and run
 
 
@@ -209,9 +206,8 @@ class Bench:
         )
         drafts = hasattr(fresh, "drafter")
         costs: dict[Kind, list[tuple[float, float]]] = {kind: [] for kind in first.example}
-        seconds: list[
-            list[float]
-        ] = []  # of every run: vanilla, the method, its adaptation, drafting and verification
+        # of every run: vanilla, the method, its adaptation, drafting and verification
+        seconds: list[list[float]] = []
         same = True
         for _ in range(runs):
             method, total = copy.deepcopy(fresh), [0.0] * 5

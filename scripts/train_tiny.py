@@ -39,9 +39,8 @@ DROP_RATE = [
     (0.50, 0.30), (0.10, 0.05), (0.60, 0.60), (0.60, 0.50), (0.40, 0.30), (0.10, 0.00),
 ]  # fmt: skip
 Params = dict[str, Tensor]
-Packed = tuple[
-    list[int], list[float], list[int], list[int]
-]  # ids, weight, document, position of every token of a row
+# ids, weight, document, position of every token of a row
+Packed = tuple[list[int], list[float], list[int], list[int]]
 
 
 def family_weights(progress: float) -> dict[str, float]:
@@ -221,9 +220,8 @@ def collate(packed: list[Packed]) -> dict[str, Tensor]:
     cos, sin = rope(pos[:, :-1])
     within = (doc[:, 1:] == doc[:, :-1]) * weight[:, 1:].float()
     mask = torch.where(mask, 0.0, float("-inf")).bfloat16()
-    mask = torch.where(
-        doc[:, None, :-1, None] < 0, 0.0, mask
-    )  # padding rows attend to anything rather than to nothing
+    # padding rows attend to anything rather than to nothing
+    mask = torch.where(doc[:, None, :-1, None] < 0, 0.0, mask)
     return {
         "ids": ids[:, :-1],
         "targets": ids[:, 1:],
@@ -346,16 +344,27 @@ def export(args: argparse.Namespace, p: Params, tokenizer: Tokenizer, bodies: se
     )
     tokenizer.save(str(args.out / "tokenizer.json"))
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": VOCAB,
         "hidden_size": HIDDEN,
-        "intermediate_size": FEED_FORWARD, "num_hidden_layers": LAYERS,
+        "intermediate_size": FEED_FORWARD,
+        "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "hidden_act": "silu",
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "hidden_act": "silu",
         "max_position_embeddings": 1024,
-        "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False,
-        "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD, "dtype": "float32",
-    }  # fmt: skip
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+        "dtype": "float32",
+    }
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

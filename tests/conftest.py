@@ -10,9 +10,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = (
-    "1"  # before numpy: workers share the cores
-)
+# before numpy: workers share the cores
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import pytest
 import torch
@@ -31,9 +30,8 @@ from skipbench.scoring.sandbox import isolation
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 LAYERS = 4
-if (
-    "SKIPBENCH_CONFIG_DIR" in os.environ
-):  # methods outside of the tree: the contract holds for them, too
+# methods outside of the tree: the contract holds for them, too
+if "SKIPBENCH_CONFIG_DIR" in os.environ:
     use_config_dir(Path(os.environ["SKIPBENCH_CONFIG_DIR"]))
 METHODS = choices("method")
 ENGINES = ("reference", "fused")

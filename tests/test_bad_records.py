@@ -415,9 +415,8 @@ def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "target", ignore_errors=True)
     (folder / "status.json").write_text('{"state": "interrupted"}')
     (folder / "metrics.json").unlink()
-    store = RunStore(
-        folder, load_run(folder)["config"], {}
-    )  # begun, but not done: what was torn is cut off
+    # begun, but not done: what was torn is cut off
+    store = RunStore(folder, load_run(folder)["config"], {})
     assert [s.index for s in store.samples()] == list(range(8 if kind == "a line too many" else 7))
     store.close()
 

@@ -17,13 +17,8 @@ from skipbench.lm.families import FAMILIES
 from skipbench.skipset import SkipSet
 
 MODELS = [m for m in choices("model") if m != "path"]
-METHODS = (
-    "swift",
-    "clasp",
-    "knapspec",
-    "self-sd",
-    "layerskip",
-)  # those whose files read a model's settings
+# those whose files read a model's settings
+METHODS = ("swift", "clasp", "knapspec", "self-sd", "layerskip")
 
 
 def made(model: str, method: str) -> dict[str, Any]:
@@ -67,9 +62,8 @@ def test_ids_and_revisions_stand_in_one_place() -> None:
     assert not [m.path for m in models.values() if m.path in sources]
     files = [p.read_text() for p in (ROOT / "conf" / "model").glob("*.yaml")]
     shapes = [line for text in files for line in re.findall(r"^architecture: \{.*", text, re.M)]
-    assert (
-        len({re.sub(r"\s", "", s) for s in shapes}) >= len(shapes) - 2
-    )  # Llama 3 and 3.1 differ in context only
+    # Llama 3 and 3.1 differ in context only
+    assert len({re.sub(r"\s", "", s) for s in shapes}) >= len(shapes) - 2
 
 
 @pytest.mark.parametrize(
@@ -90,11 +84,8 @@ def test_ids_and_revisions_stand_in_one_place() -> None:
         (["model=llama3.1-70b", "method=knapspec"], "interval", 128),
         (["model=layerskip-llama2-7b", "method=layerskip"], "exit_layer", 8),
         (["model=layerskip-llama2-13b", "method=layerskip"], "stop.max_steps", 4),
-        (
-            ["model=llama2-13b", "method=self-sd", "dataset.name=cnndm"],
-            "stop.target",
-            0.90,
-        ),  # Self-SD Table 7
+        # Self-SD Table 7
+        (["model=llama2-13b", "method=self-sd", "dataset.name=cnndm"], "stop.target", 0.90),
         (["model=llama2-13b-chat", "method=self-sd", "dataset.name=xsum"], "stop.target", 0.70),
         (["model=llama2-13b-chat", "method=self-sd", "dataset.name=mt-bench"], "stop.target", 0.85),
         (["model=llama2-70b", "method=self-sd", "dataset.name=cnndm"], "stop.target", 0.85),
@@ -103,11 +94,8 @@ def test_ids_and_revisions_stand_in_one_place() -> None:
             "stop.target",
             0.80,
         ),
-        (
-            ["model=llama3-8b", "method=self-sd", "dataset.name=cnndm"],
-            "stop.target",
-            0.9,
-        ),  # not in the table
+        # not in the table
+        (["model=llama3-8b", "method=self-sd", "dataset.name=cnndm"], "stop.target", 0.9),
         (
             ["model=llama2-13b", "method=self-sd", "dataset.name=cnndm", "method.stop.target=0.6"],
             "stop.target",

@@ -25,9 +25,8 @@ MORE = {  # a set that changes within 16 tokens, where the figure shows nothing 
     "knapspec-figure5": ["method.interval=2"],
 }
 NAMES = experiments()
-TABLES = [
-    name for name in NAMES if name not in FIGURES
-]  # an experiment without a drawing is a table of its runs
+# an experiment without a drawing is a table of its runs
+TABLES = [name for name in NAMES if name not in FIGURES]
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +48,8 @@ def test_a_table_has_no_empty_cell_without_a_reason(name: str, results: Path) ->
     shown = (folder / f"{name}.md").read_text()
     assert all(line["reason"] in shown for line in found)
     measured = [row for row in shown.splitlines() if re.search(r"\| measured ", row)]
-    assert not [
-        row for row in measured if re.search(r"— *\|", row)
-    ]  # a dash has the number of its reason
+    # a dash has the number of its reason
+    assert not [row for row in measured if re.search(r"— *\|", row)]
     own = [line["reason"] for line in found if "tiny" in line.values()]
     assert own and not [reason for reason in own if re.search("not run|not done yet", reason)]
     planned = [cell for cell in plan(name, SHORT[1:], "embedded") if cell.run]

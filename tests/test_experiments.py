@@ -231,11 +231,8 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
     with pytest.raises(SystemExit) as ended:
         table.run(words)
     assert ended.value.code == 1
-    assert begun == [
-        "uniform mini-math",
-        "first mini-math",
-        "middle mini-math",
-    ]  # three models are one
+    # three models are one
+    assert begun == ["uniform mini-math", "first mini-math", "middle mini-math"]
     told = capsys.readouterr()
     assert "method=uniform" in told.err and "out of luck" in told.err and "140 GiB" not in told.err
     runs = list(tmp_path.glob("runs/*"))
@@ -293,9 +290,8 @@ def test_a_cell_with_a_search_of_its_own(
         in (tmp_path / "tables" / "self-sd-table9.md").read_text()
     )
     table.run(command)
-    (trace,) = tmp_path.glob(
-        "search/*/trace.jsonl"
-    )  # the longer search went on where the shorter one ended
+    # the longer search went on where the shorter one ended
+    (trace,) = tmp_path.glob("search/*/trace.jsonl")
     trials = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
     assert len(trials) == 3
     best = {min(trials[:n], key=lambda t: t["value"])["skip"] for n in (2, 3)}

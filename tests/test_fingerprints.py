@@ -83,9 +83,8 @@ def test_other_weights_at_the_same_path_are_refused_until_told_to_start_anew(
     folder, first = record(config)
     shutil.copytree(checkpoint, tmp_path / "copy")
     shutil.rmtree(checkpoint)
-    shutil.copytree(
-        tmp_path / "copy", checkpoint, copy_function=shutil.copy
-    )  # the same weights at another time
+    # the same weights at another time
+    shutil.copytree(tmp_path / "copy", checkpoint, copy_function=shutil.copy)
     run_cell(config)
     retrain(checkpoint)
     text = refused(config)
@@ -326,9 +325,8 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(
     shutil.copytree(second, checkpoint)
     del first["settings"]["weights_sha256"]
     path.unlink()
-    (path.parent / "checkpoint-500_self-sd.json").write_text(
-        json.dumps(first)
-    )  # as an earlier version wrote it
+    # as an earlier version wrote it
+    (path.parent / "checkpoint-500_self-sd.json").write_text(json.dumps(first))
     assert stored(*own(checkpoint)) == first["skip"]
     with pytest.raises(NotHereError, match=f"searched at {checkpoint}"):
         stored(*own(second))
@@ -383,7 +381,6 @@ def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) 
     lines = trace.read_text().splitlines()
     first = json.loads(lines[0])
     del first["settings"]["weights_sha256"]
-    trace.write_text(
-        "\n".join([json.dumps(first), *lines[1:]]) + "\n"
-    )  # as an earlier version wrote it
+    # as an earlier version wrote it
+    trace.write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")
     search.run([*own, *small])

@@ -76,9 +76,8 @@ def test_a_mistake_is_told_in_one_line_on_every_route(
     words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipbench: Command
 ) -> None:
     (tmp_path / "conf" / "dataset").mkdir(parents=True)
-    monkeypatch.setattr(
-        catalog, "_folders", catalog.config_folders()
-    )  # the added folder goes when the test ends
+    # the added folder goes when the test ends
+    monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
     given = words.split()
     rest = [w for w in ("limit=1", "dry_run=true") if w.partition("=")[0] not in words]
     given += [*rest, f"results={tmp_path / 'results'}"]

@@ -98,9 +98,8 @@ def test_clasp_generation() -> None:
         )
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"]
-        theirs = [
-            (r["accepted"], r["drafted"]) for r in case["rounds"][1:]
-        ]  # theirs begins with the prefill
+        # theirs begins with the prefill
+        theirs = [(r["accepted"], r["drafted"]) for r in case["rounds"][1:]]
         assert same_rounds([(r.accepted, r.steps) for r in out.rounds], theirs)
 
 
@@ -143,9 +142,8 @@ def test_knapspec_weights_candidates_and_choice() -> None:
             assert list(cosine) == pytest.approx(
                 [c / case["r"] for c in record["candidate_sum_cos"]], abs=2e-5
             )
-        if (
-            same and untied["final"] and record["best_tpt"] > 0
-        ):  # -1: one survivor, about which nothing was computed
+        # -1: one survivor, about which nothing was computed
+        if same and untied["final"] and record["best_tpt"] > 0:
             assert trace["tpt"][0] == pytest.approx(record["best_tpt"], rel=1e-6)
         sets += final == record["final_skip_set"]
         # At length 0 all candidates promise the same, and the code's float32 rounding picks one of

@@ -202,9 +202,8 @@ def test_a_bucket_too_short_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes() -> None:
-    sizes.FIRST = (
-        256  # the fixture puts 32 there for the other tests, and takes back what is set here
-    )
+    # the fixture puts 32 there for the other tests, and takes back what is set here
+    sizes.FIRST = 256
     found = [sizes.bucket(end, 10_000) for end in range(1, 8193)]
     assert found[:256] == [256] * 256 and found == sorted(found) and len(set(found)) == 21
     assert all(
@@ -316,8 +315,8 @@ def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> 
     from scripts import bench_gpu
 
     words = (
-        "--device cpu --shape 6x64 --dtype float32 --context 40 --tokens 6 --long 12 --minutes 0 "
-        "--runs 1 --words 200"
+        "--device cpu --shape 6x64 --dtype float32 --context 40 --tokens 6 --long 12 "
+        "--minutes 0 --runs 1 --words 200"
     )
     bench_gpu.main(words.split())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

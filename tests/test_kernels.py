@@ -232,9 +232,8 @@ def test_second_copies_stay_within_the_limit(monkeypatch: pytest.MonkeyPatch) ->
 
     assert second(2, keep=False) == LayoutChoice("columns", "packed")  # two weights of 1 MiB
     assert second(1, keep=False) == LayoutChoice("packed", "packed")
-    assert second(4, keep=True) == LayoutChoice(
-        "columns", "packed"
-    )  # the table of an embedding stays beside both
+    # the table of an embedding stays beside both
+    assert second(4, keep=True) == LayoutChoice("columns", "packed")
     assert second(2, keep=True) == LayoutChoice("packed", "packed")
     assert second(1, keep=True) == LayoutChoice("rows", "rows")
 

@@ -107,9 +107,8 @@ def test_predictions_follow_from_costs(bench: Bench) -> None:
     )
     M = emitted / len(rounds)
     assert (found["d"], found["c"], found["v"]) == (4.0, 0.5, 2.0)
-    assert found["a"] == pytest.approx(
-        0.25 * M, abs=1e-3
-    )  # a quarter of vanilla's time, spread over the rounds
+    # a quarter of vanilla's time, spread over the rounds
+    assert found["a"] == pytest.approx(0.25 * M, abs=1e-3)
     assert found["predicted"] == pytest.approx(M / (4.0 + 0.25 * M), abs=1e-3)
     assert found["c in runs"] == pytest.approx(0.5 * M / 4, abs=1e-3)
     assert found["v in runs"] == pytest.approx(0.1 * M, abs=1e-3)
@@ -130,6 +129,5 @@ def test_peers_decode_the_same_tokens() -> None:
 def test_peaks_are_of_a_text_as_long_as_said(name: str) -> None:
     found = peak(name, ["model=planted", "model.shape=4x64", "model.dtype=float32"], 64, 24)
     assert found["peak"] >= found["before"] > found["cache"] > 0 and 1 <= found["rounds"] <= 23
-    assert (found["searched"] > 0) == (
-        name != "vanilla"
-    )  # a programme that did not run would need no memory
+    # a programme that did not run would need no memory
+    assert (found["searched"] > 0) == (name != "vanilla")

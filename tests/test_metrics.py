@@ -82,9 +82,8 @@ def test_predicted_speedup_counts_the_steps_of_a_round() -> None:
     assert predicted_speedup(5, 4 / alpha, 0.5, 1.5) == pytest.approx(
         expected_speedup_measured(5, alpha, 0.5, 1.5)
     )
-    assert (
-        predicted_speedup(1, 2, 0.5, 1.0) == 0.5
-    )  # rejected drafts cost, although nothing is accepted
+    # rejected drafts cost, although nothing is accepted
+    assert predicted_speedup(1, 2, 0.5, 1.0) == 0.5
     for bad in ((0.9, 1, 1, 1), (1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, 0)):
         with pytest.raises(ValueError, match="need M"):
             predicted_speedup(*bad)
@@ -134,13 +133,11 @@ def test_formulas_refuse_what_has_no_meaning() -> None:
 def test_interval_surrounds_the_geometric_mean() -> None:
     mean, interval = paired_ratio_interval([1.0, 2.0, 4.0, 2.0])
     assert mean == pytest.approx(2)
-    half = (
-        3.18245 * math.sqrt(2 / 3) / 2
-    )  # Student's t with 3 degrees of freedom; the logarithms in units of log 2
+    # Student's t with 3 degrees of freedom; the logarithms in units of log 2
+    half = 3.18245 * math.sqrt(2 / 3) / 2
     assert interval == pytest.approx((2 ** (1 - half), 2 ** (1 + half)), rel=1e-5)
-    mean, interval = paired_ratio_interval(
-        [1.0, 2.0, 4.0, 2.0] * 5
-    )  # from 20 ratios on, the bootstrap's
+    # from 20 ratios on, the bootstrap's
+    mean, interval = paired_ratio_interval([1.0, 2.0, 4.0, 2.0] * 5)
     assert mean == pytest.approx(2)
     assert interval is not None and 1.6 < interval[0] < 1.8 and 2.2 < interval[1] < 2.5
 
@@ -187,15 +184,13 @@ def test_speed_by_hand() -> None:
     assert found["tokens_per_s"] == pytest.approx(12 / 4)
     speedup = found["speedup"]
     assert speedup["micro"] == pytest.approx(1.5)
-    assert speedup["macro"] == pytest.approx(
-        ((4 + 2) / 2) / 2
-    )  # tokens/s: method 4 and 2, vanilla 2 and 2
+    # tokens/s: method 4 and 2, vanilla 2 and 2
+    assert speedup["macro"] == pytest.approx(((4 + 2) / 2) / 2)
     assert speedup["s_per_token"] == pytest.approx(0.5 / ((0.25 + 0.5) / 2))
     assert speedup["paired"] == pytest.approx(math.sqrt(2 * 1))
     assert speedup["ci95"] == pytest.approx([2 ** (0.5 - 6.3531), 2 ** (0.5 + 6.3531)], rel=1e-4)
-    assert speedup["end_to_end"] == pytest.approx(
-        (14 / 6) / (14 / 8)
-    )  # 9 + 5 tokens; 2 s of prefill in each arm
+    # 9 + 5 tokens; 2 s of prefill in each arm
+    assert speedup["end_to_end"] == pytest.approx((14 / 6) / (14 / 8))
     assert found["roofline_fraction_vanilla"] == pytest.approx(0.2 / 0.5)
     expected = {"prefill": 2.0, "draft": 1.2, "verify": 2.0, "adapt": 0.6, "other": 0.2}
     assert found["seconds"] == pytest.approx(expected)
@@ -275,9 +270,8 @@ def test_scores_are_equal_only_if_those_of_every_sample_are() -> None:
     assert summary([*same, bare, failed])["score_equal"] is True
     assert summary(swapped)["score"]["vanilla"] == summary(swapped)["score"]["method"]
     assert summary(swapped)["score_equal"] is False
-    assert (
-        summary([replace(a, score={"vanilla": {"exact": 1.0}})])["score_equal"] is False
-    )  # an arm without a score
+    # an arm without a score
+    assert summary([replace(a, score={"vanilla": {"exact": 1.0}})])["score_equal"] is False
     assert summary([bare])["score_equal"] is summary([])["score_equal"] is None
 
 
@@ -288,9 +282,8 @@ def test_tree_rounds_accept_off_the_chain() -> None:
     assert found["alpha"] == found["alpha_cond"] == 1
     assert found["alpha_chain"] == pytest.approx(1 / 3)
     assert found["accepted_by_position"] == [1, 0, 0]
-    assert found["tpt"] == pytest.approx(
-        4 / (3 * 0.016 + 0.016)
-    )  # alpha = 1, g = 3, nothing skipped
+    # alpha = 1, g = 3, nothing skipped
+    assert found["tpt"] == pytest.approx(4 / (3 * 0.016 + 0.016))
 
 
 def test_vanilla_as_the_method_drafts_nothing() -> None:

@@ -55,10 +55,8 @@ def sizes(name: str) -> Shape:
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        (
-            "llama2-7b",
-            6_738_415_616,
-        ),  # 2 * 32000 * 4096 + 4096 + 32 (4 * 4096^2 + 3 * 4096 * 11008 + 2 * 4096)
+        # 2 * 32000 * 4096 + 4096 + 32 (4 * 4096^2 + 3 * 4096 * 11008 + 2 * 4096)
+        ("llama2-7b", 6_738_415_616),
         ("llama2-13b", 13_015_864_320),
         ("llama2-70b", 68_976_648_192),
         ("llama3-8b", 8_030_261_248),
@@ -96,9 +94,8 @@ def test_memory_by_hand() -> None:
     models = known_models()
     weights, cache = needed_bytes(models["llama2-7b"], 1000)
     assert weights == 2 * 6_738_415_616
-    assert (
-        cache == (1000 + SCRATCH_ROWS) * 2 * 32 * 4096 * 2
-    )  # keys and values of 32 layers in 2 bytes
+    # keys and values of 32 layers in 2 bytes
+    assert cache == (1000 + SCRATCH_ROWS) * 2 * 32 * 4096 * 2
     weights, cache = needed_bytes(models["llama3.1-405b"], 1000)
     tables = 2 * 128256 * 16384 + 16384
     assert weights == (405_853_388_800 - tables) + 2 * tables  # the layers in one byte a weight
@@ -170,9 +167,8 @@ def test_gpus_by_hand() -> None:
         config = compose([f"model={model}", f"dataset={dataset}", *words])
         return gpus_needed(config.model, config.dataset, gib * GIB)
 
-    assert (
-        needed("llama3.1-70b", "pg19", 79) == 2
-    )  # 131.4 GiB of weights and 5.4 of cache, in 2 * (79 - 1 - 1.6)
+    # 131.4 GiB of weights and 5.4 of cache, in 2 * (79 - 1 - 1.6)
+    assert needed("llama3.1-70b", "pg19", 79) == 2
     longer = "dataset.context=null", "dataset.max_new_tokens=130000"
     assert needed("llama3.1-70b", "pg19", 79, *longer) == 3  # 40.1 GiB of cache
     assert needed("llama3.1-405b", "specbench", 79) == 6  # 381.9 GiB, 3.0 of them in a layer
@@ -209,8 +205,7 @@ def response(status: int) -> Any:
     ("cause", "offline", "says"),
     [
         (GatedRepoError("Cannot access gated repo", response=response(403)), False, (r"accept its "
-        r"licence at https://huggingface\.co/meta-llama/Llama-2-7b-hf.*hf auth "
-            r"login")),
+            r"licence at https://huggingface\.co/meta-llama/Llama-2-7b-hf.*hf auth login")),
         (RevisionNotFoundError("Revision Not Found", response=response(404)), False, (r"no "
             r"revision 'abc'.*commits/main")),
         (RepositoryNotFoundError("Repository Not Found", response=response(401)), False, ("does "
@@ -294,9 +289,8 @@ def agreement(lm: LM, prompt: list[int], text: list[int], skip: SkipSet) -> floa
             at = len(prompt) + index - 1
             token = [(prompt + text)[at]]
             right += int(lm.logits(token, TokenRows.chain(at, 1), skip).argmax()) == wanted
-            lm.logits(
-                token, TokenRows.chain(at, 1)
-            )  # the draft's row is overwritten, as a verification does
+            # the draft's row is overwritten, as a verification does
+            lm.logits(token, TokenRows.chain(at, 1))
     return right / len(text)
 
 

@@ -50,16 +50,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     swift = next(folder.glob("runs/*swift*"))
     about = next(run for run in kept["runs"] if run["method"] == "swift")
     real = about | {"id": swift.name, "metrics": json.loads((swift / "metrics.json").read_text())}
-    for name in (
-        "clasp-table1",
-        "methods",
-    ):  # a paper's, and one of no paper, which has no HTML of its own
+    # a paper's, and one of no paper, which has no HTML of its own
+    for name in ("clasp-table1", "methods"):
         made = summary(name, "embedded", [real | {"reason": EVIL, "stands_for": EVIL}])
         (folder / "tables" / f"{name}.json").write_text(made)
-    for name in (
-        "clasp-table1",
-        "swift-table1",
-    ):  # made from its summary, and from what the methods declare
+    # made from its summary, and from what the methods declare
+    for name in ("clasp-table1", "swift-table1"):
         (folder / "tables" / f"{name}.html").write_text("<svg/onload=alert(1)> foreign")
     (folder / "figures" / "swift-figure8.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0"/></svg>'
@@ -122,9 +118,8 @@ def test_content(text: str, results: Path) -> None:
         assert (
             found[name]["config"]["model"]["name"] == "tiny" and found[name]["provenance"]["python"]
         )
-    assert all(
-        (f">{column}</button>" in text) == (column != "point") for column in COLUMNS
-    )  # no sweep, no points
+    # no sweep, no points
+    assert all((f">{column}</button>" in text) == (column != "point") for column in COLUMNS)
     assert all(
         html.escape(sentence) in text or sentence in html.unescape(text)
         for sentence in DEFINITIONS.values()
@@ -203,9 +198,8 @@ def test_texts_are_escaped(results: Path) -> None:
 
 
 def test_pieces_of_rounds() -> None:
-    one = arm(
-        9, [Round(3, 3, 2, 2, 3), Round(2, 2, 0, 0, 1), Round(4, 4, 4, 4, 4)]
-    )  # the last was cut at the limit
+    # the last was cut at the limit
+    one = arm(9, [Round(3, 3, 2, 2, 3), Round(2, 2, 0, 0, 1), Round(4, 4, 4, 4, 4)])
     kinds = kinds_of(one)
     assert kinds == [
         ("prefill", 1), ("accepted", 2), ("rejected", 1), ("bonus", 1), ("rejected", 2), ("bonus",

@@ -190,9 +190,8 @@ def test_the_best_measured_and_the_best_published_are_bold_by_model_and_task() -
     )
     assert cell(t, "speedup", model="llama2-70b", method="swift", dataset="cnndm").best_measured
     assert not any(c.best_measured or c.best_published for c in each(t) if c.column == "M")
-    assert not any(
-        c.best_measured for c in each(t) if c.column != "speedup"
-    )  # which alone has an interval
+    # which alone has an interval
+    assert not any(c.best_measured for c in each(t) if c.column != "speedup")
     for write in WRITERS:
         assert write(t).count("vanilla never; of the paper") == (write is not formats.csv)
 
@@ -392,11 +391,8 @@ def test_every_column_is_measured_or_says_why_not() -> None:
 def test_derived_values() -> None:
     assert measure(metrics(2.0), "ms_per_token") == (25.0, None, None)
     assert measure(metrics(2.0), "memory_gb") == (2.0, None, None)
-    assert measure(metrics(2.0), "share", "adapt") == (
-        0.125,
-        None,
-        None,
-    )  # 0.5 of 4 s; the prefill is no part
+    # 0.5 of 4 s; the prefill is no part
+    assert measure(metrics(2.0), "share", "adapt") == (0.125, None, None)
     assert measure({**metrics(2.0), "alpha": None, "tau": None}, "tau")[2] == "nothing is drafted"
 
 
@@ -404,10 +400,8 @@ def test_lossless_counts_each_run_once() -> None:
     assert paper_table("swift", "table2", [THREE[0], THREE[1]], "paper").lossless.startswith(
         "8 of 10 greedy"
     )
-    again = {
-        **THREE[0],
-        "keys": {**THREE[0]["keys"], "dataset": "gsm8k"},
-    }  # one embedded run that stands for two
+    # one embedded run that stands for two
+    again = {**THREE[0], "keys": {**THREE[0]["keys"], "dataset": "gsm8k"}}
     assert paper_table("swift", "table2", [THREE[0], again], "paper").lossless.startswith(
         "4 of 5 greedy"
     )

@@ -250,10 +250,8 @@ def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
         "head_s": 3.0,
         "layers": 12,
     }
-    for text in (
-        "not json",
-        json.dumps({"model": model, "contexts": [64]}),
-    ):  # damaged, or of another version
+    # damaged, or of another version
+    for text in ("not json", json.dumps({"model": model, "contexts": [64]})):
         path.write_text(text)
         assert stored_latency(lm, path).mlp_s < 1.0
     path.write_text(json.dumps({"format": FORMAT, "model": model, "contexts": [1, 32]}))

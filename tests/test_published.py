@@ -13,12 +13,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.report import published as module
 from skipbench.report.published import NAMED, UNITS, papers, published, published_file
 
-LAST = {
-    "clasp": (1, 5),
-    "knapspec": (2, 6),
-    "self-sd": (18, 10),
-    "swift": (14, 12),
-}  # the last table, the last figure
+# the last table, the last figure
+LAST = {"clasp": (1, 5), "knapspec": (2, 6), "self-sd": (18, 10), "swift": (14, 12)}
 
 
 def test_all_papers_are_there() -> None:

@@ -14,9 +14,8 @@ import pytest
 from skipbench.metrics.formulas import expected_speedup_paper
 from skipbench.report.published import KEYS, Row, papers, published, published_file
 
-Cell = tuple[
-    Row, float, float, float
-]  # a printed cell, and its recomputed value: middle, least, largest
+# a printed cell, and its recomputed value: middle, least, largest
+Cell = tuple[Row, float, float, float]
 rows_of = functools.cache(published)
 
 

@@ -105,11 +105,8 @@ def test_rendering_never_shows_none_or_nan(of: dict[str, Any], width: int) -> No
 
 def test_main_row() -> None:
     cells = main_cells(full())
-    assert (cells["M"], cells["alpha"], cells["tau"]) == (
-        "4.00",
-        "0.750",
-        "4.00",
-    )  # 3 of 4 accepted and the bonus
+    # 3 of 4 accepted and the bonus
+    assert (cells["M"], cells["alpha"], cells["tau"]) == ("4.00", "0.750", "4.00")
     # 4 of 12 sub-layers skipped, so c = 2/3: 4 / (3 * (2/3) / 0.75 + 1) = 1.0909
     assert cells["E(Spd)"].startswith("1.09 / ")
     assert cells["lossless"] == "19/20"

@@ -27,9 +27,8 @@ PINNED = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_te
 def test_every_table_and_figure_of_the_papers_is_there() -> None:
     tables = [name for name in choices("experiment") if re.search(r"-table\d+$", name)]
     assert sorted([*tables, *feature_tables()]) == TABLES
-    empty = {
-        "self-sd-figure9"
-    }  # needs a model that does not fit here: it says so and draws nothing
+    # needs a model that does not fit here: it says so and draws nothing
+    empty = {"self-sd-figure9"}
     assert sorted(FIGURES.keys() & set(choices("experiment")) - empty) == sorted(
         [*DRAWN, *LEFT_OUT]
     )

@@ -54,10 +54,8 @@ def test_killed_runs_end_with_the_same_records(tmp_path: Path) -> None:
     assert whole.returncode == 0, output
     rng = random.Random(5)
     parts, kills = tmp_path / "parts", 0
-    for more in (
-        0,
-        *(rng.randint(1, 3) for _ in range(4)),
-    ):  # 0: before a first sample, while the model warms up
+    # 0: before a first sample, while the model warms up
+    for more in (0, *(rng.randint(1, 3) for _ in range(4))):
         process, goal = start(parts), lines(parts) + more
         while process.poll() is None and not (
             list(parts.glob("runs/*/status.json")) and lines(parts) >= goal

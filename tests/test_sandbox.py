@@ -126,9 +126,8 @@ def test_a_secret_of_the_user_is_not_in_view(
         "set(os.listdir('/')), os.listdir('/')\n"
     )
     assert secret.read_text() and run_program(REFUSED + read + listed, SECONDS) == OK
-    assert (
-        run_program(f"{REFUSED}\nrefused(open, {str(secret)!r})", SECONDS, sandbox="none") != OK
-    )  # the test can fail
+    # the test can fail
+    assert run_program(f"{REFUSED}\nrefused(open, {str(secret)!r})", SECONDS, sandbox="none") != OK
 
 
 def test_no_socket_reaches_a_listener() -> None:
@@ -245,8 +244,8 @@ def test_a_program_does_not_outlive_the_one_who_asked(name: str) -> None:
 def test_gigabytes_of_output_go_nowhere() -> None:
     before = shutil.disk_usage("/tmp").used
     program = (
-        "import os\nwhile True:\n    for fd in (1, 2):\n        try: os.write(fd, b'x' * (1 << "
-        "20))\n        except OSError: pass"
+        "import os\nwhile True:\n    for fd in (1, 2):\n        try: os.write(fd, b'x' * (1 "
+        "<< 20))\n        except OSError: pass"
     )
     assert run_program(program, timeout_s=1.5).reason == "timeout"
     assert shutil.disk_usage("/tmp").used - before < 512 << 20  # others write too
@@ -507,8 +506,8 @@ def test_the_report_cannot_be_written_by_the_program(route: ways.Isolation) -> N
 @pytest.mark.parametrize("junk", JUNK)
 def test_a_report_that_the_watcher_did_not_write_is_a_failure(junk: bytes) -> None:
     take = (
-        "import os, stat\ndef take(file):\n    return os.open(f'/proc/{os.getppid()}/fd/{file}', "
-        "os.O_WRONLY | os.O_NONBLOCK)\n"
+        "import os, stat\ndef take(file):\n    return "
+        "os.open(f'/proc/{os.getppid()}/fd/{file}', os.O_WRONLY | os.O_NONBLOCK)\n"
     )
     outcome = run_program(take + TAKES_A_PIPE.format(junk=junk), SECONDS, sandbox="none")
     if os.geteuid() == 0:  # who may read every process

@@ -40,9 +40,8 @@ def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> 
         "engine.warmup=0",
         f"results={tmp_path}",
     ]
-    needed = (
-        NEEDED[method] if method in ("fixed", "self-sd-c") else []
-    )  # no set of theirs ships with the model
+    # no set of theirs ships with the model
+    needed = NEEDED[method] if method in ("fixed", "self-sd-c") else []
     config = compose([f"method={method}", f"dataset={dataset}", *needed, *small])
     assert run_cell(config, print_table=False)
     (folder,) = (tmp_path / "runs").iterdir()

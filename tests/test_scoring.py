@@ -55,10 +55,8 @@ def test_stories(completion: str, names: float, thing: float) -> None:
         (" #### 12 ####", 1),
         (" #### 12\nQuestion: Tom has 3 cups.\nAnswer: 3 + 4 = 7. #### 7", 1),
         (" #### 7\nQuestion: Tom has 3 cups.\nAnswer: 3 * 4 = 12. #### 12", 0),
-        (
-            " 3 * 4 is a lot\nQuestion: Tom has 3 cups.\nAnswer: 3 * 4 = 12. #### 12",
-            0,
-        ),  # another problem's answer
+        # another problem's answer
+        (" 3 * 4 is a lot\nQuestion: Tom has 3 cups.\nAnswer: 3 * 4 = 12. #### 12", 0),
         (" 3 * 4 = 12.\n#### 12", 1),
         (" #### 12.5", 0),
         (" #### 120", 0),

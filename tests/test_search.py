@@ -22,19 +22,10 @@ from skipbench.search.space import Space
 from skipbench.search.strategies import Random, make_strategy
 from skipbench.skipset import SkipSet
 
-COST = [
-    0.3,
-    -0.2,
-    -0.4,
-    0.5,
-    -0.1,
-    0.2,
-    -0.3,
-    0.1,
-]  # of skipping each sub-layer of a model of 4 layers
-OPTIMUM = frozenset(
-    {1, 2, 6}
-)  # -0.2 - 0.4 - 0.3 = -0.9; with 4 as well, -0.1 more and 0.3 for the pair (4, 6)
+# of skipping each sub-layer of a model of 4 layers
+COST = [0.3, -0.2, -0.4, 0.5, -0.1, 0.2, -0.3, 0.1]
+# -0.2 - 0.4 - 0.3 = -0.9; with 4 as well, -0.1 more and 0.3 for the pair (4, 6)
+OPTIMUM = frozenset({1, 2, 6})
 
 
 def toy(skip: SkipSet) -> tuple[float, dict[str, float]]:

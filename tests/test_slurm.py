@@ -240,11 +240,8 @@ def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: 
     for folder in lost:
         cell = read_status(folder)["pid"]
         watcher = parent(cell)
-        for pid in (
-            parent(watcher),
-            watcher,
-            cell,
-        ):  # the node's step first, so that nobody tells the controller
+        # the node's step first, so that nobody tells the controller
+        for pid in (parent(watcher), watcher, cell):
             os.kill(pid, signal.SIGKILL)
     told = skipbench(env, "status", *words)
     # Slurm still holds their jobs, and will start them again: another submission would only be in

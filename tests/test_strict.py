@@ -135,9 +135,8 @@ def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPa
     """The planted fault: a strict engine whose rows share one call of attention."""
     tiny()
 
-    monkeypatch.setattr(
-        TokenRows, "verified", lambda self: self
-    )  # the engine then takes the rows for any others
+    # the engine then takes the rows for any others
+    monkeypatch.setattr(TokenRows, "verified", lambda self: self)
     config = compose(["model.dtype=bfloat16", "engine.strict=true"])
     with pytest.raises(
         SkipbenchError,

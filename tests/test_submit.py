@@ -575,11 +575,8 @@ def test_a_job_asks_for_the_gpus_that_its_models_need(
         ("gpu:a100:1", "0-0", "0"),
         ("gpu:a100:2", "0-0", "1"),
     ]
-    four = (
-        "gpu:a6000:4",
-        "0-0",
-        "1",
-    )  # 134.0 GiB with the cache, in 47 - 1 - 1.6 each, since a layer stays whole
+    # 134.0 GiB with the cache, in 47 - 1 - 1.6 each, since a layer stays whole
+    four = ("gpu:a6000:4", "0-0", "1")
     assert shown("hardware=slurm-a6000")[0] == [("gpu:a6000:1", "0-0", "0"), four]
     assert shown("hardware=slurm-a100", "hardware.gpus=4")[0] == [("gpu:a100:4", "0-1", "0")]
     small = "hardware=slurm-a100", "hardware.gpu=t4", "hardware.gpu_memory_gib=8"

@@ -92,9 +92,8 @@ def test_only_a_candidate_ends_the_search(decode: Decode) -> None:
     method = make("method.window=16", "method.ratio=0.6", "method.max_score=0.95")
     decode(method, last=1)
     first, scores = method.log["best"][0], [score for _, score in method.tried]
-    assert (
-        scores[0] < 0.95 < first and len(scores) > 1
-    )  # the first set exceeds it, the first candidate does not
+    # the first set exceeds it, the first candidate does not
+    assert scores[0] < 0.95 < first and len(scores) > 1
     decode(method, first=1)
     scores = [score for _, score in method.tried]
     assert method.searching or max(scores[:-1]) <= 0.95 < scores[-1]

@@ -60,9 +60,8 @@ def test_every_matrix_of_every_layer_is_pruned(text: str, ratio: float, group: i
             size = group or new.in_features
             left = (new.weight != 0).view(new.out_features, -1, size).sum(-1).unique().tolist()
             assert left == [size - (round(size * ratio) if group else int(size * ratio))]
-            assert torch.equal(
-                new.weight[new.weight != 0], old.weight[new.weight != 0]
-            )  # what stays is not changed
+            # what stays is not changed
+            assert torch.equal(new.weight[new.weight != 0], old.weight[new.weight != 0])
     assert torch.equal(lm.model.lm_head.weight, dense.lm_head.weight)
 
 

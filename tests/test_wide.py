@@ -131,14 +131,11 @@ def test_memory_at_16k_tokens_and_64_heads() -> None:
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         with Peak() as whole:
             float32_logits(model, [1] * 16384)
-        assert (
-            2**30 < whole.most < 2**31
-        )  # at least the weights of one projection, and the hidden states
+        # at least the weights of one projection, and the hidden states
+        assert 2**30 < whole.most < 2**31
         last, cached = torch.empty(wide.CHUNK, 64, 128), torch.empty(16384, 8, 128)
-        with (
-            sdpa_kernel(SDPBackend.MATH),
-            Peak() as held,
-        ):  # as a GPU does whose other kernels refuse
+        # as a GPU does whose other kernels refuse
+        with sdpa_kernel(SDPBackend.MATH), Peak() as held:
             wide._attention(last, cached, cached, 16384 - wide.CHUNK, None, 0.1)
     assert 2**28 < held.most < 2**30  # scores of one call, some times
 
@@ -166,9 +163,8 @@ def test_no_mask_meets_grouped_heads(family: str) -> None:
         lm.logits([3, 4, 5], TokenRows.chain(len(TEXT), 3).verified())
         lm.logits([3, 4, 5], TokenRows.tree(len(TEXT), (-1, 0, 0)).verified())
         verified = calls.found[prefilled:]
-        assert all(
-            key.untyped_storage().data_ptr() in storage for (_, key, *_), _ in verified
-        )  # not copied
+        # not copied
+        assert all(key.untyped_storage().data_ptr() in storage for (_, key, *_), _ in verified)
         assert len(verified) == 2 * lm.layers
         float32_logits(model, TEXT)
     for args, more in calls.found:

@@ -69,9 +69,8 @@ def run_cell(
         for arm in (Vanilla(), copy.deepcopy(method)):
             _decode(lm, arm, prompts[index].following(answers), index, settings)
     for index in missing:
-        with (
-            defer_signals()
-        ):  # a signal waits: both arms of a prompt are measured and written, or neither is
+        # a signal waits: both arms of a prompt are measured and written, or neither is
+        with defer_signals():
             order = arm_order(settings.seed, store.folder.name, index)
             sample, completion = _pair(
                 lm, tokenizer, method, prompts[index].following(answers), index, settings, order

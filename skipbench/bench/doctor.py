@@ -106,8 +106,8 @@ def _embedded() -> str:
         return f"missing  embedded model: {error}"
     digest = hashlib.sha256(weights).hexdigest()[:16]
     return (
-        f"ok       embedded model: {lm.layers} layers, {WEIGHTS} of {len(weights) / 1e6:.1f} MB, "
-        f"sha256 {digest}"
+        f"ok       embedded model: {lm.layers} layers, {WEIGHTS} of {len(weights) / 1e6:.1f} "
+        f"MB, sha256 {digest}"
     )
 
 

@@ -23,10 +23,8 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 from skipbench.runs.reading import read_json
 
-CONTEXTS, REPEATS = (
-    3,
-    8,
-)  # a run measures its own model at thirds of its cache, with so many calls each
+# a run measures its own model at thirds of its cache, with so many calls each
+CONTEXTS, REPEATS = 3, 8
 SWEEPS = 2  # in turns over all points
 REACH = 2  # a model measured up to n tokens is used up to so many times n
 FORMAT = 2
@@ -150,9 +148,8 @@ def profile(
     of one row, `overhead` of one sub-layer of each kind and the head, `roofline` (of `Roofline`),
     `floor` of every point, `bytes`, `engine`, `dtype`, `threads`.
     """
-    rows = sorted(
-        {1, *rows}
-    )  # one row is what the rest is held against, and what the model is fitted to
+    # one row is what the rest is held against, and what the model is fitted to
+    rows = sorted({1, *rows})
     points = measure(lm, contexts, rows, repeats, advance)
     single = [p for p in points if p.rows == 1]
     found = fit(single, lm.layers)

@@ -72,15 +72,28 @@ def _dense(model: Model, engine: Engine) -> tuple[LM, Any]:
     if isinstance(model, PlantedModel):
         assert model.architecture is not None and model.sets["self-sd"] is not None
         return load_planted(
-            model.architecture, model.sets["self-sd"], model.seed, model.path, model.dtype,
+            model.architecture,
+            model.sets["self-sd"],
+            model.seed,
+            model.path,
+            model.dtype,
             engine.name,
-            model.device, engine.strict, engine.spare_mib,
-        )  # fmt: skip
+            model.device,
+            engine.strict,
+            engine.spare_mib,
+        )
     return load(
-        model.path, model.revision, model.dtype, engine.name, model.device, model.allow_pickle,
+        model.path,
+        model.revision,
+        model.dtype,
+        engine.name,
+        model.device,
+        model.allow_pickle,
         model.quantization,
-        model.architecture, engine.strict, engine.spare_mib,
-    )  # fmt: skip
+        model.architecture,
+        engine.strict,
+        engine.spare_mib,
+    )
 
 
 def check_method(model: Model, make_method: MakeMethod) -> None:

@@ -93,9 +93,8 @@ def run(
         store.status("failed" if failed else "done", error)
         return metrics
     except BaseException as error:
-        with contextlib.suppress(
-            SkipbenchError
-        ):  # what went wrong first is what the user must know
+        # what went wrong first is what the user must know
+        with contextlib.suppress(SkipbenchError):
             store.status(*_end(error))
         raise
     finally:
@@ -123,9 +122,8 @@ def _origin(
     }
     if config.label is not None:
         origin["label"] = printable(config.label)
-    origin["model_commit"] = getattr(
-        lm.config, "_commit_hash", None
-    )  # what `main` was when it was fetched
+    # what `main` was when it was fetched
+    origin["model_commit"] = getattr(lm.config, "_commit_hash", None)
     return origin
 
 

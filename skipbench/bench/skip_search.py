@@ -44,9 +44,8 @@ def search_skip_set(
         )
     lm, tokenizer = load_model(config.model, config.engine, calibration)
     dataset = config.dataset.with_max_new_tokens(options.max_new_tokens)
-    first = [
-        row for row in rows if row.after is None
-    ]  # a later turn has no prompt before there is an answer
+    # a later turn has no prompt before there is an answer
+    first = [row for row in rows if row.after is None]
     prompts = [p.ids for p in prepare(lm, tokenizer, first, dataset)]
     goal = objective(lm, prompts, options.max_new_tokens, eos_ids(lm), config.method.make_stop)
     folder, settings = search_folder(config)

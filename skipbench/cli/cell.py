@@ -53,9 +53,8 @@ def _run_watched(config: RunConfig) -> None:
         _fail(config, _reason(error, config))
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        os._exit(
-            EXIT_REPORTED
-        )  # without memory, libraries may fail or spin at the interpreter's end
+        # without memory, libraries may fail or spin at the interpreter's end
+        os._exit(EXIT_REPORTED)
 
 
 def _fail(config: RunConfig, reason: str) -> None:
@@ -73,9 +72,8 @@ def _reason(error: Exception, config: RunConfig) -> str:
         from skipbench.bench.memory import out_of_memory
 
         return out_of_memory(error, config.model, config.dataset.max_new_tokens) or text
-    except (
-        Exception
-    ):  # without memory the advice may fail; the record must still get the reason known above
+    # without memory the advice may fail; the record must still get the reason known above
+    except Exception:
         return (
             f"{text}; give the job more (hardware.memory=)"
             if isinstance(error, MemoryError)
@@ -94,8 +92,8 @@ def exit_reason(code: int, config: RunConfig, logs: Path) -> str | None:
         return None
     if code > 0:
         return (
-            f"ended with exit status {code} and left no reason, as where memory ends; its log in "
-            f"{logs} may tell"
+            f"ended with exit status {code} and left no reason, as where memory ends; its log "
+            f"in {logs} may tell"
         )
     text = f"killed by {signal.Signals(-code).name}"
     if -code != signal.SIGKILL:

@@ -20,10 +20,23 @@ from skipbench.report.console import complain
 from skipbench.runs.signals import Interrupted, handle_signals
 
 HYDRA_FLAGS = {
-    "-m", "--multirun", "-r", "--run", "-c", "--cfg", "--resolve", "-p", "--package", "-i",
+    "-m",
+    "--multirun",
+    "-r",
+    "--run",
+    "-c",
+    "--cfg",
+    "--resolve",
+    "-p",
+    "--package",
+    "-i",
     "--info",
-    "-sc", "--shell-completion", "-cd", "--config-dir", "--hydra-help",
-}  # fmt: skip
+    "-sc",
+    "--shell-completion",
+    "-cd",
+    "--config-dir",
+    "--hydra-help",
+}
 OWN_FLAGS = {"-h", "--help", "--version", "--render-only", "--print", "--distinct", "--fresh"}
 
 
@@ -126,9 +139,8 @@ def one_kind_of_error() -> Iterator[None]:
     except SkipbenchError as error:
         complain(f"error: {error}")
         sys.exit(2)
-    except (
-        BrokenPipeError
-    ):  # the reader, such as `head`, has gone; nor may the interpreter's last flush fail
+    # the reader, such as `head`, has gone; nor may the interpreter's last flush fail
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:

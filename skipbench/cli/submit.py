@@ -131,9 +131,8 @@ def _submit(
     name: str, stages: Sequence[Sequence[CellStatus]], hardware: Slurm, only_print: bool
 ) -> None:
     """The jobs of the second stage start when those of the first are over, however they ended."""
-    stages = [
-        sorted(stage, key=lambda cell: cell.gpus) for stage in stages
-    ]  # an array asks for one number of GPUs
+    # an array asks for one number of GPUs
+    stages = [sorted(stage, key=lambda cell: cell.gpus) for stage in stages]
     folder = _manifest(name, [cell for stage in stages for cell in stage], make=not only_print)
     path, python, limit = (
         folder / manifest.CELLS,

@@ -104,9 +104,8 @@ def _write_table(
 ) -> None:
     configs = {tuple(cell.words(name)): config for cell, config in cells}
     runs = []
-    for cell in (
-        planned
-    ):  # one that is not run may have the overrides of one that is: `run` tells them apart
+    # one that is not run may have the overrides of one that is: `run` tells them apart
+    for cell in planned:
         key = tuple(cell.words(name))
         runs += table_runs(
             name, cell, configs[key] if cell.run else None, reasons.get(key) if cell.run else None

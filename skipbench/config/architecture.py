@@ -9,11 +9,8 @@ from omegaconf import MISSING
 from skipbench.errors import SkipbenchError
 
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-QUANTIZED = {
-    "int8": 1.0,
-    "fp4": 0.5625,
-    "nf4": 0.5625,
-}  # in 4 bits every 64 weights share a scale in float32
+# in 4 bits every 64 weights share a scale in float32
+QUANTIZED = {"int8": 1.0, "fp4": 0.5625, "nf4": 0.5625}
 ALIASES = {"llama3-1b": "llama3.2-1b", "llama3-3b": "llama3.2-3b"}
 HEAD_DIM = 64  # of shapes given as LAYERSxHIDDEN
 

@@ -94,9 +94,8 @@ def _unknown_key(error: Exception, text: str, overrides: list[str]) -> str | Non
     below_null = isinstance(error, AssertionError)
     if "Could not override" not in str(error) and "not in" not in text and not below_null:
         return None
-    for override in sorted(
-        overrides, key=lambda o: len(o.partition("=")[0]), reverse=True
-    ):  # most specific first
+    # most specific first
+    for override in sorted(overrides, key=lambda o: len(o.partition("=")[0]), reverse=True):
         key = override.partition("=")[0].lstrip("+~").partition("@")[0]
         if key and (below_null or key in str(error)):
             known = known_keys(

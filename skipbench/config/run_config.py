@@ -166,9 +166,8 @@ class DatasetConfig:
         # there twice.
         for size in (count + len(of_run), None):
             rows = [row for row in self.rows(size, seed_offset=1000) if row.after is None]
-            rows = sorted(rows, key=lambda row: row.prompt in of_run)[
-                :count
-            ]  # stable: rows of the run come last
+            # stable: rows of the run come last
+            rows = sorted(rows, key=lambda row: row.prompt in of_run)[:count]
             if not any(row.prompt in of_run for row in rows):
                 break
         return rows, sum(row.prompt in of_run for row in rows)

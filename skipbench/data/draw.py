@@ -71,9 +71,8 @@ def draw(
             f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column"
         )
     rows = _read(kinds, where, where["split"], path, may_be_empty)
-    first = drawn = (
-        0  # rows that serve as shots: at the start of a local file, and at the start of the order
-    )
+    # rows that serve as shots: at the start of a local file, and at the start of the order
+    first = drawn = 0
     examples: list[dict[str, Any]] = []
     if shots and path is not None and where["shots_path"] is None:
         if len(rows) <= shots:

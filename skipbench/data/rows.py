@@ -89,10 +89,8 @@ def _json_object(line: bytes, place: str) -> dict[str, Any]:
         raise SkipbenchError(
             f"{place} is not UTF-8 (byte {error.start}: {error.reason}); convert it"
         ) from error
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: bad JSON, and also an integer of too many digits
+    # ValueError: bad JSON, and also an integer of too many digits
+    except (ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"{place} is not JSON ({error}); each line must be one JSON object"
         ) from error

@@ -61,9 +61,8 @@ def read_rows(
         _from_hub(hub, part, split, revision, columns, advice) for part in (config or "").split("+")
     ]
     if len(parts) == 1:
-        return parts[
-            0
-        ]  # not copied: a train split has hundreds of thousands of rows, of which a few are drawn
+        # not copied: a train split has hundreds of thousands of rows, of which a few are drawn
+        return parts[0]
     return [row for part in parts for row in part]
 
 
@@ -75,9 +74,8 @@ def _from_hub(
     place = f"dataset {hub}{f' ({config})' if config else ''}, split {split}, revision {revision}"
     try:
         found = datasets.load_dataset(hub, config or None, split=split, revision=revision)
-    except (
-        Exception
-    ) as error:  # the library lets errors of its parts through: network, files, parsers
+    # the library lets errors of its parts through: network, files, parsers
+    except Exception as error:
         raise SkipbenchError(f"{place}: {_reason(error)} ({error}). {advice}") from error
     missing = [column for column in columns if column not in found.column_names]
     if missing:

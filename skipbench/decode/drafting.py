@@ -157,9 +157,8 @@ class Drafter:
             others = p[0].topk(min(max(self.widths), p.shape[-1])).indices
             # In doubles, which hold every index, so that all comes to the host at once.
             confidence, *best = torch.cat((top.double(), first.double(), others.double())).tolist()
-            children = list(
-                dict.fromkeys(map(int, best))
-            )  # of equal probabilities, topk may put another first
+            # of equal probabilities, topk may put another first
+            children = list(dict.fromkeys(map(int, best)))
             return children[: self._width(confidence)], confidence
         q[parent] = distribution = state.sampler.probs(logits)[0]
         children = [state.sampler.draw(distribution)]

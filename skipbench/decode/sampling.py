@@ -61,9 +61,8 @@ class Sampler:
         p = logits.softmax(-1)
         if self.top_p < 1:
             ordered, index = p.sort(-1, descending=True)
-            cut = (
-                ordered.cumsum(-1) - ordered >= self.top_p
-            )  # what stands before a token already makes up top_p
+            # what stands before a token already makes up top_p
+            cut = ordered.cumsum(-1) - ordered >= self.top_p
             p = p.masked_fill(cut.scatter(-1, index, cut), 0.0)
             p = p / p.sum(-1, keepdim=True)
         return p

@@ -194,8 +194,8 @@ def _embedded(
                 keys=keys,
                 run=False,
                 reason=(
-                    "bitsandbytes is no part of the embedded scale; give model.quantization=nf4 "
-                    "engine=reference to a run"
+                    "bitsandbytes is no part of the embedded scale; give "
+                    "model.quantization=nf4 engine=reference to a run"
                 ),
             )
         ]

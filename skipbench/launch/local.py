@@ -24,9 +24,8 @@ def gpus() -> list[str]:
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None:
         return [name.strip() for name in seen.split(",") if name.strip()]
-    listed = [
-        line for line in _driver("--list-gpus") if line.startswith("GPU ")
-    ]  # the parts of one are indented
+    # the parts of one are indented
+    listed = [line for line in _driver("--list-gpus") if line.startswith("GPU ")]
     return [str(number) for number in range(len(listed))]
 
 
@@ -100,9 +99,8 @@ def run_cells(
     changed = threading.Condition()
     over: queue.SimpleQueue[tuple[int, int] | OSError] = queue.SimpleQueue()
     running: dict[int, subprocess.Popen[bytes]] = {}
-    starting = (
-        threading.Lock()
-    )  # held by whoever starts a process, and for ever by whoever wants no more of them
+    # held by whoever starts a process, and for ever by whoever wants no more of them
+    starting = threading.Lock()
 
     def start(number: int, place: dict[str, str]) -> subprocess.Popen[bytes]:
         with starting, (logs / f"{number}.log").open("ab") as log:

@@ -93,13 +93,8 @@ def tasks(results: Path) -> dict[str, list[Task]]:
                 for a in arrays
                 for n in range(a["count"])
             ]
-        except (
-            SkipbenchError,
-            ValueError,
-            LookupError,
-            TypeError,
-            RecursionError,
-        ):  # it blocks no other
+        # it blocks no other
+        except (SkipbenchError, ValueError, LookupError, TypeError, RecursionError):
             continue
         for job, folder in jobs:
             if re.fullmatch(r"\w{1,64}", job):  # else its log could be any file

@@ -47,8 +47,8 @@ def script(name: str, manifest: Path, part: Part, hardware: Slurm, python: str, 
         SkipbenchError: a value that cannot stand in a script, or a number out of range.
     """
     command = (
-        f'{shlex.quote(python)} -m skipbench cell {shlex.quote(str(manifest))} "$(({part.first} '
-        '+ SLURM_ARRAY_TASK_ID))"'
+        f"{shlex.quote(python)} -m skipbench cell {shlex.quote(str(manifest))} "
+        f'"$(({part.first} + SLURM_ARRAY_TASK_ID))"'
     )
     lines = [
         "#!/bin/bash",

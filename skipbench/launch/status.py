@@ -87,9 +87,8 @@ def parse_submit(
     request = replace(
         request, overrides=[w for w in words if not w.startswith(("hardware", "stale="))]
     )
-    if request.scale is None and isinstance(
-        hardware, Slurm
-    ):  # that this machine has no GPU says nothing of the nodes
+    # that this machine has no GPU says nothing of the nodes
+    if request.scale is None and isinstance(hardware, Slurm):
         request = replace(request, scale="embedded" if hardware.gpus == 0 else "paper")
     given = [a for a in arguments if "=" in a and not a.startswith("-")]
     return SubmitRequest(request, hardware, _seconds(stale[-1]) if stale else STALE_S, given)
@@ -152,9 +151,8 @@ def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -
     except SkipbenchError as error:
         if config.search_dataset is None:
             raise
-        return CellStatus(
-            name, config, None, RunState("failed", str(error)), runnable=False
-        )  # an unreadable search
+        # an unreadable search
+        return CellStatus(name, config, None, RunState("failed", str(error)), runnable=False)
 
 
 def _with_jobs(

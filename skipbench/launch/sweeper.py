@@ -202,7 +202,6 @@ def register() -> None:
     """
     if PLUGIN not in sys.path:
         sys.path.append(PLUGIN)
-    Plugins.instance().register(
-        ExperimentSweeper
-    )  # a process that has composed before does not look again
+    # a process that has composed before does not look again
+    Plugins.instance().register(ExperimentSweeper)
     resolvers.register()

@@ -121,12 +121,8 @@ def parts_of(model: Any) -> ModelParts:
     )
 
 
-ROPE_TYPES = (
-    "default",
-    "linear",
-    "llama3",
-    "yarn",
-)  # their cos/sin do not depend on the length decoded so far
+# their cos/sin do not depend on the length decoded so far
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 def family_of(config: Any) -> Family:

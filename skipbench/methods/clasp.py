@@ -69,13 +69,11 @@ def choose_layers(
     norm = x.float() / x.float().norm(dim=-1, keepdim=True)
     g = x[0].expand(width + 1, -1)  # g[0, 0] = x_0; where j > i nothing is read
     executes, skips, kept = [], [], []
-    may_execute = torch.ones(units, width, dtype=torch.bool, device=x.device).tril_(
-        -1
-    )  # g[i, i] is x_0: all skipped
+    # g[i, i] is x_0: all skipped
+    may_execute = torch.ones(units, width, dtype=torch.bool, device=x.device).tril_(-1)
     for i in range(1, units + 1):
-        candidates = torch.cat(
-            (run_unit(i - 1, g[1:]), g[:-1])
-        )  # f_{i-1}(g[i-1, j]) and g[i-1, j-1], Eq. 2
+        # f_{i-1}(g[i-1, j]) and g[i-1, j-1], Eq. 2
+        candidates = torch.cat((run_unit(i - 1, g[1:]), g[:-1]))
         cosine = (candidates.float() @ norm[i]) / candidates.float().norm(dim=-1)
         execute = (cosine[:width] > cosine[width:]) & may_execute[i - 1]  # a tie skips
         g = torch.cat(

@@ -40,9 +40,8 @@ from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
-CONTEXT_TOKENS = (
-    33  # of the prompt, whose shadow tokens the first choice rests on; the published port's number
-)
+# of the prompt, whose shadow tokens the first choice rests on; the published port's number
+CONTEXT_TOKENS = 33
 
 
 class DEL:
@@ -90,15 +89,13 @@ class DEL:
         )
         self.drafter = Drafter(stop)
         exits = torch.arange(1, layers)[:, None]
-        self._layers_run = (
-            torch.arange(max_length) * exits + layers
-        ).double()  # denominator of TPL [L - 1, d_max]
+        # denominator of TPL [L - 1, d_max]
+        self._layers_run = (torch.arange(max_length) * exits + layers).double()
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
-        self.counts = torch.zeros(
-            self.layers - 1, 2, dtype=torch.float64
-        )  # matching and other shadow tokens a layer
+        # matching and other shadow tokens a layer
+        self.counts = torch.zeros(self.layers - 1, 2, dtype=torch.float64)
         self.confidence = torch.zeros_like(self.counts)  # sums of their probabilities
         self.log: dict[str, list[Any]] = {"exit_layer": [], "length": []}
         at, hidden_states = state.lm.cache.length, list[Tensor]()
@@ -140,9 +137,8 @@ class DEL:
         tokens = (alpha ** torch.arange(self.max_length)).cumsum(
             -1
         )  # (1 - alpha^(d + 1)) / (1 - alpha), alpha = 1 included
-        best = int(
-            (tokens / self._layers_run).numpy().argmax()
-        )  # TPL(l, d); of equal ones the first
+        # TPL(l, d); of equal ones the first
+        best = int((tokens / self._layers_run).numpy().argmax())
         self.exit_layer, self.length = best // self.max_length + 1, best % self.max_length
         self.skip = SkipSet.of(self.layers, range(2 * self.exit_layer, 2 * self.layers))
 

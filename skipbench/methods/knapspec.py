@@ -76,9 +76,8 @@ def knapsack_plain(
     for i, w in enumerate(weights, 1):
         found: dict[int, tuple[float, Tensor, frozenset[int]]] = {}
         for j, (_, states, skipped) in g.items():
-            executed = (
-                run_sublayer(i - 1, states[None])[0] if j else x[i]
-            )  # h_e of Eq. 7; Algorithm 2, line 6
+            # h_e of Eq. 7; Algorithm 2, line 6
+            executed = run_sublayer(i - 1, states[None])[0] if j else x[i]
             sigma = cosine(executed, i)
             if sigma >= tau and (j not in found or sigma >= found[j][0]):
                 found[j] = sigma, executed, skipped
@@ -283,9 +282,8 @@ class KnapSpec:
         )
         self.drafter, self.skip = Drafter(stop, tree), SkipSet.of(layers)
         self._max_steps = stop.max_steps  # that of the stop rule is gamma* under `use_gamma`
-        self._due = (
-            history + 1
-        )  # rounds to the next programme; the first round of a prompt tells little
+        # rounds to the next programme; the first round of a prompt tells little
+        self._due = history + 1
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
@@ -315,9 +313,8 @@ class KnapSpec:
         assert self.latency is not None
         latency = self.latency.at(lm.cache.length)
         attention, mlp = weights = integer_weights(latency, self.weight_cap)
-        budget = int(
-            self.budget * (attention + mlp) * self.layers
-        )  # K / 2, section 3.4, Efficiency via Pruning
+        # K / 2, section 3.4, Efficiency via Pruning
+        budget = int(self.budget * (attention + mlp) * self.layers)
         x = torch.cat(self._x, 1)[:, -(lm.cache.capacity - lm.cache.length) :]
         run = parallel_branches(lm, x.shape[1], budget)
         weight, skipped, cosine, states = knapsack(

@@ -129,9 +129,8 @@ class Lookahead:
     def adapt(self, state: State, verification: Verification) -> None:
         """Moves the window on by one column, and enters its n-grams when all levels are there."""
         levels = self._levels
-        fresh = verification.target_tokens[
-            -len(levels[-1]) :
-        ]  # what the model puts behind the deepest level
+        # what the model puts behind the deepest level
+        fresh = verification.target_tokens[-len(levels[-1]) :]
         if len(levels) < self.level - 1:
             self._levels = [entries[1:] for entries in levels] + [fresh[1:]]
         else:

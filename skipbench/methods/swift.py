@@ -147,9 +147,8 @@ class SWIFT:
         self.recent, self.adjust_below = context == "recent", adjust_below
         self.effort = {"draws": bayes_draws, "starts": bayes_starts, "restarts": bayes_restarts}
         inner = range(1, layers - 1) if protect_ends else range(layers)
-        self.free = [2 * i for i in inner] + [
-            2 * i + 1 for i in inner
-        ]  # the code's order of variables
+        # the code's order of variables
+        self.free = [2 * i for i in inner] + [2 * i + 1 for i in inner]
         self.drafter = Drafter(stop, tree)
         self._restart(ratio)
         if initial == "odd":

@@ -253,12 +253,10 @@ def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
     timed = [(v, m) for v, m in pairs if v and m]
     mean, interval = paired_ratio_interval([v / m for v, m in timed]) if timed else (None, None)
     return {
-        "macro": _over(
-            _mean(1 / m for _, m in timed), _mean(1 / v for v, _ in timed)
-        ),  # SWIFT: mean tokens/s
-        "s_per_token": _over(
-            _mean(v for v, _ in timed), _mean(m for _, m in timed)
-        ),  # Self-SD: mean s/token
+        # SWIFT: mean tokens/s
+        "macro": _over(_mean(1 / m for _, m in timed), _mean(1 / v for v, _ in timed)),
+        # Self-SD: mean s/token
+        "s_per_token": _over(_mean(v for v, _ in timed), _mean(m for _, m in timed)),
         "paired": mean,
         "ci95": None if interval is None else list(interval),
         "end_to_end": _over(

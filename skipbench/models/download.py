@@ -10,13 +10,8 @@ from skipbench.config.architecture import Shape
 from skipbench.errors import SkipbenchError
 from skipbench.models.load import check_shape, explain
 
-FILES = [
-    "*.json",
-    "*.safetensors",
-    "*.model",
-    "*.txt",
-    "*.jinja",
-]  # no pickled weights, which can run code
+# no pickled weights, which can run code
+FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
 @dataclass(frozen=True)

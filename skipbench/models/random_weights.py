@@ -20,9 +20,8 @@ LEAK = 0.004
 # size of queries and keys: attention looks at a few tokens, so that the text depends on what was
 # said
 FOCUS = 1.6
-LOGITS = (
-    20.0  # standard deviation of the logits: drafts are as confident as those of a trained model
-)
+# standard deviation of the logits: drafts are as confident as those of a trained model
+LOGITS = 20.0
 OFFSETS = 1 << 20  # places in the pool at which a weight may begin
 
 
@@ -60,9 +59,8 @@ def planted_model(
         pool.fill(attention.output.weight, heads**-0.5 * sizes[2 * index])
         for projection in mlp.gate_up:
             pool.fill(projection.weight, hidden**-0.5)
-        pool.fill(
-            mlp.down.weight, 1.7 * inner**-0.5 * sizes[2 * index + 1]
-        )  # silu(a) b has size 0.6
+        # silu(a) b has size 0.6
+        pool.fill(mlp.down.weight, 1.7 * inner**-0.5 * sizes[2 * index + 1])
         attention.norm.weight.fill_(1.0)
         mlp.norm.weight.fill_(1.0)
     # A small embedding: the token itself must not outweigh what the layers add, else a tied head
@@ -120,7 +118,6 @@ def _empty(shape: Shape, dtype: torch.dtype, device: str) -> Any:
         model: Any = auto.from_config(config, dtype=dtype, attn_implementation="sdpa")
     model.to_empty(device=device)
     model.tie_weights()
-    model.model.rotary_emb = type(model.model.rotary_emb)(config=config).to(
-        device
-    )  # `to_empty` lost its frequencies
+    # `to_empty` lost its frequencies
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=config).to(device)
     return model.eval().requires_grad_(False)

@@ -64,9 +64,8 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     for _ in range(UNTIMED):
         for call in calls.values():
             call()
-    for _ in range(
-        repeats
-    ):  # in turns, so that a busy moment of the machine does not fall on one part alone
+    # in turns, so that a busy moment of the machine does not fall on one part alone
+    for _ in range(repeats):
         for part, call in calls.items():
             found[part].append(
                 _seconds(call, device) / (lm.layers if part in ("attention", "mlp") else 1)

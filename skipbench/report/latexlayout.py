@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from skipbench.report.papergrid import Line, Text
 
-LINE_WIDTH, PAGE_HEIGHT = (
-    345.0,
-    470.0,
-)  # of the class article, whose page has 550: captions and rules take the rest
+# of the class article, whose page has 550: captions and rules take the rest
+LINE_WIDTH, PAGE_HEIGHT = 345.0, 470.0
 ROW_HEIGHT, ROW_GAP, RULES = 8.0, 4.0, 30.0
 _CHARACTER, _MARK, _GAP = 3.9, 2.9, 6.0
 # wider is cut; between the 345 of the class article and the 487 of a conference with two columns

@@ -47,11 +47,8 @@ UNMEASURED = {
         ("memory_saved", "alpha_gain", "speedup_gain", "correlation"), "compares several runs"
     ),
 }  # columns with no value in the metrics; what is missing here too is a setting
-_NEEDS = {
-    "tau": "alpha",
-    "TPT": "TPT",
-    "expected_speedup": "E(Spd)",
-}  # whose reason in `missing_reasons` tells
+# whose reason in `missing_reasons` tells
+_NEEDS = {"tau": "alpha", "TPT": "TPT", "expected_speedup": "E(Spd)"}
 
 
 def unmeasured(column: str) -> str | None:

@@ -202,12 +202,8 @@ def touches(text: str, table: str) -> bool:
 def lossless(runs: Sequence[Run]) -> str:
     """How many samples of all runs are identical to vanilla's, and what the others are."""
     kinds = ("identical", "ties", "diverged", "unchecked", "sampled", "failed")
-    names = (
-        "model",
-        "method",
-        "dataset",
-        "metrics",
-    )  # one run of a mini dataset may stand for several of the paper's
+    # one run of a mini dataset may stand for several of the paper's
+    names = ("model", "method", "dataset", "metrics")
     unique = {
         repr([run.get(name) for name in names]): run for run in runs if run.get("metrics")
     }.values()

@@ -28,20 +28,11 @@ from skipbench.report.papernotes import (
 from skipbench.report.published import published_file
 
 __all__ = ["Cell", "PaperTable", "Part", "Row", "paper_table"]
-BEST = (
-    "speedup",
-    "tokens_per_s",
-    "TPT",
-    "expected_speedup",
-)  # columns of which the papers print the best in bold
+# columns of which the papers print the best in bold
+BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")
 Place = tuple[Id, Any, str]
-_BLOCK = (
-    "model",
-    "dataset",
-    "subtask",
-    "temperature",
-    "top_p",
-)  # rows with the same of these are compared
+# rows with the same of these are compared
+_BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")
 
 
 def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> PaperTable:

@@ -65,19 +65,25 @@ UNITS = {  # of every column; "1" is a plain ratio
     "memory_gb": "GB",
     "score": "points of 10",
 }
-NAMED = (
-    "model",
-    "method",
-    "dataset",
-    "subtask",
-)  # keys whose values are skipbench's ids and stand in `names`
+# keys whose values are skipbench's ids and stand in `names`
+NAMED = ("model", "method", "dataset", "subtask")
 KEYS = {
     *NAMED,
     *("temperature", "top_p", "max_new_tokens", "max_length", "dtype", "batch", "sparsity"),
-    *("variant", "stop", "max_steps", "threshold", "target", "interval", "skipped_layers",
-    "window", "search_steps", "tau_pruning"),
+    *(
+        "variant",
+        "stop",
+        "max_steps",
+        "threshold",
+        "target",
+        "interval",
+        "skipped_layers",
+        "window",
+        "search_steps",
+        "tau_pruning",
+    ),
     *("set_from", "train_tokens", "statistic", "phase", "part"),
-}  # fmt: skip
+}
 _PAPER = {
     "paper",
     "title",

@@ -49,9 +49,8 @@ def append_line(path: Path, line: str) -> None:
             raise OSError("short write")
         os.fsync(handle)
     except OSError as error:
-        with contextlib.suppress(
-            OSError
-        ):  # what stays behind is a torn last line, which readers cut off
+        # what stays behind is a torn last line, which readers cut off
+        with contextlib.suppress(OSError):
             os.ftruncate(handle, before)
         raise SkipbenchError(
             f"cannot append to {path}: {error}; free some space and run the same command again"

@@ -86,13 +86,8 @@ def weights_sha256(model: Model) -> str | None:
         return _sha256(
             [[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()]
         )
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ):  # loading the checkpoint tells what is wrong
+    # loading the checkpoint tells what is wrong
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

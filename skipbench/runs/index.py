@@ -286,8 +286,7 @@ def _write(folder: Path, runs: pd.DataFrame, samples: str) -> None:
     new = folder / f".runs-{samples}"
     pq.write_table(table.replace_schema_metadata(named), new, compression="zstd")
     os.replace(new, folder / "runs.parquet")
-    for path in folder.glob(
-        "*samples-*.parquet"
-    ):  # of earlier indices, and of builds that were stopped
+    # of earlier indices, and of builds that were stopped
+    for path in folder.glob("*samples-*.parquet"):
         if path.name != samples:
             path.unlink(missing_ok=True)

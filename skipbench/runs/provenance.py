@@ -15,10 +15,17 @@ from typing import Any
 from skipbench.config.paths import PACKAGE
 
 PACKAGES = (
-    "skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets", "hydra-core",
+    "skipbench",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "hydra-core",
     "omegaconf",
-    "bayesian-optimization", "numpy",
-)  # fmt: skip
+    "bayesian-optimization",
+    "numpy",
+)
 
 
 def _git(*args: str) -> str | None:
@@ -65,9 +72,8 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
 
     Of the environment only Slurm's job identifiers are kept.
     """
-    changed = _git(
-        "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"
-    )  # results are no code
+    # results are no code
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
     return {
         "commit": _git("rev-parse", "HEAD"),
         "dirty": None if changed is None else bool(changed),

@@ -127,9 +127,8 @@ def strict_json(data: bytes | str) -> Any:
         parse_float=_finite,
     )
     if "\\u" in text:
-        json.dumps(
-            found, ensure_ascii=False
-        ).encode()  # half of a pair of code units is no text, and cannot be written
+        # half of a pair of code units is no text, and cannot be written
+        json.dumps(found, ensure_ascii=False).encode()
     return found
 
 
@@ -185,9 +184,8 @@ def _check_events(data: bytes) -> None:
     depth = 0
     for event in yaml.parse(data, Loader=_LOADER):
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError(
-                f"alias {event.anchor!r}; no run writes one"
-            )  # a few of them multiply to any size
+            # a few of them multiply to any size
+            raise ValueError(f"alias {event.anchor!r}; no run writes one")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:

@@ -39,9 +39,8 @@ class SignalState:
     def end(self) -> None:
         if self.heard is not None:
             number, self.heard = self.heard, None
-            for (
-                known
-            ) in SIGNALS:  # a second one must not break off what the first one has begun to write
+            # a second one must not break off what the first one has begun to write
+            for known in SIGNALS:
                 if signal.getsignal(known) == self.hear:
                     signal.signal(known, signal.SIG_IGN)
             raise Interrupted(number)

@@ -17,9 +17,8 @@ _NUMBER = re.compile(
 _MARK_LINE = re.compile(r"####[^\n]*")
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|(?<!\\)[{}]")
 _STYLED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox)\s*\{([^{}]*)\}")
-_INTEGER = re.compile(
-    r"[-+]?[0-9]{1,30}(?:\.0*)?"
-)  # bounded, because int() refuses thousands of digits
+# bounded, because int() refuses thousands of digits
+_INTEGER = re.compile(r"[-+]?[0-9]{1,30}(?:\.0*)?")
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?")
 # `A` and `I` are words too: as an answer only a reason follows them in lower case.
 _WORD = r"(?!\s+(?!(?:as|because|for|since|which)\b)[a-z])"

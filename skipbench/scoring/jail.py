@@ -18,9 +18,8 @@ from typing import Any
 
 WORK = "/sandbox"  # the working folder; not /tmp, because the interpreter itself may lie below that
 _NOSUID, _NODEV, _RDONLY, _REMOUNT, _BIND, _REC, _RELATIME = 2, 4, 1, 32, 4096, 16384, 1 << 21
-_KEPT = (
-    2 | 4 | 8 | 1024 | 2048
-)  # nosuid, nodev, noexec, noatime, nodiratime: the same bits in statvfs and in mount
+# nosuid, nodev, noexec, noatime, nodiratime: the same bits in statvfs and in mount
+_KEPT = 2 | 4 | 8 | 1024 | 2048
 _ST_RELATIME = 4096
 _DETACH = 2
 _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _NO_NEW_PRIVS = 4, 22, 24, 38

@@ -52,6 +52,5 @@ def main(memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
     sys.modules["program"] = module
     exec(compile(source, "program.py", "exec"), module.__dict__)
     os.write(1, token)
-    os._exit(
-        0
-    )  # the verdict is out: threads and exit handlers of the program may no longer change it
+    # the verdict is out: threads and exit handlers of the program may no longer change it
+    os._exit(0)

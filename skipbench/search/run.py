@@ -16,9 +16,8 @@ from skipbench.runs.reading import printable, strict_json
 from skipbench.search.strategies import Bayes, Strategy
 from skipbench.skipset import SkipSet
 
-UNKNOWN_WORST = (
-    1.0  # seconds a token, registered for a set without a value before any other set has one
-)
+# seconds a token, registered for a set without a value before any other set has one
+UNKNOWN_WORST = 1.0
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,8 @@ def _search(
         found = value if math.isfinite(value) else None
         point = strategy.point() if isinstance(strategy, Bayes) else None
         seconds = round(suggested - began, 4), round(time.perf_counter() - suggested, 4)
-        detail = {
-            k: v for k, v in detail.items() if math.isfinite(v)
-        }  # JSON knows no other numbers
+        # JSON knows no other numbers
+        detail = {k: v for k, v in detail.items() if math.isfinite(v)}
         trial = Trial(iteration, str(skip), found, detail, point, *seconds)
         trial = replace(trial, best=_better(best, trial).value)
         best = _better(best, trial)
@@ -145,18 +143,16 @@ def _better(best: Trial | None, trial: Trial) -> Trial:
 
 def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> list[Trial]:
     """The trials in `trace`, which begins here where there is none."""
-    settings = json.loads(
-        json.dumps(settings)
-    )  # as a trace gives them back: a tuple becomes a list
+    # as a trace gives them back: a tuple becomes a list
+    settings = json.loads(json.dumps(settings))
     lines = list(read_lines(trace, repair=True))
     if not lines:
         append_line(trace, json.dumps({"settings": settings}))
         return []
     try:
         before = strict_json(lines[0][1])["settings"]
-        if (
-            before.get("weights_sha256") is None
-        ):  # of an earlier version, or of weights that were not at hand
+        # of an earlier version, or of weights that were not at hand
+        if before.get("weights_sha256") is None:
             before, settings = (
                 {k: v for k, v in s.items() if k != "weights_sha256"} for s in (before, settings)
             )

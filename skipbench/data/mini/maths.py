@@ -14,12 +14,15 @@ def _bags_then_away(rng: random.Random, name: str, other: str, goods: str, holde
     start, bags, each = rng.randint(2, 30), rng.randint(2, 9), rng.randint(2, 9)
     gained, total = bags * each, start + bags * each
     away = rng.randint(1, min(total - 1, 40))
-    text = pick(rng, (
-        f"{name} has {start} {goods} and buys {bags} {holder} with {each} {goods} each. "
-        f"{name} gives {away} {goods} to {other}.",
-        f"There are {bags} {holder} with {each} {goods} in each. {name} already had {start} "
-        f"{goods} and eats {away}.",
-    ))  # fmt: skip
+    text = pick(
+        rng,
+        (
+            f"{name} has {start} {goods} and buys {bags} {holder} with {each} {goods} each. "
+            f"{name} gives {away} {goods} to {other}.",
+            f"There are {bags} {holder} with {each} {goods} in each. {name} already had "
+            f"{start} {goods} and eats {away}.",
+        ),
+    )
     return (
         text,
         [
@@ -34,11 +37,15 @@ def _bags_then_away(rng: random.Random, name: str, other: str, goods: str, holde
 def _two_friends(rng: random.Random, name: str, other: str, goods: str, holder: str) -> _Problem:
     first, more = rng.randint(3, 40), rng.randint(2, 20)
     second = first + more
-    text = pick(rng, (
-        f"{name} has {first} {goods}. {other} has {more} more {goods} than {name}. They put "
-        "them together.",
-        f"{other} has {more} {goods} more than {name}, who has {first}. They count all {goods}.",
-    ))  # fmt: skip
+    text = pick(
+        rng,
+        (
+            f"{name} has {first} {goods}. {other} has {more} more {goods} than {name}. They "
+            "put them together.",
+            f"{other} has {more} {goods} more than {name}, who has {first}. They count all "
+            f"{goods}.",
+        ),
+    )
     return (
         text,
         [f"{first} + {more} = {second}", f"{first} + {second} = {first + second}"],
@@ -50,23 +57,30 @@ def _times_and_left(rng: random.Random, name: str, other: str, goods: str, holde
     bags, each = rng.randint(2, 9), rng.randint(3, 9)
     total = bags * each
     lost = rng.randint(1, total - 1)
-    text = pick(rng, (
-        f"{name} fills {bags} {holder} with {each} {goods} each. Then {name} loses {lost} {goods}.",
-        f"{name} packs {each} {goods} into each of {bags} {holder} and sells {lost} {goods} "
-        f"to {other}.",
-    ))  # fmt: skip
+    text = pick(
+        rng,
+        (
+            f"{name} fills {bags} {holder} with {each} {goods} each. Then {name} loses "
+            f"{lost} {goods}.",
+            f"{name} packs {each} {goods} into each of {bags} {holder} and sells {lost} "
+            f"{goods} to {other}.",
+        ),
+    )
     return text, [f"{bags} * {each} = {total}", f"{total} - {lost} = {total - lost}"], total - lost
 
 
 def _days(rng: random.Random, name: str, other: str, goods: str, holder: str) -> _Problem:
     daily, days, extra = rng.randint(2, 9), rng.randint(2, 9), rng.randint(2, 30)
     total = daily * days
-    text = pick(rng, (
-        f"{name} finds {daily} {goods} every day for {days} days. {other} gives {name} "
-        f"{extra} more {goods}.",
-        f"For {days} days {name} makes {daily} {goods} a day, and {extra} {goods} on the "
-        "last evening.",
-    ))  # fmt: skip
+    text = pick(
+        rng,
+        (
+            f"{name} finds {daily} {goods} every day for {days} days. {other} gives {name} "
+            f"{extra} more {goods}.",
+            f"For {days} days {name} makes {daily} {goods} a day, and {extra} {goods} on the "
+            "last evening.",
+        ),
+    )
     return (
         text,
         [f"{days} * {daily} = {total}", f"{total} + {extra} = {total + extra}"],

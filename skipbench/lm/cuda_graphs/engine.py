@@ -37,12 +37,11 @@ PREPARE_INPUTS, WHOLE_PASS = (
     -1,
     -2,
 )  # among the sub-layers of a pass: masks and tables of its rows; all of it in one graph
-MIN_FREE_BYTES = (
-    512 << 20
-)  # bytes that graphs of a few row counts may take, beside weights and cache
+# bytes that graphs of a few row counts may take, beside weights and cache
+MIN_FREE_BYTES = 512 << 20
 FALLBACK_NOTE = (
-    "the tokens are the same, but every kernel is launched by itself, which bounds the speed of "
-    "small passes"
+    "the tokens are the same, but every kernel is launched by itself, which bounds "
+    "the speed of small passes"
 )
 MakeCapture = Callable[[torch.device], GraphCapture]
 
@@ -206,9 +205,8 @@ class DeviceGraphs:
                 return eager(hidden, metadata)
             if hidden is not self._out:
                 if len(hidden) != len(self._out):
-                    return eager(
-                        hidden, metadata
-                    )  # more alternatives than a pass has rows go through an MLP together
+                    # more alternatives than a pass has rows go through an MLP together
+                    return eager(hidden, metadata)
                 self._out.copy_(hidden)
             self._replays[s]()
             return self._out

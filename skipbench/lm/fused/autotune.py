@@ -32,9 +32,8 @@ AUTOTUNE_WORKING_SET_BYTES = 48 << 20
 cache speed. Models smaller than this are tuned with their own size.
 """
 MOST_WEIGHTS = 256
-PART_BYTES = (
-    64 << 20
-)  # of a larger weight only so much is tuned: its time is bound by memory, and grows with its size
+# of a larger weight only so much is tuned: its time is bound by memory, and grows with its size
+PART_BYTES = 64 << 20
 # after 7 the least for nine rows was still up to twice what it came down to, and the wrong layout
 # won
 REPEATS = 25
@@ -168,11 +167,8 @@ def autotune(
         best = dict.fromkeys(layouts, float("inf"))
         for _ in range(REPEATS):
             for name in order.sample(layouts, len(layouts)):
-                for _ in range(
-                    2
-                    # the first time brings back what the other layouts have displaced from the
-                    # caches
-                ):
+                # the first time brings back what the other layouts have displaced from the caches
+                for _ in range(2):
                     began = time.perf_counter()
                     for call in calls[name]:
                         call(x)

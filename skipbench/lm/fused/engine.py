@@ -192,10 +192,10 @@ def _attention(
         qkv = qkv_of(norm(hidden)).view(t, heads + 2 * kv, d)
         rotated_qk = qkv[:, :rotated]
         if q_norm is not None and k_norm is not None:
-            normed = (F.rms_norm(rotated_qk[:, :heads], (d,), q_norm.weight,
-            q_norm.variance_epsilon),
-                      F.rms_norm(rotated_qk[:, heads:], (d,), k_norm.weight,
-                      k_norm.variance_epsilon))  # fmt: skip
+            normed = (
+                F.rms_norm(rotated_qk[:, :heads], (d,), q_norm.weight, q_norm.variance_epsilon),
+                F.rms_norm(rotated_qk[:, heads:], (d,), k_norm.weight, k_norm.variance_epsilon),
+            )
             rotated_qk = torch.cat(normed, 1)
         rotated_qk = torch.addcmul(rotated_qk * cos, torch.roll(rotated_qk, half, -1), sin)
         rows = cache.rows[index][metadata.start : metadata.end]

@@ -11,11 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARTS = {"attention": (BLUE, "o"), "mlp": (ORANGE, "s")}
-ABOVE: dict[str, Any] = {
-    "fontsize": 7,
-    "loc": "lower left",
-    "bbox_to_anchor": (0, 1),
-}  # lines fill the panels
+# lines fill the panels
+ABOVE: dict[str, Any] = {"fontsize": 7, "loc": "lower left", "bbox_to_anchor": (0, 1)}
 COLORS = (BLUE, ORANGE, GREEN, RED, PINK, SKY)
 
 

@@ -167,8 +167,8 @@ class Swept(NamedTuple):
         if not self.identical:
             return None
         return (
-            f"{self.identical} of {self.runs} runs drafted the same tokens as another: the swept "
-            "key changed nothing in them"
+            f"{self.identical} of {self.runs} runs drafted the same tokens as another: the "
+            "swept key changed nothing in them"
         )
 
     @property
