@@ -32,7 +32,7 @@ test: $(READY) ## the tests of every day, without a network
 test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, every switch of every method
 	$(BIN)/python -m pytest -m slow
 
-test-experiments: $(READY) ## every experiment of the papers with two short samples a cell (about 2 minutes on 2 cores)
+test-experiments: $(READY) ## every experiment of the papers with two short samples per cell (about 2 minutes on 2 cores)
 	$(BIN)/python -m pytest -m experiments
 
 slurm: $(READY) ## the tests on a Slurm of their own (root; Debian's slurmctld, slurmd, slurm-client, munge)
@@ -85,7 +85,7 @@ results: $(READY) ## the committed results of the embedded model, made again fro
 docs: $(READY) ## docs/keys.md, written again from the schemas
 	$(BIN)/python scripts/make_keys.py
 
-bench: $(READY) ## the engine's and the methods' ratios, one JSON line a figure (about 30 minutes; on a GPU scripts/bench_gpu.py)
+bench: $(READY) ## the engine's and the methods' ratios, one JSON line per figure (about 30 minutes; on a GPU scripts/bench_gpu.py)
 	$(BIN)/python scripts/bench_engine.py --model tiny 24x256 12x768
 	$(BIN)/python scripts/bench_engine.py --model tiny 12x768 --dtype bfloat16 --strict 64
 	$(BIN)/python scripts/bench_methods.py --model tiny

@@ -128,7 +128,7 @@ def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
     floor = roofline_s_per_token(lm, context, bandwidth)
     whose = "given" if args.bandwidth else "measured by reading"
     note = (
-        f"{1e3 * s['full']:.3f} ms a token, {1e3 * floor:.3f} ms at {bandwidth / 1e9:.0f} "
+        f"{1e3 * s['full']:.3f} ms per token, {1e3 * floor:.3f} ms at {bandwidth / 1e9:.0f} "
         f"GB/s, {whose}"
     )
     yield "vanilla / bandwidth roofline", floor / s["full"], note
@@ -144,7 +144,7 @@ def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
 
 
 def decode_figures(lm: LM, args: argparse.Namespace) -> Figures:
-    """Speedup of the planted set with K tokens a draft, and what the costs of the passes
+    """Speedup of the planted set with K tokens per draft, and what the costs of the passes
     predict.
     """
     prompt = [7 * i % args.words for i in range(args.context)]

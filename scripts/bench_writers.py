@@ -4,10 +4,10 @@ PAUSE_MS]`.
 RUN is the folder of a real run; a cell writes its records under other settings and decodes nothing,
 so that what is timed is the store alone. Cells are taken by each process in the same order: the
 second on a cell leaves it with a message, and goes on. One more process renders a table all the
-while. Printed is the store's time a cell, by one process and by many, against the seconds that the
-real run decoded. Without a pause the writers do nothing but write, which tests what they keep; more
-of them than processors then also wait for a processor. With PAUSE_MS each cell sleeps so long in
-all, as one does that decodes on a device of its own.
+while. Printed is the store's time per cell, by one process and by many, against the seconds that
+the real run decoded. Without a pause the writers do nothing but write, which tests what they keep;
+more of them than processors then also wait for a processor. With PAUSE_MS each cell sleeps so long
+in all, as one does that decodes on a device of its own.
 """
 
 import json
@@ -177,7 +177,7 @@ def main() -> None:
         print(
             f"{writers} processes: {cells} cells in {took:.1f} s, {json.dumps(told)}, "
             f"{tables} tables meanwhile; in the store "
-            f"{1000 * spent / cells:.1f} ms a cell by the clock, "
+            f"{1000 * spent / cells:.1f} ms per cell by the clock, "
             f"{1000 * processor / cells:.1f} ms of processor"
         )
     more = [many - one for one, many in zip(each[1], each[processes], strict=True)]

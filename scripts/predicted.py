@@ -3,14 +3,14 @@ and dataset.
 
     python scripts/predicted.py --prompts 6 --runs 5
 
-The prediction is S = M / (d c + v + a): M tokens a round come from d draft steps that cost c each,
-a verification that costs v and an adaptation that costs a, all in passes of one row. d is (M - 1) /
-alpha where no output is cut. c and v are measured apart from the runs and in turns with them: every
-kind of round that a method had (steps, skip set, rows, tree, early exit) is drafted and verified by
-itself at the mean length of the texts, a few in a row, against as steady a row of passes of one row
-just before. a is what the runs' own clock counts, against their own vanilla; drafts that are looked
-up instead of computed are in it too. What S leaves out is the host work of a round: choosing
-thresholds, committing, bookkeeping. One line of JSON a method follows the table.
+The prediction is S = M / (d c + v + a): M tokens per round come from d draft steps that cost c
+each, a verification that costs v and an adaptation that costs a, all in passes of one row. d is (M
+- 1) / alpha where no output is cut. c and v are measured apart from the runs and in turns with
+them: every kind of round that a method had (steps, skip set, rows, tree, early exit) is drafted and
+verified by itself at the mean length of the texts, a few in a row, against as steady a row of
+passes of one row just before. a is what the runs' own clock counts, against their own vanilla;
+drafts that are looked up instead of computed are in it too. What S leaves out is the host work of a
+round: choosing thresholds, committing, bookkeeping. One line of JSON a method follows the table.
 """
 
 import argparse

@@ -29,7 +29,7 @@ from skipbench.data.mini import body_hash, training_document
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FEED_FORWARD, VOCAB = 12, 192, 6, 2, 512, 2048
 HEAD_DIM = HIDDEN // HEADS
-ROW, ROWS = 256, 32  # tokens a row, rows a step
+ROW, ROWS = 256, 32  # tokens per row, rows per step
 PROMPT_WEIGHT = 0.15  # of a prompt token in the loss
 BOS, EOS, PAD = 0, 1, 2
 # Chance of dropping (attention, MLP) of each layer: first and last are needed, attention is easier

@@ -1,4 +1,4 @@
-"""Every experiment of the papers, run for real at scale=embedded with two short samples a cell,
+"""Every experiment of the papers, run for real at scale=embedded with two short samples per cell,
 then its table or figure.
 
 A tier of its own: `make test-experiments`. Each worker has one folder of results, so that cells

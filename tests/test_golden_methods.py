@@ -215,7 +215,7 @@ def test_swift_candidates() -> None:
 
 
 class Replay:
-    """A model that answers with given draft logits, one row a step."""
+    """A model that answers with given draft logits, one row per step."""
 
     def __init__(self, rows: list[list[float]]) -> None:
         self.rows = iter(rows)

@@ -36,7 +36,7 @@ WRITERS = (formats.markdown, formats.latex, formats.csv, formats.html)
 
 
 def metrics(speedup: float, **more: Any) -> dict[str, Any]:
-    """What a run of five samples at 20 tokens a second of vanilla could have measured."""
+    """What a run of five samples at 20 tokens per second of vanilla could have measured."""
     return {
         "samples": 5, "M": 2.5, "alpha": 0.9, "tau": 2.7, "tpt": 30.0,
         "tokens_per_s": 20 * speedup, "tokens_per_s_vanilla": 20.0,

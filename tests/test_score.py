@@ -189,7 +189,7 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(
         {"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2}
     )
     assert score["method"] == {"pass@1": 1.0, "pass@10": 1.0}
-    assert set(score["by"]["half"]["0"]["vanilla"]) == {"pass@1"}  # 6 and 5 samples a task
+    assert set(score["by"]["half"]["0"]["vanilla"]) == {"pass@1"}  # 6 and 5 samples per task
     assert (task_of("HumanEval/3#9"), task_of("mini-code-3")) == ("HumanEval/3", "mini-code-3")
 
 

@@ -51,7 +51,8 @@ def run_cell(
     store: RunStore,
     progress: Callable[[Sample], None],
 ) -> list[Sample]:
-    """Decodes what `store` does not hold yet, appends one record a prompt, and returns all records.
+    """Decodes what `store` does not hold yet, appends one record per prompt, and returns all
+    records.
 
     Which arm goes first is balanced in blocks of two prompts (`arm_order`). A method that carries
     state across prompts goes on from the state in the last record. A later turn of a conversation

@@ -13,7 +13,8 @@ from skipbench.lm.model import LM
 SCRATCH_ROWS = 320
 
 
-# an answer is read back as at most so many tokens a token: a stray byte is shown by a sign of three
+# an answer is read back as at most so many tokens per token: a stray byte is shown by a sign of
+# three
 BYTES = 3
 VICUNA = (
     "A chat between a curious user and an artificial intelligence assistant. "

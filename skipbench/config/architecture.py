@@ -50,8 +50,8 @@ class Shape:
         return tables + self.hidden + self.layers * self.layer_parameters
 
     def weight_bytes(self, dtype: str, quantization: str = "none") -> int:
-        """Bytes of the weights. Quantized layers take `QUANTIZED` bytes a parameter, the embedding
-        and the head keep `dtype`.
+        """Bytes of the weights. Quantized layers take `QUANTIZED` bytes per parameter, the
+        embedding and the head keep `dtype`.
         """
         layers = self.layers * self.layer_parameters
         rest = self.parameters - layers

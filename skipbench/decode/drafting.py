@@ -37,11 +37,11 @@ class Drafter:
     """
 
     def __init__(self, stop: StopRule, widths: Sequence[int] = ()) -> None:
-        """`widths`: children a node by class of confidence, least confident first, such as (10, 5,
-        3, 1), as many as there are tokens at most; empty for a chain.
+        """`widths`: children per node by class of confidence, least confident first, such as (10,
+        5, 3, 1), as many as there are tokens at most; empty for a chain.
 
         Raises:
-            SkipbenchError: not one positive width a class.
+            SkipbenchError: not one positive width per class.
         """
         if widths and (len(widths) != len(CONFIDENCE_CLASSES) + 1 or min(widths) < 1):
             raise SkipbenchError(

@@ -24,11 +24,11 @@ class Draft:
         q: for the children of a node (-1: of the pending token), the distribution [V] they were
             drawn from, in the order of the nodes and without replacement. A node that is missing
             has children that are guesses, not samples.
-        steps: forward passes of the drafting model; a guess that needed none counts one a token.
+        steps: forward passes of the drafting model; a guess that needed none counts one per token.
         num_verifiable: only the first so many nodes may be accepted, all when `None`; the rows
             behind them are computed for the method's own use (Lookahead's window).
         early_exit_states: for early exit, the states of the pending token and of the first nodes of
-            a chain whose early sub-layers have run as the target's own: one list a row, [1, D]
+            a chain whose early sub-layers have run as the target's own: one list per row, [1, D]
             before the first and after every sub-layer. Verification goes on behind the last of
             them.
     """

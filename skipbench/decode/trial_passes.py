@@ -12,7 +12,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet
 
-# rows a pass of branches: in one of all, attention would spend most of its time on masked pairs
+# rows per pass of branches: in one of all, attention would spend most of its time on masked pairs
 PASS_ROWS = 128
 
 

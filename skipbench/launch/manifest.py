@@ -1,4 +1,4 @@
-"""Folders of submissions, RESULTS/submit/NAME-N: the cells, one a line, and the jobs that Slurm
+"""Folders of submissions, RESULTS/submit/NAME-N: the cells, one per line, and the jobs that Slurm
 made of them.
 """
 

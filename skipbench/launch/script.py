@@ -38,7 +38,7 @@ def script(name: str, manifest: Path, part: Part, hardware: Slurm, python: str, 
 
     Args:
         name: of the jobs.
-        manifest: one cell a line; logs lie beside it.
+        manifest: one cell per line; logs lie beside it.
         hardware: the cluster.
         python: the interpreter on the nodes.
         cwd: where the cells run, and what their relative paths start from.

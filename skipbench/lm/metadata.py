@@ -1,5 +1,5 @@
 """`AttentionMetadata`: a token_rows prepared for the sub-layers: rotary tables and masks of its
-rows, made once a pass.
+rows, made once per pass.
 """
 
 import copy

@@ -103,10 +103,8 @@ class ASD:
         forward_committed(
             state, at - rows, rows, hidden_states=hidden_states, last=state.lm.sublayers - 1
         )
-        before, behind = (
-            torch.stack(hidden_states[:-1:2]),
-            torch.stack(hidden_states[1::2]),
-        )  # of every attention [L, rows, D]
+        before = torch.stack(hidden_states[:-1:2])  # of every attention [L, rows, D]
+        behind = torch.stack(hidden_states[1::2])
         cosine = torch.cosine_similarity(before.float(), behind.float(), dim=-1).mean(-1).tolist()
         similar = sorted(
             (i for i in self.candidates if cosine[i] > self.threshold), key=lambda i: -cosine[i]

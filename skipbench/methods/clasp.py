@@ -143,7 +143,7 @@ class CLaSp:
                 raise SkipbenchError(f"clasp: {key}={word!r}; wanted {' or '.join(known)}")
         if interval < 1:
             raise SkipbenchError(f"clasp: {interval=}; wanted 1 or more {interval_unit}")
-        self.size = 2 if unit == "layer" else 1  # sub-layers a unit
+        self.size = 2 if unit == "layer" else 1  # sub-layers per unit
         units = 2 * layers // self.size
         self.skipped = round(units * ratio)
         if not 0 < self.skipped < units:
@@ -162,9 +162,9 @@ class CLaSp:
         self.log: dict[str, list[Any]] = {"optimised": [], "cosine": []}
         if self.start == "prompt":
             hidden_states: list[Tensor] = []
-            forward_committed(
-                state, state.lm.cache.length - 1, 1, hidden_states=hidden_states
-            )  # the prefill keeps no states
+            # The prefill keeps no states.
+            at = state.lm.cache.length - 1
+            forward_committed(state, at, 1, hidden_states=hidden_states)
             self._optimise(state, [x[0] for x in hidden_states])
 
     def propose(self, state: State, budget: int) -> Draft:

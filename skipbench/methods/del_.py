@@ -11,7 +11,7 @@ meant for checkpoints trained for early exit.
 | l | `exit_layer` | exit layer, 1 to L - 1 |
 | d, d_max | `length`, `max_length` | draft length, 0 to d_max - 1 |
 | alpha_l | `alpha` [L - 1] | decayed share of shadow tokens that match |
-| omega | `omega` | decay a round |
+| omega | `omega` | decay per round |
 | tau_l | `threshold` | between the mean confidences of matching and of other shadow tokens |
 
 Deviations (paper says / published code does / here, switch). Only the port of KnapSpec's authors
@@ -94,7 +94,7 @@ class DEL:
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
-        # matching and other shadow tokens a layer
+        # matching and other shadow tokens per layer
         self.counts = torch.zeros(self.layers - 1, 2, dtype=torch.float64)
         self.confidence = torch.zeros_like(self.counts)  # sums of their probabilities
         self.log: dict[str, list[Any]] = {"exit_layer": [], "length": []}
@@ -134,9 +134,8 @@ class DEL:
         self.counts = self.omega * self.counts + fresh.sum(1)
         self.confidence = self.omega * self.confidence + (fresh * p[:-1, :, None]).sum(1)
         alpha = (self.counts[:, 0] / self.counts.sum(-1))[:, None]
-        tokens = (alpha ** torch.arange(self.max_length)).cumsum(
-            -1
-        )  # (1 - alpha^(d + 1)) / (1 - alpha), alpha = 1 included
+        # (1 - alpha^(d + 1)) / (1 - alpha), alpha = 1 included
+        tokens = (alpha ** torch.arange(self.max_length)).cumsum(-1)
         # TPL(l, d); of equal ones the first
         best = int((tokens / self._layers_run).numpy().argmax())
         self.exit_layer, self.length = best // self.max_length + 1, best % self.max_length

@@ -2,7 +2,7 @@
 
 Sub-layers are items of a 0/1 knapsack whose weights are their latencies at the present context
 length. One dynamic programme over the last r tokens (Algorithm 1, Eqs. 6 to 8) gives a candidate
-set for every skipped weight; the candidate that promises most tokens a second (TPT, Eqs. 4 and 9)
+set for every skipped weight; the candidate that promises most tokens per second (TPT, Eqs. 4 and 9)
 drafts until the next programme.
 
 | paper | here | |

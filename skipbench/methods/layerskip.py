@@ -9,7 +9,7 @@ little.
 | paper | here | |
 |---|---|---|
 | E | `exit_layer` | layers of the draft, 1 to L - 1 |
-| d | `stop.max_steps` | speculated tokens a round |
+| d | `stop.max_steps` | speculated tokens per round |
 
 Deviations (paper says / published code does / here, switch):
     E, d: per model / 8, 6 / exit_layer 8, or half of a smaller model (`null`); stop.max_steps 6.

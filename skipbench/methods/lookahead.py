@@ -9,7 +9,7 @@ fill a pool, and those that begin with the pending token are verified in the sam
 |---|---|---|
 | W | `window` | columns of the window |
 | N | `level` | length of an n-gram with its key, and levels of the window plus one |
-| G | `guesses` | n-grams kept a key and verified a pass |
+| G | `guesses` | n-grams kept per key and verified per pass |
 | n-gram pool C | `pool` | key token -> its last `guesses` continuations, oldest first |
 
 Deviations (paper says / published code does / here, switch):

@@ -9,7 +9,7 @@ Eqs. 2 to 4, in `skipbench.decode.stopping.Adaptive`).
 | paper | here | |
 |---|---|---|
 | z in {0, 1}^2L | `SkipSet` | sub-layers that the draft leaves out |
-| f(z) | `seconds_per_verified_token` | seconds a token, drafting and verification |
+| f(z) | `seconds_per_verified_token` | seconds per token, drafting and verification |
 | K | `stop.max_steps` | most draft tokens of a round |
 | gamma, alpha, epsilon, beta1, beta2 | `stop.*` | adaptive draft-exiting |
 

@@ -1,6 +1,6 @@
 """SWIFT: On-the-Fly Self-Speculative Decoding for LLM Inference Acceleration, arXiv:2410.06916.
 
-While it decodes, one candidate set a round is tried on tokens that the target has already
+While it decodes, one candidate set per round is tried on tokens that the target has already
 generated, in one pass of the draft over scratch rows (section 4.1). Once the search ends, the best
 set drafts with early stopping, and the confidence of each token says how many alternatives are
 verified with it as a tree (section 4.2). The search goes on across prompts.
@@ -194,7 +194,7 @@ class SWIFT:
         return self.drafter.propose(state, self.skip, budget)
 
     def adapt(self, state: State, verification: Verification) -> None:
-        """One optimisation step a round, once `window` tokens and one more stand behind the
+        """One optimisation step per round, once `window` tokens and one more stand behind the
         prompt.
         """
         self.drafter.update(verification)

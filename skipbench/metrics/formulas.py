@@ -5,7 +5,7 @@ numbers.
 |---|---|---|
 | `M` | tokens emitted a verification pass, bonus included | tokens |
 | `alpha` | SWIFT: accepted tokens per draft step; KnapSpec: chance that a token is accepted | 1 |
-| `gamma` | draft steps a round; a mean, so fractional | steps |
+| `gamma` | draft steps per round; a mean, so fractional | steps |
 | `c` | cost of one draft step relative to one forward of the target on one token | 1 |
 | `v` | cost of one verification pass relative to one forward of the target on one token | 1 |
 | `a` | cost of a round's adaptation relative to one forward of the target on one token | 1 |
@@ -72,7 +72,7 @@ def expected_speedup_measured(M: float, alpha: float, c: float, v: float) -> flo
 
 def predicted_speedup(M: float, steps: float, c: float, v: float, a: float = 0.0) -> float:
     """Speedup over vanilla that follows from what a round costs: `M / (steps c + v + a)`, with
-    `steps` draft steps a round.
+    `steps` draft steps per round.
 
     Where no output is cut, `steps` is `(M - 1) / alpha`, and without adaptation this is
     `expected_speedup_measured`; it also holds where everything is rejected.

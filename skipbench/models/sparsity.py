@@ -23,7 +23,8 @@ from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
-AT_ONCE = 1024  # output rows whose scores are sorted together: the order takes eight bytes a weight
+# output rows whose scores are sorted together: the order takes eight bytes per weight
+AT_ONCE = 1024
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ def markdown(t: PaperTable) -> str:
 
 
 def csv(t: PaperTable) -> str:
-    """One line a cell, every number unrounded; a missing one is an empty field, and `reason` tells
-    why.
+    """One line per cell, every number unrounded; a missing one is an empty field, and `reason`
+    tells why.
     """
     cells = [cell for part in t.parts for row in part.rows for cell in row.cells]
     keys = list(dict.fromkeys(key for cell in cells for key in cell.keys))

@@ -1,4 +1,4 @@
-"""Tables of many cells: one row a run, as Markdown and as CSV.
+"""Tables of many cells: one row per run, as Markdown and as CSV.
 
 A run is `{"model", "method", "dataset", "metrics": dict | None, "reason": str | None, "provenance":
 dict}`.
@@ -46,8 +46,8 @@ PROVENANCE = ("engine", "device", "commit", "date", "torch")
 
 
 def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """One row a run, `COLUMNS` to text: grouped by dataset, then model, then method, each in order
-    of appearance.
+    """One row per run, `COLUMNS` to text: grouped by dataset, then model, then method, each in
+    order of appearance.
 
     The best speedup of each dataset and model is bold, by the rule `BOLD`; the note of a run
     without metrics is its reason. In a sweep, `point` holds the overrides in which a run differs

@@ -1,5 +1,5 @@
-"""The index of a results folder, as parquet: one row a run, one row a sample. Made from the files
-alone, and made again at will.
+"""The index of a results folder, as parquet: one row per run, one row per sample. Made from the
+files alone, and made again at will.
 
 `index/runs.parquet` names the file of samples that belongs to it, so that a reader never sees
 halves of two indices.
@@ -119,8 +119,8 @@ def build(
 
 
 def read_runs(results: Path) -> pd.DataFrame:
-    """One row a run, from the index as it is. `settings`, `metrics` and `provenance` hold the whole
-    files as JSON.
+    """One row per run, from the index as it is. `settings`, `metrics` and `provenance` hold the
+    whole files as JSON.
 
     Raises:
         SkipbenchError: there is no index; `build` makes one.
@@ -136,7 +136,7 @@ def read_runs(results: Path) -> pd.DataFrame:
 def read_sample_rows(
     results: Path, columns: Sequence[str] | None = None, runs: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """One row a sample: of `runs` or of all, all columns or `columns`; `run` is a category.
+    """One row per sample: of `runs` or of all, all columns or `columns`; `run` is a category.
 
     Raises:
         SkipbenchError: there is no index.

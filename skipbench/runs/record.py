@@ -111,7 +111,7 @@ class Sample:
     carry: dict[str, Any] = field(default_factory=dict)
     """State that the method takes into the next prompt."""
     trace: dict[str, Any] = field(default_factory=dict)
-    """Course of the method's own quantities, one list a quantity."""
+    """Course of the method's own quantities, one list per quantity."""
     format: int = FORMAT
 
 

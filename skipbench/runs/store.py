@@ -178,7 +178,7 @@ class RunStore:
         self._replace("metrics.json", json.dumps(metrics, indent=2, allow_nan=False) + "\n")
 
     def write_scores(self, scores: list[dict[str, Any]]) -> None:
-        """`scores.jsonl`, as a whole: one line a sample."""
+        """`scores.jsonl`, as a whole: one line per sample."""
         self._replace("scores.jsonl", "".join(json.dumps(score) + "\n" for score in scores))
 
     def _replace(self, name: str, text: str) -> None:

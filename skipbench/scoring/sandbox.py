@@ -6,7 +6,7 @@ network, IPC, UTS). It sees the interpreter and the system's libraries read-only
 memory, holds no capability, no environment and no key of the kernel's, and can start no process and
 no thread; a filter refuses it the system calls that lead around these limits. bubblewrap makes the
 namespaces where it is installed, else `unshare` of util-linux does, and `jail.py` the root folder.
-What a machine offers is tried once a process, with a program that attempts to break out.
+What a machine offers is tried once per process, with a program that attempts to break out.
 
 It does not hold against flaws of the kernel, and a program decides on its own verdict: it runs in
 the same interpreter as its tests. With `sandbox="none"` only the limits hold: the program can read
@@ -106,7 +106,7 @@ def run_program(
 
 @functools.cache
 def isolation() -> Isolation:
-    """The first way to isolate that holds on this machine; tried once a process.
+    """The first way to isolate that holds on this machine; tried once per process.
 
     Raises:
         SkipbenchError: none does; the message says why and what to do.

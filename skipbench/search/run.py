@@ -16,7 +16,7 @@ from skipbench.runs.reading import printable, strict_json
 from skipbench.search.strategies import Bayes, Strategy
 from skipbench.skipset import SkipSet
 
-# seconds a token, registered for a set without a value before any other set has one
+# seconds per token, registered for a set without a value before any other set has one
 UNKNOWN_WORST = 1.0
 
 

@@ -20,7 +20,7 @@ def padded_rows(rows: int) -> int:
 def bucket(end: int, total: int) -> int:
     """Cache rows that attention reads where a pass needs `end` of `total`.
 
-    Four steps a doubling: at most a quarter more is read than needed, and a text of 8192 tokens
+    Four steps per doubling: at most a quarter more is read than needed, and a text of 8192 tokens
     passes 21 of them. All are multiples of 8, which the CUDA kernels want of a mask's rows.
     """
     size = FIRST

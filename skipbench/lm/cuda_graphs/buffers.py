@@ -61,7 +61,7 @@ class GraphBuffers:
         self._shape: object = None  # of the rows that `depth` and `tree_mask` hold; None: a chain
 
     def view(self, rows: int) -> Tensor:
-        """The first `rows` rows of the state: one and the same tensor object a count."""
+        """The first `rows` rows of the state: one and the same tensor object per count."""
         if rows not in self._views:
             self._views[rows] = self.hidden[:rows]
         return self._views[rows]
@@ -119,9 +119,8 @@ class GraphBuffers:
             columns: [N] numbers of all cache rows.
             cos, sin: [P, 1, d] of all positions.
         """
-        low = (
-            torch.finfo(self.dtype).min / 2
-        )  # not minus infinity: a part of the cache that is masked altogether stays finite
+        # Not minus infinity: a part of the cache that is masked altogether stays finite.
+        low = torch.finfo(self.dtype).min / 2
         with torch.inference_mode(False):
             self.whole[bucket] = torch.tensor([0, bucket], dtype=torch.int32).to(self.device)
             for window in windows:

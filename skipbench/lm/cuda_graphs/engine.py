@@ -33,10 +33,8 @@ from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
-PREPARE_INPUTS, WHOLE_PASS = (
-    -1,
-    -2,
-)  # among the sub-layers of a pass: masks and tables of its rows; all of it in one graph
+PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its rows
+WHOLE_PASS = -2  # all of it in one graph
 # bytes that graphs of a few row counts may take, beside weights and cache
 MIN_FREE_BYTES = 512 << 20
 FALLBACK_NOTE = (

@@ -128,7 +128,7 @@ class _Norm:
 
 
 def _rope_cos_sin(metadata: AttentionMetadata) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [T, 1, d] of a metadata's rows, made once a pass; the sine carries the sign
+    """Cosine and sine [T, 1, d] of a metadata's rows, made once per pass; the sine carries the sign
     of `rotate_half`.
     """
     if metadata.rope_cos_sin is None and metadata.whole is not None:

@@ -113,7 +113,7 @@ def _bands(axis: "Axes", run: Run) -> None:
 
 
 def breakdown(runs: list[Run], published: list[Row]) -> "Figure":
-    """Share of each phase in the method's time, one bar a run (SWIFT Figure 6b, CLaSp Figure 3c,
+    """Share of each phase in the method's time, one bar per run (SWIFT Figure 6b, CLaSp Figure 3c,
     Self-SD Table 5).
     """
     figure, axes = new_figure(1, 1, (6.4, 1.6 + 0.4 * len(runs)))

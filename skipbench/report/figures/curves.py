@@ -27,7 +27,7 @@ COST = 0.5
 
 
 def model_speedup(alpha: float, steps: int, cost: float = COST) -> float:
-    """Expected speedup of `steps` draft tokens a round, each accepted with probability `alpha`
+    """Expected speedup of `steps` draft tokens per round, each accepted with probability `alpha`
     where those before it are.
 
     A round emits `(1 - alpha^(K + 1)) / (1 - alpha)` tokens and costs `K cost + 1` forwards of the
@@ -200,7 +200,7 @@ def flexible(runs: list[Run], published: list[Row]) -> "Figure":
 
 
 def so_far(run: Run) -> list[float]:
-    """Speedup over the first 1, 2, ... samples: their tokens a second, against vanilla's."""
+    """Speedup over the first 1, 2, ... samples: their tokens per second, against vanilla's."""
     ours, base, found = [0.0, 0.0], [0.0, 0.0], []
     for s in run["samples"]:
         for sums, arm in ((ours, s.method), (base, s.vanilla)):
@@ -212,8 +212,8 @@ def so_far(run: Run) -> list[float]:
 
 
 def by_task(runs: list[Run], published: list[Row]) -> "Figure":
-    """Speedup over models from small to large, a line a task, the printed ones dashed (CLaSp Figure
-    5).
+    """Speedup over models from small to large, a line per task, the printed ones dashed (CLaSp
+    Figure 5).
 
     A run over all of a benchmark is taken apart by the task of each sample; a cell may also stand
     for one task.

@@ -11,7 +11,7 @@ from skipbench.runs.record import dump, parse
 
 
 def dump_runs(name: str, runs: list[Run]) -> str:
-    """JSON, a run a line: its settings, metrics and samples, and what the experiment `name` knows
+    """JSON, a run per line: its settings, metrics and samples, and what the experiment `name` knows
     of it; no folder's path.
     """
     lines = []

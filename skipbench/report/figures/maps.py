@@ -90,8 +90,8 @@ def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
 
 
 def against_context(runs: list[Run], published: list[Row]) -> "Figure":
-    """Skipped attention and MLP sub-layers against context length, a point a set and a panel a run
-    (KnapSpec Figure 3).
+    """Skipped attention and MLP sub-layers against context length, a point per set and a panel per
+    run (KnapSpec Figure 3).
     """
     figure, axes = new_figure(1, len(runs), (1.6 + 3.2 * len(runs), 3.4))
     most = 1

@@ -246,7 +246,7 @@ def layers_of(run: Run) -> int:
 
 
 def speedups(run: Run) -> list[float]:
-    """Decode speedup of each sample: vanilla's seconds a token / the method's; NaN where nothing
+    """Decode speedup of each sample: vanilla's seconds per token / the method's; NaN where nothing
     was decoded.
     """
     found = []

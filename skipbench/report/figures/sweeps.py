@@ -32,7 +32,7 @@ Value = Callable[[Run, Run], float | None]
 """Of a run and the first run of its line."""
 VALUES: dict[str, tuple[str, Value]] = {
     "alpha": ("acceptance rate", lambda r, _: r["metrics"]["alpha"]),
-    "tau": ("tau (tokens a round)", lambda r, _: r["metrics"]["tau"]),
+    "tau": ("tau (tokens per round)", lambda r, _: r["metrics"]["tau"]),
     "M": ("M (tokens a verification)", lambda r, _: r["metrics"]["M"]),
     "speedup": ("speedup (x)", lambda r, _: r["metrics"]["speedup"]["paired"]),
     "tokens_per_s": ("throughput (tokens/s)", lambda r, _: r["metrics"]["tokens_per_s"]),
@@ -75,8 +75,8 @@ def sweep(
     key: str = "",
     mark: str = "best",
 ) -> "Figure":
-    """`columns` of `VALUES` against one setting, a line a method and dataset; 95 % intervals on the
-    speedup.
+    """`columns` of `VALUES` against one setting, a line per method and dataset; 95 % intervals on
+    the speedup.
 
     Published values stand as stars where `key` (default: last name of the axis) places them on the
     axis, else as dashed lines; a printed value of the axis itself is a dotted vertical line, and

@@ -9,17 +9,12 @@ from skipbench.skipset import SkipSet
 
 MOST_POINTS = 1000  # of one curve, so that hundreds of runs fit into one file
 MOST_SETS = 200
-NOT_DRAWN = (
-    "skip",
-    "steps",
-    "optimised",
-    "step",
-    "weights",
-)  # a map of its own, the draft length again, positions, not a course
+# Skip sets have a map of their own; the others are the draft length again, or positions.
+NOT_DRAWN = ("skip", "steps", "optimised", "step", "weights")
 
 
 def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """One curve a quantity: `name`, `values` over all samples in order, `starts` of the samples,
+    """One curve per quantity: `name`, `values` over all samples in order, `starts` of the samples,
     `of` how many values.
 
     The draft length comes from the rounds; the rest is whatever the trace holds as numbers, or as

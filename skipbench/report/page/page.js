@@ -117,7 +117,7 @@ function skipMap({layers, sets, of}) {
   picture.append(draw("text", {x: 68, y: 2 * tall + 34}, single ? "layer 0" : "first set"));
   picture.append(draw("text", {x: 398, y: 2 * tall + 34, "text-anchor": "end"}, single ? `layer ${layers - 1}` : `set ${sets.length} of ${of}`));
   const told = single ? "One set for all rounds shown; coloured sub-layers are skipped."
-    : "A column a set, in the order of use; layer 0 on top; coloured sub-layers are skipped.";
+    : "A column per set, in the order of use; layer 0 on top; coloured sub-layers are skipped.";
   return block("Skip map", picture, make("p", {class: "faint"}, told));
 }
 
