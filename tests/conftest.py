@@ -4,7 +4,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -103,6 +103,15 @@ def make_method(name: str, *overrides: str, layers: int = LAYERS) -> Method:
 @functools.cache  # one composition per method and variant, of which the contract makes many methods
 def composed_method(name: str, *overrides: str) -> MethodConfig:
     return compose([f"method={name}", *NEEDED.get(name, []), *overrides]).method
+
+
+def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
+    """Cases for `parametrize`: those that `keep` names run every day, the others in the slow tier."""
+    marked = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(pytest.param(*values, marks=() if keep(case) else pytest.mark.slow))
+    return marked
 
 
 @pytest.fixture(autouse=True)

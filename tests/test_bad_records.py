@@ -316,7 +316,7 @@ def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Pat
     """
     rng = random.Random(f"fuzz/{name}")
     whole, refused = (folder / name).read_bytes(), 0
-    for _ in range(60):
+    for _ in range(30):
         (folder / name).write_bytes(data := fuzzed(name, whole, rng))
         told = refused_by(folder)
         assert all("\x1b" not in text for text in told.values()), (data, told)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import METHODS, ROOT, SHARED, Command
+from conftest import METHODS, ROOT, SHARED, Command, rest_slow
 
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
@@ -53,6 +53,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     assert done.stdout.startswith("skipbench:") and not done.stderr
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_one_folder_a_cell(skipbench: Command, tmp_path: Path) -> None:
     small = ("limit=2", "dataset.max_new_tokens=12", "engine.warmup=0")
     done = skipbench(
@@ -117,7 +118,7 @@ def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "pass us" in said.out and "5000" in said.err
 
 
-@pytest.mark.parametrize("engine", ["fused", "reference"])
+@pytest.mark.parametrize("engine", rest_slow(["fused", "reference"], "fused".__eq__))
 def test_sampling_and_low_precision_run(engine: str, tmp_path: Path) -> None:
     small = [
         "limit=2",

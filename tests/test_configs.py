@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, rest_slow
 
 from skipbench.config.build import instantiate
 from skipbench.config.catalog import choices, known_models
@@ -30,7 +30,7 @@ def made(model: str, method: str) -> dict[str, Any]:
     return config.model.settings
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", rest_slow(MODELS, lambda m: m.startswith("llama2-13b")))
 def test_every_model_composes_with_the_methods_it_has_settings_for(model: str) -> None:
     for method in made(model, "swift").keys() - {"swift"}:
         made(model, method)

@@ -14,6 +14,7 @@ from conftest import (
     composed_method,
     make_method,
     random_lm,
+    rest_slow,
 )
 
 from skipbench.decode.loop import generate
@@ -130,14 +131,22 @@ def test_tree_logits(family: str, engine: str) -> None:
     contract.check_tree_logits(random_lm(family, engine), SkipSet.parse("attn:1;mlp:2", LAYERS))
 
 
-@pytest.mark.parametrize(("name", "variant"), [c for c in CASES if c[1] in ("default", "tree")])
+# Whatever drafts with a skip set samples in `Drafter`; the others have ways of their own.
+SAMPLED = [(m, "default") for m in ("vanilla", "uniform", "clasp", "layerskip", "del", "lookahead")]
+SAMPLED += [("uniform", "tree"), ("swift", "tree")]
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    rest_slow([c for c in CASES if c[1] in ("default", "tree")], SAMPLED.__contains__),
+)
 def test_sampling(name: str, variant: str) -> None:
     contract.check_sampling(
         random_lm("llama", "fused", vocab=7), method_of(name, variant), runs=500
     )
 
 
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("tree", rest_slow([False, True], bool))
 def test_sampling_of_guesses(tree: bool) -> None:
     contract.check_sampling(
         random_lm("llama", "reference", vocab=7), contract.Guesser(7, tree), runs=1500
@@ -176,9 +185,9 @@ def test_what_a_method_carries_is_all_that_lasts(name: str) -> None:
     unbroken, before, after = (make_method(name) for _ in range(3))
     for method in (unbroken, before):
         for prompt in prompts[:3]:
-            generate(lm, method, prompt, 48)
+            generate(lm, method, prompt, 32)
     load_state_dict(after, json.loads(json.dumps(state_dict(before))))
-    wanted, found = (generate(lm, method, prompts[3], 48) for method in (unbroken, after))
+    wanted, found = (generate(lm, method, prompts[3], 32) for method in (unbroken, after))
     assert (found.tokens, found.rounds) == (wanted.tokens, wanted.rounds)
     assert log_of(after) == log_of(unbroken) and skip_text(after) == skip_text(unbroken)
     assert json.dumps(state_dict(after)) == json.dumps(state_dict(unbroken))

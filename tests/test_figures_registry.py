@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import rest_slow
 
 from skipbench.cli.main import dispatch
 from skipbench.config.catalog import choices
@@ -119,7 +120,7 @@ def test_every_figure_with_an_experiment_is_drawn_or_says_why_not() -> None:
     assert {name for name in tables if "-figure" in name} <= experiments
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", rest_slow(SCALES, "embedded".__eq__))
 @pytest.mark.parametrize("name", DRAWN)
 def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
     name: str, scale: str, records: dict[str, Run]
@@ -161,6 +162,7 @@ def test_a_figure_that_no_run_gives_names_its_commands() -> None:
         dispatch(["figure", "clasp-figure3b"])
 
 
+@pytest.mark.slow
 def test_a_set_of_another_task_is_searched_once_and_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

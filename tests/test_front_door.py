@@ -5,7 +5,7 @@ configurations of one's own.
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import Command, rest_slow
 
 from skipbench.config import catalog
 
@@ -71,7 +71,29 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), MISTAKES, ids=[words for words, _ in MISTAKES])
+# One of each kind every day: a key, a choice, a type, a missing and a wrong value, an unquoted set,
+# what Hydra would add or delete, a stray word, a flag.
+DAILY = (
+    "limt=3",
+    "method=swfit",
+    "experiment=swift-tabel8",
+    "limit=abc",
+    "model.dtype=fp16",
+    "model=path",
+    "method=fixed method.skip=attn:1;mlp:3",
+    "method.skip=attn:99",
+    "+unknown=1",
+    "~seed",
+    "swift",
+    "--fast",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    rest_slow(MISTAKES, lambda case: case[0] in DAILY),
+    ids=[words for words, _ in MISTAKES],
+)
 def test_a_mistake_is_told_in_one_line_on_every_route(
     words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipbench: Command
 ) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from conftest import ENGINES, SHARED
+from conftest import ENGINES, SHARED, rest_slow
 from recorded import MODELS, NEEDS_RECORDS, checkpoint, golden
 
 from skipbench.decode.drafting import Drafter
@@ -19,7 +19,7 @@ from skipbench.skipset import SkipSet
 pytestmark = NEEDS_RECORDS
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", rest_slow(ENGINES, "fused".__eq__))
 @pytest.mark.parametrize("name", MODELS)
 def test_vanilla_is_hugging_face_greedy(name: str, engine: str) -> None:
     for case in golden("hf_greedy")["models"][name]:
@@ -78,6 +78,7 @@ def test_self_sd_threshold_is_that_of_the_published_code() -> None:
             assert rule.threshold == pytest.approx(r["th_after"], abs=1e-12), (case["name"], number)
 
 
+@pytest.mark.slow
 def test_self_sd_rounds_are_those_of_the_published_code() -> None:
     """Tokens, and accepted and drafted counts of every round but the last two, where the code
     overshoots its length.

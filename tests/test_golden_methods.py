@@ -108,6 +108,7 @@ def knapspec_code(layers: int, stop: Fixed, **options: Any) -> KnapSpec:
     return KnapSpec(layers, "knapspec", stop, start="full", **code, **options)
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_knapspec_weights_candidates_and_choice() -> None:
     sets = candidates = 0
@@ -155,6 +156,7 @@ def test_knapspec_weights_candidates_and_choice() -> None:
     assert (candidates, sets >= 330) == (364, True)
 
 
+@pytest.mark.slow
 def test_knapspec_generation() -> None:
     for case in golden("knapspec")["generation"]:
         lm = checkpoint(case["model"])
@@ -261,6 +263,7 @@ def test_swift_trees_and_their_acceptance() -> None:
     assert compared > 30
 
 
+@pytest.mark.slow
 def test_swift_generation() -> None:
     for case in golden("swift")["generation"]:
         lm = checkpoint(case["model"])

@@ -71,8 +71,15 @@ def text(lm: LM, method: Method, length: int = 100) -> list[int]:
     return generate(lm, method, PROMPTS[lm.config.model_type], length).tokens
 
 
-@pytest.mark.parametrize("backend", ["masked", "split_kv"])
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize(
+    ("family", "backend"),
+    [
+        ("llama", "masked"),
+        ("mistral", "split_kv"),
+        pytest.param("llama", "split_kv", marks=pytest.mark.slow),
+        pytest.param("mistral", "masked", marks=pytest.mark.slow),
+    ],
+)
 def test_tokens_are_leans_at_every_length(family: str, backend: str) -> None:
     lm, fused = graphs(family, backend), random_lm(family, "fused")
     wanted = text(fused, make_method("vanilla"))

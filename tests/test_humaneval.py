@@ -30,6 +30,7 @@ def outcomes(solutions: dict[str, str]) -> list[Outcome]:
         return list(pool.map(lambda program: run_program(program, 20.0), programs))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("isolated")
 def test_the_canonical_solutions_pass_and_broken_ones_do_not() -> None:
     canonical = {name: task["canonical_solution"] for name, task in problems().items()}

@@ -28,6 +28,7 @@ from skipbench.lm.fused.weights import MIB, Weights, pass_bytes
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
+SMALL = (64, 32, torch.float32, 1 << 20)  # a shape whose race takes a moment
 FAST_ONE = {"rows": [5.0, 9.0, 9.0], "columns": [2.0, 20.0, 20.0], "packed": [3.0, 4.0, 4.0]}
 
 
@@ -79,7 +80,7 @@ def test_every_layout_is_the_linear_function(layout: str, dtype: torch.dtype, bi
 
 
 def test_a_race_times_every_layout_and_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    times, fault = tuned(64, 32, torch.float32)
+    times, fault = tuned(*SMALL)
     assert {"rows", "columns"} <= set(times) and all(
         len(t) == len(kernels.ROWS) and min(t) > 0 for t in times.values()
     )
@@ -89,7 +90,7 @@ def test_a_race_times_every_layout_and_is_run_once(monkeypatch: pytest.MonkeyPat
         raise AssertionError("tuned again")
 
     monkeypatch.setattr(kernels, "autotune", again)
-    assert tuned(64, 32, torch.float32)[0] == times
+    assert tuned(*SMALL)[0] == times
     for other in ((65, 32, torch.float32), (64, 32, torch.bfloat16)):
         with pytest.raises(AssertionError, match="tuned again"):
             tuned(*other)
@@ -105,10 +106,8 @@ def test_of_processes_that_race_at_once_the_first_decides(monkeypatch: pytest.Mo
         return {name: [t + 1e9 for t in row] for name, row in race_itself(*args)[0].items()}, None
 
     monkeypatch.setattr(kernels, "autotune", slower)
-    times, _ = tuned(64, 32, torch.float32)
-    assert (
-        max(max(row) for row in times.values()) < 1e9 and tuned(64, 32, torch.float32)[0] == times
-    )
+    times, _ = tuned(*SMALL)
+    assert max(max(row) for row in times.values()) < 1e9 and tuned(*SMALL)[0] == times
 
 
 SHORT = '{"KEY": {"times": {"rows": [1.0]}, "fault": null}}'
@@ -117,11 +116,11 @@ NEGATIVE = '{"KEY": {"times": {"rows": [1, 2, -3.0], "columns": [1, 1, 1.0]}, "f
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"KEY": 1}', SHORT, NEGATIVE])
 def test_a_broken_file_is_written_anew(text: str) -> None:
-    tuned(64, 32, torch.float32)
+    tuned(*SMALL)
     sound = cache_file().read_text()
     key = next(iter(json.loads(sound)))
     cache_file().write_text(text.replace("KEY", key))
-    times, _ = tuned(64, 32, torch.float32)
+    times, _ = tuned(*SMALL)
     entry = json.loads(cache_file().read_text())[key]
     assert set(entry["times"]) == set(times) and min(map(min, times.values())) > 0
 
@@ -131,11 +130,11 @@ def test_a_file_that_cannot_be_written_costs_nothing_else(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert tuned(64, 32, torch.float32)[0]
+    assert tuned(*SMALL)[0]
 
 
 def test_other_entries_of_the_file_stay() -> None:
-    tuned(64, 32, torch.float32)
+    tuned(*SMALL)
     tuned(32, 32, torch.float32)
     assert len(json.loads(cache_file().read_text())) == 2
 

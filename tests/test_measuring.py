@@ -6,6 +6,7 @@ import time
 from collections import Counter
 
 import pytest
+from conftest import rest_slow
 from torch import Tensor
 
 from scripts.compare_peers import BASE, METHODS, compare, ours, theirs
@@ -36,7 +37,7 @@ DRAFTS = [
 ]
 
 
-@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("name", rest_slow(DRAFTS, lambda n: n in ("self-sd", "lookahead")))
 def test_every_pass_of_a_method_is_counted(
     bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_the_canonical_body_has_full_marks(family: str) -> None:
         assert scores and set(scores.values()) == {1.0}, example
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("isolated")
 def test_canonical_code_passes_its_own_tests() -> None:
     for example in examples("mini-code", 100)[:60]:

@@ -14,7 +14,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from conftest import ROOT, SHARED, make_method, random_lm
+from conftest import ROOT, SHARED, make_method, random_lm, rest_slow
 from test_bad_input import Letters
 
 from skipbench.bench import cell as bench_cell
@@ -76,7 +76,7 @@ def message(call: Any) -> str:
 # Configurations
 
 
-@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize("name", rest_slow(DATASETS, lambda d: d in ("cnndm", "gsm8k", "stream")))
 def test_every_dataset_composes_in_every_variant(name: str) -> None:
     dataset = dict(keys_of(name))
     assert dataset["name"] == name and dataset["max_new_tokens"] > 0 and "variants" not in dataset

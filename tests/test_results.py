@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, rest_slow
 
 from skipbench.cli import figure
 from skipbench.config.catalog import choices
@@ -65,7 +65,7 @@ def test_a_table_renders_to_the_same_bytes(name: str) -> None:
     version("matplotlib") != PINNED["matplotlib"],
     reason="another matplotlib than constraints.txt has",
 )
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", rest_slow(DRAWN, lambda n: n.startswith("swift")))
 def test_a_figure_is_drawn_to_the_same_bytes(name: str, tmp_path: Path) -> None:
     kept = tmp_path / f"{name}.json"
     kept.write_bytes((EMBEDDED / "figures" / f"{name}.json").read_bytes())

@@ -88,8 +88,8 @@ def test_bayes_beats_random_at_the_same_budget(tmp_path: Path) -> None:
         ("random", False),
         ("greedy", False),
         ("exhaustive", False),
-        ("bayes", False),
         ("bayes", True),
+        pytest.param("bayes", False, marks=pytest.mark.slow),
     ],
 )
 def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: Path) -> None:

@@ -64,11 +64,10 @@ def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
     ("name", "overrides"),
     [
         ("uniform", ("method.ratio=0.3",)),
-        ("self-sd", ('method.skip="attn:3,5,7;mlp:4,6,8"',)),
-        ("clasp", ("method.interval=2",)),
+        pytest.param("clasp", ("method.interval=2",), marks=pytest.mark.slow),
         ("swift", ("method.tree=[10,5,3,1]", "method.window=4", "method.beta=3")),
-        ("prompt-lookup", ("method.ngram=1",)),
-        ("lookahead", ()),
+        pytest.param("prompt-lookup", ("method.ngram=1",), marks=pytest.mark.slow),
+        pytest.param("lookahead", (), marks=pytest.mark.slow),
         ("layerskip", ("method.exit_layer=10",)),
     ],
 )
@@ -81,6 +80,7 @@ def test_tiny_has_vanillas_bits(name: str, overrides: tuple[str, ...]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_planted_has_vanillas_bits() -> None:
     lm, tokenizer = strict_or_skip("model=planted", "model.shape=12x768")
     config = compose(["model=planted", "model.shape=12x768"])

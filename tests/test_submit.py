@@ -656,8 +656,8 @@ def printed_and_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tu
     ("name", "model"),
     [
         ("clasp-table1", "llama3-8b"),
-        ("self-sd-table14", "codellama-13b-instruct"),
-        ("self-sd-table15", "codellama-34b"),
+        pytest.param("self-sd-table14", "codellama-13b-instruct", marks=pytest.mark.slow),
+        pytest.param("self-sd-table15", "codellama-34b", marks=pytest.mark.slow),
     ],
 )
 def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
