@@ -106,7 +106,7 @@ def composed_method(name: str, *overrides: str) -> MethodConfig:
 
 
 def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
-    """Cases for `parametrize`: those that `keep` names run every day, the others in the slow tier."""
+    """Cases for `parametrize`; those that `keep` does not name belong to the slow tier."""
     marked = []
     for case in cases:
         values = case if isinstance(case, tuple) else (case,)
