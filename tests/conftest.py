@@ -133,8 +133,10 @@ def isolated() -> None:
 def skipbench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs the command line in this process: words in; exit status, stdout and stderr out.
 
-    A log handler that Hydra puts on the captured streams goes when the test ends.
+    A log handler that Hydra puts on the captured streams goes when the test ends. Hydra closes the
+    handlers that it finds, and absl's would close pytest's stream with it: it finds none.
     """
+    monkeypatch.setattr(logging, "_handlerList", [])
     monkeypatch.setattr(logging.root, "handlers", logging.root.handlers[:])
     monkeypatch.chdir(ROOT)
 

@@ -336,7 +336,7 @@ def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Pat
         elif "load_run" in told:
             assert name in told["load_run"] and name in told["index"], (data, told)
         (folder / name).write_bytes(whole)
-    assert refused > 20, "the fuzzer hit nothing"
+    assert refused > 10, "the fuzzer hit nothing"
     assert refused_by(folder) == {}
 
 

@@ -104,7 +104,9 @@ def test_every_switch(name: str, switch: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "variant"), CASES)
+@pytest.mark.parametrize(
+    ("name", "variant"), rest_slow(CASES, lambda case: case[1] == "default" or case[0] == "uniform")
+)
 def test_eos_and_limits(name: str, variant: str) -> None:
     lm = random_lm("llama", "fused")
     contract.check_eos(lm, method_of(name, variant))
@@ -146,7 +148,8 @@ def test_sampling(name: str, variant: str) -> None:
     )
 
 
-@pytest.mark.parametrize("tree", rest_slow([False, True], bool))
+@pytest.mark.slow
+@pytest.mark.parametrize("tree", [False, True])
 def test_sampling_of_guesses(tree: bool) -> None:
     contract.check_sampling(
         random_lm("llama", "reference", vocab=7), contract.Guesser(7, tree), runs=1500

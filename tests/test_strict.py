@@ -68,7 +68,7 @@ def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
         ("swift", ("method.tree=[10,5,3,1]", "method.window=4", "method.beta=3")),
         pytest.param("prompt-lookup", ("method.ngram=1",), marks=pytest.mark.slow),
         pytest.param("lookahead", (), marks=pytest.mark.slow),
-        ("layerskip", ("method.exit_layer=10",)),
+        pytest.param("layerskip", ("method.exit_layer=10",), marks=pytest.mark.slow),
     ],
 )
 def test_tiny_has_vanillas_bits(name: str, overrides: tuple[str, ...]) -> None:
