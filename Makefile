@@ -29,7 +29,7 @@ demo: $(READY) ## the main job on the embedded model, with its table (under 90 s
 test: $(READY) ## the tests of every day, without a network
 	$(BIN)/python -m pytest
 
-test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, every switch of every method
+test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, the products of settings
 	$(BIN)/python -m pytest -m slow
 
 test-experiments: $(READY) ## every experiment of the papers with two short samples per cell (about 2 minutes on 2 cores)
