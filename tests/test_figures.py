@@ -96,6 +96,7 @@ def test_a_correlation_over_too_few_runs_is_not_printed(runs: dict[str, Run]) ->
     assert "r = " in scatter.correlation(three, []).axes[0].get_title(loc="left")
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Path) -> None:
     for kind in draw_run(runs["clasp2"]):
         pairs = [

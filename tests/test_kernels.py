@@ -28,7 +28,7 @@ from skipbench.lm.fused.weights import MIB, Weights, pass_bytes
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
-SMALL = (64, 32, torch.float32, 1 << 20)  # a shape whose race takes a moment
+SMALL = (64, 32, torch.float32, 1 << 14)  # a shape whose race takes a moment
 FAST_ONE = {"rows": [5.0, 9.0, 9.0], "columns": [2.0, 20.0, 20.0], "packed": [3.0, 4.0, 4.0]}
 
 

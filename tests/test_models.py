@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import make_method, rest_slow
+from conftest import make_method
 from huggingface_hub.errors import (
     GatedRepoError,
     LocalEntryNotFoundError,
@@ -305,7 +305,8 @@ def greedy(lm: LM, prompt: list[int], count: int) -> list[int]:
     return out
 
 
-@pytest.mark.parametrize("shape", rest_slow(["12x256", "tied"], "tied".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["12x256", "tied"])
 def test_what_was_planted_is_redundant_and_nothing_else(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

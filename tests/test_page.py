@@ -393,6 +393,7 @@ def test_nothing_to_show(tmp_path: Path) -> None:
         write_page(tmp_path)
 
 
+@pytest.mark.slow
 @in_browser
 def test_filter_in_a_browser(results: Path, text: str, tmp_path: Path) -> None:
     document = browse(results / "report.html", "#filter=swift", tmp_path)

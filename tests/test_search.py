@@ -67,6 +67,7 @@ def test_exhaustive_tries_every_set_once(tmp_path: Path) -> None:
     assert len({t["skip"] for t in trials(tmp_path / "trace.jsonl")}) == 2**8
 
 
+@pytest.mark.slow
 def test_bayes_beats_random_at_the_same_budget(tmp_path: Path) -> None:
     best = run("bayes", tmp_path / "trace.jsonl", 12)
     assert best.value is not None

@@ -51,6 +51,7 @@ def test_a_cell_returns_its_speedup(tmp_path: Path) -> None:
     assert speedup == metrics["speedup"]["paired"] is not None
 
 
+@pytest.mark.slow
 def test_an_experiment_is_swept_with_other_choices_of_its_axes(
     skipbench: Command, tmp_path: Path
 ) -> None:

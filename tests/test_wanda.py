@@ -162,7 +162,7 @@ def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused(overrides: list[str], says: str, tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match=says):
-        run_cell(settings(tmp_path, *overrides))
+        run_cell(settings(tmp_path, "model.calibration.rows=2", *overrides))
 
 
 def test_pruning_needs_the_modules_and_texts() -> None:
