@@ -201,10 +201,13 @@ def development_rows(dataset: dict[str, Any], count: int) -> tuple[list[Any], in
     if "run_limit" not in dataset:
         return rows_of(dataset, count, seed_offset=1000), 0
     run = {row.prompt for row in rows_of(dataset, dataset["run_limit"])}
-    rows = [row for row in rows_of(dataset, None, seed_offset=1000) if row.after is None]
-    rows = sorted(rows, key=lambda row: row.prompt in run)[
-        :count
-    ]  # stable: rows of the run only where others are too few
+    rows: list[Any] = []
+    # Rows of a mini dataset are generated, so no more than needed; all only if a prompt is there twice.
+    for size in (count + len(run), None):
+        rows = [row for row in rows_of(dataset, size, seed_offset=1000) if row.after is None]
+        rows = sorted(rows, key=lambda row: row.prompt in run)[:count]  # stable: those of the run come last
+        if not any(row.prompt in run for row in rows):
+            break
     return rows, sum(row.prompt in run for row in rows)
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from skipbench import cells, commands
 from skipbench.bench import offline
-from skipbench.compose import compose, development
+from skipbench.compose import compose, development, development_rows
+from skipbench.data import datasets
+from skipbench.data.mini import held_out
 from skipbench.errors import SkipbenchError
 from skipbench.search.run import Trial, search
 from skipbench.search.space import Space
@@ -252,6 +254,31 @@ def test_without_a_training_split_a_search_avoids_the_rows_of_the_run(
     for record in (settings, stored["settings"]):
         assert record.get("prompts_shared_with_run", 0) == shared
     assert ("decoded by the run, too" in capsys.readouterr().out) == bool(shared)
+
+
+def test_a_search_makes_no_more_rows_of_a_mini_dataset_than_it_and_the_run_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def counted(family: str, seed: int) -> Any:
+        for example in held_out(family, seed):
+            made.append(example.prompt)
+            yield example
+
+    monkeypatch.setattr(datasets, "held_out", counted)
+    dataset = compose(["dataset=mini-math"])["dataset"]
+    rows, shared = development_rows(development(dataset, 3), 2)
+    assert len(rows) == 2 and shared == 0 and len(made) == 3 + 5
+
+
+def test_a_search_looks_beyond_a_prompt_that_is_there_twice(tmp_path: Path) -> None:
+    lines = [json.dumps({"question": f"Question {q}?", "answer": "#### 1"}) for q in (0, 0, 0, 0, 1)]
+    (tmp_path / "twice.jsonl").write_text("\n".join(lines))
+    words = ["dataset=gsm8k", f"dataset.path={tmp_path / 'twice.jsonl'}", "dataset.shots=0", "dataset.shuffle=false"]
+    dataset = compose(words)["dataset"]
+    rows, shared = development_rows(development(dataset, 1), 1)
+    assert shared == 0 and "Question 1?" in rows[0].prompt
 
 
 @pytest.mark.parametrize(
