@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## the main job on the embedded model, with its table (under 90 s)
 	$(BIN)/python -m skipbench
 
-test: $(READY) ## the tests of every day, without a network (under 4 minutes on 2 cores)
+test: $(READY) ## the tests of every day, without a network
 	$(BIN)/python -m pytest
 
 test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, every switch of every method
