@@ -4,7 +4,7 @@ task=$SLURM_ARRAY_TASK_ID
 if [ ! -e "$FAULTS/over" ] && [ -z "${SLURM_RESTART_COUNT:-}" ]; then
   case "$(cat "$FAULTS/fault_$task" 2> /dev/null)" in
     disk) ulimit -f 1 ;;       # no file above 1 KiB: what a full disk does
-    memory) ulimit -d 120000 ;; # too little even to import torch: nothing of the cell's own can tell
+    memory) ulimit -d 105000 ;; # too little even to import torch: nothing of the cell's own can tell. At 120000 torch can spin
     halt) # after its first sample the cell stands still, until a signal of Slurm's, which brings SIGCONT with it
       (
         until status=$(grep -l "\"slurm\": \"$SLURM_JOB_ID\"" "$RESULTS"/runs/*/status.json); do sleep 0.05; done
