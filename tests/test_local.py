@@ -215,7 +215,7 @@ def test_a_cell_that_the_kernel_kills_is_a_failure_with_its_reason(tmp_path: Pat
 
 def test_a_cell_that_dies_before_it_can_speak_is_a_failure(tmp_path: Path) -> None:
     # Too little memory for what a cell imports, enough for the process that watches over it.
-    little = f"ulimit -d 120000; exec '{sys.executable}' -m skipbench cell '{planned(tmp_path)}' 0"
+    little = f"ulimit -d 105000; exec '{sys.executable}' -m skipbench cell '{planned(tmp_path)}' 0"
     done = subprocess.run(["bash", "-c", little], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
     assert done.returncode > 0, done.stderr
     (status,) = tmp_path.glob("results/runs/*/status.json")
