@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from skipbench.metrics.summary import Latency, summarise
 from skipbench.report.cell import MISSING, cell_lines, main_cells, markdown_cell, render_cell
 from skipbench.report.definitions import DEFINITIONS, caution
-from skipbench.report.table import csv_table, markdown_table, table_rows
+from skipbench.report.table import csv_table, html_table, markdown_table, table_rows
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
 HEADER = {
@@ -199,6 +199,7 @@ def timed(method: str, low: float | None, high: float | None = None, dataset: st
 def test_only_a_row_that_is_better_beyond_its_interval_is_bold(rows: list[dict[str, Any]], bold: list[str]) -> None:
     assert [r["method"] for r in table_rows(rows) if r["speedup"].startswith("**")] == bold
     assert markdown_table("T", rows).count("- bold: a measured speedup whose 95 % interval lies above 1") == 1
+    assert html_table("T", rows).count("<li>bold: a measured speedup whose 95 % interval lies above 1") == 1
 
 
 def test_a_row_without_metrics_shows_the_reason() -> None:

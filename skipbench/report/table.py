@@ -62,16 +62,12 @@ def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
 
 def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
     """The table with its notes, definitions and provenance; columns without any content are left out."""
-    rows = table_rows(runs)
-    columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
-    warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
-    rule = [f"{BOLD}."] if any(run.get("metrics") for run in runs) else []
+    rows, columns, warning = _content(runs)
     parts = [
         f"## {title}",
         markdown_grid([columns, *([row[c] for c in columns] for row in rows)]) if rows else "No runs.",
         *([f"**{warning}**"] if warning else []),
-        "\n".join(f"- origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()),
-        "\n".join(f"- {note}" for note in [*notes, *same_drafts(runs), *rule]),
+        "\n".join(f"- {remark}" for remark in _remarks(runs, notes)),
         "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(columns)),
         "; ".join(f"{name}: {', '.join(values)}" for name, values in _provenance(runs).items()),
     ]
@@ -80,10 +76,8 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
 
 def html_table(title: str, runs: Sequence[Run]) -> str:
     """`markdown_table` as a `<section>` for a page with a style of its own; speedups name their runs."""
-    rows = table_rows(runs)
-    columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
-    warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
-    lines = [f"origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()]
+    rows, columns, warning = _content(runs)
+    lines = _remarks(runs)
     lines += [f"{name}: {text}" for name, text in definitions_for(columns)]
     lines += [f"{name}: {', '.join(values)}" for name, values in _provenance(runs).items()]
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
@@ -97,6 +91,20 @@ def html_table(title: str, runs: Sequence[Run]) -> str:
         "</ul>\n</section>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
+
+
+def _content(runs: Sequence[Run]) -> tuple[list[dict[str, str]], list[str], str | None]:
+    """Rows, the columns that have any content, and the warning of embedded models or data."""
+    rows = table_rows(runs)
+    columns = [c for c in COLUMNS if c not in ("origin", "note") or any(row[c] for row in rows)]
+    return rows, columns, caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
+
+
+def _remarks(runs: Sequence[Run], notes: Sequence[str] = ()) -> list[str]:
+    """What stands below every form of the table: origins, `notes`, which rows drafted the same, and the rule of bold."""
+    marked = [f"origin {mark}: {told(origin)}" for origin, mark in origins(_grouped(runs)).items()]
+    rule = [f"{BOLD}."] if any(run.get("metrics") for run in runs) else []
+    return [*marked, *notes, *same_drafts(runs), *rule]
 
 
 def _html_row(row: Mapping[str, str], columns: Sequence[str], run: Run) -> str:
