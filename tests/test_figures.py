@@ -100,7 +100,7 @@ def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, R
     slower = [replace(s, method=replace(s.method, seconds=Seconds(9.0, 9.0, 9.0, 9.0, 9.0))) for s in one["samples"]]
     again: Run = {**one, "folder": "again", "samples": slower}
     assert swept([one, again, other]) == Swept(3, 2, 2)
-    assert "the swept key changed no token: 2 of 3 runs are identical to another" in caption([one, again, other])
+    assert "2 of 3 runs drafted the same tokens as another" in caption([one, again, other])
     assert not swept([one, again, other]).in_vain and swept([one, again]).in_vain
     assert swept([one, other]) == Swept(2, 0, 2) and "swept key" not in caption([one, other])
     vanilla: Run = {**one, "method": "vanilla"}
@@ -131,7 +131,8 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
     assert written("256,512", "--distinct") == {"clasp-figure4b.txt"}
     text = (tmp_path / "figures" / "clasp-figure4b.txt").read_text()
     assert (
-        text == "clasp-figure4b is not drawn: the swept key changed no token: 2 of 2 runs are identical to another.\n"
+        text
+        == "clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as another: the swept key changed nothing in them.\n"
     )
     assert text in capsys.readouterr().out
     assert written("1,512", "--distinct") == drawn

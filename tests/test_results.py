@@ -33,7 +33,7 @@ def test_no_figure_shows_one_run_many_times() -> None:
     assert [name for name in DRAWN if swept(read_runs(EMBEDDED / "figures" / f"{name}.json")[1]).in_vain] == []
     for name in LEFT_OUT:
         text = (EMBEDDED / "figures" / f"{name}.txt").read_text()
-        assert re.fullmatch(rf"{name} is not drawn: the swept key changed no token: \d+ of \d+ runs .*\.\n", text)
+        assert re.fullmatch(rf"{name} is not drawn: \d+ of \d+ runs drafted the same tokens as another: .*\.\n", text)
         assert [path.suffix for path in EMBEDDED.glob(f"figures/{name}.*")] == [".txt"]
 
 

@@ -137,8 +137,9 @@ class Swept(NamedTuple):
     @property
     def mark(self) -> str | None:
         """The line below a figure in which runs repeat each other."""
-        told = f"the swept key changed no token: {self.identical} of {self.runs} runs are identical to another"
-        return told if self.identical else None
+        if not self.identical:
+            return None
+        return f"{self.identical} of {self.runs} runs drafted the same tokens as another: the swept key changed nothing in them"
 
     @property
     def in_vain(self) -> bool:
@@ -221,8 +222,8 @@ def acceptances(run: Run) -> list[float]:
 
 def decoded_share(run: Run) -> float:
     """`alpha_cond`, the acceptance rate of the papers' models of speed; NaN without drafts."""
-    found = alpha_cond([r for s in run["samples"] for r in s.method.rounds])
-    return float("nan") if found is None else found
+    alpha = alpha_cond([r for s in run["samples"] for r in s.method.rounds])
+    return float("nan") if alpha is None else alpha
 
 
 def by_group(run: Run, group: str) -> dict[str, list[float]]:
