@@ -196,8 +196,8 @@ def development_rows(dataset: dict[str, Any], count: int) -> tuple[list[Any], in
     """
     _check_limit(count, "search.prompts")
     if "parts" in dataset:
-        found = [development_rows(part, count) for part in dataset["parts"].values()]
-        return [row for rows, _ in found for row in rows], sum(shared for _, shared in found)
+        of_parts = [development_rows(part, count) for part in dataset["parts"].values()]
+        return [row for rows, _ in of_parts for row in rows], sum(shared for _, shared in of_parts)
     if "run_limit" not in dataset:
         return rows_of(dataset, count, seed_offset=1000), 0
     run = {row.prompt for row in rows_of(dataset, dataset["run_limit"])}

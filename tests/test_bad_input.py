@@ -64,7 +64,6 @@ def test_configuration(overrides: list[str], says: str) -> None:
         (["method=fixed", "method.skip=everything"], "attn:1,3-5;mlp:2,4"),
         (["method.stop.max_steps=0"], "max_steps >= 1"),
         (["method.tree=[3,2]"], "4 positive numbers"),
-        (["decoding.temperature=-1"], "temperature >= 0"),
         (["limit=0"], "1 or more"),
         (["dataset.max_new_tokens=5000"], "context of 1024"),
         (["engine.threads=0"], "1 or more"),

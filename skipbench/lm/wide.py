@@ -62,8 +62,8 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor, start: int, window: 
         column = torch.arange(end, device=query.device)
         sees = column <= row if window is None else (column <= row) & (row - column < window)
         k, v = (t[:end].transpose(0, 1)[None] for t in (keys, values))
-        found = F.scaled_dot_product_attention(fold(rows, kv), k, v, sees.repeat(heads // kv, 1), scale=scale)
-        out.append(unfold(found, len(rows)))
+        attended = F.scaled_dot_product_attention(fold(rows, kv), k, v, sees.repeat(heads // kv, 1), scale=scale)
+        out.append(unfold(attended, len(rows)))
         start = end
     return torch.cat(out)
 

@@ -12,17 +12,17 @@ def drafted(samples: Iterable[Sample]) -> str:
 
     A set that was chosen behind the last round drafted nothing and is left out; `skip` in a trace holds `[round, set]`.
     """
-    told = []
+    drafts = []
     for s in sorted(samples, key=lambda s: s.index):
         changes = s.trace.get("skip") or [[0, s.skip]]
         used = [change for change in changes if change[0] < len(s.method.rounds)]
-        told.append([s.index, s.prompt_hash, s.method.tokens, s.method.rounds, used])
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16] if told else ""
+        drafts.append([s.index, s.prompt_hash, s.method.tokens, s.method.rounds, used])
+    return hashlib.sha256(json.dumps(drafts).encode()).hexdigest()[:16] if drafts else ""
 
 
 def alike(digests: Iterable[Hashable]) -> list[list[int]]:
     """Positions of equal ones, in order of appearance; one that is like no other stands alone."""
-    found: dict[Hashable, list[int]] = {}
+    positions: dict[Hashable, list[int]] = {}
     for position, digest in enumerate(digests):
-        found.setdefault(digest, []).append(position)
-    return list(found.values())
+        positions.setdefault(digest, []).append(position)
+    return list(positions.values())

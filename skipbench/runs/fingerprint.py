@@ -109,8 +109,8 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    info = path.stat()
+    return info.st_size, info.st_mtime_ns, info.st_ino
 
 
 @functools.cache
@@ -139,10 +139,10 @@ def method_sha256(method: dict[str, Any]) -> str | None:
     sources: dict[str, bytes] = {}
     roots = [*_targets(method), "skipbench.decode.loop"]
     for root in roots:
-        found = _source(root)
-        if found is None:
+        target = _source(root)
+        if target is None:
             return None
-        todo = [found]
+        todo = [target]
         while todo:
             module, path = todo.pop()
             if module in sources:
@@ -152,7 +152,7 @@ def method_sha256(method: dict[str, Any]) -> str | None:
             for name in _imports(sources[module], package):
                 if name.startswith(OWN) or not name.startswith("skipbench."):
                     imported = _source(name)
-                    if imported is not None and _belongs(imported, found):
+                    if imported is not None and _belongs(imported, target):
                         todo.append(imported)
     return _sha256({module: hashlib.sha256(source).hexdigest() for module, source in sources.items()})
 
@@ -177,18 +177,18 @@ def _source(name: str) -> tuple[str, Path] | None:
         return None
     if not spec.submodule_search_locations:
         return (top, Path(spec.origin)) if spec.origin and Path(spec.origin).is_file() else None
-    found = None
+    package = None
     for place in map(Path, spec.submodule_search_locations):
         module = top
         for part in [*rest, ""]:
             if (place / "__init__.py").is_file():
-                found = module, place / "__init__.py"
+                package = module, place / "__init__.py"
             if part and (place / f"{part}.py").is_file():
                 return f"{module}.{part}", place / f"{part}.py"
             if not part or not (place / part).is_dir():
                 break
             module, place = f"{module}.{part}", place / part
-    return found
+    return package
 
 
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
