@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skipbench.report.definitions import PERCENT_SCORES, caution, definitions_for
+from skipbench.report.tables.markdown import markdown_grid
 
 MISSING = "\u2014"
 _SEPARATOR = "; "
@@ -185,19 +186,6 @@ def markdown_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> str:
         *([warning] if warning else []),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def markdown_grid(rows: list[list[str]]) -> str:
-    """A Markdown table from rows of texts, the first of them its head; columns are padded to be
-    readable as text.
-    """
-    safe = [[" ".join(text.replace("|", "\\|").split()) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
-    lines = [
-        "| " + " | ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)) + " |"
-        for row in safe
-    ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
 
 
 @dataclass(frozen=True)

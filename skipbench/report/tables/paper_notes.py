@@ -1,5 +1,5 @@
-"""What stands under a paper's table: cautions, notes, definitions, the lossless count and where the
-runs come from.
+"""Texts below a paper's table: cautions, notes, definitions, the lossless count and where the runs
+come from.
 """
 
 import re
@@ -10,7 +10,7 @@ from skipbench.report.cell import MISSING, value_at
 from skipbench.report.definitions import DEFINITIONS, EMBEDDED_MODEL
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import origin_of, origins, told
-from skipbench.report.paperjoin import Half
+from skipbench.report.tables.paper_rows import Half
 
 Run = Mapping[str, Any]
 _NAMES = {
@@ -36,14 +36,11 @@ _COMPARED = ("max_new_tokens", "max_length", "batch")
 
 
 def definitions(columns: Iterable[str]) -> list[tuple[str, str]]:
-    """Name and sentence of those columns that a run can fill."""
-    found = []
-    for column in columns:
-        text = _OWN.get(column) or DEFINITIONS.get(_NAMES.get(column, column))
-        text = "the method's score, a mean over the samples." if column in SCORES else text
-        if text:
-            found.append((column, text))
-    return found
+    """Name and sentence of the columns that a run can fill."""
+    scores = dict.fromkeys(SCORES, "the method's score, a mean over the samples.")
+    texts = {c: _OWN.get(c) or DEFINITIONS.get(_NAMES.get(c, c)) for c in columns}
+    texts |= {c: text for c, text in scores.items() if c in texts}
+    return [(column, text) for column, text in texts.items() if text]
 
 
 def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[str]:
@@ -144,35 +141,27 @@ def paper_notes(document: Mapping[str, Any], table: str) -> list[str]:
 
 
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
-    """What a reader must know of the runs: whose arm vanilla is, what is told of them, which are
-    not shown.
+    """Notes on the runs: whose vanilla arm is shown, their reasons, and which are not shown.
+
+    Args:
+        runs: all of them.
+        left: those that belong to no row.
+        parts: the joined halves of the table.
     """
-    told = [
-        f"{_named(run)}: {run['reason']}"
-        for run in runs
-        if run.get("metrics") and run.get("reason")
-    ]
-    arms = sorted(
-        {str(run["arm_of"]) for half in parts for run in half.runs.values() if run.get("arm_of")}
-    )
-    twice = [text for half in parts for text in half.twice]
+    attached = [run for half in parts for run in half.runs.values()]
+    arms = ", ".join(sorted({str(run["arm_of"]) for run in attached if run.get("arm_of")}))
+    reasons = [f"{_named(r)}: {r['reason']}" for r in runs if r.get("metrics") and r.get("reason")]
+    twice = " | ".join(text for half in parts for text in half.twice)
+    unplaced = " | ".join(map(_with_reason, left))
     return [
+        *([f"vanilla without a run of its own is the vanilla arm of {arms}."] if arms else []),
+        *dict.fromkeys(reasons),
         *(
-            [f"vanilla without a run of its own is the vanilla arm of {', '.join(arms)}."]
-            if arms
-            else []
-        ),
-        *dict.fromkeys(told),
-        *(
-            [f"several runs stand for the same numbers, the first is shown: {' | '.join(twice)}."]
+            [f"several runs stand for the same numbers, the first is shown: {twice}."]
             if twice
             else []
         ),
-        *(
-            [f"Runs that belong to no row of this table: {' | '.join(map(_with_reason, left))}."]
-            if left
-            else []
-        ),
+        *([f"Runs that belong to no row of this table: {unplaced}."] if unplaced else []),
     ]
 
 
@@ -200,7 +189,7 @@ def touches(text: str, table: str) -> bool:
 
 
 def lossless(runs: Sequence[Run]) -> str:
-    """How many samples of all runs are identical to vanilla's, and what the others are."""
+    """Counts the samples of all runs that are identical to vanilla's, and the others by kind."""
     kinds = ("identical", "ties", "diverged", "unchecked", "sampled", "failed")
     # one run of a mini dataset may stand for several of the paper's
     names = ("model", "method", "dataset", "metrics")
@@ -210,26 +199,21 @@ def lossless(runs: Sequence[Run]) -> str:
     count = {k: sum(value_at(run, "metrics", "lossless", k) or 0 for run in unique) for k in kinds}
     total = sum(count[k] for k in ("identical", "ties", "diverged", "unchecked"))
     others = ", ".join(f"{count[k]} {k}" for k in kinds[1:] if count[k])
-    text = (
-        f"{count['identical']} of {total} greedy samples identical to vanilla's"
-        if total
-        else "no greedy samples"
-    )
-    return (
-        f"{text}{f' ({others})' if others else ''}; {len(unique)} "
-        f"{'run' if len(unique) == 1 else 'runs'}"
-    )
+    text = "no greedy samples"
+    if total:
+        text = f"{count['identical']} of {total} greedy samples identical to vanilla's"
+    counted = f"{len(unique)} {'run' if len(unique) == 1 else 'runs'}"
+    return f"{text}{f' ({others})' if others else ''}; {counted}"
 
 
-def provenance(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Distinct values over the runs with metrics; a dash for what was not recorded."""
+def provenance(runs: Sequence[Run]) -> list[str]:
+    """A line of the distinct values over the runs with metrics; a dash for what was not recorded.
+    Empty where nothing was measured.
+    """
     measured = [run for run in runs if run.get("metrics")]
-    said = [name for name in _WHERE_SAID if _values(measured, name)]
-    return (
-        [(name, ", ".join(_values(measured, name)) or MISSING) for name in (*_ORIGIN, *said)]
-        if measured
-        else []
-    )
+    names = [*_ORIGIN, *(name for name in _WHERE_SAID if _values(measured, name))]
+    line = "; ".join(f"{n}: {', '.join(_values(measured, n)) or MISSING}" for n in names)
+    return [line] if measured else []
 
 
 def _values(runs: Iterable[Run], name: str) -> list[str]:

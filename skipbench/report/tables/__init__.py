@@ -1,0 +1,1 @@
+"""Tables: one model (`model.py`), a builder per kind, a writer per format."""
