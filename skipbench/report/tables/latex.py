@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise, product
 
-from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
+from skipbench.report.tables.model import Cell, Grid, Row, Table
 
 HEAD = r"""% Needs \usepackage{array,booktabs,longtable}; run LaTeX twice.
 % A longtable stands in one column: set \onecolumn before it in a paper of two."""
@@ -45,6 +45,7 @@ def latex(table: Table) -> str:
         for size, first, last in column_blocks(grid)
     ]
     notes = [
+        *([] if blocks else [escape(table.title)]),
         *(rf"\textbf{{{escape(text)}}}" for text in table.cautions),
         *(rf"\textsuperscript{{{n}}} {escape(text)}" for n, text in enumerate(table.footnotes, 1)),
         *map(escape, table.remarks),
@@ -80,10 +81,9 @@ def column_blocks(grid: Grid) -> list[tuple[str, int, int]]:
     all columns in one block if any size allows it, else as few blocks as fit, of whole groups if
     possible.
     """
-    labels = _labels(grid)
-    count = len(grid.columns)
+    labels, count = grid.labels, len(grid.columns)
     for size in SIZES:
-        if _width(grid, size, labels, count) <= LINE_WIDTH:
+        if _block_width(grid, size, labels, count) <= LINE_WIDTH:
             return [(size, labels, count)]
     edges = [labels]
     for _, group in grid.groups(labels):
@@ -92,37 +92,34 @@ def column_blocks(grid: Grid) -> list[tuple[str, int, int]]:
         for number in range(2, len(cuts)):
             chosen = [cuts[round(i * (len(cuts) - 1) / number)] for i in range(number + 1)]
             ranges = list(pairwise(chosen))
-            if all(_width(grid, size, *of) <= LINE_WIDTH for of in ranges):
+            if all(_block_width(grid, size, *of) <= LINE_WIDTH for of in ranges):
                 return [(size, *of) for of in ranges]
     return [(SMALLEST[-1], i, i + 1) for i in range(labels, count)]
 
 
-def _labels(grid: Grid) -> int:
-    return sum(column.kind == "label" for column in grid.columns)
-
-
-def _width(grid: Grid, size: str, first: int, last: int) -> float:
+def _block_width(grid: Grid, size: str, first: int, last: int) -> float:
     """Estimated width of the labels and the columns `first` to `last - 1` in points."""
 
     def wide(first: int, last: int) -> float:
-        widths = [min(_digits(grid, i), WRAPPED) for i in range(first, last)]
+        widths = [min(_column_width(grid, i), WRAPPED) for i in range(first, last)]
         return sum(n * SIZES[size] + COLUMN_GAP for n in widths)
 
-    total = wide(0, _labels(grid))
+    total = wide(0, grid.labels)
     for name, count in grid.groups(first, last):
-        total += max(wide(first, first + count), _long(name) * SIZES[size] + COLUMN_GAP)
+        total += max(wide(first, first + count), _text_width(name) * SIZES[size] + COLUMN_GAP)
         first += count
     return total
 
 
-def _digits(grid: Grid, column: int) -> float:
-    """Width of the longest cell of a column in digits."""
+def _column_width(grid: Grid, column: int) -> float:
+    """Width of the widest cell of a column in digits."""
     cells = [row.cells[column] for row in grid.rows]
-    texts = [(1.15 if c.bold else 1) * _long(c.text) + 0.8 * bool(c.mark) for c in cells]
-    return max([_long(grid.columns[column].name), *texts])
+    texts = [(1.15 if c.bold else 1) * _text_width(c.text) + 0.8 * bool(c.mark) for c in cells]
+    return max([_text_width(grid.columns[column].name), *texts])
 
 
-def _long(text: str) -> float:
+def _text_width(text: str) -> float:
+    """Estimated width in digits."""
     return sum(
         0.65 if c in NARROW else 1.35 if c.isupper() else 1.5 if c in WIDE else 1 for c in text
     )
@@ -130,32 +127,21 @@ def _long(text: str) -> float:
 
 def _longtable(table: Table, grid: Grid, size: str, first: int, last: int, number: int) -> str:
     """One block; all blocks have the number of the first."""
-    shown = [*range(_labels(grid)), *range(first, last)]
+    shown = [*range(grid.labels), *range(first, last)]
     settings = f". {grid.settings}" if grid.settings else ""
-    title, again = (
-        escape(f"{table.title}{settings}"),
-        escape(f"{table.title} (continued){settings}"),
-    )
-    caption = (
-        rf"\caption[]{{{again}}} \\"
-        if number
-        else rf"\caption{{{title}}}\label{{tab:{table.name}}} \\"
-    )
-    head = [
-        r"\toprule",
-        *_groups(grid, first, last),
-        _names([grid.columns[i] for i in shown]),
-        r"\midrule",
-    ]
+    again = rf"\caption[]{{{escape(f'{table.title} (continued){settings}')}}} \\"
+    first_caption = rf"\caption{{{escape(table.title + settings)}}}\label{{tab:{table.name}}} \\"
+    names = " & ".join(escape(grid.columns[i].name) for i in shown) + r" \\"
+    head = [r"\toprule", *_groups(grid, first, last), names, r"\midrule"]
     return "\n".join(
         [
             *([r"\addtocounter{table}{-1}"] if number else []),
             size,
             rf"\begin{{longtable}}{{{''.join(_alignment(grid, i, size) for i in shown)}}}",
-            caption,
+            again if number else first_caption,
             *head,
             r"\endfirsthead",
-            rf"\caption[]{{{again}}} \\",
+            again,
             *head,
             r"\endhead",
             r"\bottomrule",
@@ -167,7 +153,7 @@ def _longtable(table: Table, grid: Grid, size: str, first: int, last: int, numbe
 
 
 def _alignment(grid: Grid, column: int, size: str) -> str:
-    if _digits(grid, column) > WRAPPED:
+    if _column_width(grid, column) > WRAPPED:
         return rf">{{\raggedright\arraybackslash}}p{{{WRAPPED * SIZES[size]:.0f}pt}}"
     return "r" if grid.columns[column].kind == "number" else "l"
 
@@ -177,16 +163,12 @@ def _groups(grid: Grid, first: int, last: int) -> list[str]:
     sizes = grid.groups(first, last)
     if not any(name for name, _ in sizes):
         return []
-    rules, at = [], _labels(grid) + 1
+    rules, at = [], grid.labels + 1
     for _, size in sizes:
         rules.append(rf"\cmidrule(lr){{{at}-{at + size - 1}}}")
         at += size
     names = " & ".join(rf"\multicolumn{{{size}}}{{c}}{{{escape(name)}}}" for name, size in sizes)
-    return ["& " * _labels(grid) + names + r" \\", " ".join(rules)]
-
-
-def _names(columns: Sequence[Column]) -> str:
-    return " & ".join(escape(column.name) for column in columns) + r" \\"
+    return ["& " * grid.labels + names + r" \\", " ".join(rules)]
 
 
 def _body(rows: Sequence[Row], shown: Sequence[int]) -> list[str]:
@@ -200,6 +182,6 @@ def _body(rows: Sequence[Row], shown: Sequence[int]) -> list[str]:
 
 
 def _text(cell: Cell) -> str:
-    words = escape(cell.text) if _long(cell.text) <= WRAPPED else breakable(cell.text)
+    words = escape(cell.text) if _text_width(cell.text) <= WRAPPED else breakable(cell.text)
     text = rf"\textbf{{{words}}}" if cell.bold else words
     return rf"{text}\textsuperscript{{{cell.mark}}}" if cell.mark else text

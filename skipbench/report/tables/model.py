@@ -63,6 +63,11 @@ class Grid:
     rows: tuple[Row, ...]
     settings: str = ""
 
+    @property
+    def labels(self) -> int:
+        """Number of the columns of labels, which come first."""
+        return sum(column.kind == "label" for column in self.columns)
+
     def groups(self, first: int = 0, last: int | None = None) -> list[tuple[str, int]]:
         """Name and size of each group of the columns `first` to `last - 1`."""
         by_name = groupby(self.columns[first:last], lambda column: column.group)

@@ -50,42 +50,38 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
     measured = [run for run in runs if run.get("metrics")]
     if not measured:
         return []
-    lines = []
     stands = sorted({str(run["stands_for"]) for run in measured if run.get("stands_for")})
-    tiny = any(run["keys"].get("model") == EMBEDDED_MODEL for run in measured)
-    if tiny or stands:
-        made = [f"Made with the embedded model {EMBEDDED_MODEL}"] if tiny else []
-        lines.append(f"{', '.join([*made, *stands])}: not a replication.")
+    if any(run["keys"].get("model") == EMBEDDED_MODEL for run in measured):
+        stands.insert(0, f"Made with the embedded model {EMBEDDED_MODEL}")
+    lines = [f"{', '.join(stands)}: not a replication."] if stands else []
     lines += _devices(rows, measured)
-    lines.append(
-        f"engine: {', '.join(_values(measured, 'engine')) or MISSING}; the paper's: its own code."
-    )
-    formats = sorted({str(row["dtype"]) for row in rows if row.get("dtype")})
-    used = _values(measured, "dtype") or sorted(
-        {str(r["keys"]["dtype"]) for r in measured if r["keys"].get("dtype")}
-    )
-    if used != formats:
-        lines.append(
-            f"dtype: {', '.join(used) or 'not recorded'}; the paper's: "
-            f"{', '.join(formats) or 'not named'}."
-        )
+    lines.append(_unlike("engine", _values(measured, "engine") or [MISSING], ["its own code"]))
+    theirs = {str(row["dtype"]) for row in rows if row.get("dtype")}
+    ours = {*_values(measured, "dtype")} or _settings(measured, "dtype")
+    if ours != theirs:
+        lines.append(_unlike("dtype", ours or ["not recorded"], theirs or ["not named"]))
     for key in _COMPARED:
         theirs = {str(row[key]) for row in rows if key in row}
-        ours = {str(run["keys"][key]) for run in measured if key in run["keys"]}
+        ours = _settings(measured, key)
         if theirs and ours - theirs:
-            lines.append(
-                f"{key}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
-            )
+            lines.append(_unlike(key, ours, theirs))
     if texts := _values(measured, "calibration"):
         lines.append(
-            f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 "
-            "sequences of C4); their zeros are "
-            f"multiplied as any weight, without a sparse kernel."
+            f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences "
+            "of C4); their zeros are multiplied as any weight, without a sparse kernel."
         )
     lines += _origins(measured)
     if any(value_at(run, "provenance", "dirty") for run in measured):
         lines.append("Some runs were made with uncommitted changes to the code.")
     return lines
+
+
+def _unlike(name: str, ours: Iterable[str], theirs: Iterable[str]) -> str:
+    return f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
+
+
+def _settings(runs: Sequence[Run], key: str) -> set[str]:
+    return {str(run["keys"][key]) for run in runs if run["keys"].get(key) is not None}
 
 
 def _origins(measured: Sequence[Run]) -> list[str]:
@@ -118,20 +114,13 @@ def _devices(rows: Sequence[Mapping[str, Any]], measured: Sequence[Run]) -> list
     """One line where a run's device is not that on which the paper ran the same model."""
     unlike, theirs = set[str](), set[str]()
     for run in measured:
-        device, model = (
-            str(value_at(run, "provenance", "device") or "not recorded"),
-            run["keys"].get("model"),
-        )
-        same = [row for row in rows if row.get("model") == model] or rows
+        device = str(value_at(run, "provenance", "device") or "not recorded")
+        same = [row for row in rows if row.get("model") == run["keys"].get("model")] or rows
         hardware = {str(row["hardware"] or "not named") for row in same}
         if not any(same_device(device, named) for named in hardware):
             unlike.add(device)
             theirs |= hardware
-    return (
-        [f"device: {', '.join(sorted(unlike))}; the paper's: {', '.join(sorted(theirs))}."]
-        if unlike
-        else []
-    )
+    return [_unlike("device", unlike, theirs)] if unlike else []
 
 
 def paper_notes(document: Mapping[str, Any], table: str) -> list[str]:
@@ -152,24 +141,18 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
     arms = ", ".join(sorted({str(run["arm_of"]) for run in attached if run.get("arm_of")}))
     reasons = [f"{_named(r)}: {r['reason']}" for r in runs if r.get("metrics") and r.get("reason")]
     twice = " | ".join(text for half in parts for text in half.twice)
-    unplaced = " | ".join(map(_with_reason, left))
-    return [
-        *([f"vanilla without a run of its own is the vanilla arm of {arms}."] if arms else []),
-        *dict.fromkeys(reasons),
-        *(
-            [f"several runs stand for the same numbers, the first is shown: {twice}."]
-            if twice
-            else []
-        ),
-        *([f"Runs that belong to no row of this table: {unplaced}."] if unplaced else []),
-    ]
-
-
-def _with_reason(run: Run) -> str:
-    """Of a run that has metrics its reason is told by itself."""
-    return _named(run) + (
-        f" ({run['reason']})" if run.get("reason") and not run.get("metrics") else ""
+    # a run with metrics has its reason among `reasons`
+    unplaced = " | ".join(
+        _named(r) + (f" ({r['reason']})" if r.get("reason") and not r.get("metrics") else "")
+        for r in left
     )
+    notes = {
+        f"vanilla without a run of its own is the vanilla arm of {arms}.": arms,
+        **dict.fromkeys(reasons, True),
+        f"several runs stand for the same numbers, the first is shown: {twice}.": twice,
+        f"Runs that belong to no row of this table: {unplaced}.": unplaced,
+    }
+    return [note for note, wanted in notes.items() if wanted]
 
 
 def _named(run: Run) -> str:
