@@ -20,6 +20,7 @@ from skipbench.report.compared import same_drafts
 from skipbench.report.measured import DERIVED, PATHS, UNMEASURED, measure, unmeasured
 from skipbench.report.published import UNITS, papers, published, published_file
 from skipbench.report.tables.csv import csv as write_csv
+from skipbench.report.tables.formats import WRITERS
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import escape, latex
 from skipbench.report.tables.markdown import markdown
@@ -27,7 +28,6 @@ from skipbench.report.tables.model import Column, Row, Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.paper_notes import same_device, touches
 from skipbench.report.tables.paper_rows import halves
-from skipbench.report.tables.stored import WRITERS
 
 PROVENANCE = {
     "engine": "fused",

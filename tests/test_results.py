@@ -15,7 +15,8 @@ from skipbench.report.figures.kept import read_runs
 from skipbench.report.figures.registry import FIGURES
 from skipbench.report.figures.runs import swept
 from skipbench.report.tables.features import feature_table, feature_tables
-from skipbench.report.tables.stored import read_table, write
+from skipbench.report.tables.formats import write
+from skipbench.report.tables.stored import read_table
 
 EMBEDDED = ROOT / "results" / "embedded"
 TABLES = sorted(path.stem for path in EMBEDDED.glob("tables/*.md"))

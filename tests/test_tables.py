@@ -9,11 +9,12 @@ import pytest
 from test_papertable import metrics, run
 
 from skipbench.report.tables.features import feature_table
+from skipbench.report.tables.formats import WRITERS, write
 from skipbench.report.tables.latex import breakable, escape
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import run_table
-from skipbench.report.tables.stored import WRITERS, stored_table, summary, write
+from skipbench.report.tables.stored import stored_table, summary
 
 GIVEN = {"model": "tiny", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
 RUNS = [

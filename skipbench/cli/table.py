@@ -12,7 +12,8 @@ from skipbench.experiments.plan import Request, composed, experiment_names, pars
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.console import complain, say, show
 from skipbench.report.tables.features import feature_table, feature_tables
-from skipbench.report.tables.stored import read_table, stored_table, summary, write
+from skipbench.report.tables.formats import write
+from skipbench.report.tables.stored import read_table, stored_table, summary
 from skipbench.runs.files import write_atomic
 
 

@@ -1,1 +1,1 @@
-"""Tables: one model (`model.py`), a builder per kind, a writer per format."""
+"""Tables: one model (`model.py`), a builder per kind of table, a writer per format."""

@@ -38,12 +38,12 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     columns = list(dict.fromkeys(column for half in parts for _, column in half.columns))
     rows = [row for half in parts for row in half.rows]
     marks: dict[str, int] = {}
-    grids, found = [], list[Number]()
+    grids, all_numbers = [], list[Number]()
     for half in parts:
         cells = numbers(half, scale)
         lines = [[cells[identity, *column] for column in half.columns] for identity in half.ids]
         grids.append(_grid(half, lines, names, marks))
-        found += [number for line in lines for number in line]
+        all_numbers += [number for line in lines for number in line]
     rule = [f"{BOLD}; of the paper's rows, the highest value."] if set(columns) & {*BEST} else []
     arxiv = f", arXiv:{document['arxiv']}" if document["arxiv"] else ""
     return Table(
@@ -52,7 +52,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
         source=f"{document['title']}{arxiv}; transcribed text: {document['version']}. "
         f"scale={scale}.",
         grids=tuple(grids),
-        records=_records({"paper": paper, "table": table, "scale": scale}, found),
+        records=_records({"paper": paper, "table": table, "scale": scale}, all_numbers),
         cautions=tuple(deviations(rows, runs)),
         footnotes=tuple(marks),
         remarks=(
@@ -126,9 +126,9 @@ def _rows(labels: Sequence[str], line: Sequence[Number], marks: dict[str, int]) 
     return rows
 
 
-def _records(of: Mapping[str, str], found: Sequence[Number]) -> tuple[dict[str, Any], ...]:
+def _records(of: Mapping[str, str], all_numbers: Sequence[Number]) -> tuple[dict[str, Any], ...]:
     """One record per number, unrounded; `reason` says why one is missing."""
-    keys = list(dict.fromkeys(key for number in found for key in number.keys))
+    keys = list(dict.fromkeys(key for number in all_numbers for key in number.keys))
     return tuple(
         {
             **of,
@@ -146,5 +146,5 @@ def _records(of: Mapping[str, str], found: Sequence[Number]) -> tuple[dict[str, 
             "reason": n.reason,
             "note": n.note,
         }
-        for n in found
+        for n in all_numbers
     )

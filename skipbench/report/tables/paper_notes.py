@@ -31,7 +31,7 @@ _OWN = {
     "ratio": DEFINITIONS["skipped"],
 }
 _ORIGIN = ("engine", "device", "dtype", "torch", "commit", "date")
-_WHERE_SAID = ("sparsity",)  # of the origin what only some runs have
+_OPTIONAL_ORIGIN = ("sparsity",)  # printed only if a run has it
 _COMPARED = ("max_new_tokens", "max_length", "batch")
 
 
@@ -97,8 +97,8 @@ def _origins(measured: Sequence[Run]) -> list[str]:
 
 
 def same_device(ours: str, theirs: str) -> bool:
-    """Whether a device's name is that of the one device in `theirs`, its memory included where both
-    names have it.
+    """Compares a device's name with the paper's: true for the same single device, with the same
+    memory where both names have it.
     """
     count = re.match(r"(\d+)x ", theirs)
     products = re.findall(r"\b[A-Z]\d{2,4}\b", theirs)
@@ -160,9 +160,7 @@ def _named(run: Run) -> str:
 
 
 def touches(text: str, table: str) -> bool:
-    """Whether a note of the whole paper concerns `table`: it names it, or it names no table or
-    figure at all.
-    """
+    """True for a note of the whole paper that names `table`, or no table or figure at all."""
     named = set[str]()
     for kind, numbers in re.findall(r"\b(Table|Figure)s? (\d\w*(?:(?:, | and | to )\d\w*)*)", text):
         named |= {f"{kind}{number}".lower() for number in re.findall(r"\d\w*", numbers)}
@@ -194,7 +192,7 @@ def provenance(runs: Sequence[Run]) -> list[str]:
     Empty where nothing was measured.
     """
     measured = [run for run in runs if run.get("metrics")]
-    names = [*_ORIGIN, *(name for name in _WHERE_SAID if _values(measured, name))]
+    names = [*_ORIGIN, *(name for name in _OPTIONAL_ORIGIN if _values(measured, name))]
     line = "; ".join(f"{n}: {', '.join(_values(measured, n)) or MISSING}" for n in names)
     return [line] if measured else []
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from skipbench.report.cell import MISSING
-from skipbench.report.compared import winner
+from skipbench.report.compared import winners
 from skipbench.report.definitions import EMBEDDED_MODEL
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import UNITS
@@ -175,24 +175,24 @@ def _mean(half: Half, place: Place, scale: str) -> Measured:
 
 def _with_best(grid: Mapping[Place, Number]) -> dict[Place, Number]:
     """Marks per block and column the measured winner and the highest printed values."""
-    blocks: dict[tuple[Any, ...], dict[Place, Number]] = {}
-    for place, number in grid.items():
-        identity, group, column = place
-        if column in BEST:
-            block = (*(value_of(identity, key) for key in _BLOCK), group, column)
-            blocks.setdefault(block, {})[place] = number
+    compared = {place: number for place, number in grid.items() if number.column in BEST}
+    blocks = {
+        (identity, group, column): (*(value_of(identity, key) for key in _BLOCK), group, column)
+        for identity, group, column in compared
+    }
+    best = winners(
+        {
+            place: (blocks[place], str(n.keys.get("method")), n.interval)
+            for place, n in compared.items()
+            if n.measured is not None
+        }
+    )
+    printed: dict[tuple[Any, ...], list[float]] = {}
+    for place, n in compared.items():
+        printed.setdefault(blocks[place], []).extend([] if n.published is None else [n.published])
     marked = dict(grid)
-    for block_numbers in blocks.values():
-        best = winner(
-            {
-                place: (str(n.keys.get("method")), n.interval)
-                for place, n in block_numbers.items()
-                if n.measured is not None
-            }
-        )
-        printed = [n.published for n in block_numbers.values() if n.published is not None]
-        highest = max(printed) if len(printed) > 1 else None
-        for place, n in block_numbers.items():
-            is_highest = highest is not None and n.published == highest
-            marked[place] = replace(n, best_measured=place == best, best_published=is_highest)
+    for place, n in compared.items():
+        values = printed[blocks[place]]
+        highest = len(values) > 1 and n.published == max(values)
+        marked[place] = replace(n, best_measured=place in best, best_published=highest)
     return marked

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons, value_at
-from skipbench.report.compared import BOLD, Interval, same_drafts, winner
+from skipbench.report.compared import BOLD, Interval, same_drafts, winners
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.origins import origin_of, origins, told
 from skipbench.report.tables.markdown import markdown
@@ -95,15 +95,13 @@ def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
 
 
 def _best(ordered: Sequence[Run]) -> set[int]:
-    """Places of the rows whose speedup is bold."""
-    blocks: dict[tuple[str, str], dict[int, tuple[str, Interval | None]]] = {}
+    """Places of the rows whose speedup is bold: the winners per dataset and model."""
+    rows = {}
     for place, run in enumerate(ordered):
         if value_at(run, "metrics", "speedup", "paired") is not None:
-            ends = value_at(run, "metrics", "speedup", "ci95")
-            block = blocks.setdefault((str(run.get("dataset")), str(run.get("model"))), {})
-            block[place] = (str(run.get("method")), tuple(ends) if ends else None)
-    winners = map(winner, blocks.values())
-    return {place for place in winners if place is not None}
+            ends: Interval | None = value_at(run, "metrics", "speedup", "ci95")
+            rows[place] = ((run.get("dataset"), run.get("model")), str(run.get("method")), ends)
+    return winners(rows)
 
 
 def _grouped(runs: Sequence[Run]) -> list[Run]:
@@ -122,8 +120,8 @@ def _note(run: Run) -> str:
 
 def _provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Distinct values of each provenance field over the runs."""
-    found = {n: [r["provenance"].get(n) for r in runs if r.get("provenance")] for n in PROVENANCE}
-    distinct = {n: sorted({str(v) for v in values if v}) for n, values in found.items()}
+    recorded = [run["provenance"] for run in runs if run.get("provenance")]
+    distinct = {n: sorted({str(p[n]) for p in recorded if p.get(n)}) for n in PROVENANCE}
     return {
         n: [f"{vs[0]} to {vs[-1]} ({len(vs)} values)"] if len(vs) > 3 else vs or [MISSING]
         for n, vs in distinct.items()

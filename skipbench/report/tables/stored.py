@@ -1,6 +1,4 @@
-"""Tables in every format, made from a summary of the records. The summary is stored beside them and
-can be read back.
-"""
+"""Tables made from a summary of the records, which is stored beside them and can be read back."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,10 +9,6 @@ import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.published import paper_of
-from skipbench.report.tables.csv import csv
-from skipbench.report.tables.html import html
-from skipbench.report.tables.latex import latex
-from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import run_table
@@ -22,8 +16,6 @@ from skipbench.runs.reading import printable, strict_json
 from skipbench.runs.shapes import Metrics
 
 Run = Mapping[str, Any]
-WRITERS = {"md": markdown, "tex": latex, "csv": csv, "html": html}
-"""The one writer per format, by the suffix of its file."""
 _ABOUT = ("id", "model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
 # The fields of a run's origin: no name of a machine, a folder or a person, so that a summary can be
 # published.
@@ -47,11 +39,6 @@ class _Summary(TypedDict):
     experiment: str
     scale: str
     runs: list[_Shown]
-
-
-def write(table: Table) -> dict[str, str]:
-    """The table in every format, by suffix."""
-    return {suffix: writer(table) for suffix, writer in WRITERS.items()}
 
 
 def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:
