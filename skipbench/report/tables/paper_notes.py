@@ -13,13 +13,9 @@ from skipbench.report.origins import origin_of, origins, told
 from skipbench.report.tables.paper_rows import Half
 
 Run = Mapping[str, Any]
-_NAMES = {
-    "expected_speedup": "E(Spd)",
-    "tokens_per_s": "tok/s",
-    "ratio": "skipped",
-    "memory_gb": "memory",
-}
-_OWN = {
+_DEFINITIONS = {  # of the papers' columns
+    **DEFINITIONS,
+    **dict.fromkeys(SCORES, "the method's score, a mean over the samples."),
     "tokens_per_s": "decoded tokens per second of the method, pooled, without the prefill.",
     "expected_speedup": "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean "
     "skipped ratio of the sets that drafted, and c = 0 for drafts without a forward pass.",
@@ -37,10 +33,7 @@ _COMPARED = ("max_new_tokens", "max_length", "batch")
 
 def definitions(columns: Iterable[str]) -> list[tuple[str, str]]:
     """Name and sentence of the columns that a run can fill."""
-    scores = dict.fromkeys(SCORES, "the method's score, a mean over the samples.")
-    texts = {c: _OWN.get(c) or DEFINITIONS.get(_NAMES.get(c, c)) for c in columns}
-    texts |= {c: text for c, text in scores.items() if c in texts}
-    return [(column, text) for column, text in texts.items() if text]
+    return [(column, _DEFINITIONS[column]) for column in columns if column in _DEFINITIONS]
 
 
 def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[str]:

@@ -109,14 +109,9 @@ def _id(half: Half, row: Mapping[str, Any]) -> Id:
 def _fits(
     half: Half, row: Mapping[str, Any], run: Run, ignored: Sequence[str], differing: set[str]
 ) -> bool:
-    keys = {*half.keys, *differing, *NAMED, *SAMPLING} & row.keys()
-    for key in keys - {*SELECTORS, *ignored}:
-        if key not in run["keys"]:
-            if key in differing:
-                return False
-        elif run["keys"][key] != row[key]:
-            return False
-    return True
+    keys = ({*half.keys, *differing, *NAMED, *SAMPLING} & row.keys()) - {*SELECTORS, *ignored}
+    given = run["keys"]
+    return all(given[k] == row[k] if k in given else k not in differing for k in keys)
 
 
 def _take(half: Half, run: Run) -> bool:
@@ -154,15 +149,10 @@ def _add_vanilla(half: Half) -> None:
         return
     for (identity, group), run in list(half.runs.items()):
         vanilla = tuple((k, "vanilla" if k == "method" else v) for k, v in identity)
-        taken = half.runs.get((vanilla, group))
-        same = any(
-            vanilla == _id(half, {**row, "model": value_of(vanilla, "model")}) for row in half.rows
-        )
-        if (
-            run.get("metrics")
-            and not (taken and taken.get("metrics"))
-            and (same or half.across == "model")
-        ):
+        own = half.runs.get((vanilla, group), {}).get("metrics")
+        model = value_of(vanilla, "model")
+        printed = any(vanilla == _id(half, {**row, "model": model}) for row in half.rows)
+        if run.get("metrics") and not own and (printed or half.across == "model"):
             half.runs[vanilla, group] = {
                 **run,
                 "metrics": vanilla_arm(run["metrics"]),
