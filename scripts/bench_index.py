@@ -27,7 +27,7 @@ ASK = """
 import resource, sys, time
 from pathlib import Path
 began = time.perf_counter()
-from skipbench.report.table import markdown_table
+from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.index import read_runs, read_sample_rows, table_runs
 loaded = time.perf_counter()
 runs = read_runs(Path(sys.argv[1]))

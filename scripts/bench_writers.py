@@ -21,7 +21,7 @@ from typing import Any
 from bench_index import arguments
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.table import markdown_table
+from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.index import build, read_runs, table_runs
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.reading import read_json, read_yaml, run_folders

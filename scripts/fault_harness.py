@@ -141,7 +141,7 @@ def check(
     """The records and the state; asserts that nothing is lost, changed, or told by a table that is
     not so.
     """
-    from skipbench.report.table import markdown_table
+    from skipbench.report.tables.runs import markdown_table
     from skipbench.runs.completions import read_completions
     from skipbench.runs.index import build, read_runs, table_runs
     from skipbench.runs.reading import run_folders

@@ -28,7 +28,7 @@ from skipbench.config.compose import compose, compose_cells, use_config_dir
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import experiment_names, parse_request
 from skipbench.report.definitions import DEFINITIONS
-from skipbench.report.features import feature_tables
+from skipbench.report.tables.features import feature_tables
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.shapes import Metrics
 

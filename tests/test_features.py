@@ -12,15 +12,11 @@ from conftest import METHODS, ROOT, Command
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.report.features import (
-    MEANING,
-    declared,
-    feature_table,
-    features_csv,
-    features_html,
-    features_latex,
-    features_markdown,
-)
+from skipbench.report.tables.csv import csv as write_csv
+from skipbench.report.tables.features import LOST, MEANING, NOT_HERE, declared, feature_table
+from skipbench.report.tables.html import html
+from skipbench.report.tables.latex import latex
+from skipbench.report.tables.markdown import markdown
 
 
 def test_what_is_declared_is_known() -> None:
@@ -49,17 +45,24 @@ def test_declarations_agree_with_the_keys_of_the_methods() -> None:
 @pytest.mark.parametrize("paper", ["swift", "knapspec"])
 def test_every_row_of_the_paper_has_ours_below(paper: str) -> None:
     t = feature_table(paper)
-    assert len({len(row) for row in (t.head, *t.rows)}) == 1 and all(all(row) for row in t.rows)
-    assert [row[0] for row in t.rows[::2]] == [row[0] for row in t.rows[1::2]]
-    rows = list(csv.reader(io.StringIO(features_csv(t))))
-    assert [tuple(row) for row in rows[1:]] == list(t.rows)
-    assert features_latex(t).count(r"\\") == len(t.rows) + 1
-    HTMLParser().feed(features_html(t))
-    assert features_html(t).count("<tr>") == features_html(t).count("</tr>") == len(t.rows) + 1
+    (grid,) = t.grids
+    texts = [[cell.text for cell in row.cells] for row in grid.rows]
+    assert {len(row) for row in texts} == {len(grid.columns)} and all(map(all, texts))
+    assert [row[0] for row in texts[::2]] == [row[0] for row in texts[1::2]]
+    records = list(csv.DictReader(io.StringIO(write_csv(t))))
+    assert list(records[0]) == ["method", "source", *(c.name for c in grid.columns[2:])]
+    for row, record in zip(grid.rows, records, strict=True):
+        whole = [t.footnotes[cell.mark - 1] if cell.mark else cell.text for cell in row.cells]
+        assert whole == list(record.values())
+    shown = html(t)
+    HTMLParser().feed(shown)
+    assert shown.count("<tr") == shown.count("</tr>") == len(texts) + 1
+    body = latex(t).split(r"\endfoot")[1]
+    assert len([line for line in body.splitlines() if " & " in line]) == len(texts)
 
 
 def test_swift_prints_what_the_paper_does() -> None:
-    shown = features_markdown(feature_table("swift"))
+    shown = markdown(feature_table("swift"))
     cells = [
         [field.strip() for field in line.split("|")[1:-1]]
         for line in shown.splitlines()
@@ -67,7 +70,8 @@ def test_swift_prints_what_the_paper_does() -> None:
     ]
     assert ["parallel", "paper", "Jacobi Decoding", "no", "yes", "yes", "no", "no"] in cells
     assert ["self-sd", "here", "Layer skipping", "no", "no", "yes", "yes", "optional"] in cells
-    assert any(row[0] == "eagle" and "not implemented here" in row for row in cells)
+    assert ["eagle", "here", *["\u2014 [1]"] * 6] in cells and f"[1] {NOT_HERE}" in shown
+    assert f"[1] {LOST}" in markdown(feature_table("knapspec"))
 
 
 def test_another_paper_has_no_feature_table() -> None:
@@ -77,9 +81,9 @@ def test_another_paper_has_no_feature_table() -> None:
 
 def test_no_torch_is_imported() -> None:
     code = (
-        "import sys; from skipbench.report import features, formats, papertable; "
-        "features.feature_table('swift');"
-        "formats.html(papertable.paper_table('swift', 'table2', [], 'paper')); assert "
+        "import sys; from skipbench.report.tables import features, formats, paper; "
+        "formats.write(features.feature_table('swift'));"
+        "formats.write(paper.paper_table('swift', 'table2', [], 'paper')); assert "
         "'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
@@ -90,7 +94,5 @@ def test_the_command_writes_them_like_any_table(skipbench: Command, tmp_path: Pa
     done = skipbench("table", *names, f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert all(f"{name}.html" in {p.name for p in tmp_path.glob("tables/*")} for name in names)
-    assert (tmp_path / "tables" / "swift-table1.md").read_text() == features_markdown(
-        feature_table("swift")
-    )
+    assert (tmp_path / "tables" / "swift-table1.md").read_text() == markdown(feature_table("swift"))
     assert "knapspec Table 1" in done.stdout

@@ -19,7 +19,7 @@ from test_runs import sample
 
 from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
-from skipbench.report.table import markdown_table
+from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.files import append_line
 from skipbench.runs.index import build, read_runs, read_sample_rows, setting, table_runs
 from skipbench.runs.merge import merge_into

@@ -24,7 +24,7 @@ from skipbench.report.page.collect import COLUMNS, all_runs, as_script
 from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import kinds_of, pieces_of, tokenizer_of
 from skipbench.report.page.render import page, write_page
-from skipbench.report.written import summary
+from skipbench.report.tables.stored import summary
 from skipbench.runs.completions import read_completions
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.record import Arm, Round, Sample, Seconds

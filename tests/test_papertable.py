@@ -3,9 +3,10 @@
 import csv
 import io
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,18 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.table_runs import run_entry
-from skipbench.report import formats
 from skipbench.report.compared import same_drafts
-from skipbench.report.latex import escape
 from skipbench.report.measured import DERIVED, PATHS, UNMEASURED, measure, unmeasured
-from skipbench.report.paperjoin import halves
-from skipbench.report.papernotes import same_device, touches
-from skipbench.report.papertable import Cell, PaperTable, Row, paper_table
 from skipbench.report.published import UNITS, papers, published, published_file
+from skipbench.report.tables.csv import csv as write_csv
+from skipbench.report.tables.formats import WRITERS
+from skipbench.report.tables.html import html
+from skipbench.report.tables.latex import escape, latex
+from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.model import Column, Row, Table
+from skipbench.report.tables.paper import paper_table
+from skipbench.report.tables.paper_notes import same_device, touches
+from skipbench.report.tables.paper_rows import halves
 
 PROVENANCE = {
     "engine": "fused",
@@ -32,7 +37,6 @@ PROVENANCE = {
     "date": "2025-01-02",
 }
 TABLES = [(paper, table) for paper in papers() for table in published_file(paper)["tables"]]
-WRITERS = (formats.markdown, formats.latex, formats.csv, formats.html)
 
 
 def metrics(speedup: float, **more: Any) -> dict[str, Any]:
@@ -78,22 +82,46 @@ def swift(
     return run(of, reason, **given)
 
 
-def each(t: PaperTable) -> Iterator[Cell]:
-    return (cell for part in t.parts for row in part.rows for cell in row.cells)
+@dataclass(frozen=True)
+class Shown:
+    """A number of a table, as its record and its cells say."""
+
+    record: Mapping[str, Any]
+    bold: tuple[str, ...]
+    """Kinds of the rows in which it is bold."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.record[name]
 
 
-def cell(t: PaperTable, column: str, **keys: Any) -> Cell:
+def each(t: Table) -> Iterator[Shown]:
+    """The numbers of a table with the cells in which they stand: records and groups of rows are in
+    the same order.
+    """
+    records = iter(t.records)
+    for grid in t.grids:
+        labels = sum(column.kind == "label" for column in grid.columns)
+        starts = [i for i, row in enumerate(grid.rows) if row.first] + [len(grid.rows)]
+        for first, last in pairwise(starts):
+            for i in range(labels, len(grid.columns)):
+                bold = [row.kind for row in grid.rows[first:last] if row.cells[i].bold]
+                yield Shown(next(records), tuple(bold))
+    assert next(records, None) is None
+
+
+def cell(t: Table, column: str, **keys: Any) -> Shown:
     found = [
         c
         for c in each(t)
-        if c.column == column and all(c.keys.get(k) == v for k, v in keys.items())
+        if c.column == column and all(c.record.get(k) == v for k, v in keys.items())
     ]
     assert len(found) == 1, f"{len(found)} cells"
     return found[0]
 
 
-def row(t: PaperTable, *labels: str) -> Row:
-    return next(r for part in t.parts for r in part.rows if r.labels == labels)
+def labels(t: Table, row: Row) -> tuple[str, ...]:
+    count = sum(column.kind == "label" for column in t.grids[0].columns)
+    return tuple(cell.text for cell in row.cells[: count - 1])
 
 
 THREE = [
@@ -112,33 +140,36 @@ def test_every_published_number_stands_in_its_table_and_no_cell_is_empty_without
         r["value"] for r in rows if r["value"] is not None
     )
     assert all(c.measured is None and c.reason for c in each(t))
-    assert all(table.lower() in write(t).replace(" ", "").lower() for write in WRITERS)
+    assert all(table.lower() in write(t).replace(" ", "").lower() for write in WRITERS.values())
 
 
 def test_numbers_are_shown_as_printed() -> None:
-    shown = formats.markdown(paper_table("knapspec", "table2", [], "paper"))
+    shown = markdown(paper_table("knapspec", "table2", [], "paper"))
     assert "| 0.846 " in shown and "0.8460" not in shown  # 84.6 %; a neighbour has a decimal more
     assert "| 0.0750 [" in shown and "| **1.30x** " in shown
 
 
 def test_rows_and_columns_are_in_the_papers_order() -> None:
-    part = paper_table("swift", "table2", THREE, "paper").parts[0]
-    assert part.keys == ("model", "method")
-    assert [r.labels for r in part.rows[:4]] == [
+    t = paper_table("swift", "table2", THREE, "paper")
+    names, columns = t.grids[0].columns[:3], t.grids[0].columns[3:]
+    assert [c.name for c in names] == ["model", "method", ""]
+    assert [labels(t, r) for r in t.grids[0].rows if r.first][:4] == [
         ("LLaMA-2-13B", m) for m in ("VANILLA", "PARALLEL", "LOOKAHEAD", "SWIFT")
     ]
-    assert part.columns[:3] == (("CNN/DM", "M"), ("CNN/DM", "speedup"), ("GSM8K", "M"))
+    shown = [(c.group, c.name) for c in columns[:3]]
+    assert shown == [("CNN/DM", "M"), ("CNN/DM", "speedup"), ("GSM8K", "M")]
 
 
 def test_a_run_stands_beside_its_published_numbers() -> None:
     t = paper_table("swift", "table2", THREE, "paper")
     of = cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm")
-    assert (of.measured, of.interval, of.published, of.digits) == (1.5, (1.45, 1.55), 1.37, 2)
+    assert (of.measured, of.published, of.digits) == (1.5, 1.37, 2)
+    assert (of.measured_low, of.measured_high) == (1.45, 1.55)
     assert of.difference == pytest.approx(0.13)
     assert of.percent == pytest.approx(100 * 0.13 / 1.37)
     m = cell(t, "M", model="llama2-13b", method="swift", dataset="cnndm")
     assert (m.measured, m.published, m.percent) == (2.5, 4.34, None)
-    shown = formats.markdown(t)
+    shown = markdown(t)
     assert "**1.50x [1.45, 1.55]**" in shown and "+0.13 (+9 %)" in shown and "**1.37x**" in shown
     other = cell(t, "speedup", model="llama2-70b", method="swift", dataset="cnndm")
     assert (other.measured, other.reason) == (None, "not run yet")
@@ -147,7 +178,7 @@ def test_a_run_stands_beside_its_published_numbers() -> None:
 def test_vanilla_is_the_vanilla_arm_of_another_run() -> None:
     t = paper_table("swift", "table2", THREE, "paper")
     assert cell(t, "tokens_per_s", model="llama2-13b", method="vanilla").measured == 20
-    assert "is the vanilla arm of swift" in formats.markdown(t)
+    assert "is the vanilla arm of swift" in markdown(t)
     where = {"model": "qwen3-8b", "dataset": "aime24"}
     for of, shown in (
         (metrics(1.2, tpt_vanilla=25.0), (25.0, None)),
@@ -166,7 +197,7 @@ def test_vanilla_is_the_vanilla_arm_of_another_run() -> None:
 def test_overall_is_the_mean_only_of_all_tasks() -> None:
     where = {"model": "llama2-13b", "method": "swift", "dataset": "overall"}
     of = cell(paper_table("swift", "table2", THREE, "paper"), "speedup", **where)
-    assert of.measured == pytest.approx(1.5) and of.interval is None
+    assert of.measured == pytest.approx(1.5) and of.measured_low is None
     of = cell(paper_table("swift", "table2", THREE[:2], "paper"), "speedup", **where)
     assert (of.measured, of.reason) == (None, "the mean needs tinystories too")
     none = cell(paper_table("swift", "table2", [], "paper"), "speedup", **where)
@@ -182,18 +213,16 @@ def test_the_best_measured_and_the_best_published_are_bold_by_model_and_task() -
     t = paper_table("swift", "table2", runs, "paper")
     where = {"model": "llama2-13b", "dataset": "cnndm"}
     ahead, own = (cell(t, "speedup", method=m, **where) for m in ("lookahead", "swift"))
-    assert (ahead.best_measured, ahead.best_published, own.best_measured, own.best_published) == (
-        True,
-        False,
-        False,
-        True,
+    assert (ahead.bold, own.bold) == (("measured",), ("paper",))
+    assert cell(t, "speedup", model="llama2-70b", method="swift", dataset="cnndm").bold == (
+        "measured",
+        "paper",
     )
-    assert cell(t, "speedup", model="llama2-70b", method="swift", dataset="cnndm").best_measured
-    assert not any(c.best_measured or c.best_published for c in each(t) if c.column == "M")
+    assert not any(c.bold for c in each(t) if c.column == "M")
     # which alone has an interval
-    assert not any(c.best_measured for c in each(t) if c.column != "speedup")
-    for write in WRITERS:
-        assert write(t).count("vanilla never; of the paper") == (write is not formats.csv)
+    assert not any("measured" in c.bold for c in each(t) if c.column != "speedup")
+    for suffix, write in WRITERS.items():
+        assert write(t).count("vanilla never; of the paper") == (suffix != "csv")
 
 
 @pytest.mark.parametrize(
@@ -208,22 +237,24 @@ def test_vanilla_and_what_lies_within_the_noise_are_not_bold(
     """
     own = [] if vanilla_x is None else [swift("vanilla", "cnndm", metrics(vanilla_x))]
     t = paper_table("swift", "table2", [swift("swift", "cnndm", metrics(swift_x)), *own], "paper")
-    marked = [c for c in each(t) if c.best_measured]
-    assert [c.keys["method"] for c in marked] == ["swift"] * bold
+    marked = [c for c in each(t) if "measured" in c.bold]
+    assert [c.method for c in marked] == ["swift"] * bold
     ends = f"[{swift_x - 0.05:.2f}, {swift_x + 0.05:.2f}]"
     shown = {
-        formats.markdown: f"**{swift_x:.2f}x {ends}**",
-        formats.html: f"<b>{swift_x:.2f}x {ends}</b>",
-        formats.latex: rf"\textbf{{{escape(f'{swift_x:.2f}x {ends}')}}}",
+        markdown: f"**{swift_x:.2f}x {ends}**",
+        html: f"<b>{swift_x:.2f}x {ends}</b>",
+        latex: rf"\textbf{{{escape(f'{swift_x:.2f}x {ends}')}}}",
     }
     assert [text in write(t) for write, text in shown.items()] == [bool(bold)] * 3
-    assert cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm").best_published
+    assert (
+        cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm").bold[-1] == "paper"
+    )
 
 
 def test_autoregressive_against_itself_is_not_bold() -> None:
     given = {"model": "llama2-13b", "dataset": "cnndm", "temperature": 0.2}
     t = paper_table("self-sd", "table1", [run(metrics(1.2), method="vanilla", **given)], "paper")
-    assert not any(c.best_measured for c in each(t))
+    assert not any("measured" in c.bold for c in each(t))
 
 
 def test_reasons() -> None:
@@ -241,7 +272,7 @@ def test_reasons() -> None:
     )
     lost = cell(t, "speedup", model="llama2-13b", method="swift", dataset="gsm8k")
     assert lost.reason == "speedup: no sample was decoded past its prefill"
-    for shown in (formats.markdown(t), formats.html(t), formats.latex(t), formats.csv(t)):
+    for shown in (markdown(t), html(t), latex(t), write_csv(t)):
         assert "needs 140 GiB" in shown and "gated model" in shown and "not run yet" in shown
     embedded = paper_table("swift", "table2", [], "embedded")
     assert {c.reason for c in each(embedded)} == {"not run at scale=embedded"}
@@ -269,22 +300,24 @@ def test_the_embedded_model_has_rows_or_columns_of_its_own_and_is_named_as_what_
         | {"stands_for": "mini-summary stands for cnndm"}
     ]
     t = paper_table("swift", "table2", runs, "embedded")
-    assert row(t, "tiny", "SWIFT").cells[1].measured == 1.2
-    assert row(t, "tiny", "VANILLA").cells[1].measured == 1.0
-    assert [r.labels[0] for r in t.parts[0].rows].index("tiny") == 12
+    assert cell(t, "speedup", model="tiny", method="swift", dataset="cnndm").measured == 1.2
+    assert cell(t, "speedup", model="tiny", method="vanilla", dataset="cnndm").measured == 1.0
+    models = [labels(t, r)[0] for r in t.grids[0].rows if r.first]
+    assert models.index("tiny") == 12 and models[12:] == ["tiny"] * 2
     assert (
         t.cautions[0]
         == "Made with the embedded model tiny, mini-summary stands for cnndm: not a replication."
     )
     assert cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm").measured is None
     across = run(metrics(1.3), model="tiny", method="swift", dataset="humaneval", temperature=0.0)
-    columns = paper_table("swift", "table3", [across], "embedded").parts[0].columns
-    assert ("tiny", "speedup") in columns
+    columns = paper_table("swift", "table3", [across], "embedded").grids[0].columns
+    assert Column("speedup", "tiny") in columns
 
 
 def test_halves_with_the_same_columns_are_one_part_told_apart_by_a_key() -> None:
     t = paper_table("clasp", "table1", [], "paper")
-    assert len(t.parts) == 1 and t.parts[0].keys == ("temperature", "model", "method")
+    names = [c.name for c in t.grids[0].columns if c.kind == "label"]
+    assert len(t.grids) == 1 and names == ["temperature", "model", "method", ""]
     runs = [
         run(
             metrics(1.0 + x),
@@ -302,7 +335,7 @@ def test_halves_with_the_same_columns_are_one_part_told_apart_by_a_key() -> None
             t, "speedup", model="llama3-8b", method="clasp", subtask="qa", temperature=temperature
         )
         assert of.measured == 1.0 + temperature
-    assert len(paper_table("knapspec", "table2", [], "paper").parts) == 2
+    assert len(paper_table("knapspec", "table2", [], "paper").grids) == 2
 
 
 def test_sweeps_are_joined_by_their_keys() -> None:
@@ -315,13 +348,13 @@ def test_sweeps_are_joined_by_their_keys() -> None:
     assert cell(t, "speedup", max_steps=4).measured == 1.1
     assert cell(t, "speedup", stop="adaptive").measured == 1.2
     assert cell(t, "speedup", max_steps=2).reason == "not run yet"
-    assert "belong to no row" in t.notes[-1]  # nothing says which K the last run had
+    assert "belong to no row" in t.remarks[-1]  # nothing says which K the last run had
 
 
 def test_two_runs_of_one_cell_are_told() -> None:
     t = paper_table("swift", "table2", [THREE[0], swift("swift", "cnndm", metrics(1.9))], "paper")
     assert cell(t, "speedup", model="llama2-13b", method="swift", dataset="cnndm").measured == 1.5
-    assert any("several runs" in note for note in t.notes)
+    assert any("several runs" in note for note in t.remarks)
 
 
 def test_what_differs_from_the_papers_setting_is_said() -> None:
@@ -372,8 +405,8 @@ def test_notes_of_the_paper_that_touch_a_table() -> None:
     assert touches("Tables 6 and 8 to 13 name no temperature", "table9")
     assert touches("Tables 6 and 8 to 13 name no temperature", "table6")
     assert not touches("Tables 6 and 8 to 13 name no temperature", "table7")
-    assert "note" in formats.csv(paper_table("swift", "table5", [], "paper")).splitlines()[0]
-    assert "The mean of the three speedups is 1.39." in formats.markdown(
+    assert "note" in write_csv(paper_table("swift", "table5", [], "paper")).splitlines()[0]
+    assert "The mean of the three speedups is 1.39." in markdown(
         paper_table("swift", "table5", [], "paper")
     )
 
@@ -397,13 +430,17 @@ def test_derived_values() -> None:
 
 
 def test_lossless_counts_each_run_once() -> None:
-    assert paper_table("swift", "table2", [THREE[0], THREE[1]], "paper").lossless.startswith(
-        "8 of 10 greedy"
+    assert (
+        paper_table("swift", "table2", [THREE[0], THREE[1]], "paper")
+        .provenance[0]
+        .startswith("lossless: 8 of 10 greedy")
     )
     # one embedded run that stands for two
     again = {**THREE[0], "keys": {**THREE[0]["keys"], "dataset": "gsm8k"}}
-    assert paper_table("swift", "table2", [THREE[0], again], "paper").lossless.startswith(
-        "4 of 5 greedy"
+    assert (
+        paper_table("swift", "table2", [THREE[0], again], "paper")
+        .provenance[0]
+        .startswith("lossless: 4 of 5 greedy")
     )
 
 
@@ -424,9 +461,9 @@ def test_rows_that_drafted_the_same_tokens_are_named() -> None:
         "drafted the same tokens, so that only timing tells them apart: max_steps=12 | "
         "max_steps=14 | max_steps=16."
     )
-    assert [note for note in t.notes if "drafted the same" in note] == [line]
-    assert line in formats.markdown(t) and line in formats.html(t)
-    assert escape(line) in formats.latex(t)
+    assert [note for note in t.remarks if "drafted the same" in note] == [line]
+    assert line in markdown(t) and line in html(t)
+    assert escape(line) in latex(t)
 
 
 def test_one_run_that_stands_for_two_datasets_and_vanilla_are_not_rows_of_the_same_tokens() -> None:
@@ -453,7 +490,7 @@ def test_unknown_table() -> None:
 def test_csv_holds_every_number_unrounded() -> None:
     of = metrics(1.23456789012345)
     t = paper_table("swift", "table2", [swift("swift", "cnndm", of)], "paper")
-    rows = list(csv.DictReader(io.StringIO(formats.csv(t))))
+    rows = list(csv.DictReader(io.StringIO(write_csv(t))))
     assert len(rows) == len(list(each(t)))
     for line, c in zip(rows, each(t), strict=True):
         for name, value in (
@@ -488,7 +525,7 @@ class Balance(HTMLParser):
 
 def test_html_is_well_formed_and_loads_nothing() -> None:
     runs = [*THREE, swift("parallel", "cnndm", None, "needs <b> & more")]
-    shown = formats.html(paper_table("swift", "table2", runs, "paper"))
+    shown = html(paper_table("swift", "table2", runs, "paper"))
     parser = Balance()
     parser.feed(shown)
     parser.close()
@@ -510,7 +547,7 @@ def test_latex_is_escaped() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("paper", "table"), TABLES)
 def test_latex_is_balanced_and_its_rows_are_as_wide_as_its_head(paper: str, table: str) -> None:
-    shown = formats.latex(
+    shown = latex(
         paper_table(
             paper, table, [*THREE, swift("swift", "cnndm", metrics(1.2), model="tiny")], "paper"
         )
@@ -518,12 +555,17 @@ def test_latex_is_balanced_and_its_rows_are_as_wide_as_its_head(paper: str, tabl
     assert shown.isascii()
     bare = re.sub(r"\\[{}]", "", shown)
     assert bare.count("{") == bare.count("}")
-    assert re.findall(r"\\begin\{(\w+)\}", shown).count("tabular") == re.findall(
-        r"\\end\{(\w+)\}", shown
-    ).count("tabular")
-    for tabular in re.findall(r"\\begin\{tabular\}(.*?)\\end\{tabular\}", shown, re.S):
-        spec = re.match(r"\{([lr]+)\}", tabular)
-        lines = [line for line in tabular.splitlines() if line.endswith(r"\\")]
+    assert re.findall(r"\\begin\{(\w+)\}", shown) == re.findall(r"\\end\{(\w+)\}", shown)
+    wrapped = r">\{\\raggedright\\arraybackslash\}p\{\d+pt\}"
+    tables = re.findall(r"\\begin\{longtable\}(.*?)\\end\{longtable\}", shown, re.S)
+    assert tables
+    for longtable in tables:
+        spec = re.match(r"\{([lr]+)\}", re.sub(wrapped, "l", longtable))
+        lines = [
+            line
+            for line in longtable.splitlines()
+            if line.endswith((r"\\", r"\\*")) and not line.startswith(r"\caption")
+        ]
         spans = [
             sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", line)) for line in lines
         ]
@@ -535,15 +577,13 @@ def test_latex_is_balanced_and_its_rows_are_as_wide_as_its_head(paper: str, tabl
 
 
 def test_the_same_runs_give_the_same_bytes() -> None:
-    for write in WRITERS:
+    for write in WRITERS.values():
         first, second = (
             write(paper_table("swift", "table2", list(THREE), "paper")) for _ in range(2)
         )
         assert first == second
-    changed = replace(paper_table("swift", "table2", THREE, "paper"), heading="x | y & z")
-    assert formats.markdown(changed) != formats.markdown(
-        paper_table("swift", "table2", THREE, "paper")
-    )
+    changed = replace(paper_table("swift", "table2", THREE, "paper"), title="x | y & z")
+    assert markdown(changed) != markdown(paper_table("swift", "table2", THREE, "paper"))
 
 
 def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
@@ -565,11 +605,14 @@ def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
         [{**entry, "keys": keys, "stands_for": "mini-summary stands for cnndm"}],
         "embedded",
     )
-    m, speedup = row(t, "tiny", "SWIFT").cells[:2]
+    m, speedup = (
+        cell(t, column, model="tiny", method="swift", dataset="cnndm")
+        for column in ("M", "speedup")
+    )
     assert (m.measured, speedup.measured) == (
         entry["metrics"]["M"],
         entry["metrics"]["speedup"]["paired"],
     )
     assert all(c.reason for c in each(t) if c.measured is None)
-    assert "2 of 2 greedy samples" in formats.markdown(t)
-    assert f'<td data-run="{resolved.folder.name}">{m.measured:.2f}</td>' in formats.html(t)
+    assert "2 of 2 greedy samples" in markdown(t)
+    assert f'<td data-run="{resolved.folder.name}">{m.measured:.2f}</td>' in html(t)

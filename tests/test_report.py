@@ -12,7 +12,10 @@ from rich.console import Console, RenderableType
 from skipbench.metrics.summary import Latency, summarise
 from skipbench.report.cell import MISSING, cell_lines, main_cells, markdown_cell, render_cell
 from skipbench.report.definitions import DEFINITIONS, caution
-from skipbench.report.table import csv_table, html_table, markdown_table, table_rows
+from skipbench.report.tables.csv import csv as write_csv
+from skipbench.report.tables.html import html
+from skipbench.report.tables.model import Cell
+from skipbench.report.tables.runs import markdown_table, run_table
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
 HEADER = {
@@ -191,6 +194,21 @@ def run(method: str, dataset: str, of: dict[str, Any] | None, **more: Any) -> di
     return {"method": method, "dataset": dataset, "metrics": of, **given}
 
 
+def cells(runs: list[dict[str, Any]]) -> list[dict[str, Cell]]:
+    """The rows of the table, by the names of the columns."""
+    (grid,) = run_table("T", runs).grids
+    names = [column.name for column in grid.columns]
+    return [dict(zip(names, row.cells, strict=True)) for row in grid.rows]
+
+
+def csv_table(runs: list[dict[str, Any]]) -> str:
+    return write_csv(run_table("T", runs))
+
+
+def html_table(title: str, runs: list[dict[str, Any]]) -> str:
+    return html(run_table(title, runs), style="")
+
+
 def test_rows_are_grouped() -> None:
     slow, fast = metrics([sample(0, 0.3)]), metrics([sample(0, 0.1)])
     runs = [
@@ -199,8 +217,8 @@ def test_rows_are_grouped() -> None:
         run("swift", "a", fast),
         run("clasp", "b", None),
     ]
-    rows = table_rows(runs)
-    assert [(r["dataset"], r["method"]) for r in rows] == [
+    rows = cells(runs)
+    assert [(r["dataset"].text, r["method"].text) for r in rows] == [
         ("a", "clasp"),
         ("a", "swift"),
         ("b", "clasp"),
@@ -208,7 +226,7 @@ def test_rows_are_grouped() -> None:
     ]
     # Vanilla 0.5 s; slow 0.3 + 0.15 s, fast 0.1 + 0.15 s. One sample has no interval, so that none
     # is known to be the best.
-    assert [r["speedup"] for r in rows] == ["1.11x", "2.00x", MISSING, "1.11x"]
+    assert [r["speedup"].text for r in rows] == ["1.11x", "2.00x", MISSING, "1.11x"]
 
 
 def timed(
@@ -281,7 +299,7 @@ def timed(
 def test_only_a_row_that_is_better_beyond_its_interval_is_bold(
     rows: list[dict[str, Any]], bold: list[str]
 ) -> None:
-    assert [r["method"] for r in table_rows(rows) if r["speedup"].startswith("**")] == bold
+    assert [r["method"].text for r in cells(rows) if r["speedup"].bold] == bold
     assert (
         markdown_table("T", rows).count(
             "- bold: a measured speedup whose 95 % interval lies above 1"
@@ -306,8 +324,8 @@ def test_points_of_a_sweep_have_a_column() -> None:
     ]
     assert [lines[0], *lines[2:]] == ["point", *points, ""]
     shown = html_table("Sweep", runs)
-    assert "<th>point</th>" in shown and "<td>method.interval=&lt;8&gt;</td>" in shown
-    assert "point" not in html_table("T", runs[2:]) and "| point" not in markdown_table(
+    assert 'scope="col">point</th>' in shown and ">method.interval=&lt;8&gt;</th>" in shown
+    assert ">point<" not in html_table("T", runs[2:]) and "| point" not in markdown_table(
         "T", runs[2:]
     )
 

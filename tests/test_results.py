@@ -11,11 +11,12 @@ from conftest import ROOT, rest_slow
 
 from skipbench.cli import figure
 from skipbench.config.catalog import choices
-from skipbench.report.features import feature_tables, feature_texts
 from skipbench.report.figures.kept import read_runs
 from skipbench.report.figures.registry import FIGURES
 from skipbench.report.figures.runs import swept
-from skipbench.report.written import read_texts
+from skipbench.report.tables.features import feature_table, feature_tables
+from skipbench.report.tables.formats import write
+from skipbench.report.tables.stored import read_table
 
 EMBEDDED = ROOT / "results" / "embedded"
 TABLES = sorted(path.stem for path in EMBEDDED.glob("tables/*.md"))
@@ -51,11 +52,11 @@ def test_no_figure_shows_one_run_many_times() -> None:
 def test_a_table_renders_to_the_same_bytes(name: str) -> None:
     features = feature_tables()
     made = (
-        feature_texts(features[name])
+        feature_table(features[name])
         if name in features
-        else read_texts(EMBEDDED / "tables" / f"{name}.json")
+        else read_table(EMBEDDED / "tables" / f"{name}.json")
     )
-    for suffix, text in made.items():
+    for suffix, text in write(made).items():
         assert (EMBEDDED / "tables" / f"{name}.{suffix}").read_bytes() == text.encode(), (
             f"make results; {name}.{suffix}"
         )

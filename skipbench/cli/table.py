@@ -11,8 +11,9 @@ from skipbench.experiments.grid import PlannedCell, plan
 from skipbench.experiments.plan import Request, composed, experiment_names, parse_request, scale_of
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.console import complain, say, show
-from skipbench.report.features import feature_tables, feature_texts
-from skipbench.report.written import read_texts, summary, texts
+from skipbench.report.tables.features import feature_table, feature_tables
+from skipbench.report.tables.formats import write
+from skipbench.report.tables.stored import read_table, stored_table, summary
 from skipbench.runs.files import write_atomic
 
 
@@ -27,7 +28,7 @@ def run(arguments: list[str]) -> None:
     names = [a for a in arguments if "=" not in a and not a.startswith("-")]
     if names and all(name.endswith(".json") for name in names):
         for name in names:
-            _write(Path(name).with_suffix(""), read_texts(Path(name)))
+            _write(Path(name).with_suffix(""), write(read_table(Path(name))))
         return
     features = feature_tables()
     request = parse_request(
@@ -40,7 +41,7 @@ def run(arguments: list[str]) -> None:
                 (o.partition("=")[2] for o in request.overrides if o.startswith("results=")),
                 "results",
             )
-            _write(Path(results) / "tables" / name, feature_texts(features[name]))
+            _write(Path(results) / "tables" / name, write(feature_table(features[name])))
         else:
             failed += _experiment(name, request)
     for text in failed:
@@ -112,7 +113,7 @@ def _write_table(
         )
     results = next((config.results for _, config in cells), Path("results"))
     stored = summary(name, scale, runs)
-    _write(results / "tables" / name, texts(stored) | {"json": stored})
+    _write(results / "tables" / name, write(stored_table(stored)) | {"json": stored})
 
 
 def _write(path: Path, formats: dict[str, str]) -> None:

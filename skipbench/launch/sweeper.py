@@ -29,7 +29,7 @@ from skipbench.experiments.plan import scale_of
 from skipbench.experiments.table_runs import run_entry
 from skipbench.launch import resolvers
 from skipbench.report.console import complain, out, show
-from skipbench.report.table import markdown_table
+from skipbench.report.tables.runs import markdown_table
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 """Holds a namespace package `hydra_plugins`, the only one whose classes Hydra takes as plugins."""

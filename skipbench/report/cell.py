@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from skipbench.report.definitions import PERCENT_SCORES, caution, definitions_for
+from skipbench.report.tables.markdown import markdown_grid
 
 MISSING = "\u2014"
 _SEPARATOR = "; "
@@ -65,46 +66,30 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
     separated by `; `.
     """
     named = {**header, "samples": header.get("samples") or number(metrics.get("samples"), 0)}
-    lines = [
-        ("time", _join(_time(metrics))),
-        (
-            "speedup by",
-            _join(_items(metrics, "speedup", ("micro", "macro", "s_per_token", "end_to_end"), "x")),
-        ),
-        (
-            "alpha",
-            _join(
-                f"{name} {number(metrics.get(f'alpha_{name}'), 3)}"
-                for name in ("macro", "chain", "cond")
-            ),
-        ),
-        ("by position", _join(map(number, metrics.get("accepted_by_position") or ()))),
-        ("tau_draft", number(metrics.get("tau_draft"))),
-        ("lossless", _join(exceptions(metrics))),
-        ("score", _join(_scores(metrics))),
-        ("skipped", _join(_items(metrics, "skipped", ("attention", "mlp", "ratio")))),
-        (
-            "roofline",
-            number(
-                _scaled(metrics.get("roofline_fraction_vanilla"), 100),
-                0,
-                "% of it reached by vanilla",
-            ),
-        ),
-        (
-            "memory",
-            number(_scaled(metrics.get("peak_memory_bytes"), 2**-20), 0, " MiB at the peak"),
-        ),
-        (MISSING, _join(missing_reasons(metrics).values())),
-    ]
-    # A line of nothing but dashes says no more than its absence; why a value is missing stands in
-    # the last line.
-    told = [
+    speedups = _items(metrics, "speedup", ("micro", "macro", "s_per_token", "end_to_end"), "x")
+    alphas = [f"{n} {number(metrics.get(f'alpha_{n}'), 3)}" for n in ("macro", "chain", "cond")]
+    roofline = _scaled(metrics.get("roofline_fraction_vanilla"), 100)
+    memory = _scaled(metrics.get("peak_memory_bytes"), 2**-20)
+    lines = {
+        "time": _join(_time(metrics)),
+        "speedup by": _join(speedups),
+        "alpha": _join(alphas),
+        "by position": _join(map(number, metrics.get("accepted_by_position") or ())),
+        "tau_draft": number(metrics.get("tau_draft")),
+        "lossless": _join(exceptions(metrics)),
+        "score": _join(_scores(metrics)),
+        "skipped": _join(_items(metrics, "skipped", ("attention", "mlp", "ratio"))),
+        "roofline": number(roofline, 0, "% of it reached by vanilla"),
+        "memory": number(memory, 0, " MiB at the peak"),
+        MISSING: _join(missing_reasons(metrics).values()),
+    }
+    # Lines of nothing but dashes are left out; the last line says why a value is missing.
+    shown = [
         (label, text)
-        for label, text in lines
-        if any(not i.endswith(MISSING) for i in text.split(_SEPARATOR) if i)
+        for label, text in lines.items()
+        if any(not item.endswith(MISSING) for item in text.split(_SEPARATOR) if item)
     ]
-    return [("cell", _join(f"{name} {text or MISSING}" for name, text in named.items())), *told]
+    return [("cell", _join(f"{name} {text or MISSING}" for name, text in named.items())), *shown]
 
 
 def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
@@ -160,14 +145,8 @@ def render_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> Render
     details = Table.grid(padding=(0, 2, 0, 0))
     for label, text in lines[1:]:
         details.add_row(Text(label), _Items(text))
-    parts: list[RenderableType] = [
-        _Items(lines[0][1], "bold"),
-        Text(),
-        row,
-        Text(),
-        details,
-        Text(),
-    ]
+    head = _Items(lines[0][1], "bold")
+    parts: list[RenderableType] = [head, Text(), row, Text(), details, Text()]
     parts += [Text(f"{name}: {text}", style="dim") for name, text in _definitions(cells, lines)]
     warning = _caution(header)
     return Group(*parts, *([Text(warning, style="yellow")] if warning else []))
@@ -185,19 +164,6 @@ def markdown_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> str:
         *([warning] if warning else []),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def markdown_grid(rows: list[list[str]]) -> str:
-    """A Markdown table from rows of texts, the first of them its head; columns are padded to be
-    readable as text.
-    """
-    safe = [[" ".join(text.replace("|", "\\|").split()) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
-    lines = [
-        "| " + " | ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)) + " |"
-        for row in safe
-    ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,20 @@ BOLD = (
 )
 
 
-def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
-    """The row to print in bold by the rule `BOLD`, of `{row: (method, interval of its speedup)}`;
-    None where there is none.
+def winners(rows: Mapping[Key, tuple[Hashable, str, Interval | None]]) -> set[Key]:
+    """The rows to print in bold by the rule `BOLD`, at most one per block of compared rows.
+
+    Args:
+        rows: by row its block, method and interval of the speedup.
+    """
+    blocks: dict[Hashable, dict[Key, tuple[str, Interval | None]]] = {}
+    for row, (block, method, interval) in rows.items():
+        blocks.setdefault(block, {})[row] = (method, interval)
+    return {best for best in map(_winner, blocks.values()) if best is not None}
+
+
+def _winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
+    """The winner of one block, None where there is none.
 
     A single row is better than nothing, and one without an interval may hide any value. Vanilla
     needs none: it is the 1.

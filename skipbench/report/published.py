@@ -26,77 +26,35 @@ from skipbench.errors import SkipbenchError
 
 FOLDER = Path(__file__).parent / "papers"
 LOST = "lost"
-UNITS = {  # of every column; "1" is a plain ratio
-    **dict.fromkeys(("M", "tau", "max_new_tokens", "max_steps", "window"), "tokens"),
-    **dict.fromkeys(("TPT", "tokens_per_s"), "tokens/s"),
-    **dict.fromkeys(("speedup", "speedup_low", "speedup_high", "expected_speedup"), "x"),
-    **dict.fromkeys(("ms", "opt_step_ms", "ms_per_token"), "ms"),
-    **dict.fromkeys(("search_s", "pass_s"), "s"),
-    **dict.fromkeys(
-        ("alpha", "matchness", "rouge1", "rouge2", "rougeL", "pass@1", "pass@10", "accuracy"), "1"
-    ),
-    **dict.fromkeys(
-        ("ratio", "share", "memory_saved", "alpha_gain", "speedup_gain", "correlation"), "1"
-    ),
-    **dict.fromkeys(
-        ("threshold", "target", "step", "beta1", "beta2", "temperature", "top_p", "tau_pruning"),
-        "1",
-    ),
-    **dict.fromkeys(("max_score", "skipped_share"), "1"),
-    **dict.fromkeys(
-        ("beta", "steps", "patience", "search_steps", "bayes_steps", "random_steps"), "steps"
-    ),
-    **dict.fromkeys(("interval", "history"), "rounds"),
-    **dict.fromkeys(
-        (
-            "shots",
-            "samples",
-            "gpus",
-            "training_steps",
-            "skipped_layers",
-            "skipped_attention",
-            "skipped_mlp",
-        ),
-        "count",
-    ),
+_COLUMNS_BY_UNIT = {  # "1" is a plain ratio
+    "tokens": "M tau max_new_tokens max_steps window",
+    "tokens/s": "TPT tokens_per_s",
+    "x": "speedup speedup_low speedup_high expected_speedup",
+    "ms": "ms opt_step_ms ms_per_token",
+    "s": "search_s pass_s",
+    "1": "alpha matchness rouge1 rouge2 rougeL pass@1 pass@10 accuracy ratio share memory_saved "
+    "alpha_gain speedup_gain correlation threshold target step beta1 beta2 temperature top_p "
+    "tau_pruning max_score skipped_share",
+    "steps": "beta steps patience search_steps bayes_steps random_steps",
+    "rounds": "interval history",
+    "count": "shots samples gpus training_steps skipped_layers skipped_attention skipped_mlp",
     "us": "us",
-    "search_h": "h",
-    "search_min": "min",
-    "memory_gb": "GB",
-    "score": "points of 10",
+    "h": "search_h",
+    "min": "search_min",
+    "GB": "memory_gb",
+    "points of 10": "score",
 }
+UNITS = {column: unit for unit, names in _COLUMNS_BY_UNIT.items() for column in names.split()}
 # keys whose values are skipbench's ids and stand in `names`
 NAMED = ("model", "method", "dataset", "subtask")
-KEYS = {
-    *NAMED,
-    *("temperature", "top_p", "max_new_tokens", "max_length", "dtype", "batch", "sparsity"),
-    *(
-        "variant",
-        "stop",
-        "max_steps",
-        "threshold",
-        "target",
-        "interval",
-        "skipped_layers",
-        "window",
-        "search_steps",
-        "tau_pruning",
-    ),
-    *("set_from", "train_tokens", "statistic", "phase", "part"),
-}
-_PAPER = {
-    "paper",
-    "title",
-    "arxiv",
-    "version",
-    "hardware",
-    "settings",
-    "names",
-    "left_out",
-    "notes",
-    "tables",
-}
+_SETTINGS = (
+    "temperature top_p max_new_tokens max_length dtype batch sparsity variant stop max_steps "
+    "threshold target interval skipped_layers window search_steps tau_pruning set_from "
+    "train_tokens statistic phase part"
+)
+KEYS = {*NAMED, *_SETTINGS.split()}
 _TABLE = {"title", "hardware", "settings", "notes"}
+_PAPER = {*_TABLE, "paper", "arxiv", "version", "names", "left_out", "tables"}
 _PART = {"settings", "keys", "across", "columns", "percent", "rows"}
 _NOTE = {"text", "where", "column", "check", "recomputed"}
 Row = dict[str, Any]

@@ -12,9 +12,11 @@ from markupsafe import Markup
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS, caution
-from skipbench.report.features import feature_tables, feature_texts
 from skipbench.report.page.collect import COLUMNS, MEASURED, MOST_TEXTS, NAMES, all_runs, as_script
-from skipbench.report.written import html_section
+from skipbench.report.tables.features import feature_table, feature_tables
+from skipbench.report.tables.html import html
+from skipbench.report.tables.model import Table
+from skipbench.report.tables.stored import stored_table
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
 
@@ -31,10 +33,12 @@ def write_page(results: Path) -> tuple[Path, dict[str, int]]:
     """
     refused: list[str] = []
     runs, features = all_runs(results), feature_tables()
-    tables = _each(results / "tables", "json", lambda data: html_section(data.decode()), refused)
+    tables = _each(
+        results / "tables", "json", lambda data: _section(stored_table(data.decode())), refused
+    )
     for path in sorted((results / "tables").glob("*.html")):  # no text of it is used
         if path.stem in features:
-            tables[path.stem] = feature_texts(features[path.stem])["html"]
+            tables[path.stem] = _section(feature_table(features[path.stem]))
         elif not path.with_suffix(".json").exists():
             named = printable(path.name)
             refused.append(
@@ -95,6 +99,11 @@ def page(
         # Content-Security-Policy.
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
+
+
+def _section(table: Table) -> str:
+    """The table as HTML in the style of the page."""
+    return html(table, style="")
 
 
 def _each(

@@ -1,5 +1,5 @@
-"""What stands under a paper's table: cautions, notes, definitions, the lossless count and where the
-runs come from.
+"""Texts below a paper's table: cautions, notes, definitions, the lossless count and where the runs
+come from.
 """
 
 import re
@@ -10,16 +10,12 @@ from skipbench.report.cell import MISSING, value_at
 from skipbench.report.definitions import DEFINITIONS, EMBEDDED_MODEL
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import origin_of, origins, told
-from skipbench.report.paperjoin import Half
+from skipbench.report.tables.paper_rows import Half
 
 Run = Mapping[str, Any]
-_NAMES = {
-    "expected_speedup": "E(Spd)",
-    "tokens_per_s": "tok/s",
-    "ratio": "skipped",
-    "memory_gb": "memory",
-}
-_OWN = {
+_DEFINITIONS = {  # of the papers' columns
+    **DEFINITIONS,
+    **dict.fromkeys(SCORES, "the method's score, a mean over the samples."),
     "tokens_per_s": "decoded tokens per second of the method, pooled, without the prefill.",
     "expected_speedup": "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean "
     "skipped ratio of the sets that drafted, and c = 0 for drafts without a forward pass.",
@@ -31,19 +27,13 @@ _OWN = {
     "ratio": DEFINITIONS["skipped"],
 }
 _ORIGIN = ("engine", "device", "dtype", "torch", "commit", "date")
-_WHERE_SAID = ("sparsity",)  # of the origin what only some runs have
+_OPTIONAL_ORIGIN = ("sparsity",)  # printed only if a run has it
 _COMPARED = ("max_new_tokens", "max_length", "batch")
 
 
 def definitions(columns: Iterable[str]) -> list[tuple[str, str]]:
-    """Name and sentence of those columns that a run can fill."""
-    found = []
-    for column in columns:
-        text = _OWN.get(column) or DEFINITIONS.get(_NAMES.get(column, column))
-        text = "the method's score, a mean over the samples." if column in SCORES else text
-        if text:
-            found.append((column, text))
-    return found
+    """Name and sentence of the columns that a run can fill."""
+    return [(column, _DEFINITIONS[column]) for column in columns if column in _DEFINITIONS]
 
 
 def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[str]:
@@ -53,42 +43,38 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
     measured = [run for run in runs if run.get("metrics")]
     if not measured:
         return []
-    lines = []
     stands = sorted({str(run["stands_for"]) for run in measured if run.get("stands_for")})
-    tiny = any(run["keys"].get("model") == EMBEDDED_MODEL for run in measured)
-    if tiny or stands:
-        made = [f"Made with the embedded model {EMBEDDED_MODEL}"] if tiny else []
-        lines.append(f"{', '.join([*made, *stands])}: not a replication.")
+    if any(run["keys"].get("model") == EMBEDDED_MODEL for run in measured):
+        stands.insert(0, f"Made with the embedded model {EMBEDDED_MODEL}")
+    lines = [f"{', '.join(stands)}: not a replication."] if stands else []
     lines += _devices(rows, measured)
-    lines.append(
-        f"engine: {', '.join(_values(measured, 'engine')) or MISSING}; the paper's: its own code."
-    )
-    formats = sorted({str(row["dtype"]) for row in rows if row.get("dtype")})
-    used = _values(measured, "dtype") or sorted(
-        {str(r["keys"]["dtype"]) for r in measured if r["keys"].get("dtype")}
-    )
-    if used != formats:
-        lines.append(
-            f"dtype: {', '.join(used) or 'not recorded'}; the paper's: "
-            f"{', '.join(formats) or 'not named'}."
-        )
+    lines.append(_unlike("engine", _values(measured, "engine") or [MISSING], ["its own code"]))
+    theirs = {str(row["dtype"]) for row in rows if row.get("dtype")}
+    ours = {*_values(measured, "dtype")} or _settings(measured, "dtype")
+    if ours != theirs:
+        lines.append(_unlike("dtype", ours or ["not recorded"], theirs or ["not named"]))
     for key in _COMPARED:
         theirs = {str(row[key]) for row in rows if key in row}
-        ours = {str(run["keys"][key]) for run in measured if key in run["keys"]}
+        ours = _settings(measured, key)
         if theirs and ours - theirs:
-            lines.append(
-                f"{key}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
-            )
+            lines.append(_unlike(key, ours, theirs))
     if texts := _values(measured, "calibration"):
         lines.append(
-            f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 "
-            "sequences of C4); their zeros are "
-            f"multiplied as any weight, without a sparse kernel."
+            f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences "
+            "of C4); their zeros are multiplied as any weight, without a sparse kernel."
         )
     lines += _origins(measured)
     if any(value_at(run, "provenance", "dirty") for run in measured):
         lines.append("Some runs were made with uncommitted changes to the code.")
     return lines
+
+
+def _unlike(name: str, ours: Iterable[str], theirs: Iterable[str]) -> str:
+    return f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
+
+
+def _settings(runs: Sequence[Run], key: str) -> set[str]:
+    return {str(run["keys"][key]) for run in runs if run["keys"].get(key) is not None}
 
 
 def _origins(measured: Sequence[Run]) -> list[str]:
@@ -104,8 +90,8 @@ def _origins(measured: Sequence[Run]) -> list[str]:
 
 
 def same_device(ours: str, theirs: str) -> bool:
-    """Whether a device's name is that of the one device in `theirs`, its memory included where both
-    names have it.
+    """Compares a device's name with the paper's: true for the same single device, with the same
+    memory where both names have it.
     """
     count = re.match(r"(\d+)x ", theirs)
     products = re.findall(r"\b[A-Z]\d{2,4}\b", theirs)
@@ -121,20 +107,13 @@ def _devices(rows: Sequence[Mapping[str, Any]], measured: Sequence[Run]) -> list
     """One line where a run's device is not that on which the paper ran the same model."""
     unlike, theirs = set[str](), set[str]()
     for run in measured:
-        device, model = (
-            str(value_at(run, "provenance", "device") or "not recorded"),
-            run["keys"].get("model"),
-        )
-        same = [row for row in rows if row.get("model") == model] or rows
+        device = str(value_at(run, "provenance", "device") or "not recorded")
+        same = [row for row in rows if row.get("model") == run["keys"].get("model")] or rows
         hardware = {str(row["hardware"] or "not named") for row in same}
         if not any(same_device(device, named) for named in hardware):
             unlike.add(device)
             theirs |= hardware
-    return (
-        [f"device: {', '.join(sorted(unlike))}; the paper's: {', '.join(sorted(theirs))}."]
-        if unlike
-        else []
-    )
+    return [_unlike("device", unlike, theirs)] if unlike else []
 
 
 def paper_notes(document: Mapping[str, Any], table: str) -> list[str]:
@@ -144,43 +123,29 @@ def paper_notes(document: Mapping[str, Any], table: str) -> list[str]:
 
 
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
-    """What a reader must know of the runs: whose arm vanilla is, what is told of them, which are
-    not shown.
+    """Notes on the runs: whose vanilla arm is shown, their reasons, and which are not shown.
+
+    Args:
+        runs: all of them.
+        left: those that belong to no row.
+        parts: the joined halves of the table.
     """
-    told = [
-        f"{_named(run)}: {run['reason']}"
-        for run in runs
-        if run.get("metrics") and run.get("reason")
-    ]
-    arms = sorted(
-        {str(run["arm_of"]) for half in parts for run in half.runs.values() if run.get("arm_of")}
+    attached = [run for half in parts for run in half.runs.values()]
+    arms = ", ".join(sorted({str(run["arm_of"]) for run in attached if run.get("arm_of")}))
+    reasons = [f"{_named(r)}: {r['reason']}" for r in runs if r.get("metrics") and r.get("reason")]
+    twice = " | ".join(text for half in parts for text in half.twice)
+    # a run with metrics has its reason among `reasons`
+    unplaced = " | ".join(
+        _named(r) + (f" ({r['reason']})" if r.get("reason") and not r.get("metrics") else "")
+        for r in left
     )
-    twice = [text for half in parts for text in half.twice]
-    return [
-        *(
-            [f"vanilla without a run of its own is the vanilla arm of {', '.join(arms)}."]
-            if arms
-            else []
-        ),
-        *dict.fromkeys(told),
-        *(
-            [f"several runs stand for the same numbers, the first is shown: {' | '.join(twice)}."]
-            if twice
-            else []
-        ),
-        *(
-            [f"Runs that belong to no row of this table: {' | '.join(map(_with_reason, left))}."]
-            if left
-            else []
-        ),
-    ]
-
-
-def _with_reason(run: Run) -> str:
-    """Of a run that has metrics its reason is told by itself."""
-    return _named(run) + (
-        f" ({run['reason']})" if run.get("reason") and not run.get("metrics") else ""
-    )
+    notes = {
+        f"vanilla without a run of its own is the vanilla arm of {arms}.": arms,
+        **dict.fromkeys(reasons, True),
+        f"several runs stand for the same numbers, the first is shown: {twice}.": twice,
+        f"Runs that belong to no row of this table: {unplaced}.": unplaced,
+    }
+    return [note for note, wanted in notes.items() if wanted]
 
 
 def _named(run: Run) -> str:
@@ -188,9 +153,7 @@ def _named(run: Run) -> str:
 
 
 def touches(text: str, table: str) -> bool:
-    """Whether a note of the whole paper concerns `table`: it names it, or it names no table or
-    figure at all.
-    """
+    """True for a note of the whole paper that names `table`, or no table or figure at all."""
     named = set[str]()
     for kind, numbers in re.findall(r"\b(Table|Figure)s? (\d\w*(?:(?:, | and | to )\d\w*)*)", text):
         named |= {f"{kind}{number}".lower() for number in re.findall(r"\d\w*", numbers)}
@@ -200,7 +163,7 @@ def touches(text: str, table: str) -> bool:
 
 
 def lossless(runs: Sequence[Run]) -> str:
-    """How many samples of all runs are identical to vanilla's, and what the others are."""
+    """Counts the samples of all runs that are identical to vanilla's, and the others by kind."""
     kinds = ("identical", "ties", "diverged", "unchecked", "sampled", "failed")
     # one run of a mini dataset may stand for several of the paper's
     names = ("model", "method", "dataset", "metrics")
@@ -210,26 +173,21 @@ def lossless(runs: Sequence[Run]) -> str:
     count = {k: sum(value_at(run, "metrics", "lossless", k) or 0 for run in unique) for k in kinds}
     total = sum(count[k] for k in ("identical", "ties", "diverged", "unchecked"))
     others = ", ".join(f"{count[k]} {k}" for k in kinds[1:] if count[k])
-    text = (
-        f"{count['identical']} of {total} greedy samples identical to vanilla's"
-        if total
-        else "no greedy samples"
-    )
-    return (
-        f"{text}{f' ({others})' if others else ''}; {len(unique)} "
-        f"{'run' if len(unique) == 1 else 'runs'}"
-    )
+    text = "no greedy samples"
+    if total:
+        text = f"{count['identical']} of {total} greedy samples identical to vanilla's"
+    counted = f"{len(unique)} {'run' if len(unique) == 1 else 'runs'}"
+    return f"{text}{f' ({others})' if others else ''}; {counted}"
 
 
-def provenance(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Distinct values over the runs with metrics; a dash for what was not recorded."""
+def provenance(runs: Sequence[Run]) -> list[str]:
+    """A line of the distinct values over the runs with metrics; a dash for what was not recorded.
+    Empty where nothing was measured.
+    """
     measured = [run for run in runs if run.get("metrics")]
-    said = [name for name in _WHERE_SAID if _values(measured, name)]
-    return (
-        [(name, ", ".join(_values(measured, name)) or MISSING) for name in (*_ORIGIN, *said)]
-        if measured
-        else []
-    )
+    names = [*_ORIGIN, *(name for name in _OPTIONAL_ORIGIN if _values(measured, name))]
+    line = "; ".join(f"{n}: {', '.join(_values(measured, n)) or MISSING}" for n in names)
+    return [line] if measured else []
 
 
 def _values(runs: Iterable[Run], name: str) -> list[str]:

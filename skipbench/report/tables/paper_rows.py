@@ -1,6 +1,4 @@
-"""Which run stands for which published row: the halves of a table with their rows, and the runs of
-each cell.
-"""
+"""Joins runs with the published rows of a table: its halves, their rows, and the run per cell."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +6,7 @@ from typing import Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.measured import vanilla_arm
-from skipbench.report.published import KEYS, NAMED, UNITS, published
+from skipbench.report.published import KEYS, NAMED, published
 
 Run = Mapping[str, Any]
 Id = tuple[tuple[str, Any], ...]
@@ -55,11 +53,13 @@ def halves(document: Mapping[str, Any], table: str) -> list[Half]:
         across = part.get("across")
         columns = [(g, c) for g, names in part["columns"].items() for c in names] if across else []
         columns = columns or [(None, c) for c in part["columns"]]
-        told = {**tables[table].get("settings", {}), **part.get("settings", {})}
+        settings = {**tables[table].get("settings", {}), **part.get("settings", {})}
         count = sum(c is not None for cells in part["rows"] for c in cells[len(part["keys"]) :])
         mine, rows = rows[:count], rows[count:]
         if made and (made[-1].across, made[-1].columns) == (across, columns):
-            differing = [k for k in told if any(told[k] != row.get(k) for row in made[-1].rows)]
+            differing = [
+                k for k in settings if any(settings[k] != row.get(k) for row in made[-1].rows)
+            ]
             made[-1].keys = list(dict.fromkeys([*differing, *made[-1].keys, *part["keys"]]))
             made[-1].rows += mine
         else:
@@ -109,14 +109,9 @@ def _id(half: Half, row: Mapping[str, Any]) -> Id:
 def _fits(
     half: Half, row: Mapping[str, Any], run: Run, ignored: Sequence[str], differing: set[str]
 ) -> bool:
-    keys = {*half.keys, *differing, *NAMED, *SAMPLING} & row.keys()
-    for key in keys - {*SELECTORS, *ignored}:
-        if key not in run["keys"]:
-            if key in differing:
-                return False
-        elif run["keys"][key] != row[key]:
-            return False
-    return True
+    keys = ({*half.keys, *differing, *NAMED, *SAMPLING} & row.keys()) - {*SELECTORS, *ignored}
+    given = run["keys"]
+    return all(given[k] == row[k] if k in given else k not in differing for k in keys)
 
 
 def _take(half: Half, run: Run) -> bool:
@@ -154,15 +149,10 @@ def _add_vanilla(half: Half) -> None:
         return
     for (identity, group), run in list(half.runs.items()):
         vanilla = tuple((k, "vanilla" if k == "method" else v) for k, v in identity)
-        taken = half.runs.get((vanilla, group))
-        same = any(
-            vanilla == _id(half, {**row, "model": value_of(vanilla, "model")}) for row in half.rows
-        )
-        if (
-            run.get("metrics")
-            and not (taken and taken.get("metrics"))
-            and (same or half.across == "model")
-        ):
+        own = half.runs.get((vanilla, group), {}).get("metrics")
+        model = value_of(vanilla, "model")
+        printed = any(vanilla == _id(half, {**row, "model": model}) for row in half.rows)
+        if run.get("metrics") and not own and (printed or half.across == "model"):
             half.runs[vanilla, group] = {
                 **run,
                 "metrics": vanilla_arm(run["metrics"]),
@@ -189,8 +179,3 @@ def _sort(half: Half) -> None:
         return (1, models.index(value_of(identity, "model")), at, place[identity])
 
     half.ids.sort(key=order)
-
-
-def unit_of(column: str) -> str:
-    """The unit of a column, of `published.UNITS`."""
-    return UNITS[column]

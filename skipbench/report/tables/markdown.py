@@ -1,0 +1,50 @@
+"""Writes a table as Markdown that is readable as text."""
+
+from collections.abc import Sequence
+
+from skipbench.report.tables.model import Cell, Column, Grid, Table
+
+
+def markdown(table: Table) -> str:
+    """Title, source, grids, and everything that stands below."""
+    blocks = [
+        f"## {table.title}",
+        table.source,
+        *(block for grid in table.grids for block in (grid.settings, _grid(grid))),
+        "\n".join(f"**{_line(text)}**  " for text in table.cautions),
+        "\n".join(f"[{n}] {_line(text)}  " for n, text in enumerate(table.footnotes, 1)),
+        "\n".join(f"- {_line(text)}" for text in table.remarks),
+        "\n".join(f"- *{name}*: {_line(text)}" for name, text in table.definitions),
+        *table.provenance,
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def markdown_grid(rows: Sequence[Sequence[str]]) -> str:
+    """A grid of texts; columns are padded, the first row is the head."""
+    safe = [[_line(text.replace("|", "\\|")) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    lines = [
+        "| " + " | ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)) + " |"
+        for row in safe
+    ]
+    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
+
+
+def _grid(grid: Grid) -> str:
+    return markdown_grid(
+        [[*map(_head, grid.columns)], *([*map(_text, row.cells)] for row in grid.rows)]
+    )
+
+
+def _head(column: Column) -> str:
+    return f"{column.group}: {column.name}" if column.group else column.name
+
+
+def _text(cell: Cell) -> str:
+    text = f"**{cell.text}**" if cell.bold else cell.text
+    return f"{text} [{cell.mark}]" if cell.mark else text
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

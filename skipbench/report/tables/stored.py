@@ -1,0 +1,95 @@
+"""Tables made from a summary of the records, which is stored beside them and can be read back."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
+
+from skipbench.errors import SkipbenchError
+from skipbench.report.published import paper_of
+from skipbench.report.tables.model import Table
+from skipbench.report.tables.paper import paper_table
+from skipbench.report.tables.runs import run_table
+from skipbench.runs.reading import printable, strict_json
+from skipbench.runs.shapes import Metrics
+
+Run = Mapping[str, Any]
+_ABOUT = ("id", "model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
+# The fields of a run's origin: no name of a machine, a folder or a person, so that a summary can be
+# published.
+_ORIGIN = ("engine", "device", "cpu", "dtype", "torch", "transformers", "commit", "dirty", "date")
+
+
+class _Shown(TypedDict):
+    """A run in a summary, as far as tables rely on it."""
+
+    model: str | None
+    method: str | None
+    dataset: str | None
+    keys: dict[str, Any]
+    metrics: Metrics | None
+    reason: str | None
+    provenance: dict[str, Any]
+    drafted: NotRequired[str | None]
+
+
+class _Summary(TypedDict):
+    experiment: str
+    scale: str
+    runs: list[_Shown]
+
+
+def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:
+    """The runs of a table without their samples, as JSON, one per line."""
+    lines = [
+        {k: run.get(k) for k in _ABOUT}
+        | {"provenance": {k: v for k, v in run["provenance"].items() if k in _ORIGIN}}
+        for run in runs
+    ]
+    text = ",\n".join(json.dumps(line, allow_nan=False) for line in lines)
+    return (
+        f'{{"experiment": {json.dumps(experiment)}, "scale": {json.dumps(scale)}, "runs": '
+        f"[\n{text}\n]}}\n"
+    )
+
+
+def stored_table(text: str) -> Table:
+    """The paper's table, or for an experiment of no paper the table of its runs.
+
+    Args:
+        text: as returned by `summary`.
+
+    Raises:
+        SkipbenchError: it is something else.
+    """
+    try:
+        stored = strict_json(text)
+        msgspec.convert(stored, _Summary)
+    except (ValueError, RecursionError) as error:
+        raise SkipbenchError(
+            f"no summary of a table ({printable(str(error))}); write it with python -m "
+            "skipbench table NAME"
+        ) from error
+    name, runs = stored["experiment"], stored["runs"]
+    own = paper_of(name)
+    if own and own[1].startswith("table"):
+        return paper_table(*own, runs, stored["scale"])
+    return run_table(f"Experiment {name}", runs, name=f"{name}-{stored['scale']}")
+
+
+def read_table(path: Path) -> Table:
+    """`stored_table` of a file.
+
+    Raises:
+        SkipbenchError: it cannot be read, or holds no summary.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SkipbenchError(f"{path} cannot be read: {error}") from error
+    try:
+        return stored_table(text)
+    except SkipbenchError as error:
+        raise SkipbenchError(f"{path}: {error}") from error

@@ -1,0 +1,73 @@
+"""The one table model: tables of features, of papers and of runs go through the same writers, and
+every format shows everything that a table says.
+"""
+
+import re
+from html import unescape
+
+import pytest
+from test_papertable import metrics, run
+
+from skipbench.report.tables.features import feature_table
+from skipbench.report.tables.formats import WRITERS, write
+from skipbench.report.tables.latex import breakable, escape
+from skipbench.report.tables.model import Table
+from skipbench.report.tables.paper import paper_table
+from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.stored import stored_table, summary
+
+GIVEN = {"model": "tiny", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
+RUNS = [
+    run(metrics(1.3), "a reason with 5 % & <b>", "mini-summary stands for cnndm", **GIVEN),
+    run(None, "needs 140 GiB", **GIVEN | {"model": "llama2-70b"}),
+]
+TABLES = {
+    "features": feature_table("swift"),
+    "paper": paper_table("swift", "table2", RUNS, "embedded"),
+    "runs": run_table("Experiment methods", RUNS, ["a note_of the caller"]),
+}
+
+
+def texts_of(table: Table) -> set[str]:
+    """Every text of a table but the CSV's records."""
+    cells = {c.text for grid in table.grids for row in grid.rows for c in row.cells}
+    heads = {text for grid in table.grids for c in grid.columns for text in (c.name, c.group)}
+    lines = {*table.cautions, *table.footnotes, *table.remarks, *table.provenance}
+    terms = {text for definition in table.definitions for text in definition}
+    settings = {grid.settings for grid in table.grids}
+    return {table.title, table.source, *cells, *heads, *lines, *terms, *settings} - {""}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_format_shows_every_text(kind: str) -> None:
+    table = TABLES[kind]
+    written = write(table)
+    assert list(written) == list(WRITERS) == ["md", "tex", "csv", "html"]
+    for text in texts_of(table):
+        assert " ".join(text.split()).replace("|", "\\|") in written["md"].replace("**", "")
+        assert text in unescape(written["html"])
+        assert escape(text) in written["tex"] or breakable(text) in written["tex"]
+    records = written["csv"].splitlines()
+    assert len(records) == len(table.records) + 1
+    assert records[0].split(",") == list(dict.fromkeys(n for r in table.records for n in r))
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_marks_lead_to_footnotes(kind: str) -> None:
+    table = TABLES[kind]
+    marks = {c.mark for grid in table.grids for row in grid.rows for c in row.cells} - {None}
+    assert marks == set(range(1, len(table.footnotes) + 1))
+    written = write(table)
+    for n, text in enumerate(table.footnotes, 1):
+        assert f"[{n}] {text}" in written["md"]
+        assert rf"\textsuperscript{{{n}}} {escape(text)}" in written["tex"]
+    notes = re.findall(r"<ol>\n(.*?)\n</ol>", written["html"], re.S)
+    assert [unescape(n) for n in re.findall("<li>(.*?)</li>", "".join(notes))] == list(
+        table.footnotes
+    )
+
+
+def test_a_stored_table_is_the_table_of_its_runs() -> None:
+    assert stored_table(summary("swift-table2", "embedded", RUNS)) == TABLES["paper"]
+    other = stored_table(summary("methods", "embedded", RUNS))
+    assert other.title == TABLES["runs"].title and other.grids == TABLES["runs"].grids
