@@ -1,0 +1,106 @@
+"""What every method proposes on the embedded model, held against traces in the repository.
+
+In float64, so that rounding of no machine decides between two tokens. The traces were made by this
+project itself: they do not prove a method right, they show when it changes. After a change that is
+meant: `python tests/test_traces.py`.
+"""
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import METHODS, make_method, rest_slow
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from skipbench.config.paths import PACKAGE
+from skipbench.decode.loop import generate
+from skipbench.decode.method import log_of, skip_text
+from skipbench.decode.sampling import Sampler
+from skipbench.lm.model import LM
+
+FILE = Path(__file__).parent / "traces.json"
+TINY = PACKAGE / "models" / "tiny"
+PROMPTS = ("Once there was a dog and", "Tom has 3 apples and buys 4.", "The dog had a red ball")
+TOKENS = 32
+SWIFT = ("method.steps=6", "method.window=8")
+CASES: dict[str, tuple[str, ...]] = {
+    **{name: () for name in METHODS},
+    "swift": SWIFT,
+    "swift tree": (*SWIFT, "method.tree=[10,5,3,1]"),
+    "swift code": (*SWIFT, "method.initial=odd", "method.register=raw"),
+    "uniform tree": ("method.ratio=0.3", "method.tree=[4,3,2,1]"),
+    "clasp sublayer": ("method.unit=sublayer", "method.start=full"),
+    "knapspec code": ("method.weight_cap=5", "method.start=full", "method.protect_ends=true"),
+    "self-sd code": ("method.stop.first_beta1=code", "method.stop.full_length_guard=true"),
+    "uniform sampling": ("method.ratio=0.3", "method.stop.threshold=0.3"),
+}
+
+
+@functools.cache
+def tiny() -> tuple[LM, Any]:
+    model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float64).eval()
+    lm = LM(model, "fused")
+    lm.allocate(480)
+    return lm, AutoTokenizer.from_pretrained(TINY)
+
+
+def trace(case: str) -> list[dict[str, Any]]:
+    """Per prompt: the output, the counts of each round, and the method's own quantities."""
+    lm, tokenizer = tiny()
+    method = make_method(case.split()[0], *CASES[case], layers=lm.layers)
+    found = []
+    for seed, prompt in enumerate(PROMPTS):
+        sampler = Sampler(1.0, seed=seed) if case.endswith("sampling") else None
+        out = generate(lm, method, tokenizer(prompt)["input_ids"], TOKENS, sampler=sampler)
+        rounds = [[r.steps, r.nodes, r.accepted, r.chain, r.emitted] for r in out.rounds]
+        own = {"rounds": rounds, "skip": skip_text(method), "log": log_of(method)}
+        found.append({"tokens": out.tokens, **own})
+    kept: list[dict[str, Any]] = json.loads(json.dumps(found))
+    return kept
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Equality, of numbers with a point up to rounding."""
+    if isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(same(found[k], wanted[k]) for k in wanted)
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    if isinstance(wanted, float):
+        return math.isclose(found, wanted, rel_tol=1e-4, abs_tol=1e-6)
+    return bool(found == wanted)
+
+
+# One per file of a method, and one that samples.
+DAILY = (
+    *("asd", "clasp", "del", "knapspec", "layerskip", "lookahead", "parallel", "prompt-lookup"),
+    *("self-sd", "swift tree", "uniform", "uniform sampling"),
+)
+
+
+@pytest.mark.parametrize("case", rest_slow(CASES, DAILY.__contains__))
+def test_a_method_proposes_what_it_proposed(case: str) -> None:
+    found, wanted = trace(case), json.loads(FILE.read_text())[case]
+    for prompt, (now, before) in enumerate(zip(found, wanted, strict=True)):
+        for key in before:
+            assert same(now[key], before[key]), f"prompt {prompt}, {key}: {now[key]}"
+
+
+def test_the_traces_are_of_methods_at_work() -> None:
+    kept = json.loads(FILE.read_text())
+    assert kept.keys() == CASES.keys()
+    for case, prompts in kept.items():
+        steps = sum(r[0] for p in prompts for r in p["rounds"])
+        accepted = sum(r[2] for p in prompts for r in p["rounds"])
+        assert case == "vanilla" or 0 < accepted < steps, f"{case} accepts none or all"
+        if not case.endswith("sampling"):
+            assert [p["tokens"] for p in prompts] == [p["tokens"] for p in kept["vanilla"]]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    lines = (f"{json.dumps(case)}: {json.dumps(trace(case))}" for case in CASES)
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
