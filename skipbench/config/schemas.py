@@ -57,9 +57,9 @@ class Engine:
     """CPU threads of torch. One thread gives the steadiest timings."""
     warmup: int = 2
     """Prompts decoded by both arms before the clock counts."""
-    strict: bool = False
+    strict: bool | None = False
     """Verified rows pass attention one by one, so that bfloat16 output is bit for bit vanilla's;
-    engine=fused only.
+    engine=fused only. null: where this machine can keep it, in a low precision on a CPU.
     """
     spare_mib: int = 512
     """Memory for a second layout of weights on a CPU, in MiB; 0 keeps one layout per weight."""
