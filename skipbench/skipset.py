@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from skipbench.errors import SkipbenchError
 
-FAINTEST, STRONGEST = 0.001, 0.03
+FAINTEST, STRONGEST = 0.001, 0.02
 """Outputs of the redundant sub-layers of a deepened model, over those of the sub-layers copied."""
 _PART = re.compile(r"(attn|mlp):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 

@@ -14,7 +14,15 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from skipbench.config.dataset import HubDataset, HumanEval, MiniDataset, Stream, TinyStories
+from skipbench.config.dataset import (
+    HubDataset,
+    HumanEval,
+    MiniDataset,
+    OwnPrompts,
+    Sampled,
+    Stream,
+    TinyStories,
+)
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import HubModel, Model, PlantedModel
 from skipbench.config.signature import schema_of
@@ -158,6 +166,8 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("dataset", "_tinystories"): TinyStories,
     ("dataset", "_stream"): Stream,
     ("dataset", "_humaneval"): HumanEval,
+    ("dataset", "_sampled"): Sampled,
+    ("dataset", "_own"): OwnPrompts,
     ("decoding", "_decoding"): Decoding,
     ("engine", "_engine"): Engine,
     ("hardware", "_slurm"): Slurm,
