@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from skipbench.config.compose import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
@@ -156,7 +157,7 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
     if published := model.sets.get(method):
         return published
     check_path(model.path)
-    if model.deepened and model.architecture is None and method in ("self-sd", "self-sd-c"):
+    if model.deepened and model.architecture is None and method in KNOWN:
         own = layer_count(model.path, model.revision)
         return str(deepened_set(own, model.deepened, model.deepened_seed))
     raise NotHereError(

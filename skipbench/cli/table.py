@@ -1,17 +1,22 @@
 """`table`: runs what is missing of experiments, then writes their tables from the records alone."""
 
 import contextlib
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell, plan
 from skipbench.experiments.plan import Request, composed, experiment_names, parse_request, scale_of
 from skipbench.experiments.table_runs import table_runs
+from skipbench.report.cell import value_at
 from skipbench.report.console import complain, say, show
 from skipbench.report.features import feature_tables, feature_texts
+from skipbench.report.table import Run
 from skipbench.report.written import read_texts, summary, texts
 from skipbench.runs.files import write_atomic
 
@@ -103,16 +108,29 @@ def _write_table(
     reasons: dict[tuple[str, ...], str],
 ) -> None:
     configs = {tuple(cell.words(name)): config for cell, config in cells}
-    runs = []
+    runs: list[Run] = []
     # one that is not run may have the overrides of one that is: `run` tells them apart
     for cell in planned:
         key = tuple(cell.words(name))
         runs += table_runs(
             name, cell, configs[key] if cell.run else None, reasons.get(key) if cell.run else None
         )
+    if paper_side(name).get("ranked"):
+        runs = _ranked(runs)
     results = next((config.results for _, config in cells), Path("results"))
     stored = summary(name, scale, runs)
     _write(results / "tables" / name, texts(stored) | {"json": stored})
+
+
+def _ranked(runs: Sequence[Run]) -> list[Run]:
+    """The runs of each dataset and model, the fastest first; those without metrics last."""
+    seen = list(dict.fromkeys((run["dataset"], run["model"]) for run in runs))
+
+    def place(run: Run) -> tuple[int, float]:
+        speedup = value_at(run, "metrics", "speedup", "paired")
+        return seen.index((run["dataset"], run["model"])), -speedup if speedup else math.inf
+
+    return sorted(runs, key=place)
 
 
 def _write(path: Path, formats: dict[str, str]) -> None:

@@ -40,6 +40,8 @@ SWAPPED = ("model", "method", "dataset")
 """Groups that differ from cell to cell of an experiment. Their nodes are composed once per
 choice.
 """
+KNOWN = ("self-sd", "self-sd-c", "fixed")
+"""Methods to which the known set of a deepened model is given as `skip=stored`."""
 FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
 """What Hydra raises for a wrong override; the last, for a key below one that is null."""
 
@@ -296,7 +298,7 @@ def _deepened(model: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"name": name if name.endswith(ending) else name + ending}
     if model["architecture"] is not None:
         skip = str(deepened_set(model["architecture"]["layers"], share, seed))
-        found["sets"] = {"self-sd": skip, "self-sd-c": skip} | model["sets"]
+        found["sets"] = dict.fromkeys(KNOWN, skip) | model["sets"]
     return found
 
 

@@ -148,7 +148,7 @@ class Config:
     hardware: Any = None
     """Where jobs run; no run depends on it."""
     scale: Any = None
-    """For experiments: `paper` or `embedded`; no run depends on it."""
+    """For experiments: `paper`, `embedded` or `laptop`; no run depends on it."""
     models: Any = None
     """For experiments: only these of the paper's models."""
     published: Any = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skipbench.report.cell import MISSING, value_at
-from skipbench.report.definitions import DEFINITIONS, EMBEDDED_MODEL
+from skipbench.report.definitions import DEFINITIONS, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import origin_of, origins, told
 from skipbench.report.paperjoin import Half
@@ -55,9 +55,9 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
         return []
     lines = []
     stands = sorted({str(run["stands_for"]) for run in measured if run.get("stands_for")})
-    tiny = any(run["keys"].get("model") == EMBEDDED_MODEL for run in measured)
-    if tiny or stands:
-        made = [f"Made with the embedded model {EMBEDDED_MODEL}"] if tiny else []
+    used_models = dict.fromkeys(run["keys"].get("model") for run in measured)
+    made = [f"Made with {STAND_INS[model]}" for model in used_models if model in STAND_INS]
+    if made or stands:
         lines.append(f"{', '.join([*made, *stands])}: not a replication.")
     lines += _devices(rows, measured)
     lines.append(

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from skipbench.report.compared import BOLD, same_drafts, winner
-from skipbench.report.definitions import EMBEDDED_MODEL
+from skipbench.report.definitions import STAND_INS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.papercells import Cell, PaperTable, Part, Row
 from skipbench.report.paperjoin import OVERALL, Half, Id, Run, halves, join, unit_of, value_of
@@ -36,7 +36,7 @@ _BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")
 
 
 def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> PaperTable:
-    """The table of `paper` with what `runs` measured of it at `scale`, "paper" or "embedded".
+    """The table of `paper` with what `runs` measured of it at `scale`: paper, embedded or laptop.
 
     Raises:
         SkipbenchError: no such paper, or no numbers of that table.
@@ -152,8 +152,8 @@ def _measured(half: Half, identity: Id, group: Any, column: str, scale: str) -> 
         model = value_of(identity, "model") or (
             group if half.across == "model" else half.settings.get("model")
         )
-        if scale == "embedded" and model != EMBEDDED_MODEL:
-            return None, None, "not run at scale=embedded"
+        if scale != "paper" and model not in STAND_INS:
+            return None, None, f"not run at scale={scale}"
         return None, None, "not run yet"
     if not run.get("metrics"):
         return None, None, str(run.get("reason") or "not run yet")
