@@ -188,7 +188,7 @@ def test_overrides_of_the_command_line_go_first() -> None:
     }
     with pytest.raises(SkipbenchError, match="no cell with method=clasp"):
         plan("swift-table8", ["method=clasp"], "paper")
-    with pytest.raises(SkipbenchError, match="paper or embedded"):
+    with pytest.raises(SkipbenchError, match="one of paper, embedded, laptop"):
         plan("swift-table8", [], "small")
 
 

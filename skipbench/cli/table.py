@@ -123,14 +123,14 @@ def _write_table(
 
 
 def _ranked(runs: Sequence[Run]) -> list[Run]:
-    """The runs of each dataset and model, the fastest first; those without metrics last."""
-    seen = list(dict.fromkeys((run["dataset"], run["model"]) for run in runs))
+    """The runs with the `rank` of their speedup, from 0; those without metrics come last."""
 
-    def place(run: Run) -> tuple[int, float]:
+    def slowness(run: Run) -> float:
         speedup = value_at(run, "metrics", "speedup", "paired")
-        return seen.index((run["dataset"], run["model"])), -speedup if speedup else math.inf
+        return -speedup if speedup else math.inf
 
-    return sorted(runs, key=place)
+    places = sorted(range(len(runs)), key=lambda place: slowness(runs[place]))
+    return [{**run, "rank": places.index(place)} for place, run in enumerate(runs)]
 
 
 def _write(path: Path, formats: dict[str, str]) -> None:

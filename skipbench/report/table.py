@@ -47,7 +47,7 @@ PROVENANCE = ("engine", "device", "commit", "date", "torch")
 
 def table_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     """One row per run, `COLUMNS` to text: grouped by dataset, then model, then method, each in
-    order of appearance, methods in that of their own dataset and model.
+    order of appearance; where runs have a `rank`, methods are in its order.
 
     The best speedup of each dataset and model is bold, by the rule `BOLD`; the note of a run
     without metrics is its reason. In a sweep, `point` holds the overrides in which a run differs
@@ -177,21 +177,14 @@ def _block(run: Run) -> tuple[str, str]:
 
 
 def _grouped(runs: Sequence[Run]) -> list[Run]:
-    blocks = list(dict.fromkeys(_block(run) for run in runs))
-    methods = {
-        block: list(dict.fromkeys(r.get("method") for r in runs if _block(r) == block))
-        for block in blocks
+    first = {
+        name: list(dict.fromkeys(r.get(name) for r in runs))
+        for name in ("dataset", "model", "method")
     }
-    datasets, models = (
-        (list(dict.fromkeys(names)) for names in zip(*blocks, strict=True))
-        if (blocks)
-        else ([], [])
-    )
 
-    def place(run: Run) -> tuple[int, int, int]:
-        dataset, model = block = _block(run)
-        at = methods[block].index(run.get("method"))
-        return datasets.index(dataset), models.index(model), at
+    def place(run: Run) -> list[int]:
+        dataset, model, method = (seen.index(run.get(name)) for name, seen in first.items())
+        return [dataset, model, int(run.get("rank", 0)), method]
 
     return sorted(runs, key=place)
 
