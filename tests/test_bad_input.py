@@ -74,7 +74,7 @@ def test_configuration(overrides: list[str], says: str) -> None:
         (["dataset.max_new_tokens=5000"], "context of 1024"),
         (["engine.threads=0"], "1 or more"),
         (["model.device=cuda"], "model.device=cpu"),
-        (["model=path", "model.path=/no/such/folder"], "neither a folder nor a hub id"),
+        (["model=path", "model.path=/no/such/folder"], "neither a folder, nor a .gguf file"),
         (["dataset=tinystories", "dataset.prompt=clasp"], "tinystories has: swift, plain"),
         (["dataset=tinystories", "dataset.path=/no/such.jsonl"], "no/such.jsonl"),
     ],

@@ -148,6 +148,25 @@ def test_every_embedded_cell_is_named_as_what_it_is(name: str) -> None:
             assert cell.reason
 
 
+@pytest.mark.parametrize("name", ["swift-table2", "clasp-table1", "self-sd-table4"])
+def test_laptop_cells_are_of_a_real_model_and_named_as_what_they_are(name: str) -> None:
+    for cell in plan(name, [], "laptop"):
+        assert cell.keys["model"] == cell.overrides["model"] == "smollm2-135m"
+        dataset = cell.overrides["dataset"]
+        assert dataset in ("pydoc-summary", "stdlib-code", "humaneval")
+        if dataset != "humaneval":
+            assert (cell.stands_for or "").startswith(f"{dataset} stands for ")
+
+
+def test_the_controls_run_every_method_on_both_models() -> None:
+    cells = plan("real", [], "paper")
+    both = {"smollm2-135m", "smollm2-135m-deep"}
+    methods = {m: {c.overrides["model"] for c in cells if c.overrides["method"] == m} for m in (
+        "vanilla", "prompt-lookup", "self-sd", "swift", "clasp", "knapspec",
+    )}  # fmt: skip
+    assert all(found == both for found in methods.values()) and len(cells) == 13
+
+
 def test_subtasks_have_datasets_of_their_own_where_the_table_has_columns_for_them() -> None:
     found = {
         c.keys["subtask"]: c.overrides["dataset"] for c in plan("clasp-table1", [], "embedded")
@@ -188,7 +207,7 @@ def test_overrides_of_the_command_line_go_first() -> None:
     }
     with pytest.raises(SkipbenchError, match="no cell with method=clasp"):
         plan("swift-table8", ["method=clasp"], "paper")
-    with pytest.raises(SkipbenchError, match="paper or embedded"):
+    with pytest.raises(SkipbenchError, match="one of paper, embedded, laptop"):
         plan("swift-table8", [], "small")
 
 

@@ -40,7 +40,7 @@ MISTAKES = [
         "model.dtype: invalid value 'fp16', expected one of [float32, bfloat16, float16]",
     ),
     ("model=path", "model.path must be given, as in model.path=VALUE"),
-    ("model.path=/nope", "model.path='/nope' is neither a folder nor a hub id"),
+    ("model.path=/nope", "model.path='/nope' is neither a folder, nor a .gguf file"),
     ("method=fixed", "method.skip must be given, as in method.skip=VALUE"),
     ("method=fixed method.skip=attn:1,2", "is quoted twice, as in 'method.skip=\"attn:1,2\"'"),
     (

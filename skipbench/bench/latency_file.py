@@ -37,6 +37,8 @@ def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Pa
     model runs on.
     """
     key = {k: getattr(model, k) for k in ("path", "revision", "dtype", "quantization")}
+    if model.deepened:
+        key |= {k: getattr(model, k) for k in ("deepened", "deepened_seed")}
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"} | {
         "machine": _machine(device)
     }

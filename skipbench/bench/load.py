@@ -14,8 +14,9 @@ from skipbench.data.rows import Row
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
-from skipbench.models.load import layer_count, load, load_planted
+from skipbench.models.load import layer_count, load, load_planted, make_lm
 from skipbench.models.sparsity import Pattern, parse_sparsity, prune
+from skipbench.skipset import deepened_layers
 
 MakeMethod = Callable[..., Method]
 
@@ -38,7 +39,7 @@ def load_model(model: Model, engine: Engine, calibration: Sequence[Row] = ()) ->
     )
     tokens = min(model.calibration.tokens, lm.max_positions)
     prune(lm, [tokenizer.encode(row.prompt)[:tokens] for row in calibration], pattern)
-    return LM(lm.model, engine.name, engine.strict, engine.spare_mib), tokenizer
+    return make_lm(lm.model, engine.name, engine.strict, engine.spare_mib), tokenizer
 
 
 def _sparsity(model: Model) -> Pattern | None:
@@ -93,6 +94,8 @@ def _dense(model: Model, engine: Engine) -> tuple[LM, Any]:
         model.architecture,
         engine.strict,
         engine.spare_mib,
+        model.deepened,
+        model.deepened_seed,
     )
 
 
@@ -105,8 +108,21 @@ def check_method(model: Model, make_method: MakeMethod) -> None:
             be read.
     """
     _sparsity(model)
-    known = model.architecture
-    make_method(layers=known.layers if known else layer_count(model.path, model.revision))
+    make_method(layers=depth(model))
+
+
+def depth(model: Model) -> int:
+    """Layers of the model as it runs, from the configuration, else from the checkpoint's config.
+
+    Raises:
+        SkipbenchError: as `check_method`.
+    """
+    if model.sizes is not None:
+        return model.sizes.layers
+    own = layer_count(model.path, model.revision)
+    if not model.deepened:
+        return own
+    return len(deepened_layers(own, model.deepened, model.deepened_seed))
 
 
 def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> list[Prompt]:

@@ -37,9 +37,9 @@ def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:
     """Bytes of weights, and of the cache of `tokens` tokens with the rows for drafts behind
     them.
     """
-    assert model.architecture is not None
-    cache = model.architecture.cache_bytes(model.dtype, tokens + SCRATCH_ROWS)
-    return model.architecture.weight_bytes(model.dtype, model.quantization), cache
+    assert model.sizes is not None
+    cache = model.sizes.cache_bytes(model.dtype, tokens + SCRATCH_ROWS)
+    return model.sizes.weight_bytes(model.dtype, model.quantization), cache
 
 
 def longest(rows: Sequence[Row], max_new_tokens: int, context: int) -> int:
@@ -65,7 +65,7 @@ def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
     Raises:
         NotHereError: such a GPU holds no layer of the model.
     """
-    if model.architecture is None or model.device == "cpu":
+    if model.sizes is None or model.device == "cpu":
         return 1
     tokens = _context(model, dataset.context)
     if dataset.context is None:
@@ -77,12 +77,12 @@ def _gpus(model: Model, tokens: int, each: int) -> int:
     """GPUs that hold weights and cache; a layer lies whole on one of several GPUs, so one may stay
     half empty.
     """
-    assert model.architecture is not None
+    assert model.sizes is not None
     weights, cache = needed_bytes(model, tokens)
     total = weights + max(cache, _calibration_bytes(model))
     if total + ROOM <= each:
         return 1
-    usable = each - ROOM - weights // model.architecture.layers
+    usable = each - ROOM - weights // model.sizes.layers
     if usable <= 0:
         raise NotHereError(
             f"a GPU of {_gib(each)} holds no layer of {model.name!r} and {_gib(ROOM)} for the rest"
@@ -94,8 +94,8 @@ def _context(model: Model, cut: int | None) -> int:
     """Tokens that prompt and output have together: the model's context, or the dataset's where it
     is cut shorter.
     """
-    assert model.architecture is not None
-    context = model.architecture.context
+    assert model.sizes is not None
+    context = model.sizes.context
     return context if cut is None else min(cut, context)
 
 
@@ -109,7 +109,7 @@ def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> N
         NotHereError: weights, cache and room are more than is free, with the numbers and the models
             that would fit.
     """
-    if model.architecture is None:
+    if model.sizes is None:
         return
     free = free_bytes(model.device)
     if free is None:
@@ -143,9 +143,9 @@ def _calibration_bytes(model: Model) -> int:
     """
     if model.sparsity == "none":
         return 0
-    assert model.architecture is not None
-    tokens = min(model.calibration.tokens, model.architecture.context)
-    bytes_each = model.architecture.hidden * BYTES[model.dtype]
+    assert model.sizes is not None
+    tokens = min(model.calibration.tokens, model.sizes.context)
+    bytes_each = model.sizes.hidden * BYTES[model.dtype]
     return int(model.calibration.rows * tokens * bytes_each)
 
 
@@ -162,7 +162,7 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
         "out of memory "
         f"({type(error).__name__}{': ' if str(error) else ''}{str(error).partition(chr(10))[0]})"
     )
-    if model.architecture is None:
+    if model.sizes is None:
         return (
             f"{told}; give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
         )
@@ -245,7 +245,7 @@ def gpu_lines(models: Models, tokens: int) -> list[str]:
 
 def size_text(model: Model) -> str:
     """Parameters, layers and bytes of a model in a line."""
-    shape = model.architecture
+    shape = model.sizes
     assert shape is not None
     kind: str = model.dtype if model.quantization == "none" else model.quantization
     return (

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
+
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
@@ -71,8 +73,8 @@ def encode(
             beginning and keeps a first special token; `end` cuts its end, but keeps the last `keep`
             tokens, or as many as the text `keep` has with special tokens.
         chat: `none`, plain text; `template`, the tokenizer's own, given `thinking` as
-            `enable_thinking`; `vicuna`, the conversation of Vicuna 1.1 as text, which Spec-Bench
-            shows to every model.
+            `enable_thinking`; `auto`, that where the tokenizer has one, else plain text; `vicuna`,
+            the conversation of Vicuna 1.1 as text, which Spec-Bench shows to every model.
 
     Raises:
         SkipbenchError: an empty prompt; one that is too long and may not be cut; no chat template;
@@ -97,9 +99,10 @@ def encode(
             f"have {room}"
         )
     known = {row.id: row for row in rows}
+    form = chat if chat != "auto" else "template" if _has_template(tokenizer) else "none"
 
     def make(row: Row, answers: Mapping[str, str], most: int) -> tuple[list[int], int]:
-        ids = _render(_before(row, known, answers), row.prompt, tokenizer, chat, thinking)
+        ids = _render(_before(row, known, answers), row, tokenizer, form, thinking)
         if not ids:
             raise SkipbenchError(f"prompt {row.id!r} has no tokens: {row.prompt!r}")
         cut = max(0, len(ids) - most)
@@ -155,21 +158,28 @@ def _before(row: Row, known: Mapping[str, Row], answers: Mapping[str, str]) -> T
     return turns
 
 
-def _render(
-    turns: Turns, prompt: str, tokenizer: Any, chat: str, thinking: bool | None
-) -> list[int]:
+def _has_template(tokenizer: Any) -> bool:
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
+def _render(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | None) -> list[int]:
     """Token ids of a prompt behind the turns before it, each a prompt and its answer."""
     ids: list[int]
+    prompt = row.prompt
     if chat == "none":
         # An answer stands behind its prompt as it was made, so that the model reads on in its own
         # text.
         ids = tokenizer.encode("".join(f"{said}{answer}\n\n" for said, answer in turns) + prompt)
         return ids
+    if chat == "vicuna" and row.messages:
+        raise SkipbenchError(
+            f"dataset.chat=vicuna, but row {row.id!r} holds messages; use dataset.chat=auto"
+        )
     if chat == "vicuna":
         text = "".join(f"USER: {said} ASSISTANT: {answer.strip()}</s>" for said, answer in turns)
         ids = tokenizer.encode(f"{VICUNA}{text}USER: {prompt} ASSISTANT:")
         return ids
-    if not getattr(tokenizer, "chat_template", None):
+    if not _has_template(tokenizer):
         raise SkipbenchError(
             "dataset.chat=template, but the model's tokenizer has no chat template; use an "
             "instruct model, or "
@@ -181,11 +191,17 @@ def _render(
             {"role": "user", "content": said},
             {"role": "assistant", "content": answer.strip()},
         ]
-    messages.append({"role": "user", "content": prompt})
+    messages += row.messages or [{"role": "user", "content": prompt}]
     more = {} if thinking is None else {"enable_thinking": thinking}
-    ids = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, return_dict=False, **more
-    )
+    try:
+        ids = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False, **more
+        )
+    except TemplateError as error:
+        raise SkipbenchError(
+            f"the model's chat template refuses row {row.id!r} ({error}); change the row, or use "
+            "dataset.chat=none"
+        ) from error
     return ids
 
 

@@ -115,7 +115,7 @@ def _origin(
         "layers": lm.layers,
     }
     origin |= {
-        "engine": engine_text(lm.engine.name, config.engine.strict),
+        "engine": engine_text(lm.engine.name, lm.strict),
         "kernels": lm.engine.kernels,
         "strict_cost": lm.strict_cost,
         "notes": lm.notes(),

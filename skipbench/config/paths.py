@@ -1,7 +1,15 @@
-"""Where the package and its configuration files are."""
+"""Where the package, its configuration files and its cache are."""
 
+import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
 """Inside an installed wheel, `conf` is part of the package."""
+
+
+def cache_folder() -> Path:
+    """Where fetched and converted files are kept: `skipbench` in XDG_CACHE_HOME, else in
+    `~/.cache`.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skipbench"

@@ -17,6 +17,8 @@ from skipbench.errors import SkipbenchError
 
 IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
 """Keys on which samples depend: they are a run's record, and their hash its name."""
+CHOOSE = ("source", "wheel", "strict")
+"""Keys of a model that only decide on others: on its path, and on `engine.strict`."""
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
 """Keys of a dataset that decide how a row becomes token ids."""
 
@@ -262,9 +264,15 @@ class RunConfig:
         return {"model": self._model_record(), **parts, "search": options}
 
     def _model_record(self, *left_out: str) -> dict[str, Any]:
-        """The model's settings; those of calibration only where weights are pruned."""
-        dense = ("sparsity", "calibration") if self.model.sparsity == "none" else ()
-        return {k: v for k, v in self.to_dict()["model"].items() if k not in (*left_out, *dense)}
+        """The model's settings; those of calibration only where weights are pruned, and those of
+        deepening only where layers are added.
+        """
+        unused: tuple[str, ...] = (
+            ("sparsity", "calibration") if self.model.sparsity == "none" else ()
+        )
+        unused += () if self.model.deepened else ("deepened", "deepened_seed")
+        left_out += (*CHOOSE, *unused)
+        return {k: v for k, v in self.to_dict()["model"].items() if k not in left_out}
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain JSON values; `RunConfig.from_dict` reads them."""

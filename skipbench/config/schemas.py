@@ -14,7 +14,15 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from skipbench.config.dataset import HubDataset, HumanEval, MiniDataset, Stream, TinyStories
+from skipbench.config.dataset import (
+    HubDataset,
+    HumanEval,
+    MiniDataset,
+    OwnPrompts,
+    Sampled,
+    Stream,
+    TinyStories,
+)
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import HubModel, Model, PlantedModel
 from skipbench.config.signature import schema_of
@@ -57,9 +65,9 @@ class Engine:
     """CPU threads of torch. One thread gives the steadiest timings."""
     warmup: int = 2
     """Prompts decoded by both arms before the clock counts."""
-    strict: bool = False
+    strict: bool | None = False
     """Verified rows pass attention one by one, so that bfloat16 output is bit for bit vanilla's;
-    engine=fused only.
+    engine=fused only. null: where this machine can keep it, in a low precision on a CPU.
     """
     spare_mib: int = 512
     """Memory for a second layout of weights on a CPU, in MiB; 0 keeps one layout per weight."""
@@ -140,7 +148,7 @@ class Config:
     hardware: Any = None
     """Where jobs run; no run depends on it."""
     scale: Any = None
-    """For experiments: `paper` or `embedded`; no run depends on it."""
+    """For experiments: `paper`, `embedded` or `laptop`; no run depends on it."""
     models: Any = None
     """For experiments: only these of the paper's models."""
     published: Any = None
@@ -158,6 +166,8 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("dataset", "_tinystories"): TinyStories,
     ("dataset", "_stream"): Stream,
     ("dataset", "_humaneval"): HumanEval,
+    ("dataset", "_sampled"): Sampled,
+    ("dataset", "_own"): OwnPrompts,
     ("decoding", "_decoding"): Decoding,
     ("engine", "_engine"): Engine,
     ("hardware", "_slurm"): Slurm,

@@ -5,7 +5,7 @@ it.
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ class Row:
     after: str | None = None
     """Id of an earlier row whose conversation this one goes on with: its prompt and the answer come
     before this prompt.
+    """
+    messages: tuple[dict[str, str], ...] = ()
+    """Role and content of a whole conversation, for a chat template; `prompt` is then its plain
+    text.
     """
     source: str = ""
     """SHA-256 (hex) of the dataset rows that it was made from, where they are someone else's."""
@@ -68,6 +72,37 @@ def read_file(
     return rows
 
 
+def read_either(
+    path: Path, columns: Mapping[str, type], other: str = ""
+) -> list[tuple[str, dict[str, Any]]]:
+    """Rows of a .jsonl or .parquet file that have one of several columns, with their place in it.
+
+    Args:
+        columns: type of each column; of a row the first one that it has is read.
+        other: a suffix that the caller reads itself, for messages.
+
+    Raises:
+        SkipbenchError: as `read_file`, or a row with none of the columns.
+    """
+    suffixes = (*_SUFFIXES, *filter(None, [other]))
+    if not path.is_file() or path.suffix not in _SUFFIXES:
+        why = "is no such file" if path.is_file() else "does not exist"
+        raise SkipbenchError(
+            f"dataset.path={path} {why}; give a file that ends in {', '.join(suffixes)}"
+        )
+    source = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, columns, any)
+    rows = []
+    for place, found in source:
+        name = next((c for c in columns if found.get(c) is not None), None)
+        if name is None:
+            raise SkipbenchError(
+                f"{place} has none of {', '.join(columns)}; its columns are "
+                f"{', '.join(map(repr, found)) or 'none'}"
+            )
+        rows.append((place, _checked(found, {name: columns[name]}, place, ())))
+    return rows
+
+
 def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     blank = 0
     with path.open("rb") as lines:
@@ -101,7 +136,12 @@ def _json_object(line: bytes, place: str) -> dict[str, Any]:
     return found
 
 
-def _parquet(path: Path, wanted: Mapping[str, type]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parquet(
+    path: Path,
+    wanted: Mapping[str, type],
+    needed: Callable[[Iterable[bool]], bool] = all,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows with the columns that are there, of which `needed` says whether they are enough."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -112,11 +152,12 @@ def _parquet(path: Path, wanted: Mapping[str, type]) -> Iterator[tuple[str, dict
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            for column in wanted:
-                if column not in names:
-                    raise SkipbenchError(_lacks(str(path), column, names))
+            there = [column for column in wanted if column in names]
+            if not needed(column in names for column in wanted):
+                lacking = next(column for column in wanted if column not in names)
+                raise SkipbenchError(_lacks(str(path), lacking, names))
             number = 0
-            for batch in file.iter_batches(columns=list(wanted)):
+            for batch in file.iter_batches(columns=there):
                 for found in batch.to_pylist():
                     number += 1
                     yield f"{path} row {number}", found

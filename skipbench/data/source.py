@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from skipbench.config.paths import cache_folder
 from skipbench.data.rows import read_file
 from skipbench.errors import SkipbenchError
 
@@ -125,8 +126,7 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
         SkipbenchError: it cannot be fetched, HF_HUB_OFFLINE forbids it, or its content is not that
             of `sha256`.
     """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = home / "skipbench" / f"{sha256[:16]}-{url.rpartition('/')[2]}"
+    kept = cache_folder() / f"{sha256[:16]}-{url.rpartition('/')[2]}"
     if kept.is_file():
         data = kept.read_bytes()
     elif os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):

@@ -95,6 +95,8 @@ def search_command(config: RunConfig) -> str:
         for k in ("quantization", "sparsity")
         if getattr(model, k) != "none"
     ]
+    if model.deepened:
+        words += [f"model.{k}={getattr(model, k)}" for k in ("deepened", "deepened_seed")]
     words += [f"dataset={dataset.name}"]
     given = {key: dataset.node.get(key) for key in ("prompt", "path", "shots_path")}
     words += [f"dataset.{key}={value}" for key, value in given.items() if value is not None]

@@ -16,7 +16,7 @@ from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.report.published import KEYS, paper_of, published
 
-SCALES = ("paper", "embedded")
+SCALES = ("paper", "embedded", "laptop")
 KEY_OF = {  # an override, and the key under which `published` has it
     "model": "model",
     "dataset": "dataset",
@@ -86,14 +86,14 @@ def plan(
     Args:
         overrides: of the command line; one of an axis replaces the experiment's values, and may
             hold several.
-        scale: `paper` or `embedded`; an experiment of no paper has only one.
+        scale: `paper`, `embedded` or `laptop`; an experiment of no paper has only one.
         models: of the paper's models only these; all where empty.
 
     Raises:
         SkipbenchError: an unknown scale, or an override that leaves no cell.
     """
     if scale not in SCALES:
-        raise SkipbenchError(f"scale={scale}; wanted {' or '.join(SCALES)}")
+        raise SkipbenchError(f"scale={scale}; wanted one of {', '.join(SCALES)}")
     given = dict(_pair(o) for o in overrides)
     own = paper_of(experiment)
     rows = printed_rows(experiment)
@@ -105,7 +105,7 @@ def plan(
         cell = PlannedCell(
             point, keys, None, case.get("reason") or case.get("note"), "reason" not in case
         )
-        cells += _embedded(cell, given, rows) if own and scale == "embedded" else [cell]
+        cells += _scaled(cell, given, rows, scale) if own and scale != "paper" else [cell]
     if not cells and not models:
         raise SkipbenchError(
             f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out"
@@ -178,13 +178,13 @@ def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     return all(row[key] == value for key, value in keys.items() if key in row)
 
 
-def _embedded(
-    cell: PlannedCell, given: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
+def _scaled(
+    cell: PlannedCell, given: Mapping[str, str], rows: Sequence[Mapping[str, Any]], name: str
 ) -> list[PlannedCell]:
-    """The cell with the embedded model and the mini dataset in it; one a subtask where each has its
-    own.
+    """The cell with the model and the dataset of a smaller scale in it; one per subtask where each
+    has its own.
     """
-    scale = _scale()
+    scale = _scale(name)
     point, keys = dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
         keys["model"] = scale["model"]
@@ -194,7 +194,7 @@ def _embedded(
                 keys=keys,
                 run=False,
                 reason=(
-                    "bitsandbytes is no part of the embedded scale; give "
+                    f"bitsandbytes is no part of the {name} scale; give "
                     "model.quantization=nf4 engine=reference to a run"
                 ),
             )
@@ -218,7 +218,8 @@ def _embedded(
     if "search.on" in point and "search.on" not in given:
         point["search.on"] = _main(scale["datasets"].get(point["search.on"], scale["other"]), scale)
     dataset = point.get("dataset", "")
-    if "dataset" in given or dataset.startswith("mini-"):
+    own_name = scale["datasets"].get(dataset) == dataset
+    if "dataset" in given or dataset.startswith("mini-") or own_name:
         return [replace(cell, overrides=point | settings, keys=keys)]
     found = scale["datasets"].get(dataset, scale["other"])
     parts = (
@@ -229,17 +230,17 @@ def _embedded(
     return [
         replace(
             cell,
-            overrides=point | {"dataset": mini} | settings,
+            overrides=point | {"dataset": other} | settings,
             keys=keys if part is None else keys | {"subtask": part},
-            stands_for=f"{mini} stands for {dataset}" + (f", {part}" if part else ""),
+            stands_for=f"{other} stands for {dataset}" + (f", {part}" if part else ""),
         )
-        for part, mini in parts.items()
+        for part, other in parts.items()
     ]
 
 
 @functools.cache
-def _scale() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((CONF / "scale" / "embedded.yaml").read_text())
+def _scale(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CONF / "scale" / f"{name}.yaml").read_text())
     return found
 
 

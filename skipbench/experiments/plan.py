@@ -26,7 +26,7 @@ class Request:
     Attributes:
         names: the experiments.
         overrides: for their cells.
-        scale: `paper` or `embedded`; `None`: by the device.
+        scale: `paper`, `embedded` or `laptop`; `None`: by the device.
         models: only these of the paper's models; all where empty.
         flags: words with a leading dash.
     """

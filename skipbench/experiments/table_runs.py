@@ -70,7 +70,8 @@ def run_entry(cell: Cell, reason: str | None = None) -> Run:
         state, reason = {"provenance": None, "metrics": None}, reason or str(error)
     origin = dict(state["provenance"] or {})
     origin |= {
-        "engine": origin.get("engine") or engine_text(config.engine.name, config.engine.strict),
+        "engine": origin.get("engine")
+        or engine_text(config.engine.name, bool(config.engine.strict)),
         "date": str(origin.get("started", ""))[:10],
         **{name: origin.get("versions", {}).get(name) for name in ("torch", "transformers")},
         "dtype": str(config.model.dtype),

@@ -59,6 +59,8 @@ class LM:
         make = engine_factory(engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
         self.strict = strict
+        self.remarks: list[str] = []
+        """Lines on how this model was made, for `notes`."""
         self.strict_cost: float | None = None
         """Time of verifying 9 rows strictly, over the same without it."""
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
@@ -81,7 +83,7 @@ class LM:
             if self.strict_cost is None
             else f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify"
         )
-        return [*self.engine.notes(), *filter(None, [cost])]
+        return [*self.engine.notes(), *self.remarks, *filter(None, [cost])]
 
     def allocate(self, capacity: int) -> None:
         """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache

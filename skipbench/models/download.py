@@ -3,6 +3,8 @@ no network.
 """
 
 import json
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.models.load import check_shape, explain
 
 # no pickled weights, which can run code
+TIMEOUT_S = 5
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -23,6 +26,21 @@ class Fetched:
     folder: Path
     commit: str | None
     weight_bytes: int
+
+
+def hub_answers() -> bool:
+    """Whether the hub can be reached, and may be asked."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        with urllib.request.urlopen(constants.ENDPOINT, timeout=TIMEOUT_S):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code < 500 and error.code != 403  # a proxy that lets nothing through
+    except OSError:
+        return False
 
 
 def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import check_path
+from skipbench.config.model import check_path, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import family_of
+from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
+from skipbench.models.deepened import deepen
+from skipbench.models.gguf import read_gguf
 from skipbench.models.random_weights import planted_model
 from skipbench.skipset import SkipSet
 
@@ -27,7 +30,7 @@ def load_planted(
     dtype: str,
     engine: str,
     device: str,
-    strict: bool = False,
+    strict: bool | None = False,
     spare_mib: int = SPARE_MIB,
 ) -> tuple[LM, Any]:
     """A model of `shape` made in memory, whose redundant sub-layers are `skip`, and a tokenizer.
@@ -46,7 +49,28 @@ def load_planted(
     model = planted_model(
         shape, SkipSet.parse(skip, shape.layers), seed, DTYPES[dtype], device, len(tokenizer)
     )
-    return LM(model, engine, strict, spare_mib), tokenizer
+    return make_lm(model, engine, strict, spare_mib), tokenizer
+
+
+def make_lm(model: Any, engine: str, strict: bool | None, spare_mib: int = SPARE_MIB) -> LM:
+    """`LM` of a Hugging Face model, with `strict` where it can be kept if that is `None`.
+
+    That is tried where it is of use: engine `fused`, in a low precision, on a CPU. Where the proof
+    at load fails, the model runs without it, and its notes say why.
+
+    Raises:
+        SkipbenchError: as `LM`.
+    """
+    if strict is not None:
+        return LM(model, engine, strict, spare_mib)
+    if engine != "fused" or model.dtype == torch.float32 or model.device.type != "cpu":
+        return LM(model, engine, False, spare_mib)
+    try:
+        return LM(model, engine, True, spare_mib)
+    except NotStrictError as error:
+        lm = LM(model, engine, False, spare_mib)
+        lm.remarks.append(f"not strict, which is the default of this model: {error}")
+        return lm
 
 
 def layer_count(path: str, revision: str | None = None) -> int:
@@ -54,6 +78,8 @@ def layer_count(path: str, revision: str | None = None) -> int:
     from transformers import AutoConfig
 
     check_path(path)
+    if is_gguf(path):
+        return int(read_gguf(path).config.num_hidden_layers)
     try:
         config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -71,20 +97,23 @@ def load(
     allow_pickle: bool = False,
     quantization: str = "none",
     shape: Shape | None = None,
-    strict: bool = False,
+    strict: bool | None = False,
     spare_mib: int = SPARE_MIB,
+    deepened: float = 0.0,
+    deepened_seed: int = 0,
 ) -> tuple[LM, Any]:
     """The model and its tokenizer.
 
     Args:
-        path: a Hugging Face folder, or an id on the hub.
+        path: a Hugging Face folder, a GGUF file, or an id on the hub.
         device_map: a device such as `cpu` or `cuda:0`; `auto`, or a map from module to device
             (these need `accelerate`).
         quantization: `int8` keeps the layers in one byte a weight (LLM.int8(), on a GPU), `fp4` and
             `nf4` in four bits, through bitsandbytes; the head stays as it is. Engine `reference`
             only.
         shape: sizes that the checkpoint must have.
-        strict, spare_mib: as `LM` takes them.
+        strict, spare_mib: as `make_lm` takes them.
+        deepened, deepened_seed: as `deepen` takes them; 0.0 adds no layer.
         allow_pickle: also load `.bin` weights, which can run code. Code of the checkpoint itself is
             never run.
 
@@ -93,18 +122,53 @@ def load(
             shape.
     """
     import transformers
-    from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     logging: Any = transformers.logging  # its functions are untyped
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     _check_packages(device_map, quantization, engine)
+    check_path(path)
+    if is_gguf(path):
+        if quantization != "none" or not isinstance(device_map, str) or device_map == "auto":
+            raise SkipbenchError(
+                f"model.path={path}: a GGUF file is loaded in model.dtype onto one device; leave "
+                "out model.quantization and model.device=auto"
+            )
+        found = read_gguf(path)
+        check_shape(path, found.config, shape)
+        model, tokenizer = found.model(DTYPES[dtype]).to(device_map), found.tokenizer()
+    else:
+        model, tokenizer = _load_folder(
+            path, revision, dtype, device_map, allow_pickle, quantization, shape
+        )
+    model = model.eval().requires_grad_(False)
+    if deepened:
+        if quantization != "none" or device_map == "auto":
+            raise SkipbenchError(
+                f"model.deepened={deepened} copies weights in full on one device; leave out "
+                "model.quantization and model.device=auto"
+            )
+        deepen(model, deepened, deepened_seed)
+    return make_lm(model, engine, strict, spare_mib), tokenizer
+
+
+def _load_folder(
+    path: str,
+    revision: str | None,
+    dtype: str,
+    device_map: str | dict[str, Any],
+    allow_pickle: bool,
+    quantization: str,
+    shape: Shape | None,
+) -> tuple[Any, Any]:
+    """The Hugging Face model of a folder or a hub id, and its tokenizer; arguments as `load`."""
+    from safetensors import SafetensorError
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
     if quantization != "none" and isinstance(device_map, str) and device_map != "auto":
         device_map = {"": device_map}  # weights in fewer bits cannot be moved afterwards
     spread = device_map == "auto" or isinstance(device_map, dict)
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
-    check_path(path)
     try:
         config = AutoConfig.from_pretrained(path, **source)
         family_of(config)
@@ -127,9 +191,7 @@ def load(
     wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}
     if wrong:
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")
-    if not spread:
-        model = model.to(device_map)
-    return LM(model.eval().requires_grad_(False), engine, strict, spare_mib), tokenizer
+    return model if spread else model.to(device_map), tokenizer
 
 
 def _fewer_bits(quantization: str, dtype: torch.dtype) -> dict[str, Any]:

@@ -56,6 +56,8 @@ DEFINITIONS: dict[str, str] = {
 PERCENT_SCORES = ("bleu", "sentence_bleu")
 
 EMBEDDED_MODEL = "tiny"
+STAND_INS = {EMBEDDED_MODEL: "the embedded model tiny", "smollm2-135m": "the model smollm2-135m"}
+"""Models that stand for the papers' at a smaller scale, and what a table calls them."""
 MINI_PREFIX = "mini-"
 
 

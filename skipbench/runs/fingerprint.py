@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from skipbench.config.model import Model, PlantedModel
+from skipbench.config.model import Model, PlantedModel, is_gguf
 from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import read_json
@@ -82,13 +82,16 @@ def weights_sha256(model: Model) -> str | None:
         files = _weight_files(folder) if folder is not None else []
         if folder is None or not files:
             return None
-        names = [folder / "config.json", *files]
-        return _sha256(
+        names = files if is_gguf(model.path) else [folder / "config.json", *files]
+        found = _sha256(
             [[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()]
         )
     # loading the checkpoint tells what is wrong
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    if model.deepened:  # its layers are made of those in the files
+        return _sha256([found, model.deepened, model.deepened_seed])
+    return found
 
 
 def _sha256(value: Any) -> str:
@@ -96,8 +99,8 @@ def _sha256(value: Any) -> str:
 
 
 def _folder(path: str, revision: str | None) -> Path | None:
-    """The checkpoint's folder: `path` itself, or its snapshot in the hub's cache."""
-    if Path(path).is_dir():
+    """The checkpoint's folder or GGUF file: `path` itself, or its snapshot in the hub's cache."""
+    if Path(path).is_dir() or is_gguf(path):
         return Path(path)
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -110,7 +113,9 @@ def _folder(path: str, revision: str | None) -> Path | None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The files that transformers loads, in its order of preference."""
+    """The files that are loaded, in the order of preference of transformers."""
+    if folder.is_file():
+        return [folder]
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (folder / name).is_file():
             return [folder / name]

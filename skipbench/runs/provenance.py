@@ -7,12 +7,13 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from skipbench.config.paths import PACKAGE
+from skipbench.config.paths import PACKAGE, cache_folder
 
 PACKAGES = (
     "skipbench",
@@ -95,21 +96,28 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": cache_folder}
+"""Folders whose place depends on the machine, by the word that stands for them in a record."""
+
+
 def portable(value: Any) -> Any:
     """Settings without the place of this installation: a file that ships with the package is
-    `package:NAME`.
+    `package:NAME`, one in the cache `cache:NAME`.
     """
     if isinstance(value, dict):
         return {k: portable(v) for k, v in value.items()}
     if isinstance(value, list):
         return [portable(v) for v in value]
-    inside = isinstance(value, str) and value.startswith(f"{PACKAGE}/")
-    return "package:" + value.removeprefix(f"{PACKAGE}/") if inside else value
+    for kind, folder in PLACES.items():
+        if isinstance(value, str) and value.startswith(f"{folder()}/"):
+            return f"{kind}:{value.removeprefix(f'{folder()}/')}"
+    return value
 
 
 def installed(path: str) -> Path:
     """Where a path of a record lies in this installation."""
-    return PACKAGE / path.removeprefix("package:") if path.startswith("package:") else Path(path)
+    kind, _, name = path.partition(":")
+    return PLACES[kind]() / name if kind in PLACES else Path(path)
 
 
 def engine_text(name: str, strict: bool) -> str:

@@ -82,6 +82,10 @@ def rows_one_by_one(metadata: AttentionMetadata, rows: Tensor) -> Iterator[Step]
         rows[metadata.start : metadata.end] = kept
 
 
+class NotStrictError(SkipbenchError):
+    """The probe found bits that depend on the rows."""
+
+
 class Verified(Protocol):
     """What the probe needs of `LM`."""
 
@@ -102,7 +106,7 @@ def self_test(lm: Verified) -> float:
         Time of verifying 9 rows so, over that without; the median of a few rope_cos_sin.
 
     Raises:
-        SkipbenchError: a logit or a cached key or value differs, with the rows and the size of it.
+        NotStrictError: a logit or a cached key or value differs, with the rows and the size of it.
     """
     lm.allocate(PROMPT + MOST)
     vocabulary = int(lm.config.vocab_size)
@@ -160,7 +164,7 @@ def _compare(what: str, found: Tensor, alone: Tensor) -> None:
         "engine.strict=false, which classifies every "
         "divergence by its logit gap"
     )
-    raise SkipbenchError(
+    raise NotStrictError(
         f"engine.strict=true cannot be kept on {where}: {what} at once differ from the same "
         f"rows one by one by up to {gap:.3g}; {instead}"
     )

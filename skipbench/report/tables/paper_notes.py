@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skipbench.report.cell import MISSING, value_at
-from skipbench.report.definitions import DEFINITIONS, EMBEDDED_MODEL
+from skipbench.report.definitions import DEFINITIONS, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import origin_of, origins, told
 from skipbench.report.tables.paper_rows import Half
@@ -44,8 +44,8 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
     if not measured:
         return []
     stands = sorted({str(run["stands_for"]) for run in measured if run.get("stands_for")})
-    if any(run["keys"].get("model") == EMBEDDED_MODEL for run in measured):
-        stands.insert(0, f"Made with the embedded model {EMBEDDED_MODEL}")
+    used = dict.fromkeys(run["keys"].get("model") for run in measured)
+    stands = [*(f"Made with {STAND_INS[name]}" for name in used if name in STAND_INS), *stands]
     lines = [f"{', '.join(stands)}: not a replication."] if stands else []
     lines += _devices(rows, measured)
     lines.append(_unlike("engine", _values(measured, "engine") or [MISSING], ["its own code"]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from skipbench.report.cell import MISSING
 from skipbench.report.compared import winners
-from skipbench.report.definitions import EMBEDDED_MODEL
+from skipbench.report.definitions import STAND_INS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import UNITS
 from skipbench.report.tables.paper_rows import OVERALL, Half, Id, value_of
@@ -145,9 +145,9 @@ def _measured(half: Half, place: Place, scale: str) -> Measured:
         if group == OVERALL:
             return _mean(half, place, scale)
         model = group if half.across == "model" else half.settings.get("model")
-        foreign = (value_of(identity, "model") or model) != EMBEDDED_MODEL
-        elsewhere = scale == "embedded" and foreign
-        return None, None, "not run at scale=embedded" if elsewhere else "not run yet"
+        foreign = (value_of(identity, "model") or model) not in STAND_INS
+        elsewhere = scale != "paper" and foreign
+        return None, None, f"not run at scale={scale}" if elsewhere else "not run yet"
     if not run.get("metrics"):
         return None, None, str(run.get("reason") or "not run yet")
     phase = value_of(identity, "phase") or half.settings.get("phase")

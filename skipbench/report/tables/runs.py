@@ -27,7 +27,8 @@ PROVENANCE = ("engine", "device", "commit", "date", "torch")
 
 
 def run_table(title: str, runs: Sequence[Run], notes: Sequence[str] = (), name: str = "") -> Table:
-    """One row per run: grouped by dataset, then model, then method, each in order of appearance.
+    """One row per run: grouped by dataset, then model, then method, each in order of appearance;
+    where runs have a `rank`, methods are in its order.
 
     The best speedup of each dataset and model is bold, by the rule `BOLD`; the note of a run
     without metrics is its reason. In a sweep, `point` holds the overrides in which a run differs
@@ -106,7 +107,12 @@ def _best(ordered: Sequence[Run]) -> set[int]:
 
 def _grouped(runs: Sequence[Run]) -> list[Run]:
     first = {name: list(dict.fromkeys(r.get(name) for r in runs)) for name in NAMES}
-    return sorted(runs, key=lambda r: [seen.index(r.get(name)) for name, seen in first.items()])
+
+    def place(run: Run) -> list[int]:
+        dataset, model, method = (first[name].index(run.get(name)) for name in NAMES)
+        return [dataset, model, int(run.get("rank", 0)), method]
+
+    return sorted(runs, key=place)
 
 
 def _note(run: Run) -> str:

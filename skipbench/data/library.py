@@ -1,0 +1,144 @@
+"""Real text that comes with Python: functions of its standard library to complete, and sections of
+its language reference to summarise and to answer questions on.
+
+Rows are the same wherever the same version of Python is installed in full; the hash of the rows in
+a run's record tells others apart.
+"""
+
+import ast
+import re
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from skipbench.data.rows import Row, sample_rows
+from skipbench.errors import SkipbenchError
+
+DOCUMENTED = 40  # characters of the shortest docstring
+LINES = (12, 80)  # of a function; shorter ones leave nothing to write
+SHOWN = 0.25  # share of the lines below the docstring that are in the prompt
+SECTION = (1200, 4000)  # characters, for prompts of 300 to 1500 tokens
+NEEDED = 3  # times that a term must stand in a section to be asked for
+LEFT_OUT = ("idlelib", "lib2to3", "this", "antigravity", "turtle")
+PLAIN = r"[a-z_]\w+"
+
+
+def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
+    """Functions of the standard library, read from the interpreter that runs this: the signature,
+    the docstring and the first lines; the rest is `reference["code"]`.
+
+    Args:
+        size: rows; None takes all.
+        seed, shuffle: as `sample_rows` takes them.
+
+    Raises:
+        SkipbenchError: the library's source is not installed, or a size below 1.
+    """
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    files = [p for p in sorted(folder.glob("*.py")) if p.stem not in LEFT_OUT]
+    rows = [row for path in files for row in _functions(path)]
+    if not rows:
+        raise SkipbenchError(
+            f"stdlib-code: {folder} holds no source of the standard library; use a Python "
+            "installed with it, or dataset=prompts"
+        )
+    return sample_rows(rows, size, seed, shuffle)
+
+
+def _functions(path: Path) -> Iterator[Row]:
+    """The functions of a module, from its first level, that are documented and long enough."""
+    try:
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, ValueError, SyntaxError):
+        return
+    lines = source.splitlines(keepends=True)
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef) or len(node.body) < 2 or node.end_lineno is None:
+            continue
+        length = node.end_lineno - node.lineno + 1
+        if not LINES[0] <= length <= LINES[1] or len(ast.get_docstring(node) or "") < DOCUMENTED:
+            continue
+        documented = node.body[0].end_lineno or node.lineno
+        cut = documented + max(1, round((node.end_lineno - documented) * SHOWN))
+        if node.end_lineno - cut < 4:
+            continue
+        head = f"# {path.name} of Python's standard library\n\n"
+        prompt, rest = (
+            "".join(lines[a:b]) for a, b in ((node.lineno - 1, cut), (cut, node.end_lineno))
+        )
+        yield Row(f"{path.stem}.{node.name}", head + prompt, {"code": rest}, {})
+
+
+def pydoc_summary(size: int | None, seed: int, shuffle: bool) -> list[Row]:
+    """Sections of the language reference in `pydoc_data.topics`, each with an instruction: to
+    summarise it, or to quote and explain what it says of a term. Grouped by the `task`.
+
+    Args:
+        size: rows; None takes all.
+        seed, shuffle: as `sample_rows` takes them.
+
+    Raises:
+        SkipbenchError: the topics are not installed, or a size below 1.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise SkipbenchError(
+            f"pydoc-summary: this Python {sys.version.split()[0]} comes without pydoc_data; use "
+            "another one, or dataset=prompts"
+        ) from error
+    rows = []
+    for topic, text in sorted(topics.items()):
+        for number, section in enumerate(_sections(text)):
+            name = f"{topic}-{number}"
+            rows.append(
+                Row(
+                    f"{name}-summary",
+                    "Summarise this section of the Python language reference in a short "
+                    f"paragraph. Keep its own terms.\n\n{section}",
+                    {},
+                    {"task": "summary"},
+                )
+            )
+            if term := _term(section):
+                rows.append(
+                    Row(
+                        f"{name}-question",
+                        f"{section}\n\nWhat does this section of the Python language reference say "
+                        f"about {term}? Quote the sentences that answer it, then explain them.",
+                        {},
+                        {"task": "question"},
+                    )
+                )
+    return sample_rows(rows, size, seed, shuffle)
+
+
+def _sections(text: str) -> Iterator[str]:
+    """Neighbouring paragraphs of a topic that together have the length of a prompt; what is left
+    over at its end, or too long by itself, is left out.
+    """
+    found, least, most = "", *SECTION
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        joined = f"{found}\n\n{paragraph}" if found else paragraph
+        if len(joined) <= most:
+            found = joined
+            continue
+        if len(found) >= least:
+            yield found
+        found = paragraph if len(paragraph) <= most else ""
+    if len(found) >= least:
+        yield found
+
+
+def _term(section: str) -> str | None:
+    """The word that a section puts in quotes most often, the first of several; None where none is
+    there often enough.
+    """
+    counts = Counter(re.findall(rf'"({PLAIN})(?:\(\))?"', section, re.IGNORECASE))
+    if not counts:
+        return None
+    word, times = counts.most_common(1)[0]
+    return f'"{word}"' if times >= NEEDED else None

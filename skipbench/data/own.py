@@ -1,0 +1,78 @@
+"""`dataset=prompts`: a file of anybody's own prompts, without answers to compare with."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from skipbench.data.rows import Row, read_either, sample_rows
+from skipbench.errors import SkipbenchError
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
+    """The prompts of a file, with ids that count from 1.
+
+    Args:
+        path: `.jsonl` or `.parquet` with a column `prompt` (a text) or `messages` (a list of `role`
+            and `content`, the last one of the user), other columns are not read; or `.txt` with one
+            prompt per line.
+        size: rows; None takes all.
+        seed, shuffle: as `sample_rows` takes them.
+
+    Raises:
+        SkipbenchError: a file that cannot be read, or a row without a prompt.
+    """
+    file = Path(path)
+    rows = list(_lines(file) if file.suffix == ".txt" and file.is_file() else _rows(file))
+    if not rows:
+        raise SkipbenchError(f"dataset.path={path} holds no prompt; give one per line")
+    return sample_rows(rows, size, seed, shuffle)
+
+
+def _lines(file: Path) -> Iterator[Row]:
+    """One prompt per line that is not blank."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SkipbenchError(
+            f"dataset.path={file} cannot be read as UTF-8 ({error}); convert it"
+        ) from error
+    kept = [line for line in lines if line.strip()]
+    for number, line in enumerate(kept, 1):
+        yield Row(f"prompts-{number}", line, {}, {}, source=_digest(line))
+
+
+def _rows(file: Path) -> Iterator[Row]:
+    found = read_either(file, {"prompt": str, "messages": list}, ".txt")
+    for number, (place, row) in enumerate(found, 1):
+        name = f"prompts-{number}"
+        if "prompt" in row:
+            yield Row(name, row["prompt"], {}, {}, source=_digest(row["prompt"]))
+            continue
+        messages = tuple(_message(m, place) for m in row["messages"])
+        if messages[-1]["role"] not in ("user", "tool"):
+            raise SkipbenchError(
+                f"{place}: the last message is of {messages[-1]['role']!r}; the model answers one "
+                "of the user, so leave its answer out"
+            )
+        plain = "\n\n".join(m["content"] for m in messages)
+        yield Row(name, plain, {}, {}, source=_digest(messages), messages=messages)
+
+
+def _message(found: Any, place: str) -> dict[str, str]:
+    """Role and content of one message."""
+    if isinstance(found, Mapping):
+        role, content = found.get("role"), found.get("content")
+        if role in ROLES and isinstance(content, str):
+            return {"role": str(role), "content": content}
+    raise SkipbenchError(
+        f"{place}: a message is {str(found)[:80]!r}; wanted an object with 'role', one of "
+        f"{', '.join(ROLES)}, and 'content', a text"
+    )
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

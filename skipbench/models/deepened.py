@@ -1,0 +1,50 @@
+"""`model.deepened`: a checkpoint with redundant sub-layers put in, whose places are known.
+
+It is the positive control of a search on real text: the right answer is `deepened_set`. A redundant
+sub-layer is a copy of an own one, and costs what that costs, but its output projection is scaled to
+near nothing, some to exactly nothing. The deepened model's own output is the reference, as any
+model's is; its text is nearly that of the checkpoint.
+"""
+
+import copy
+from typing import Any
+
+import torch
+
+from skipbench.lm.families import parts_of
+from skipbench.skipset import deepened_layers
+
+
+@torch.no_grad()
+def deepen(model: Any, share: float, seed: int) -> None:
+    """Puts layers into a causal language model of Hugging Face, in place.
+
+    Args:
+        model: of a known family; its weights are not shared between layers afterwards, either.
+        share: share of the layers that get a redundant twin, above 0, at most 1.
+        seed: as `deepened_layers` takes it.
+
+    Raises:
+        SkipbenchError: as `deepened_layers`.
+    """
+    body, config = model.model, model.config
+    plan = deepened_layers(config.num_hidden_layers, share, seed)
+    used: set[int] = set()
+    layers = []
+    for index, place in enumerate(plan):
+        layer = body.layers[place.own]
+        if place.own in used:
+            layer = copy.deepcopy(layer)
+        used.add(place.own)
+        layer.self_attn.layer_idx = index
+        layers.append(layer)
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = [config.layer_types[place.own] for place in plan]
+    config.num_hidden_layers = len(plan)
+    body.layers = torch.nn.ModuleList(layers)
+    for place, (attention, mlp) in zip(plan, parts_of(model).layers, strict=True):
+        for linear, size in ((attention.output, place.attention), (mlp.down, place.mlp)):
+            if size != 1.0:
+                linear.weight.mul_(size)
+                if linear.bias is not None:
+                    linear.bias.mul_(size)

@@ -1,0 +1,216 @@
+"""GGUF files of the Llama family, read into the classes of Hugging Face.
+
+Weights are dequantised to float32 and rounded to the wanted precision; the file's own types are not
+computed with. llama.cpp (convert_hf_to_gguf.py) defines the names, and the order of the rows of
+queries and keys of `llama`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skipbench.errors import SkipbenchError
+from skipbench.lm.families import family_of
+from skipbench.models.gguf_file import Header, read_header
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+"""Values of `general.architecture` that can be read; `llama` is Mistral's and SmolLM2's, too."""
+OUTER = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+INNER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""Tensors of a file, and the modules of Hugging Face that hold them."""
+DIGITS = ("smollm", "starcoder", "refact", "command-r")
+"""Byte-level tokenizers (`tokenizer.ggml.pre`) that take every digit by itself."""
+SPLITS = ("gpt-2", "llama-bpe", "llama3", "llama-v3", "smaug-bpe", "qwen2", "deepseek-r1-qwen")
+"""Byte-level tokenizers that transformers splits as their models were trained."""
+
+
+@dataclass(frozen=True)
+class GGUF:
+    """A GGUF file whose header is read.
+
+    Attributes:
+        header: the file's metadata and its tensors.
+        config: the configuration of the Hugging Face class.
+    """
+
+    header: Header
+    config: Any
+
+    def model(self, dtype: torch.dtype) -> Any:
+        """The causal language model on the CPU, with its weights in `dtype`.
+
+        Raises:
+            SkipbenchError: a type that cannot be read, or weights that are missing or of another
+                shape.
+        """
+        from transformers import AutoModelForCausalLM
+
+        auto: Any = AutoModelForCausalLM  # its constructors are untyped
+        with torch.device("meta"):
+            model: Any = auto.from_config(self.config, dtype=dtype, attn_implementation="sdpa")
+        weights = {self._name(name): self._weight(name).to(dtype) for name in self.header.entries}
+        if self.config.tie_word_embeddings:
+            weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+        wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+        found = {name: tuple(value.shape) for name, value in weights.items()}
+        for name in sorted(wanted.keys() | found.keys()):
+            if wanted.get(name) != found.get(name):
+                raise SkipbenchError(
+                    f"{self.header.path} does not fit its header: {name} is {found.get(name)}, "
+                    f"wanted {wanted.get(name)}; fetch the file again"
+                )
+        model.load_state_dict(weights, assign=True)
+        model.tie_weights()
+        # made on no device, they have no numbers
+        model.model.rotary_emb = type(model.model.rotary_emb)(config=self.config)
+        return model.eval().requires_grad_(False)
+
+    def tokenizer(self) -> Any:
+        """The tokenizer, with the chat template where the file has one.
+
+        Raises:
+            SkipbenchError: a kind that cannot be read.
+        """
+        from tokenizers import pre_tokenizers
+        from transformers import AutoTokenizer
+
+        kind = str(self.header.fields.get("tokenizer.ggml.model"))
+        split = str(self.header.fields.get("tokenizer.ggml.pre", "gpt-2"))
+        if kind not in ("gpt2", "llama") or (kind == "gpt2" and split not in DIGITS + SPLITS):
+            raise SkipbenchError(
+                f"{self.header.path}: tokenizer {kind}, {split} cannot be read; wanted llama, or "
+                f"gpt2 with one of {', '.join(DIGITS + SPLITS)}. Give the model's own folder"
+            )
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                self.header.path.parent, gguf_file=self.header.path.name, trust_remote_code=False
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SkipbenchError(
+                f"{self.header.path}: its tokenizer cannot be read ({error})"
+            ) from error
+        if kind == "gpt2" and split in DIGITS:
+            tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+            ])  # fmt: skip
+        return tokenizer
+
+    def _name(self, name: str) -> str:
+        """Name of a tensor in the Hugging Face model."""
+        first, *rest = name.split(".")
+        if first == "blk" and len(rest) == 3 and rest[1] in INNER:
+            return f"model.layers.{rest[0]}.{INNER[rest[1]]}.{rest[2]}"
+        if first in OUTER and len(rest) == 1:
+            return f"{OUTER[first]}.{rest[0]}"
+        raise SkipbenchError(
+            f"{self.header.path}: tensor {name!r} is no part of a {self.config.model_type} model"
+        )
+
+    def _weight(self, name: str) -> Tensor:
+        weight = torch.from_numpy(np.array(self.header.dequantized(name), dtype=np.float32))
+        if self.config.model_type == "llama" and ".attn_q." in name:
+            return _unpermuted(weight, self.config.num_attention_heads)
+        if self.config.model_type == "llama" and ".attn_k." in name:
+            return _unpermuted(weight, self.config.num_key_value_heads)
+        return weight
+
+
+def _unpermuted(weight: Tensor, heads: int) -> Tensor:
+    """Rows of queries or keys in Hugging Face's order: the halves of each head that are rotated
+    together lie behind one another, not in turns.
+    """
+    pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
+    return pairs.transpose(1, 2).reshape(weight.shape)
+
+
+def read_gguf(path: str) -> GGUF:
+    """Reads the header of a file.
+
+    Raises:
+        SkipbenchError: as `read_header`; another architecture, or rotary positions that cannot be
+            kept.
+    """
+    header = read_header(Path(path))
+    return GGUF(header, _config(header))
+
+
+def _config(header: Header) -> Any:
+    """The configuration of the Hugging Face class, from a file's metadata."""
+    from transformers import AutoConfig
+
+    path, fields, tensors = header.path, header.fields, header.entries
+
+    family = str(fields.get("general.architecture"))
+    if family not in FAMILIES or fields.get(f"{family}.expert_count"):
+        experts = " with experts" if fields.get(f"{family}.expert_count") else ""
+        raise SkipbenchError(
+            f"model.path={path} holds a model of architecture {family}{experts}; wanted "
+            f"{', '.join(FAMILIES)}"
+        )
+
+    def get(key: str, *default: Any) -> Any:
+        found = fields.get(f"{family}.{key}", *default)
+        if found is None:
+            raise SkipbenchError(f"model.path={path} lacks {family}.{key}; fetch it again")
+        return found
+
+    scaled = fields.get(f"{family}.rope.scaling.type", "none")
+    if scaled != "none" or "rope_freqs.weight" in tensors:
+        raise SkipbenchError(
+            f"model.path={path} has scaled rotary positions ({scaled}), which are not read from "
+            "GGUF; give the model's own folder instead"
+        )
+    if "token_embd.weight" not in tensors:
+        raise SkipbenchError(f"model.path={path} lacks token_embd.weight; fetch it again")
+    heads = get("attention.head_count")
+    hidden = get("embedding_length")
+    config: Any = AutoConfig.for_model(
+        family,
+        vocab_size=int(tensors["token_embd.weight"].shape[0]),
+        hidden_size=hidden,
+        intermediate_size=get("feed_forward_length"),
+        num_hidden_layers=get("block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=get("attention.head_count_kv", heads),
+        head_dim=get("attention.key_length", hidden // heads),
+        max_position_embeddings=get("context_length"),
+        rms_norm_eps=float(get("attention.layer_norm_rms_epsilon")),
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": float(get("rope.freq_base", 10000.0)),
+        },
+        tie_word_embeddings="output.weight" not in tensors,
+        bos_token_id=fields.get("tokenizer.ggml.bos_token_id"),
+        eos_token_id=_ends(fields),
+        pad_token_id=fields.get("tokenizer.ggml.padding_token_id"),
+    )
+    family_of(config)
+    return config
+
+
+def _ends(fields: dict[str, Any]) -> int | list[int] | None:
+    """The ids that end an output: of the text, and of a turn where that is another."""
+    ids = [fields.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot")]
+    known = list(dict.fromkeys(i for i in ids if i is not None))
+    return known if len(known) > 1 else known[0] if known else None

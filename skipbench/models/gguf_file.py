@@ -1,0 +1,157 @@
+"""The header of a GGUF file and the bytes of its tensors (version 2 and 3, little-endian), as
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md defines them.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from skipbench.errors import SkipbenchError
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"} | {
+    12: "d"
+}
+"""Types of metadata, and how `struct` reads them."""
+STRING, ARRAY = 8, 9
+VERSIONS = (2, 3)
+LONGEST = 1 << 28  # bytes of a text, items of a list: more is no file of a model
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor: its shape with the rows first, and the place of its bytes."""
+
+    shape: tuple[int, ...]
+    kind: Any
+    """A `gguf.GGMLQuantizationType`."""
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """Metadata of a file, and its tensors by name."""
+
+    path: Path
+    fields: dict[str, Any]
+    entries: dict[str, Entry]
+
+    def dequantized(self, name: str) -> Any:
+        """A tensor as a float32 array of its shape.
+
+        Raises:
+            SkipbenchError: a type that cannot be read.
+        """
+        from gguf import quants
+
+        entry = self.entries[name]
+        raw = np.fromfile(self.path, dtype=np.uint8, count=entry.size, offset=entry.start)
+        rows = raw.reshape(*entry.shape[:-1], -1)
+        try:
+            return quants.dequantize(rows, entry.kind).reshape(entry.shape)
+        except NotImplementedError as error:
+            raise SkipbenchError(
+                f"model.path={self.path}: tensor {name} is of type {entry.kind.name}, which cannot "
+                "be read; wanted F32, F16, BF16 or one of llama.cpp's Q and IQ types"
+            ) from error
+
+
+def read_header(path: Path) -> Header:
+    """Reads all but the weights.
+
+    Raises:
+        SkipbenchError: no GGUF file, another version, a type of weights that is not known, or a
+            file that ends too early.
+    """
+    with _explained(path), path.open("rb") as file:
+        magic, version, tensors, pairs = struct.unpack("<4sIQQ", _read(file, 24))
+        if magic != b"GGUF" or version not in VERSIONS:
+            raise SkipbenchError(
+                f"model.path={path} is no GGUF file of version {' or '.join(map(str, VERSIONS))}"
+            )
+        fields = dict(_pair(file) for _ in range(pairs))
+        found = [_tensor(file, path) for _ in range(tensors)]
+        step = int(fields.get("general.alignment", 32))
+        begin = -(-file.tell() // step) * step
+        length = os.fstat(file.fileno()).st_size
+    entries = {
+        name: Entry(shape, kind, begin + offset, size) for name, shape, kind, offset, size in found
+    }
+    end = max((entry.start + entry.size for entry in entries.values()), default=0)
+    if end > length:
+        raise SkipbenchError(f"model.path={path} is cut: {length} bytes of {end}; fetch it again")
+    return Header(path, fields, entries)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, UnicodeDecodeError, OverflowError) as error:
+        raise SkipbenchError(
+            f"model.path={path} is cut or damaged: its header cannot be read ({error}); fetch it "
+            "again"
+        ) from error
+    except OSError as error:
+        raise SkipbenchError(f"model.path={path} cannot be read ({error})") from error
+
+
+def _read(file: BinaryIO, count: int) -> bytes:
+    if count > LONGEST:
+        raise EOFError(f"{count} bytes at {file.tell()}")
+    found = file.read(count)
+    if len(found) < count:
+        raise EOFError(f"{len(found)} of {count} bytes at {file.tell() - len(found)}")
+    return found
+
+
+def _text(file: BinaryIO) -> str:
+    return _read(file, *struct.unpack("<Q", _read(file, 8))).decode("utf-8")
+
+
+def _pair(file: BinaryIO) -> tuple[str, Any]:
+    name = _text(file)
+    return name, _value(file, *struct.unpack("<I", _read(file, 4)))
+
+
+def _value(file: BinaryIO, kind: int) -> Any:
+    if kind == STRING:
+        return _text(file)
+    if kind == ARRAY:
+        inner, count = struct.unpack("<IQ", _read(file, 12))
+        if inner in SCALARS:
+            size = struct.calcsize(SCALARS[inner])
+            return list(struct.unpack(f"<{count}{SCALARS[inner]}", _read(file, count * size)))
+        if count > LONGEST:
+            raise EOFError(f"{count} items at {file.tell()}")
+        return [_value(file, inner) for _ in range(count)]
+    if kind not in SCALARS:
+        raise EOFError(f"metadata of type {kind} at {file.tell()}")
+    return struct.unpack(f"<{SCALARS[kind]}", _read(file, struct.calcsize(SCALARS[kind])))[0]
+
+
+def _tensor(file: BinaryIO, path: Path) -> tuple[str, tuple[int, ...], Any, int, int]:
+    """Name, shape, type, offset and bytes of the next tensor of the table."""
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    name = _text(file)
+    (dimensions,) = struct.unpack("<I", _read(file, 4))
+    shape = struct.unpack(f"<{dimensions}Q", _read(file, 8 * dimensions))[::-1]
+    number, offset = struct.unpack("<IQ", _read(file, 12))
+    if number not in {kind.value for kind in GGMLQuantizationType}:
+        raise SkipbenchError(
+            f"model.path={path}: tensor {name} is of type {number}, which gguf does not know; "
+            "`pip install -U gguf`, or quantise the model to a common type, such as Q8_0"
+        )
+    kind = GGMLQuantizationType(number)
+    block, size = GGML_QUANT_SIZES[kind]
+    count = 1
+    for length in shape:
+        count *= length
+    return name, shape, kind, offset, count // block * size

@@ -1,0 +1,176 @@
+"""GGUF files: tiny random models written with the `gguf` package and read back, and what is said of
+files that cannot be read.
+"""
+
+import json
+import re
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from conftest import random_model
+from gguf.constants import GGMLQuantizationType as Kind
+
+from skipbench.config.compose import compose
+from skipbench.config.paths import PACKAGE
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import run_cell
+from skipbench.models.gguf import INNER, OUTER, read_gguf
+from skipbench.models.gguf_file import read_header
+from skipbench.models.load import layer_count, load
+from skipbench.runs.fingerprint import weights_sha256
+
+TINY = PACKAGE / "models" / "tiny"
+MODULES = {module: name for name, module in {**OUTER, **INNER}.items()}
+
+
+def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows in llama.cpp's order, as convert_hf_to_gguf.py writes them."""
+    parts = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
+    return parts.swapaxes(1, 2).reshape(weight.shape)
+
+
+def written(path: Path, model: Any, kind: Kind = Kind.F32, **changed: Any) -> Path:
+    """A file of a Hugging Face model with a byte-level tokenizer of single bytes.
+
+    Args:
+        kind: type of the matrices; norms are in float32, as llama.cpp has them.
+        changed: metadata that differs, and `architecture`.
+    """
+    config, family = model.config, model.config.model_type
+    family = changed.pop("architecture", family)
+    writer = gguf.GGUFWriter(path, family)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    words = ["<end>", *"ĊĠabcdefghijklmnopqrstuvwxyz0123456789.,", "ab", "ĠĠ"]
+    words += [f"<{n}>" for n in range(config.vocab_size - len(words))]
+    writer.add_tokenizer_model(changed.pop("tokenizer", "gpt2"))
+    writer.add_tokenizer_pre(changed.pop("pre", "smollm"))
+    writer.add_token_list(words)
+    writer.add_token_types([3, *[1] * (len(words) - 1)])
+    writer.add_token_merges(["a b", "Ġ Ġ"])
+    writer.add_eos_token_id(0)
+    for key, value in changed.items():
+        writer.add_string(f"{family}.{key.replace('__', '.')}", value)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        module, _, part = name.rpartition(".")
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module)
+        own = f"blk.{layer[1]}.{MODULES[layer[2]]}" if layer else MODULES[module]
+        values = tensor.float().numpy()
+        if family == "llama" and "attn_q" in own:
+            values = permuted(values, config.num_attention_heads)
+        if family == "llama" and "attn_k" in own:
+            values = permuted(values, config.num_key_value_heads)
+        type_ = kind if values.ndim > 1 and values.shape[-1] % 32 == 0 else Kind.F32
+        writer.add_tensor(f"{own}.{part}", gguf.quants.quantize(values, type_), raw_dtype=type_)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_a_model_is_read_back(family: str, tmp_path: Path) -> None:
+    model = random_model(family)
+    path = written(tmp_path / "m.gguf", model)
+    ids = torch.arange(12)[None] * 5 % 61
+    lm, tokenizer = load(str(path))
+    assert torch.equal(lm.model(ids).logits, model(ids).logits)
+    assert layer_count(str(path)) == model.config.num_hidden_layers == lm.layers
+    assert lm.model.generation_config.eos_token_id == 0
+    assert tokenizer.decode(tokenizer.encode("ab 12")) == "ab 12"
+    assert tokenizer.tokenize("ab  12<end>") == ["ab", "ĠĠ", "1", "2", "<end>"]
+
+
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_1, Kind.Q4_0])
+def test_quantised_weights_are_near(kind: Kind, tmp_path: Path) -> None:
+    model = random_model("llama", vocab=64)
+    found = read_gguf(str(written(tmp_path / "m.gguf", model, kind))).model(torch.float32)
+    for name, weight in model.state_dict().items():
+        error = (found.state_dict()[name] - weight).abs().max() / weight.abs().max()
+        assert error < {Kind.F16: 1e-3, Kind.BF16: 8e-3, Kind.Q8_0: 1e-2}.get(kind, 0.15), name
+
+
+def test_a_cell_runs_from_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.gguf", random_model("llama"))
+    (tmp_path / "p.txt").write_text("abc def\nghi 12, jkl\n")
+    words = [
+        *("model=path", f"model.path={path}", "method=uniform", "dataset=prompts"),
+        *(f"dataset.path={tmp_path / 'p.txt'}", "dataset.max_new_tokens=12", "engine.warmup=0"),
+        f"results={tmp_path / 'results'}",
+    ]
+    config = compose(words)
+    metrics = run_cell(config, print_table=False)
+    assert metrics is not None and metrics["lossless"]["identical"] == 2
+    (folder,) = (tmp_path / "results" / "runs").iterdir()
+    origin = json.loads((folder / "provenance.json").read_text())
+    assert origin["weights_sha256"] == weights_sha256(config.model) is not None
+    shutil.copy(path, tmp_path / "n.gguf")
+    with path.open("r+b") as file:  # another weight, in a file of the same size
+        file.seek(-4, 2)
+        file.write(struct.pack("<f", 9.0))
+    assert weights_sha256(config.model) != origin["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"architecture": "gemma"}, "architecture gemma; wanted llama, qwen2, qwen3"),
+        ({"rope__scaling__type": "yarn"}, "scaled rotary positions .yarn."),
+        ({"pre": "unheard-of"}, "tokenizer gpt2, unheard-of cannot be read"),
+        ({"tokenizer": "bert"}, "tokenizer bert"),
+    ],
+)
+def test_another_kind_of_model_is_refused(
+    changed: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "m.gguf", random_model("llama"), **changed)
+    with pytest.raises(SkipbenchError, match=says) as refused:
+        load(str(path))
+    assert "\n" not in str(refused.value) and str(path) in str(refused.value)
+
+
+def test_a_cut_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
+    whole = written(tmp_path / "m.gguf", random_model("llama")).read_bytes()
+    for end in (0, 3, 20, 100, 700, 3000, len(whole) // 2, len(whole) - 40):
+        (tmp_path / "cut.gguf").write_bytes(whole[:end])
+        with pytest.raises(SkipbenchError, match="is cut") as refused:
+            load(str(tmp_path / "cut.gguf"))
+        assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_type_of_weights_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.gguf", random_model("llama"))
+    data = bytearray(path.read_bytes())
+    name = b"blk.0.attn_q.weight"
+    at = data.index(name) + len(name) + 4 + 2 * 8
+    data[at : at + 4] = struct.pack("<I", 99)
+    path.write_bytes(data)
+    with pytest.raises(SkipbenchError, match="is of type 99, which gguf does not know"):
+        read_header(path)
+
+
+def test_what_is_no_such_file(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(SkipbenchError, match="no GGUF file of version 2 or 3"):
+        load(str(tmp_path / "m.gguf"))
+    with pytest.raises(SkipbenchError, match="no such file"):
+        load(str(tmp_path / "n.gguf"))
+    path = written(tmp_path / "o.gguf", random_model("llama"))
+    with pytest.raises(SkipbenchError, match="one device"):
+        load(str(path), device_map="auto")

@@ -1,0 +1,209 @@
+"""SmolLM2-135M: the package that holds it, and, in the slow tier, the methods on real weights;
+these are skipped where neither the hub nor the package index can be reached.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_method, random_model
+from test_gguf import written
+
+from skipbench.bench.load import load_model
+from skipbench.bench.prompts import encode, eos_ids
+from skipbench.cli import data
+from skipbench.config.compose import compose
+from skipbench.config.model import Source, Wheel
+from skipbench.decode.loop import generate
+from skipbench.errors import SkipbenchError
+from skipbench.lm.model import LM
+from skipbench.methods.vanilla import Vanilla
+from skipbench.models import wheel as wheels
+from skipbench.models.load import load
+from skipbench.models.wheel import fetch_wheel
+
+METHODS = {
+    "prompt-lookup": (),
+    "uniform": ("method.ratio=0.2",),
+    "swift": ("method.window=8",),
+    "clasp": (),
+    "knapspec": ("method.history=1", "method.interval=16"),
+    "lookahead": (),
+}
+PROMPTS, LENGTH = 3, 24
+
+
+@pytest.fixture
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheel:
+    """A wheel of a tiny random model, in a folder that stands for the package index."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    (tmp_path / "index").mkdir()
+    gguf = written(tmp_path / "m.gguf", random_model("llama"))
+    path = tmp_path / "index" / "tiny_model-1.0-py3-none-any.whl"
+    meta = "tiny_model-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(gguf, "tiny_model/m.gguf")
+        archive.writestr(
+            f"{meta}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
+        )
+        archive.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{meta}/RECORD", "")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Wheel("tiny-model==1.0", digest, "tiny_model/m.gguf", "f32")
+
+
+def test_a_package_is_converted_once(packed: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fetch_wheel(packed)
+    assert first.wheel_bytes > 0 and len(first.seconds) == 2
+    lm, tokenizer = load(str(first.folder))
+    ids = torch.arange(9)[None]
+    assert torch.equal(lm.model(ids).logits, random_model("llama")(ids).logits)
+    assert tokenizer.tokenize("ab  12") == ["ab", "ĠĠ", "1", "2"]
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    again = fetch_wheel(packed)
+    assert again.folder == first.folder and not again.seconds
+    assert [p for p in first.folder.parent.iterdir() if p.is_dir()] == [first.folder]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"sha256": "0" * 64}, "has changed: the SHA-256 of tiny_model-1.0"),
+        ({"requirement": "tiny-model==2.0"}, "cannot be taken from the package index"),
+        ({"file": "tiny_model/n.gguf"}, "holds no tiny_model/n.gguf"),
+    ],
+)
+def test_a_package_that_cannot_be_used(packed: Wheel, changed: dict[str, str], says: str) -> None:
+    wheel = dataclasses.replace(packed, **changed)
+    with pytest.raises(SkipbenchError, match=says) as refused:
+        fetch_wheel(wheel)
+    assert "\n" not in str(refused.value)
+    assert not list(wheel.folder.parent.iterdir())  # nothing half done is left
+
+
+def test_a_machine_without_pip_says_so(packed: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "PIP", ("-m", "pip_that_is_missing"))
+    with pytest.raises(SkipbenchError, match="No module named pip_that_is_missing"):
+        fetch_wheel(packed)
+
+
+def test_both_sources_are_told_apart_in_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    hub = compose(["model=smollm2-135m", "model.source=hub"])
+    package = compose(["model=smollm2-135m", "model.source=package"])
+    assert (hub.model.name, package.model.name) == ("smollm2-135m", "smollm2-135m-q4_1")
+    assert hub.model.revision is not None and package.model.revision is None
+    assert package.model.wheel is not None
+    assert package.model.path == str(package.model.wheel.folder)
+    assert hub.record()["model"] != package.record()["model"]
+    assert not {"wheel", "source", "strict"} & hub.record()["model"].keys()
+    # what is in the cache is taken
+    assert compose(["model=smollm2-135m"]).model == dataclasses.replace(
+        hub.model, source=Source.auto
+    )
+    package.model.wheel.folder.mkdir(parents=True)
+    (package.model.wheel.folder / "config.json").write_text("{}")
+    assert compose(["model=smollm2-135m"]).model.path == package.model.path
+
+
+def test_low_precision_is_strict_where_that_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["model=tiny", "model.strict=null"]
+    exact = compose([*words, "model.dtype=bfloat16"])
+    assert exact.engine.strict is None
+    lm, _ = load_model(exact.model, exact.engine)
+    assert lm.strict or "not strict, which is the default" in lm.notes()[-1]
+    full = compose(words)  # tokens are vanilla's in float32 without it
+    assert not load_model(full.model, full.engine)[0].strict
+    given = compose([*words, "model.dtype=bfloat16", "engine.strict=false"])
+    assert not load_model(given.model, given.engine)[0].strict
+
+    def differs(lm: LM) -> float:
+        from skipbench.lm.fused.bit_exact import NotStrictError
+
+        raise NotStrictError("2 rows differ")
+
+    monkeypatch.setattr("skipbench.lm.model.self_test", differs)
+    lm, _ = load_model(exact.model, exact.engine)
+    assert not lm.strict and lm.notes()[-1].endswith("2 rows differ")
+    asked = compose([*words, "model.dtype=bfloat16", "engine.strict=true"])
+    with pytest.raises(SkipbenchError, match="2 rows differ"):
+        load_model(asked.model, asked.engine)
+
+
+@functools.cache
+def settings(*overrides: str) -> Any:
+    """The cell of the model, fetched; skips the test where it cannot be had."""
+    try:
+        data.run(["smollm2-135m"])
+    except SkipbenchError as error:
+        pytest.skip(f"SmolLM2-135M cannot be fetched: {error}")
+    return compose(["model=smollm2-135m", "dataset=pydoc-summary", *overrides])
+
+
+@functools.cache
+def loaded(*overrides: str) -> tuple[LM, Any, list[list[int]]]:
+    config = settings(*overrides)
+    lm, tokenizer = load_model(config.model, config.engine)
+    lm.allocate(2400)
+    encoding = config.dataset.encoding | {"max_new_tokens": LENGTH}
+    prompts = encode(config.dataset.rows(PROMPTS), tokenizer, lm, **encoding)
+    return lm, tokenizer, [prompt.ids for prompt in prompts]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_tokens_are_those_of_generate_in_float32(name: str) -> None:
+    lm, _, prompts = loaded("model.dtype=float32")
+    for ids in prompts:
+        method = make_method(name, *METHODS[name], layers=lm.layers)
+        found = generate(lm, method, ids, LENGTH, eos=eos_ids(lm)).tokens
+        assert found == hugging_face(tuple(ids))
+
+
+@functools.cache
+def hugging_face(prompt: tuple[int, ...]) -> list[int]:
+    """What `generate` says in float32. The mask is given, since `<|im_end|>`, which also pads,
+    stands inside of prompts.
+    """
+    lm, tokenizer, _ = loaded("model.dtype=float32")
+    ids = torch.tensor([prompt])
+    with torch.inference_mode():
+        out = lm.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=LENGTH,
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    return [int(token) for token in out[0, len(prompt) :]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_strict_tokens_are_vanillas_in_bfloat16(name: str) -> None:
+    lm, _, prompts = loaded()
+    if not lm.strict:
+        pytest.skip(lm.notes()[-1])
+    for ids in prompts:
+        wanted = generate(lm, Vanilla(), ids, LENGTH, eos=eos_ids(lm)).tokens
+        method = make_method(name, *METHODS[name], layers=lm.layers)
+        assert generate(lm, method, ids, LENGTH, eos=eos_ids(lm)).tokens == wanted
+
+
+@pytest.mark.slow
+def test_the_prompts_of_the_reference_are_of_300_to_1500_tokens() -> None:
+    config = settings()
+    lm, tokenizer, _ = loaded()
+    prompts = encode(config.dataset.rows(None), tokenizer, lm, **config.dataset.encoding)
+    lengths = sorted(len(prompt.ids) for prompt in prompts)
+    assert lengths[0] >= 280 and lengths[-1] <= 1600

@@ -1,0 +1,145 @@
+"""Real text without a network: Python's own library and language reference, and files of anybody's
+own prompts.
+"""
+
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import random_lm
+
+from skipbench.bench.prompts import encode
+from skipbench.config.compose import compose
+from skipbench.data.rows import Row, rows_hash
+from skipbench.errors import SkipbenchError
+
+MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello"}]
+
+
+def own(path: Path, *overrides: str) -> list[Row]:
+    config = compose(["dataset=prompts", f"dataset.path={path}", *overrides])
+    return config.dataset.rows(None)
+
+
+class Words:
+    """A tokenizer of one id per character, with or without a chat template."""
+
+    all_special_ids: tuple[int, ...] = ()
+
+    def __init__(self, template: str | None) -> None:
+        self.chat_template = template
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) % 61 for c in text]
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **more: Any) -> list[int]:
+        return self.encode("|".join(f"{m['role'][0]}:{m['content']}" for m in messages))
+
+
+def test_functions_of_the_library_parse_and_are_the_same_again() -> None:
+    dataset = compose(["dataset=stdlib-code"]).dataset
+    rows = dataset.rows(40)
+    assert rows_hash(rows) == rows_hash(dataset.rows(40)) != rows_hash(dataset.rows(39))
+    assert len({row.id for row in rows}) == 40
+    for row in rows:
+        whole = row.prompt + row.reference["code"]
+        (function,) = ast.parse(whole).body
+        assert isinstance(function, ast.FunctionDef) and ast.get_docstring(function)
+        assert row.id.endswith(f".{function.name}") and row.reference["code"].strip()
+        assert sys.modules.get("antigravity") is None  # read, never imported
+
+
+def test_sections_of_the_reference_have_the_length_of_a_prompt() -> None:
+    dataset = compose(["dataset=pydoc-summary"]).dataset
+    rows = dataset.rows(None)
+    assert len(rows) > 100 and {row.groups["task"] for row in rows} == {"summary", "question"}
+    assert all(1200 <= len(row.prompt) <= 4300 for row in rows)
+    assert rows_hash(rows) == rows_hash(dataset.rows(None))
+    asked = next(row for row in rows if row.groups["task"] == "question")
+    term = asked.prompt.rpartition("say about ")[2].partition("?")[0]
+    assert asked.prompt.count(term.strip('"')) > 3
+
+
+def test_a_search_avoids_the_rows_of_the_run() -> None:
+    dataset = compose(["dataset=pydoc-summary"]).dataset
+    rows, shared = dataset.for_search(20).search_rows(4)
+    assert len(rows) == 4 and shared == 0
+    assert not {row.prompt for row in rows} & {row.prompt for row in dataset.rows(20)}
+
+
+def test_prompts_of_every_kind_of_file(tmp_path: Path) -> None:
+    lines = [{"prompt": "One"}, {"messages": MESSAGES, "more": 1}]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "p.txt").write_text("One\n\nTwo words\n")
+    pq.write_table(pa.Table.from_pylist([{"messages": MESSAGES}]), tmp_path / "p.parquet")
+    first, second = own(tmp_path / "p.jsonl")
+    assert (first.prompt, first.messages) == ("One", ())
+    assert second.messages == tuple(MESSAGES) and second.prompt == "Be short.\n\nHello"
+    assert [row.prompt for row in own(tmp_path / "p.txt")] == ["One", "Two words"]
+    assert own(tmp_path / "p.parquet")[0].messages == tuple(MESSAGES)
+    assert len(own(tmp_path / "p.txt", "dataset.size=1")) == 1
+    # the same text in another form is other input
+    assert len({rows_hash([row]) for row in (first, second)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("p.txt", "\n\n", "holds no prompt"),
+        ("p.csv", "prompt\n", "jsonl, .parquet, .txt"),
+        ("p.jsonl", '{"text": "One"}\n', "has none of prompt, messages; its columns are 'text'"),
+        ("p.jsonl", '{"prompt": " "}\n', "'prompt' is empty"),
+        ("p.jsonl", '{"prompt": 3}\n', "of type int"),
+        ("p.jsonl", '{"messages": [{"role": "boss", "content": "x"}]}\n', "'role', one of"),
+        ("p.jsonl", '{"messages": [{"role": "user", "content": null}]}\n', "'content', a text"),
+        (
+            "p.jsonl",
+            '{"messages": [{"role": "assistant", "content": "x"}]}\n',
+            "last message is of 'assistant'",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used(name: str, text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SkipbenchError, match=says):
+        own(tmp_path / name)
+
+
+def test_a_parquet_file_without_the_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([{"text": "One"}]), tmp_path / "p.parquet")
+    with pytest.raises(SkipbenchError, match="lacks the column 'prompt'"):
+        own(tmp_path / "p.parquet")
+    with pytest.raises(SkipbenchError, match="does not exist"):
+        own(tmp_path / "q.parquet")
+
+
+def test_the_template_is_used_where_the_model_has_one() -> None:
+    lm = random_lm("llama", "fused")
+    talk = Row("b", "Be short.\n\nHello", {}, {}, messages=tuple(MESSAGES))
+    rows = [Row("a", "Hi", {}, {}), talk]
+    with_one, without = Words("{{ messages }}"), Words(None)
+
+    def ids(tokenizer: Words, chat: str) -> list[list[int]]:
+        found = encode(rows, tokenizer, lm, 4, "refuse", chat=chat)
+        return [prompt.ids for prompt in found]
+
+    assert ids(with_one, "auto") == [
+        with_one.encode("u:Hi"),
+        with_one.encode("s:Be short.|u:Hello"),
+    ]
+    plain = [without.encode(row.prompt) for row in rows]
+    assert ids(without, "auto") == ids(with_one, "none") == plain
+    with pytest.raises(SkipbenchError, match="no chat template"):
+        ids(without, "template")
+    with pytest.raises(SkipbenchError, match="holds messages"):
+        encode(rows[1:], with_one, lm, 4, "refuse", chat="vicuna")
+
+
+def test_humaneval_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert len(compose(["dataset=humaneval"]).dataset.rows(3)) == 3
