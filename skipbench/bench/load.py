@@ -44,9 +44,9 @@ def load_model(model: Model, engine: Engine, calibration: Sequence[Row] = ()) ->
 
 def _sparsity(model: Model) -> Pattern | None:
     """Raises SkipbenchError for a pattern or a calibration that cannot be."""
-    pattern = parse_sparsity(model.sparsity)
-    if pattern is None:
+    if model.sparsity == "none":
         return None
+    pattern = parse_sparsity(model.sparsity)
     if model.calibration.tokens < 1:
         raise SkipbenchError(
             f"model.calibration.tokens={model.calibration.tokens}; wanted 1 or more"

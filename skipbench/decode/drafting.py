@@ -76,12 +76,8 @@ class Drafter:
         steps = min(self.stop.max_steps, budget)
         if self.widths:
             return self._tree(state, skip, steps)
-        return self._chain(state, skip, steps, exit_sublayer)
-
-    def _chain(self, state: State, skip: SkipSet, steps: int, exit_sublayer: int | None) -> Draft:
-        """Tokens stay on the device and go from one step into the next; the host reads confidences,
-        where a threshold wants them, and the tokens at the end.
-        """
+        # Tokens stay on the device and go from one step into the next; the host reads confidences,
+        # where a threshold wants them, and the tokens at the end.
         lm, base, threshold = state.lm, state.lm.cache.length, self.stop.threshold
         ahead = (
             AHEAD.get(lm.output_device.type, 0) if exit_sublayer is None and threshold > 0 else 0

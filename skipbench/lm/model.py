@@ -132,25 +132,13 @@ class LM:
                 sub-layer that ran.
 
         Returns:
-            [T, D], the output of the last one. The K/V rows `token_rows.start ..` of every
-            attention that ran are overwritten.
+            [T, D], the output of the last one; where `engine.result_is_borrowed`, a buffer that the
+            next pass overwrites. The K/V rows `token_rows.start ..` of every attention that ran
+            are overwritten.
 
         Raises:
             SkipbenchError: the token_rows does not fit into the cache.
         """
-        hidden = self._pass(hidden, token_rows, skip, first, last, hidden_states)
-        return hidden.clone() if self.engine.result_is_borrowed else hidden
-
-    def _pass(
-        self,
-        hidden: Tensor,
-        token_rows: TokenRows | ForwardMetadata,
-        skip: SkipSet | None,
-        first: int,
-        last: int | None,
-        hidden_states: list[Tensor] | None,
-    ) -> Tensor:
-        """`run`, whose result may be a buffer that the next pass overwrites."""
         metadata = self.metadata(token_rows) if isinstance(token_rows, TokenRows) else token_rows
         self.cache.check(metadata.end)
         sublayers = self.engine.sublayers
@@ -194,7 +182,9 @@ class LM:
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
         """Logits [T, V] of the rows of `token_rows`, which hold `tokens`."""
-        return self.head(self._pass(self.embed(tokens), token_rows, skip, 0, None, hidden_states))
+        return self.head(
+            self.run(self.embed(tokens), token_rows, skip, hidden_states=hidden_states)
+        )
 
     def score(
         self,

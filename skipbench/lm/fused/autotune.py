@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -106,8 +107,9 @@ def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
         )
     across = weight.t()
     if bias is None:
-        return (lambda x: torch.mm(x, across)), (lambda r, x: torch.addmm(r, x, across))
-    return (lambda x: torch.addmm(bias, x, across)), (lambda r, x: r + torch.addmm(bias, x, across))
+        return partial(torch.mm, mat2=across), partial(torch.addmm, mat2=across)
+    biased = partial(torch.addmm, bias, mat2=across)
+    return biased, (lambda r, x: r + biased(x))
 
 
 def packing_unsupported(weight: Tensor) -> str | None:
