@@ -9,7 +9,6 @@ from skipbench.config.compose import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.models.load import layer_count
 from skipbench.runs.files import read_lines, write_atomic
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
@@ -158,6 +157,8 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
         return published
     check_path(model.path)
     if model.deepened and model.architecture is None and method in KNOWN:
+        from skipbench.models.load import layer_count  # loads torch, which no other set needs
+
         own = layer_count(model.path, model.revision)
         return str(deepened_set(own, model.deepened, model.deepened_seed))
     raise NotHereError(

@@ -126,14 +126,17 @@ def load(
     logging: Any = transformers.logging  # its functions are untyped
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    _check_packages(device_map, quantization, engine)
     check_path(path)
+    if (is_gguf(path) or deepened) and (
+        quantization != "none" or not isinstance(device_map, str) or device_map == "auto"
+    ):
+        what = f"model.deepened={deepened}" if deepened else f"model.path={path}, a GGUF file,"
+        raise SkipbenchError(
+            f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
+            "model.device=auto"
+        )
+    _check_packages(device_map, quantization, engine)
     if is_gguf(path):
-        if quantization != "none" or not isinstance(device_map, str) or device_map == "auto":
-            raise SkipbenchError(
-                f"model.path={path}: a GGUF file is loaded in model.dtype onto one device; leave "
-                "out model.quantization and model.device=auto"
-            )
         found = read_gguf(path)
         check_shape(path, found.config, shape)
         model, tokenizer = found.model(DTYPES[dtype]).to(device_map), found.tokenizer()
@@ -143,11 +146,6 @@ def load(
         )
     model = model.eval().requires_grad_(False)
     if deepened:
-        if quantization != "none" or device_map == "auto":
-            raise SkipbenchError(
-                f"model.deepened={deepened} copies weights in full on one device; leave out "
-                "model.quantization and model.device=auto"
-            )
         deepen(model, deepened, deepened_seed)
     return make_lm(model, engine, strict, spare_mib), tokenizer
 
