@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-all test-experiments slurm check table table2 tables figures results bench report docs clean
+.PHONY: help demo real test test-all test-experiments test-real slurm check table table2 tables figures results bench report docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -34,6 +34,9 @@ test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, 
 
 test-experiments: $(READY) ## every experiment of the papers with two short samples per cell (about 2 minutes on 2 cores)
 	$(BIN)/python -m pytest -m experiments
+
+test-real: $(READY) ## the methods on SmolLM2-135M, token for token (about 5 minutes; needs the hub or the package index)
+	$(BIN)/python -m pytest -m real
 
 slurm: $(READY) ## the tests on a Slurm of their own (root; Debian's slurmctld, slurmd, slurm-client, munge)
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[slurm]'

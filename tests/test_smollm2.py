@@ -1,4 +1,4 @@
-"""SmolLM2-135M: the package that holds it, and, in the slow tier, the methods on real weights;
+"""SmolLM2-135M: the package that holds it, and, in the tier `real`, the methods on its weights;
 these are skipped where neither the hub nor the package index can be reached.
 """
 
@@ -160,7 +160,7 @@ def loaded(*overrides: str) -> tuple[LM, Any, list[list[int]]]:
     return lm, tokenizer, [prompt.ids for prompt in prompts]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("name", METHODS)
 def test_tokens_are_those_of_generate_in_float32(name: str) -> None:
     lm, _, prompts = loaded("model.dtype=float32")
@@ -188,7 +188,7 @@ def hugging_face(prompt: tuple[int, ...]) -> list[int]:
     return [int(token) for token in out[0, len(prompt) :]]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("name", METHODS)
 def test_strict_tokens_are_vanillas_in_bfloat16(name: str) -> None:
     lm, _, prompts = loaded()
@@ -200,7 +200,7 @@ def test_strict_tokens_are_vanillas_in_bfloat16(name: str) -> None:
         assert generate(lm, method, ids, LENGTH, eos=eos_ids(lm)).tokens == wanted
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_prompts_of_the_reference_are_of_300_to_1500_tokens() -> None:
     config = settings()
     lm, tokenizer, _ = loaded()
