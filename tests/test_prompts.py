@@ -30,9 +30,8 @@ from skipbench.runs.provenance import provenance
 from skipbench.runs.store import RunStore
 
 DATASETS = sorted(p.stem for p in (ROOT / "conf" / "dataset").glob("*.yaml"))
-PAPERS = [
-    name for name in DATASETS if not name.startswith("mini") and name not in ("stream", "humaneval")
-]
+AT_HAND = ("humaneval", "prompts", "pydoc-summary", "stdlib-code")  # without a hub
+PAPERS = [d for d in DATASETS if not d.startswith("mini") and d not in ("stream", *AT_HAND)]
 SAMPLES = {
     "cnndm": "cnn_dailymail.jsonl",
     "gsm8k": "gsm8k_test.jsonl",
