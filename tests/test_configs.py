@@ -2,16 +2,20 @@
 word.
 """
 
+import dataclasses
+import pickle
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT, rest_slow
+from hydra.core.config_store import ConfigStore
 
 from skipbench.config.build import instantiate
 from skipbench.config.catalog import choices, known_models
 from skipbench.config.compose import compose
+from skipbench.config.schemas import SCHEMAS, writable
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import FAMILIES
 from skipbench.skipset import SkipSet
@@ -157,3 +161,17 @@ def test_a_part_of_ones_own_that_cannot_be_made_says_why(
     assert re.search(says, str(refused.value), re.S) and "HYDRA_FULL_ERROR" not in str(
         refused.value
     )
+
+
+def test_schemas_pass_to_the_jobs_of_a_launcher() -> None:
+    """Pickled by name: a copy of a class would not know its own missing defaults."""
+    nodes = [*ConfigStore.instance().repo["method"].values(), *SCHEMAS.values()]
+    made = [n.node._metadata.object_type if hasattr(n, "node") else writable(n) for n in nodes]
+    assert len(made) > 25
+    for schema in made:
+        assert pickle.loads(pickle.dumps(schema)) is schema
+        fields = dataclasses.fields(schema)
+        for kind in (
+            f.default_factory for f in fields if dataclasses.is_dataclass(f.default_factory)
+        ):
+            assert pickle.loads(pickle.dumps(kind)) is kind

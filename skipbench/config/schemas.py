@@ -173,6 +173,7 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("hardware", "_slurm"): Slurm,
     ("hardware", "_local"): Local,
 }
+TWIN = "Twin"
 FROM_SIGNATURE = ("method", "stop")
 """Groups whose files name a `_target_`; the schema `_<file>` follows from its signature."""
 
@@ -209,7 +210,27 @@ def writable(schema: type) -> type:
             copied["default_factory"] = writable(own.default_factory)
         fields.append((name, _twin(kind), dataclasses.field(**copied)))
     bases = tuple(writable(base) for base in schema.__bases__ if dataclasses.is_dataclass(base))
-    return dataclasses.make_dataclass(schema.__name__, fields, bases=bases)
+    made = dataclasses.make_dataclass(schema.__name__, fields, bases=bases)
+    made.__module__, made.__qualname__ = __name__, f"{schema.__name__}{TWIN}"
+    return made
+
+
+def __getattr__(name: str) -> type:
+    """A twin by its name: so the jobs of a launcher unpickle the class itself."""
+    if name.endswith(TWIN):
+        for schema in SCHEMAS.values():
+            for part in (*schema.__mro__, *_parts(schema)):
+                if part.__name__ + TWIN == name:
+                    return writable(part)
+    raise AttributeError(name)
+
+
+def _parts(schema: type) -> list[type]:
+    """The dataclasses that fields of a schema hold, directly or deeper."""
+    kinds = typing.get_type_hints(schema).values()
+    flat = [part for kind in kinds for part in typing.get_args(kind) or (kind,)]
+    own = [part for part in flat if dataclasses.is_dataclass(part) and isinstance(part, type)]
+    return [*own, *(deeper for part in own for deeper in _parts(part))]
 
 
 def _twin(kind: Any) -> Any:

@@ -48,7 +48,16 @@ def schema_of(target: str) -> type:
         raise SkipbenchError(f"_target_={target}: {module} defines no class or function {name!r}")
     fields: list[Any] = [("_target_", str, target)]
     fields += [_field(*parameter) for parameter in _parameters(defined.args)]
-    return dataclasses.make_dataclass(name, fields)
+    made = dataclasses.make_dataclass(name, fields)
+    made.__module__, made.__qualname__ = __name__, target.replace(".", "/")
+    return made
+
+
+def __getattr__(name: str) -> type:
+    """A schema by its target, `/` for `.`: so the jobs of a launcher unpickle the class itself."""
+    if "/" not in name:
+        raise AttributeError(name)
+    return schema_of(name.replace("/", "."))
 
 
 def source_of(module: str) -> Path:
