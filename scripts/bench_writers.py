@@ -175,16 +175,15 @@ def main() -> None:
             check(run, Path(folder), cells)
         each[writers] = spent / cells, processor / cells
         print(
-            f"{writers} processes: {cells} cells in {took:.1f} s, {json.dumps(told)}, "
-            f"{tables} tables meanwhile; in the store "
-            f"{1000 * spent / cells:.1f} ms per cell by the clock, "
+            f"{writers} processes: {cells} cells in {took:.1f} s, {json.dumps(told)}, {tables} "
+            f"tables meanwhile; in the store {1000 * spent / cells:.1f} ms per cell by the clock, "
             f"{1000 * processor / cells:.1f} ms of processor"
         )
     more = [many - one for one, many in zip(each[1], each[processes], strict=True)]
     print(
         f"a real cell decodes for {decoded:.2f} s: {processes} processes cost "
-        f"{100 * more[0] / decoded:.2f} % of it more by the "
-        f"clock, {100 * more[1] / decoded:.2f} % more of the processor"
+        f"{100 * more[0] / decoded:.2f} % of it more by the clock, {100 * more[1] / decoded:.2f} % "
+        "more of the processor"
     )
 
 

@@ -32,9 +32,8 @@ class SkipSet:
         outside = sorted(s for s in self.skipped if not 0 <= s < 2 * self.layers)
         if outside:
             raise SkipbenchError(
-                f"skip set names sub-layers {outside}, but a model of {self.layers} layers "
-                f"has 0 to {2 * self.layers - 1} "
-                f"(attention of layer i is 2i, its MLP 2i + 1)"
+                f"skip set names sub-layers {outside}, but a model of {self.layers} layers has 0 "
+                f"to {2 * self.layers - 1} (attention of layer i is 2i, its MLP 2i + 1)"
             )
 
     @classmethod
@@ -145,8 +144,7 @@ def planted_set(layers: int, share: float, seed: int) -> SkipSet:
     if not 0 < count <= 2 * (layers - 2):
         raise SkipbenchError(
             f"model.redundant={share} of {2 * layers} sub-layers is {count}; wanted 1 to "
-            f"{max(2 * (layers - 2), 0)}, "
-            f"since the first and the last layer are kept"
+            f"{max(2 * (layers - 2), 0)}, since the first and the last layer are kept"
         )
     order = random.Random(seed).sample(range(1, layers - 1), layers - 2)
     return SkipSet.of(layers, [s for i in order for s in (2 * i, 2 * i + 1)][:count])

@@ -82,9 +82,8 @@ def test_another_paper_has_no_feature_table() -> None:
 def test_no_torch_is_imported() -> None:
     code = (
         "import sys; from skipbench.report.tables import features, formats, paper; "
-        "formats.write(features.feature_table('swift'));"
-        "formats.write(paper.paper_table('swift', 'table2', [], 'paper')); assert "
-        "'torch' not in sys.modules"
+        "formats.write(features.feature_table('swift'));formats.write(paper.paper_table('swift', "
+        "'table2', [], 'paper')); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 

@@ -549,9 +549,8 @@ def test_a_second_turn_holds_the_first_and_its_answer(chat: str, first: str, sec
 
 def test_the_conversation_of_vicuna() -> None:
     assert VICUNA == (
-        "A chat between a curious user and an artificial intelligence assistant. The "
-        "assistant gives helpful, detailed, "
-        "and polite answers to the user's questions. "
+        "A chat between a curious user and an artificial intelligence assistant. The assistant "
+        "gives helpful, detailed, and polite answers to the user's questions. "
     )
 
 

@@ -129,9 +129,9 @@ def points_to_measure(
     fitting = sorted({c for c in contexts if c + max(rows, default=1) <= lm.max_positions})
     if len(fitting) < 2 or not rows or min(*contexts, *rows, repeats) < 1:
         raise SkipbenchError(
-            f"profile: contexts={list(contexts)}, rows={list(rows)}, {repeats=}; wanted "
-            "numbers of 1 or more, and two contexts "
-            f"or more within the model's {lm.max_positions} positions, to lay a line through"
+            f"profile: contexts={list(contexts)}, rows={list(rows)}, {repeats=}; wanted numbers of "
+            f"1 or more, and two contexts or more within the model's {lm.max_positions} positions, "
+            "to lay a line through"
         )
     return fitting, min(SWEEPS, repeats) * len(fitting) * len(set(rows))
 

@@ -54,8 +54,7 @@ def _sparsity(model: Model) -> Pattern | None:
     if model.quantization != "none":
         raise SkipbenchError(
             f"model.sparsity={model.sparsity} prunes weights in full; with "
-            f"model.quantization={model.quantization} there are "
-            f"none. Leave one of them out"
+            f"model.quantization={model.quantization} there are none. Leave one of them out"
         )
     return pattern
 

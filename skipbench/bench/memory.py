@@ -124,11 +124,10 @@ def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> N
     kinds = [model.dtype, *(k for k in (model.quantization, model.sparsity) if k != "none")]
     calibration = f" (or {_gib(texts)} for model.calibration before)" if pruned else ""
     raise NotHereError(
-        f"model {model.name!r} needs {_gib(weights + rest + ROOM)} on {model.device}: "
-        f"weights {_gib(weights)} "
-        f"({', '.join(kinds)}), cache {_gib(cache)} for about {tokens} tokens{calibration}, "
-        f"{_gib(ROOM)} for the rest; {_gib(free)} are free. "
-        f"Would fit: {', '.join(fitting(known_models(), free, tokens)) or 'none of conf/model'}"
+        f"model {model.name!r} needs {_gib(weights + rest + ROOM)} on {model.device}: weights "
+        f"{_gib(weights)} ({', '.join(kinds)}), cache {_gib(cache)} for about {tokens} "
+        f"tokens{calibration}, {_gib(ROOM)} for the rest; {_gib(free)} are free. Would fit: "
+        f"{', '.join(fitting(known_models(), free, tokens)) or 'none of conf/model'}"
         + (
             ". Several GPUs are used with model.device=auto"
             if model.device.startswith("cuda")

@@ -108,10 +108,9 @@ def encode(
         cut = max(0, len(ids) - most)
         if cut and truncate == "refuse":
             raise SkipbenchError(
-                f"prompt {row.id!r} has {len(ids)} tokens; with "
-                f"max_new_tokens={max_new_tokens} at most {most} fit into the model's "
-                f"context of {limit}. Lower dataset.max_new_tokens, or cut prompts with "
-                "dataset.truncate=left"
+                f"prompt {row.id!r} has {len(ids)} tokens; with max_new_tokens={max_new_tokens} at "
+                f"most {most} fit into the model's context of {limit}. Lower "
+                "dataset.max_new_tokens, or cut prompts with dataset.truncate=left"
             )
         if cut and truncate == "left":
             head = ids[:1] if ids[0] in tokenizer.all_special_ids else []
@@ -182,8 +181,8 @@ def _render(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | 
     if not _has_template(tokenizer):
         raise SkipbenchError(
             "dataset.chat=template, but the model's tokenizer has no chat template; use an "
-            "instruct model, or "
-            "dataset.chat=none for plain text, dataset.chat=vicuna for Vicuna's conversation"
+            "instruct model, or dataset.chat=none for plain text, dataset.chat=vicuna for Vicuna's "
+            "conversation"
         )
     messages = []
     for said, answer in turns:

@@ -140,9 +140,8 @@ def _check_rows(folder: Path, rows: list[Row]) -> None:
     begun = (load_run(folder)["provenance"] or {}).get("rows_sha256")
     if begun is not None and begun != rows_hash(rows):
         raise SkipbenchError(
-            f"the rows of the dataset have changed since {folder} was begun; put the old "
-            "ones back, pin dataset.revision, or "
-            f"use another results folder"
+            f"the rows of the dataset have changed since {folder} was begun; put the old ones "
+            "back, pin dataset.revision, or use another results folder"
         )
 
 

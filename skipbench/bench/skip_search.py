@@ -53,8 +53,7 @@ def search_skip_set(
         settings |= {"prompts_shared_with_run": shared}
         say(
             f"{shared} of {len(prompts)} prompts of this search are decoded by the run, too: "
-            "dataset "
-            f"{config.dataset.name} has no training split and too few other rows"
+            f"dataset {config.dataset.name} has no training split and too few other rows"
         )
     settings |= {"weights_sha256": weights_sha256(config.model)}
     if config.fresh:

@@ -95,7 +95,7 @@ def other_weights(trace: Path, model: Model) -> str | None:
         return None
     return (
         f"{trace} is a search of other weights (model.path={model.path}): changed since; "
-        f"fresh=true sets it aside and starts anew, results=FOLDER keeps both"
+        "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
     )
 
 

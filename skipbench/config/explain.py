@@ -51,9 +51,8 @@ def unreadable(override: str) -> str:
     key, _, value = override.partition("=")
     quoted = value.replace('"', "").replace("'", "")
     return (
-        f"{override}: not one value. A value with commas, semicolons or brackets is quoted "
-        "twice, as in "
-        f"'{key}=\"{quoted}\"'; several values are a sweep, with -m"
+        f"{override}: not one value. A value with commas, semicolons or brackets is quoted twice, "
+        f"as in '{key}=\"{quoted}\"'; several values are a sweep, with -m"
     )
 
 

@@ -54,8 +54,7 @@ def _membership(bodies: Path) -> Callable[[int], bool]:
     if not usable or np.any(known[1:] < known[:-1]):
         raise SkipbenchError(
             f"bodies={bodies} is not a sorted one-dimensional uint32 array; give the "
-            "train_bodies.npy that was written "
-            f"with the model"
+            "train_bodies.npy that was written with the model"
         )
 
     def contains(value: int) -> bool:
@@ -96,9 +95,8 @@ def tinystories(prompt: str, prefix_words: int, **where: Unpack[Where]) -> list[
             rows.append(Row(name, head + text[:cut], {"text": text[cut:]}, {}, source=story.source))
     if not rows:
         raise SkipbenchError(
-            f"{prefix_words=} leaves none of the {len(stories)} stories: each has "
-            f"{prefix_words} words or fewer; give a "
-            f"shorter prefix"
+            f"{prefix_words=} leaves none of the {len(stories)} stories: each has {prefix_words} "
+            "words or fewer; give a shorter prefix"
         )
     return rows
 

@@ -78,8 +78,8 @@ def draw(
         if len(rows) <= shots:
             raise SkipbenchError(
                 f"{path} has {len(rows)} rows, and dataset.shots={shots} of them would be "
-                "examples; give more rows, fewer "
-                f"shots, or the examples in a file of their own: dataset.shots_path=FILE"
+                "examples; give more rows, fewer shots, or the examples in a file of their own: "
+                "dataset.shots_path=FILE"
             )
         first = shots
         examples = [_fields(rows[i], kinds, where) for i in range(shots)]
@@ -130,9 +130,8 @@ def _fields(row: dict[str, Any], kinds: Mapping[str, type], where: Where) -> dic
         if not isinstance(fields[field], kind):
             column = where["columns"][field]
             raise SkipbenchError(
-                f"{where['name']}: column {column!r} holds a {type(fields[field]).__name__}, "
-                f"but must be a {kind.__name__}; "
-                f"the dataset has changed: pin dataset.revision"
+                f"{where['name']}: column {column!r} holds a {type(fields[field]).__name__}, but "
+                f"must be a {kind.__name__}; the dataset has changed: pin dataset.revision"
             )
     return fields
 

@@ -191,9 +191,8 @@ def _checked(
         else:
             continue
         raise SkipbenchError(
-            f"{place}: column {column!r} is {wrong}, but must be a {kind.__name__} with "
-            "content; correct or remove the "
-            f"row (its columns are {', '.join(map(repr, found))})"
+            f"{place}: column {column!r} is {wrong}, but must be a {kind.__name__} with content; "
+            f"correct or remove the row (its columns are {', '.join(map(repr, found))})"
         )
     return {column: found[column] for column in wanted}
 

@@ -20,9 +20,8 @@ from skipbench.errors import SkipbenchError
 
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 _ADVICE = (
-    "Fetch it where there is a network with `python -m skipbench data {name}`, which fills "
-    "the cache that later runs "
-    "use, or give a local file with the columns {columns}: dataset.path=FILE"
+    "Fetch it where there is a network with `python -m skipbench data {name}`, which fills the "
+    "cache that later runs use, or give a local file with the columns {columns}: dataset.path=FILE"
 )
 
 
@@ -82,8 +81,8 @@ def _from_hub(
     if missing:
         raise SkipbenchError(
             f"{place} lacks the columns {', '.join(missing)}; it has "
-            f"{', '.join(found.column_names)}. Pin a revision that "
-            f"has them (dataset.revision=...), or say which columns to take (dataset.columns)"
+            f"{', '.join(found.column_names)}. Pin a revision that has them "
+            "(dataset.revision=...), or say which columns to take (dataset.columns)"
         )
     # Offline the library takes the newest copy in its cache, whichever revision was asked for.
     origins = list(getattr(found.info, "download_checksums", None) or {})
@@ -144,8 +143,7 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
         kept.unlink(missing_ok=True)
         raise SkipbenchError(
             f"{url} has changed: its SHA-256 is {digest}, wanted {sha256}. Try again, or set "
-            "dataset.revision to the new "
-            f"one if you trust it"
+            "dataset.revision to the new one if you trust it"
         )
     if not kept.is_file():
         _keep(kept, data)

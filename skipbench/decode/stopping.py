@@ -116,9 +116,8 @@ class Adaptive:
         self.every, self.first_beta1, self.full_length_guard = every, first_beta1, full_length_guard
         if every < 1 or not (0 <= target <= 1 and 0 <= beta1 < 1 and 0 <= beta2 <= 1 and step >= 0):
             raise SkipbenchError(
-                f"stop rule: {every=}, {target=}, {beta1=}, {beta2=}, {step=}; wanted every "
-                ">= 1, target and beta2 from 0 to 1, "
-                f"beta1 from 0 to below 1, step >= 0"
+                f"stop rule: {every=}, {target=}, {beta1=}, {beta2=}, {step=}; wanted every >= 1, "
+                "target and beta2 from 0 to 1, beta1 from 0 to below 1, step >= 0"
             )
         self.begin()
 

@@ -56,8 +56,8 @@ def parse_request(
     for name in names:
         if name not in known:
             raise SkipbenchError(
-                f"{command} needs an experiment, not "
-                f"{name!r}.{did_you_mean(name, list(known))} Known: {', '.join(known)}"
+                f"{command} needs an experiment, not {name!r}.{did_you_mean(name, list(known))} "
+                f"Known: {', '.join(known)}"
             )
     given = [w for w in words if w.startswith("-")]
     for flag in given:

@@ -108,8 +108,8 @@ def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
     if hardware is None:
         raise SkipbenchError(
             f"hardware={chosen[-1]} is no place where cells run; wanted one of: "
-            f"{', '.join(places())}, or a file of your "
-            f"own in conf/hardware with _slurm among its defaults, as in slurm-a100.yaml"
+            f"{', '.join(places())}, or a file of your own in conf/hardware with _slurm among its "
+            "defaults, as in slurm-a100.yaml"
         )
     return hardware
 

@@ -134,14 +134,13 @@ def family_of(config: Any) -> Family:
     """
     if config.model_type not in FAMILIES:
         raise SkipbenchError(
-            f"model family {config.model_type!r} is not supported; known: {', '.join(FAMILIES)}. "
-            f"A family with the same decoder layer is one row in skipbench/lm/families.py"
+            f"model family {config.model_type!r} is not supported; known: {', '.join(FAMILIES)}. A "
+            "family with the same decoder layer is one row in skipbench/lm/families.py"
         )
     rope = config.rope_parameters["rope_type"]
     if rope not in ROPE_TYPES:
         raise SkipbenchError(
-            f"rope_type {rope!r} is not supported (its angles depend on the current length, "
-            "which a shared K/V cache "
-            f"cannot follow); supported: {', '.join(ROPE_TYPES)}"
+            f"rope_type {rope!r} is not supported (its angles depend on the current length, which "
+            f"a shared K/V cache cannot follow); supported: {', '.join(ROPE_TYPES)}"
         )
     return FAMILIES[config.model_type]

@@ -76,9 +76,9 @@ class ASD:
             or min(keep_first, keep_last, every) < 0
         ):
             raise SkipbenchError(
-                f"asd: {threshold=}, {most=}, {context_tokens=}, {keep_first=}, "
-                f"{keep_last=}, {every=}; wanted -1 <= threshold <= 1, "
-                f"0 < most <= 1, context_tokens of 1 or more, and the rest 0 or more"
+                f"asd: {threshold=}, {most=}, {context_tokens=}, {keep_first=}, {keep_last=}, "
+                f"{every=}; wanted -1 <= threshold <= 1, 0 < most <= 1, context_tokens of 1 or "
+                "more, and the rest 0 or more"
             )
         if keep_first + keep_last >= layers:
             raise SkipbenchError(

@@ -241,9 +241,8 @@ class KnapSpec:
             "full",
         ):
             raise SkipbenchError(
-                f"knapspec: {interval=}, {history=}, {weight_cap=}, {start=}; wanted numbers "
-                "of 1 or more (weight_cap may be null), "
-                f"and start carry or full"
+                f"knapspec: {interval=}, {history=}, {weight_cap=}, {start=}; wanted numbers of 1 "
+                "or more (weight_cap may be null), and start carry or full"
             )
         if not 0 < budget <= 1:
             raise SkipbenchError(

@@ -59,9 +59,8 @@ class Parallel:
     ) -> None:
         if block_size < 2 or init not in INITS or window not in ("block", "sliding"):
             raise SkipbenchError(
-                f"parallel: {block_size=}, {init=}, {window=}; wanted a block of 2 or more "
-                f"tokens, init {', '.join(INITS)}, "
-                f"and window block or sliding"
+                f"parallel: {block_size=}, {init=}, {window=}; wanted a block of 2 or more tokens, "
+                f"init {', '.join(INITS)}, and window block or sliding"
             )
         self.name, self.block_size, self.init, self.window, self.seed = (
             name,

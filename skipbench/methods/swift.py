@@ -127,9 +127,8 @@ class SWIFT:
         ):
             raise SkipbenchError(
                 f"swift: {window=}, {patience=}, {bayes_draws=}, {steps=}, {beta=}, "
-                f"{adjust_below=}; wanted window, patience and "
-                "bayes_draws of 1 or more, steps and beta of 0 or more (0: none), "
-                "adjust_below from 0 to 1"
+                f"{adjust_below=}; wanted window, patience and bayes_draws of 1 or more, steps and "
+                "beta of 0 or more (0: none), adjust_below from 0 to 1"
             )
         self.name, self.layers, self.steps, self.beta, self.window = (
             name,
@@ -163,9 +162,8 @@ class SWIFT:
         if not 0 < self.count < len(self.free):
             low, high = 1 / max(1, len(self.free)), 1 - 1 / max(1, len(self.free))
             raise SkipbenchError(
-                f"swift: {ratio=} skips {self.count} of {len(self.free)} sub-layers that may "
-                "be skipped; "
-                f"choose from {low:.3f} to {high:.3f}"
+                f"swift: {ratio=} skips {self.count} of {len(self.free)} sub-layers that may be "
+                f"skipped; choose from {low:.3f} to {high:.3f}"
             )
         self.skip, self.score = self._even_set(), None  # scored once there is a text to score it on
         self.tried: list[tuple[list[float], float]] = []  # point and matchness of every step

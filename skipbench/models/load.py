@@ -277,9 +277,8 @@ def explain(path: str, revision: str | None, error: Exception) -> str:
     page = f"https://huggingface.co/{path}"
     if "GatedRepoError" in kinds or "gated repo" in text.lower():
         return (
-            f"{path!r} is gated: accept its licence at {page} and wait for the answer, make "
-            "a token at "
-            "https://huggingface.co/settings/tokens, then `hf auth login` (or "
+            f"{path!r} is gated: accept its licence at {page} and wait for the answer, make a "
+            "token at https://huggingface.co/settings/tokens, then `hf auth login` (or "
             f"HF_TOKEN=...). ({text})"
         )
     if "RevisionNotFoundError" in kinds:
@@ -299,7 +298,7 @@ def explain(path: str, revision: str | None, error: Exception) -> str:
     if os.environ.get("HF_HUB_OFFLINE"):
         return (
             f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and "
-            "HF_HUB_OFFLINE is set: fetch it once with a "
-            f"network, or unset the variable. {local}. ({text})"
+            f"HF_HUB_OFFLINE is set: fetch it once with a network, or unset the variable. {local}. "
+            f"({text})"
         )
     return f"cannot fetch {path!r} from the hub: is there a network? {local}. ({text})"

@@ -65,9 +65,8 @@ def parse_sparsity(text: str) -> Pattern | None:
         kept, group = int(found[1]), int(found[2])
         return Pattern((group - kept) / group, group)
     raise SkipbenchError(
-        f"model.sparsity={text}; wanted none, wanda-RATIO with the share that goes between 0 "
-        "and 1 (wanda-0.5), or wanda-N:M "
-        f"with N of every M weights kept (wanda-2:4, wanda-4:8)"
+        f"model.sparsity={text}; wanted none, wanda-RATIO with the share that goes between 0 and 1 "
+        "(wanda-0.5), or wanda-N:M with N of every M weights kept (wanda-2:4, wanda-4:8)"
     )
 
 

@@ -13,9 +13,8 @@ BASELINE = "vanilla"
 NAMES = ("model", "method", "dataset")
 STOOD_FOR = ("dataset", "subtask")
 BOLD = (
-    "bold: a measured speedup whose 95 % interval lies above 1 and above the intervals of "
-    "all other measured rows of the "
-    "same model and data; vanilla never"
+    "bold: a measured speedup whose 95 % interval lies above 1 and above the intervals of all "
+    "other measured rows of the same model and data; vanilla never"
 )
 
 

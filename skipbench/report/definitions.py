@@ -7,33 +7,27 @@ DEFINITIONS: dict[str, str] = {
         "tokens emitted per verification pass, bonus included; the prefill and its token are in "
         "neither (SWIFT B.3)."
     ),
-    "alpha": "accepted draft tokens / draft steps, pooled over all rounds (SWIFT B.3); macro: "
-    "mean over samples; "
-    "chain: only tokens on the chain of first choices, which differs for trees; cond: accepted / "
-    "(accepted + rounds that met a rejection), the chance that a token is accepted once "
-    "verification comes to it (KnapSpec Eq. 1).",
+    "alpha": "accepted draft tokens / draft steps, pooled over all rounds (SWIFT B.3); macro: mean "
+    "over samples; chain: only tokens on the chain of first choices, which differs for trees; "
+    "cond: accepted / (accepted + rounds that met a rejection), the chance that a token is "
+    "accepted once verification comes to it (KnapSpec Eq. 1).",
     "tau": "tokens emitted per round that drafted, bonus included (CLaSp 4).",
     "TPT": "(1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) in tokens/s (KnapSpec Eq. 4): a is "
-    "alpha cond, g the mean draft length over all rounds; latencies profiled in this engine "
-    "for the "
-    "sets that drafted, lm_head included; t_draft is 0 for drafts without a forward pass, g is 0 "
-    "for vanilla.",
+    "alpha cond, g the mean draft length over all rounds; latencies profiled in this engine for "
+    "the sets that drafted, lm_head included; t_draft is 0 for drafts without a forward pass, g is "
+    "0 for vanilla.",
     "E(Spd)": "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean skipped "
-    "ratio "
-    "of the sets that drafted, and c = 0 for drafts without a forward pass / the same with the "
-    "measured cost of a draft step and of a verification pass.",
-    "speedup": "decode wall-clock over vanilla on the same samples in the same process, "
-    "adaptation included: geometric "
-    "mean of the per-sample ratios [95 % interval: Student's t on the logarithms, BCa "
-    "bootstrap from 20 samples on].",
+    "ratio of the sets that drafted, and c = 0 for drafts without a forward pass / the same with "
+    "the measured cost of a draft step and of a verification pass.",
+    "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation "
+    "included: geometric mean of the per-sample ratios [95 % interval: Student's t on the "
+    "logarithms, BCa bootstrap from 20 samples on].",
     "speedup by": "micro: sum of tokens / sum of seconds; macro: mean tokens/s (SWIFT); s/token: "
-    "mean s/token "
-    "(Self-SD); end-to-end: micro with the prefill.",
+    "mean s/token (Self-SD); end-to-end: micro with the prefill.",
     "tok/s": "decoded tokens per second, pooled, without the prefill: vanilla -> method.",
     "lossless": "samples whose tokens are identical to vanilla's under greedy decoding; a tie "
-    "first differs where the "
-    "target's two best logits are equal within rounding; unchecked: whether it is a tie "
-    "could not be computed.",
+    "first differs where the target's two best logits are equal within rounding; unchecked: "
+    "whether it is a tie could not be computed.",
     "by position": (
         "of the rounds with at least i draft steps, the share whose step i was "
         "accepted on the chain."
@@ -41,8 +35,7 @@ DEFINITIONS: dict[str, str] = {
     "tau_draft": "accepted draft tokens per round that drafted, without the bonus.",
     "time": "the method's wall-clock by phase, summed over samples.",
     "score": "mean over the samples, vanilla -> method; (n): samples with that label. Shares, and "
-    "BLEU in percent: "
-    "sentence_bleu is a mean over samples, bleu is of the whole corpus.",
+    "BLEU in percent: sentence_bleu is a mean over samples, bleu is of the whole corpus.",
     "skipped": (
         "sub-layers that the draft leaves out, mean over samples at their end; ratio: "
         "share of all sub-layers."

@@ -66,8 +66,8 @@ def notes(record: Mapping[str, Any]) -> list[str]:
     weights = layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"]
     return [
         f"model, one row: attention {1e6 * model['attention_s']:.2f} us + "
-        f"{1e9 * model['attention_s_per_token']:.2f} ns a token "
-        f"of context; MLP {1e6 * model['mlp_s']:.2f} us; head {1e6 * model['head_s']:.2f} us",
+        f"{1e9 * model['attention_s_per_token']:.2f} ns a token of context; MLP "
+        f"{1e6 * model['mlp_s']:.2f} us; head {1e6 * model['head_s']:.2f} us",
         "largest residual (measured / fitted - 1): "
         + ", ".join(
             f"{part if part != 'whole' else 'whole pass'} {value:.1%}"
@@ -75,12 +75,10 @@ def notes(record: Mapping[str, Any]) -> list[str]:
         ),
         f"sum of the parts / whole pass at context {point['context']}: "
         f"{parts / point['whole_s']:.2f}",
-        f"roofline ({rates['name']}, {rates['source']}): {rates['bandwidth'] / 1e9:.1f} "
-        f"GB/s, {rates['flops'] / 1e9:.0f} GFLOP/s; "
-        f"a token reads {weights / 1e6:.1f} MB of weights and "
+        f"roofline ({rates['name']}, {rates['source']}): {rates['bandwidth'] / 1e9:.1f} GB/s, "
+        f"{rates['flops'] / 1e9:.0f} GFLOP/s; a token reads {weights / 1e6:.1f} MB of weights and "
         f"{layers * sizes['row'] / 1e3:.1f} kB for each one before it",
         "beside arithmetic (the same calls on a model 64 wide): attention "
-        f"{1e6 * beside['attention_s']:.1f} us, MLP "
-        f"{1e6 * beside['mlp_s']:.1f} us, head {1e6 * beside['head_s']:.1f} us; "
-        f"{extra / point['whole_s']:.0%} of a pass of one row",
+        f"{1e6 * beside['attention_s']:.1f} us, MLP {1e6 * beside['mlp_s']:.1f} us, head "
+        f"{1e6 * beside['head_s']:.1f} us; {extra / point['whole_s']:.0%} of a pass of one row",
     ]

@@ -272,7 +272,6 @@ def _demand(found: Any, where: str, known: set[str], optional: set[str]) -> None
     if missing or unknown or not isinstance(found, Mapping):
         raise SkipbenchError(
             f"{where}: missing {', '.join(missing) or 'nothing'}, unknown "
-            f"{', '.join(unknown) or 'nothing'}; "
-            f"wanted {', '.join(sorted(known - optional))}, and perhaps "
-            f"{', '.join(sorted(known & optional))}"
+            f"{', '.join(unknown) or 'nothing'}; wanted {', '.join(sorted(known - optional))}, and "
+            f"perhaps {', '.join(sorted(known & optional))}"
         )

@@ -59,8 +59,8 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
     ]
     if changed:
         raise SkipbenchError(
-            f"{folder} was made with {' and '.join(changed)}: changed since; "
-            f"fresh=true sets it aside and starts anew, results=FOLDER keeps both"
+            f"{folder} was made with {' and '.join(changed)}: changed since; fresh=true sets it "
+            "aside and starts anew, results=FOLDER keeps both"
         )
 
 

@@ -223,9 +223,9 @@ def _unite(there: _Run, run: _Run, done: Merged) -> None:
     both = there.samples.keys() & run.samples.keys()
     if unlike := sorted(i for i in both if _told(there.samples[i]) != _told(run.samples[i])):
         raise SkipbenchError(
-            f"{run.folder} and {there.folder} are of one origin, but samples {unlike[:10]} "
-            "have other tokens or counts; both are as "
-            f"they were: find out which is right, and move the other away"
+            f"{run.folder} and {there.folder} are of one origin, but samples {unlike[:10]} have "
+            "other tokens or counts; both are as they were: find out which is right, and move the "
+            "other away"
         )
     if there.holds(run) and (there.done or not run.done):
         done.did["there already"] += 1

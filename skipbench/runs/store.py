@@ -84,9 +84,9 @@ def _check_count(path: Path, lines: int, done: bool) -> None:
     counted = (read_json(path.parent / "metrics.json", Metrics) or {}).get("samples", lines)
     if lines < counted or (done and lines != counted):
         raise SkipbenchError(
-            f"{path}, line {min(lines, counted) + 1}: {lines} whole lines, but metrics.json "
-            f"is of {counted} samples; "
-            f"put the file back from a copy, or move the folder away and run its command again"
+            f"{path}, line {min(lines, counted) + 1}: {lines} whole lines, but metrics.json is of "
+            f"{counted} samples; put the file back from a copy, or move the folder away and run "
+            "its command again"
         )
 
 

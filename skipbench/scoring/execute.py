@@ -92,9 +92,8 @@ def _completions(store: RunStore) -> dict[int, Completion]:
     missing = [s.id for s in store.samples() if s.index not in found]
     if missing:
         raise SkipbenchError(
-            f"{store.folder} has no completions of {len(missing)} samples, first "
-            f"{missing[0]}: an earlier version made it; "
-            f"remove the folder and run its command again"
+            f"{store.folder} has no completions of {len(missing)} samples, first {missing[0]}: an "
+            "earlier version made it; remove the folder and run its command again"
         )
     return found
 

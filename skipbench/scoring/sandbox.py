@@ -120,12 +120,10 @@ def isolation() -> Isolation:
         reasons.append(f"{route.name}: {reason}")
     raise SkipbenchError(
         f"generated code cannot be isolated on this machine ({'; '.join(reasons)}). Install "
-        "bubblewrap (its package is "
-        "called bubblewrap), or have user namespaces allowed (sysctl "
+        "bubblewrap (its package is called bubblewrap), or have user namespaces allowed (sysctl "
         "user.max_user_namespaces above 0; on Ubuntu also "
-        "kernel.apparmor_restrict_unprivileged_userns=0), or score a copy of the run's "
-        "folder on another machine. "
-        f"sandbox=none runs the code with your rights and without any protection"
+        "kernel.apparmor_restrict_unprivileged_userns=0), or score a copy of the run's folder on "
+        "another machine. sandbox=none runs the code with your rights and without any protection"
     )
 
 

@@ -84,8 +84,7 @@ def _search(
         if trial.point is None and strategy.suggest() != known:
             raise SkipbenchError(
                 f"{trace}, line {trial.iteration + 2}: this search would not have tried "
-                f"{trial.skip!r} there; "
-                f"the trace is of another version or seed: move it away"
+                f"{trial.skip!r} there; the trace is of another version or seed: move it away"
             )
         worst = _learn(strategy, known, trial.value, trial.point, worst)
         best = _better(best, trial)

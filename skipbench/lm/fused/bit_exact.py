@@ -156,13 +156,11 @@ def _compare(what: str, found: Tensor, alone: Tensor) -> None:
     gap = float((found.float() - alone.float()).abs().max())
     where = f"{found.device} in {str(found.dtype).removeprefix('torch.')}"
     instead = (
-        "the products of float32 add in another order for one row and for several, and its "
-        "tokens have to be vanilla's without strict: "
-        "use engine.strict=false, or model.dtype=bfloat16"
+        "the products of float32 add in another order for one row and for several, and its tokens "
+        "have to be vanilla's without strict: use engine.strict=false, or model.dtype=bfloat16"
         if found.dtype == torch.float32
         else "the kernels of this machine add in another order when rows share a call: use "
-        "engine.strict=false, which classifies every "
-        "divergence by its logit gap"
+        "engine.strict=false, which classifies every divergence by its logit gap"
     )
     raise NotStrictError(
         f"engine.strict=true cannot be kept on {where}: {what} at once differ from the same "

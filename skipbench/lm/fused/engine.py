@@ -59,8 +59,7 @@ class FusedEngine:
         if model.config.hidden_act != "silu":
             raise SkipbenchError(
                 "engine=fused knows hidden_act 'silu' only, the model has "
-                f"{model.config.hidden_act!r}; "
-                f"use engine=reference"
+                f"{model.config.hidden_act!r}; use engine=reference"
             )
         weights, parts = Weights(spare_mib, pass_bytes(model)), parts_of(model)
         self.sublayers: list[Sublayer] = []

@@ -75,9 +75,8 @@ def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
     for run, name, style in zip(runs, names, styles, strict=True):
         if not (found := jaccard_by_distance(run)):
             raise SkipbenchError(
-                f"{run['folder']}: no sample has two skip sets; run longer samples or a "
-                "shorter interval, "
-                f"such as method.interval=2"
+                f"{run['folder']}: no sample has two skip sets; run longer samples or a shorter "
+                "interval, such as method.interval=2"
             )
         means = [sum(v) / len(v) for v in found.values()]
         axes[0, 0].plot(list(found), means, label=name, **style)

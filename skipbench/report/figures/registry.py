@@ -80,8 +80,7 @@ FIGURES = {
 }
 NOT_RUN = {  # experiments whose figure does not come from runs
     "clasp-figure3b": "brute force over all sets needs models of 12 sub-layers at most. Draw it "
-    "with "
-    "'python scripts/brute_force.py > brute_force.jsonl' and 'python -m skipbench figure "
+    "with 'python scripts/brute_force.py > brute_force.jsonl' and 'python -m skipbench figure "
     "brute_force.jsonl'",
 }
 NOTHING = ("vanilla",)
