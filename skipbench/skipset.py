@@ -42,8 +42,9 @@ class SkipSet:
 
     @classmethod
     def parse(cls, text: str, layers: int) -> "SkipSet":
-        """Reads `attn:1,3-5;mlp:2`. Raises SkipbenchError for other text or for a layer that the
-        model lacks.
+        """Reads `attn:1,3-5;mlp:2`.
+
+        Raises SkipbenchError for other text or for a layer that the model lacks.
         """
         skipped = set[int]()
         for part in text.replace(" ", "").split(";"):

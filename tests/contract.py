@@ -1,5 +1,6 @@
-"""What every method must keep, as checks that raise AssertionError. `test_contract.py` runs them,
-`test_faults.py` breaks them.
+"""What every method must keep, as checks that raise AssertionError.
+
+`test_contract.py` runs them, `test_faults.py` breaks them.
 """
 
 import functools

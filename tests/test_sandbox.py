@@ -1,5 +1,6 @@
-"""Programs that want out of the sandbox, and machines that have none. Nothing gets out, nothing
-hangs.
+"""Programs that want out of the sandbox, and machines that have none.
+
+Nothing gets out, nothing hangs.
 """
 
 import dataclasses

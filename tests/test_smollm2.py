@@ -172,8 +172,9 @@ def test_tokens_are_those_of_generate_in_float32(name: str) -> None:
 
 @functools.cache
 def hugging_face(prompt: tuple[int, ...]) -> list[int]:
-    """What `generate` says in float32. The mask is given, since `<|im_end|>`, which also pads,
-    stands inside of prompts.
+    """What `generate` says in float32.
+
+    The mask is given, since `<|im_end|>`, which also pads, stands inside of prompts.
     """
     lm, tokenizer, _ = loaded("model.dtype=float32")
     ids = torch.tensor([prompt])

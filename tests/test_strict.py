@@ -46,8 +46,9 @@ def tiny() -> tuple[LM, Any]:
 
 
 def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
-    """Tokens, and every committed key and value of every layer, are those of vanilla. Returns the
-    accepted drafts.
+    """Tokens, and every committed key and value of every layer, are those of vanilla.
+
+    Returns the accepted drafts.
     """
     wanted = generate(lm, Vanilla(), prompt, length).tokens
     committed = len(prompt) + length - 1

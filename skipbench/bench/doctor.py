@@ -1,5 +1,6 @@
-"""`doctor`: what this machine can run, and what is missing for more. Looks at nothing outside the
-machine.
+"""`doctor`: what this machine can run, and what is missing for more.
+
+Looks at nothing outside the machine.
 """
 
 import hashlib

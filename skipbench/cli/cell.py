@@ -82,8 +82,9 @@ def _reason(error: Exception, config: RunConfig) -> str:
 
 
 def exit_reason(code: int, config: RunConfig, logs: Path) -> str | None:
-    """Explains an exit status for a cell that wrote no reason. Returns `None` if the cell wrote
-    one.
+    """Explains an exit status for a cell that wrote no reason.
+
+    Returns `None` if the cell wrote one.
     """
     # A signal that was passed on may meet the child at its very end, when it has written down
     # already how it ended.

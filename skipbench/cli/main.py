@@ -41,8 +41,10 @@ OWN_FLAGS = {"-h", "--help", "--version", "--render-only", "--print", "--distinc
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. Exit status 0 done, 1 something failed, 2 the command was wrong, 130
-    interrupted, 128 + n signal n.
+    """Entry point.
+
+    Exit status 0 done, 1 something failed, 2 the command was wrong, 130 interrupted, 128 + n signal
+    n.
     """
     with handle_signals(), one_kind_of_error():
         dispatch(list(sys.argv[1:] if argv is None else argv))

@@ -97,8 +97,9 @@ def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | Non
 def _with_gpus(
     cell: CellStatus, hardware: Slurm | Local, gpus: Sequence[str] | None, gpu_bytes: int | None
 ) -> CellStatus:
-    """The cell with the number of its GPUs; not runnable where it cannot have them. Arguments as of
-    `_gpu_bytes`.
+    """The cell with the number of its GPUs; not runnable where it cannot have them.
+
+    Arguments as of `_gpu_bytes`.
     """
     if cell.state.state not in TO_RUN or not cell.runnable:
         return cell

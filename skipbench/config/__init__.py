@@ -1,3 +1,4 @@
-"""Configuration: schemas, composition and the catalogue of choices. Hands out a frozen
-`RunConfig`.
+"""Configuration: schemas, composition and the catalogue of choices.
+
+Hands out a frozen `RunConfig`.
 """

@@ -1,5 +1,6 @@
-"""`Shape`: the sizes of a decoder, and the parameters and bytes that follow from them. Needs no
-weights and no torch.
+"""`Shape`: the sizes of a decoder, and the parameters and bytes that follow from them.
+
+Needs no weights and no torch.
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ HEAD_DIM = 64  # of shapes given as LAYERSxHIDDEN
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of Llama's form. `heads` of queries share `kv_heads` of keys and values; `tied`:
-    the head is the embedding.
+    """A decoder of Llama's form.
+
+    `heads` of queries share `kv_heads` of keys and values; `tied`: the head is the embedding.
     """
 
     layers: int = MISSING
@@ -50,8 +52,10 @@ class Shape:
         return tables + self.hidden + self.layers * self.layer_parameters
 
     def weight_bytes(self, dtype: str, quantization: str = "none") -> int:
-        """Bytes of the weights. Quantized layers take `QUANTIZED` bytes per parameter, the
-        embedding and the head keep `dtype`.
+        """Bytes of the weights.
+
+        Quantized layers take `QUANTIZED` bytes per parameter, the embedding and the head keep
+        `dtype`.
         """
         layers = self.layers * self.layer_parameters
         rest = self.parameters - layers

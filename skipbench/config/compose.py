@@ -1,5 +1,6 @@
-"""Composition: overrides in, `RunConfig` out. Only this room, and the sweeper, see a
-`DictConfig`.
+"""Composition: overrides in, `RunConfig` out.
+
+Only this room, and the sweeper, see a `DictConfig`.
 """
 
 import contextlib
@@ -37,8 +38,9 @@ from skipbench.skipset import deepened_set, planted_set
 OURS = ("experiment", "local", "published", "scale", "models")
 """Top-level keys that choose cells; a cell itself does not have them."""
 SWAPPED = ("model", "method", "dataset")
-"""Groups that differ from cell to cell of an experiment. Their nodes are composed once per
-choice.
+"""Groups that differ from cell to cell of an experiment.
+
+Their nodes are composed once per choice.
 """
 KNOWN = ("self-sd", "self-sd-c", "fixed")
 """Methods to which the known set of a deepened model is given as `skip=stored`."""

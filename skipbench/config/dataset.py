@@ -70,8 +70,9 @@ class MiniDataset(Dataset):
 
 @dataclass(frozen=True)
 class HubDataset(Dataset):
-    """A dataset of the papers. What differs from paper to paper stands in `variants`, and `prompt`
-    chooses one of them.
+    """A dataset of the papers.
+
+    What differs from paper to paper stands in `variants`, and `prompt` chooses one of them.
     """
 
     hub: str = MISSING

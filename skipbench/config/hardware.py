@@ -24,8 +24,9 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Slurm:
-    """A cluster; no run's hash depends on it. A key that is null is left to the cluster's own
-    default.
+    """A cluster; no run's hash depends on it.
+
+    A key that is null is left to the cluster's own default.
     """
 
     name: str = "slurm"

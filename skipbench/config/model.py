@@ -107,8 +107,9 @@ class Model:
     quantization: Quantization = Quantization.none
     """Weights in fewer bits, for draft and target (extra `quant`)."""
     sparsity: str = "none"
-    """`none`; by Wanda `wanda-0.5`, the share that goes, or `wanda-2:4`, 2 of every 4 stay. Draft
-    and target are sparsified.
+    """`none`; by Wanda `wanda-0.5`, the share that goes, or `wanda-2:4`, 2 of every 4 stay.
+
+    Draft and target are sparsified.
     """
     calibration: Calibration = field(default_factory=Calibration)
     """Texts by which `sparsity` weighs the inputs."""

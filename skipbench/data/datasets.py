@@ -1,5 +1,6 @@
-"""One function a dataset. Each returns rows that are ready to be run, and is what a file of
-`conf/dataset/` calls.
+"""One function a dataset.
+
+Each returns rows that are ready to be run, and is what a file of `conf/dataset/` calls.
 """
 
 import re

@@ -111,8 +111,9 @@ class Method(Protocol):
         ...
 
     def propose(self, state: "State", budget: int) -> Draft:
-        """Proposes at most `budget` tokens below the pending one. Scratch rows of the cache may be
-        overwritten.
+        """Proposes at most `budget` tokens below the pending one.
+
+        Scratch rows of the cache may be overwritten.
         """
         ...
 

@@ -67,8 +67,9 @@ def setup(hardware: Slurm) -> list[str]:
 
 
 def gres(hardware: Slurm) -> str | None:
-    """The GPUs in Slurm's words, as `gpu:a100:1`; `None` for none. Where `gpus` is null, whatever
-    the model, it is one.
+    """The GPUs in Slurm's words, as `gpu:a100:1`; `None` for none.
+
+    Where `gpus` is null, whatever the model, it is one.
     """
     gpus = 1 if hardware.gpus is None else _number(hardware, "gpus", 0)
     return ":".join(["gpu", *filter(None, [hardware.gpu]), str(gpus)]) if gpus else None

@@ -78,6 +78,7 @@ def sbatch(script: Path, after: Sequence[str] = ()) -> str:
 
 def requeue_self() -> str:
     """Puts the job of this process back into the queue, as often as `SKIPBENCH_REQUEUES` allows.
+
     Returns what was done.
     """
     job, most = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SKIPBENCH_REQUEUES", "0"))

@@ -158,8 +158,9 @@ def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -
 def _with_jobs(
     cell: CellStatus, tasks: Sequence[manifest.Task], live: Mapping[str, str] | None
 ) -> RunState:
-    """The state in a cell's record; where it has none, what became of its jobs. `live` as of
-    `slurm.jobs`.
+    """The state in a cell's record; where it has none, what became of its jobs.
+
+    `live` as of `slurm.jobs`.
     """
     if cell.state.state not in TO_RUN or live is None:
         return cell.state

@@ -26,8 +26,9 @@ def masked(
     window: int | None,
     scale: float,
 ) -> Tensor:
-    """One call over the whole bucket. The queries that share a key head are rows of one product:
-    nothing is repeated.
+    """One call over the whole bucket.
+
+    The queries that share a key head are rows of one product: nothing is repeated.
     """
     keys, values = rows[:bucket].chunk(2, 1)
     out = F.scaled_dot_product_attention(

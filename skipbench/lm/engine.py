@@ -47,8 +47,9 @@ class Engine(Protocol):
         ...
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "Engine":
-        """Called whenever the cache or its rotary tables were made anew. Returns the engine to go
-        on with.
+        """Called whenever the cache or its rotary tables were made anew.
+
+        Returns the engine to go on with.
         """
         ...
 

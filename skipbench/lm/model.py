@@ -18,8 +18,9 @@ from skipbench.skipset import SkipSet
 
 
 class LM:
-    """A loaded language model, batch 1. Letters of shapes: T rows, D hidden, V vocabulary, S = 2L
-    sub-layers.
+    """A loaded language model, batch 1.
+
+    Letters of shapes: T rows, D hidden, V vocabulary, S = 2L sub-layers.
     """
 
     def __init__(
@@ -167,8 +168,9 @@ class LM:
         return self._chosen[key]
 
     def prefill(self, tokens: list[int]) -> Tensor:
-        """Fills the cache with a prompt from row 0 and commits it. Returns the logits [1, V] behind
-        its last token.
+        """Fills the cache with a prompt from row 0 and commits it.
+
+        Returns the logits [1, V] behind its last token.
         """
         hidden = self.run(self.embed(tokens), TokenRows.chain(0, len(tokens)))
         self.cache.length = len(tokens)

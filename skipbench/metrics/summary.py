@@ -142,8 +142,9 @@ def alpha_cond(rounds: Sequence[Round]) -> float | None:
 
 
 def _acceptance(sound: Sequence[Sample], rounds: Sequence[Round]) -> dict[str, float | None]:
-    """M and alpha of SWIFT B.3, alpha of KnapSpec 2.1, tau of CLaSp 4. A round is one verification
-    pass.
+    """M and alpha of SWIFT B.3, alpha of KnapSpec 2.1, tau of CLaSp 4.
+
+    A round is one verification pass.
     """
     drafted = [r for r in rounds if r.steps]
     per_sample = (_alpha(s.method.rounds) for s in sound)

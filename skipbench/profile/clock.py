@@ -1,5 +1,6 @@
-"""`Clock`: seconds by phase. On a GPU, events mark the phases and one synchronisation a sample
-reads them.
+"""`Clock`: seconds by phase.
+
+On a GPU, events mark the phases and one synchronisation a sample reads them.
 """
 
 import time

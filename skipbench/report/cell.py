@@ -1,5 +1,6 @@
-"""One cell, model x method x dataset, for the terminal and as Markdown. Takes the contents of
-`metrics.json`.
+"""One cell, model x method x dataset, for the terminal and as Markdown.
+
+Takes the contents of `metrics.json`.
 """
 
 import math
@@ -253,8 +254,9 @@ def _scores(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _score_fault(metrics: Mapping[str, Any]) -> list[str]:
-    """Scores may differ where tokens do. Where all tokens are identical, a scorer that disagrees
-    with itself is at fault.
+    """Scores may differ where tokens do.
+
+    Where all tokens are identical, a scorer that disagrees with itself is at fault.
     """
     lossless = metrics.get("lossless") or {}
     other = any(lossless.get(name) for name in ("ties", "diverged", "unchecked", "sampled"))

@@ -86,6 +86,7 @@ def not_writable(folder: Path, error: OSError) -> SkipbenchError:
 
 def overwrite(path: Path, text: str) -> bool:
     """Writes over a small file where a full disk has no room for a new one: its block is there.
+
     Returns whether that went well.
     """
     try:

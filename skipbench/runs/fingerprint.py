@@ -190,8 +190,9 @@ def _targets(node: Any) -> Iterator[str]:
 
 
 def _source(name: str) -> tuple[str, Path] | None:
-    """Module and file of a dotted name, whose last parts may be names inside the module. Nothing
-    but the path is searched.
+    """Module and file of a dotted name, whose last parts may be names inside the module.
+
+    Nothing but the path is searched.
     """
     top, *rest = name.split(".")
     try:

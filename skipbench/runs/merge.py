@@ -246,8 +246,9 @@ def _unite(there: _Run, run: _Run, done: Merged) -> None:
 
 
 def _take_over(store: RunStore, run: _Run) -> None:
-    """All of `run`, its seconds too: its metrics are then those of its samples. Killed before the
-    end, a second merge goes on.
+    """All of `run`, its seconds too: its metrics are then those of its samples.
+
+    Killed before the end, a second merge goes on.
     """
     store.status("failed", "a merge was stopped; merge again")
     write_atomic(

@@ -130,8 +130,9 @@ def dump(sample: Sample) -> str:
 
 
 def parse(line: str | bytes) -> Sample:
-    """Reads one line. Raises SkipbenchError for a record of another format version, or with other
-    fields or types.
+    """Reads one line.
+
+    Raises SkipbenchError for a record of another format version, or with other fields or types.
     """
     try:
         data = line.encode() if isinstance(line, str) else line

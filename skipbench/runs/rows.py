@@ -1,5 +1,6 @@
-"""One run as rows of the index: one of the run, columns of its samples. Reads each file once, and
-imports nothing large.
+"""One run as rows of the index: one of the run, columns of its samples.
+
+Reads each file once, and imports nothing large.
 """
 
 import json
@@ -72,8 +73,9 @@ def stamp(folder: Path) -> str:
 
 
 def rows_of(folder: Path) -> Rows:
-    """Reads a run. One that cannot be read is a row whose `state` is unreadable and whose `error`
-    names the file.
+    """Reads a run.
+
+    One that cannot be read is a row whose `state` is unreadable and whose `error` names the file.
     """
     run: dict[str, Any] = {
         "run": printable(folder.name),

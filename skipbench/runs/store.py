@@ -154,8 +154,9 @@ class RunStore:
         return read_completions(self.folder / "completions.jsonl")
 
     def append(self, sample: Sample, completion: Completion | None = None) -> None:
-        """Writes a finished sample down. Its texts go first: what has no sample is cut off when the
-        folder is opened again.
+        """Writes a finished sample down.
+
+        Its texts go first: what has no sample is cut off when the folder is opened again.
         """
         if completion is not None:
             append_line(self.folder / "completions.jsonl", dump_completion(completion))
@@ -227,8 +228,9 @@ def record_failure(folder: Path, reason: str) -> None:
 
 
 def is_done(folder: Path) -> bool:
-    """Reads from `status.json` whether a run is done. Raises SkipbenchError if it cannot be
-    read.
+    """Reads from `status.json` whether a run is done.
+
+    Raises SkipbenchError if it cannot be read.
     """
     return (read_json(folder / "status.json", Status) or {}).get("state") == "done"
 

@@ -1,5 +1,6 @@
-"""Exact match of a final answer: the last number, a boxed integer, a letter, a short text. Each
-score is 0 or 1.
+"""Exact match of a final answer: the last number, a boxed integer, a letter, a short text.
+
+Each score is 0 or 1.
 """
 
 import re

@@ -1,5 +1,6 @@
-"""The second phase of a run: what its scorer can only say of stored completions. The model is not
-there any more.
+"""The second phase of a run: what its scorer can only say of stored completions.
+
+The model is not there any more.
 """
 
 import os

@@ -1,5 +1,6 @@
-"""From a completion to the program that tests it. Nothing here runs a program: `execute.py` does,
-in the sandbox.
+"""From a completion to the program that tests it.
+
+Nothing here runs a program: `execute.py` does, in the sandbox.
 """
 
 import re

@@ -231,8 +231,9 @@ def _outcome(
 
 
 def _finish(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Waits, then kills the process group in every case. Returns whether there was something left
-    to kill.
+    """Waits, then kills the process group in every case.
+
+    Returns whether there was something left to kill.
     """
     try:
         child.wait(timeout_s)

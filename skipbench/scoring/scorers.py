@@ -1,5 +1,6 @@
-"""Scores of one completion. A scorer is a pure function of texts; what needs a program run is left
-to the command `score`.
+"""Scores of one completion.
+
+A scorer is a pure function of texts; what needs a program run is left to the command `score`.
 """
 
 import re

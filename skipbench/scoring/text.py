@@ -12,8 +12,9 @@ _T = TypeVar("_T")
 
 
 def need(reference: dict[str, Any], key: str, kind: type[_T]) -> _T:
-    """The value of `key`, which has content. Raises SkipbenchError where it is missing, empty or of
-    another type.
+    """The value of `key`, which has content.
+
+    Raises SkipbenchError where it is missing, empty or of another type.
     """
     value = reference.get(key)
     if type(value) is not kind or (isinstance(value, str) and not value.strip()) or value == []:

@@ -16,8 +16,9 @@ TRIALS = 5
 
 
 class GraphCapture(Protocol):
-    """One device's backend to record. The work may be executed while it is captured: buffers must
-    stand the extra run.
+    """One device's backend to record.
+
+    The work may be executed while it is captured: buffers must stand the extra run.
     """
 
     device: torch.device
@@ -81,8 +82,9 @@ def _event() -> torch.cuda.Event:
 
 
 class EagerCapture:
-    """Calls the same function on the same buffers again: on any device, and as slow as before. It
-    shows what a graph computes.
+    """Calls the same function on the same buffers again: on any device, and as slow as before.
+
+    It shows what a graph computes.
     """
 
     def __init__(self, device: torch.device) -> None:

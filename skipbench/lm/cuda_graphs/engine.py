@@ -141,8 +141,9 @@ class CudaGraphsEngine:
         return self if reason is None else replaced(self.fused, reason)
 
     def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:
-        """Captures and replays one pass over an empty cache. Returns why graphs cannot be used, if
-        they cannot.
+        """Captures and replays one pass over an empty cache.
+
+        Returns why graphs cannot be used, if they cannot.
         """
         at, rows = min(100, self.cache.capacity // 2), self.cache.rows
         if at == 0:

@@ -149,6 +149,7 @@ def breakdown(runs: list[Run], published: list[Row]) -> "Figure":
 
 def _printed_shares(axis: "Axes", place: int, published: list[Row]) -> list[str]:
     """Bars of the shares that the paper prints, the rest hatched: what the text does not say.
+
     Returns their names.
     """
     names: list[str] = []

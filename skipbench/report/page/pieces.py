@@ -13,8 +13,9 @@ Kinds = list[tuple[str, int]]
 
 
 def kinds_of(arm: Arm) -> Kinds:
-    """What the output is made of, in order. Rejected tokens are counted only: records do not hold
-    their ids.
+    """What the output is made of, in order.
+
+    Rejected tokens are counted only: records do not hold their ids.
     """
     left = len(arm.tokens)
     found: Kinds = []

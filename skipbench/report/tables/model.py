@@ -1,5 +1,7 @@
-"""The one model of a table. Builders make it (`features.py`, `runs.py`, `paper.py`), a writer per
-format prints it (`markdown.py`, `latex.py`, `csv.py`, `html.py`).
+"""The one model of a table.
+
+Builders make it (`features.py`, `runs.py`, `paper.py`), a writer per format prints it
+(`markdown.py`, `latex.py`, `csv.py`, `html.py`).
 """
 
 from collections.abc import Mapping

@@ -100,8 +100,9 @@ def _printed(names: Mapping[str, Any], key: str | None, value: Any) -> str:
 
 
 def _rows(labels: Sequence[str], line: Sequence[Number], marks: dict[str, int]) -> list[Row]:
-    """Up to three lines: measured, the paper's, their difference. A row of which nothing was
-    measured for one reason has the paper's line only.
+    """Up to three lines: measured, the paper's, their difference.
+
+    A row of which nothing was measured for one reason has the paper's line only.
     """
 
     def mark(text: str | None) -> int | None:

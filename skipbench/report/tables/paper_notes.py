@@ -182,6 +182,7 @@ def lossless(runs: Sequence[Run]) -> str:
 
 def provenance(runs: Sequence[Run]) -> list[str]:
     """A line of the distinct values over the runs with metrics; a dash for what was not recorded.
+
     Empty where nothing was measured.
     """
     measured = [run for run in runs if run.get("metrics")]

@@ -70,8 +70,9 @@ def halves(document: Mapping[str, Any], table: str) -> list[Half]:
 
 
 def join(parts: Sequence[Half], runs: Sequence[Run]) -> list[Run]:
-    """Gives every run its cells in `parts`, new rows or groups where it has none. Returns the runs
-    that fit nowhere.
+    """Gives every run its cells in `parts`, new rows or groups where it has none.
+
+    Returns the runs that fit nowhere.
     """
     left = [run for run in runs if not any([_take(half, run) for half in parts])]
     for half in parts:
