@@ -82,7 +82,7 @@ def decode_seconds(out: Generation) -> float:
     return sum(out.seconds.values()) - out.seconds["prefill"]
 
 
-def kept(args: argparse.Namespace, skip: SkipSet) -> float:
+def weight_share(args: argparse.Namespace, skip: SkipSet) -> float:
     """Share of the weights read by a step that a draft without `skip` still reads: no engine can
     cost less.
     """
@@ -135,7 +135,7 @@ def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
     yield (
         "draft half skipped / full step",
         s["half"] / s["full"],
-        f"by the bytes of its weights {kept(args, half):.4f}",
+        f"by the bytes of its weights {weight_share(args, half):.4f}",
     )
     yield "verify 9 rows / 1 row", s["9 rows"] / s["full"], ""
     note = f"{SETS} sets, {each} steps of each: in turns, or in one stretch each"

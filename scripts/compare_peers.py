@@ -149,16 +149,17 @@ def main() -> None:
     mine, prompts = ours(overrides, args.methods, args.prompts)
     model = compose(overrides).model
     arms = theirs(model, args.tokens, args.exit, args.lookup) | mine
-    found = compare(
+    timings = compare(
         arms, prompts, args.runs, time.thread_time if args.cpu_seconds else time.perf_counter
     )
-    base, vanilla = found[BASE][0], found.get("skipbench, vanilla", found[BASE])[0]
+    base = timings[BASE][0]
+    vanilla = timings.get("skipbench, vanilla", timings[BASE])[0]
     print(
         f"{'arm':42}{'seconds':>9}{'tokens/s':>10}"
         f"{'generate /':>12}{'vanilla /':>11}{'same tokens':>13}"
     )
     lines = []
-    for name, (seconds, tokens, same) in found.items():
+    for name, (seconds, tokens, same) in timings.items():
         ratios = (base / seconds, vanilla / seconds)
         print(
             f"{name:42}{seconds:9.3f}{tokens / seconds:10.1f}"

@@ -204,7 +204,7 @@ def set_back(rng: random.Random) -> None:
     from skipbench.runs import provenance, store
 
     time.time = earlier
-    store.datetime = provenance.datetime = Back  # type: ignore[attr-defined]
+    store.datetime = provenance.datetime = Back  # type: ignore[attr-defined]  # the planted clock
 
 
 def limit(size: int) -> None:

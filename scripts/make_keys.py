@@ -14,7 +14,7 @@ from skipbench.config.catalog import file_of
 from skipbench.config.paths import CONF
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "keys.md"
-TEXT = re.compile(r"\S+?(?: \((.+?)\))?: (.+?), (?:must be given|default (.*?))\.(?: (.*))?")
+ENTRY = re.compile(r"\S+?(?: \((.+?)\))?: (.+?), (?:must be given|default (.*?))\.(?: (.*))?")
 KINDS = {
     "Any": "group",
     "Model": "group",
@@ -50,9 +50,9 @@ def page() -> str:
     """The text of docs/keys.md."""
     rows: dict[str, dict[str, list[tuple[str, str, str]]]] = {}
     for key, text in documented():
-        found = TEXT.fullmatch(text)
-        assert found is not None, text
-        owner, kind, default, meaning = found.groups()
+        entry_parts = ENTRY.fullmatch(text)
+        assert entry_parts is not None, text
+        owner, kind, default, meaning = entry_parts.groups()
         if not key.endswith("_target_"):
             entry = (
                 KINDS.get(kind, kind.rpartition(".")[2]),

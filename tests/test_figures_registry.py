@@ -78,7 +78,7 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
             "keys": planned.keys,
             "search": search,
         }
-        runs.append(records["swift" if names["method"] == "swift" else "clasp"] | names | own)  # type: ignore[typeddict-item]
+        runs.append(records["swift" if names["method"] == "swift" else "clasp"] | names | own)  # type: ignore[typeddict-item]  # a union of mappings
     return runs
 
 

@@ -208,7 +208,7 @@ def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         with pytest.raises(SkipbenchError, match=f"another process .pid {holder.pid}"):
-            search(lambda s: (1.0, {}), None, 4, 2, tmp_path / "trace.jsonl", {})  # type: ignore[arg-type]
+            search(lambda s: (1.0, {}), None, 4, 2, tmp_path / "trace.jsonl", {})  # type: ignore[arg-type]  # ends before a strategy is needed
         assert not (tmp_path / "trace.jsonl").exists()
         holder.communicate()
 

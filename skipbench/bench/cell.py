@@ -190,8 +190,7 @@ def _compare(
     a, b = pairs[at]
     try:
         logits = _scored(lm, prompt + vanilla.tokens[:at])
-    # such as memory that ran out: the sample is measured, whatever becomes of its check
-    except Exception as error:
+    except Exception as error:  # such as memory: the sample is measured, its check is not made
         return "unchecked", Divergence(at, a, b, None, f"{type(error).__name__}: {error}")
     gap, largest = float(logits[a] - logits[b]), float(logits.abs().max())
     if not math.isfinite(gap) or not math.isfinite(largest):

@@ -157,14 +157,13 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
         w in str(error) for w in words
     ):
         return None
-    told = (
+    reason = (
         "out of memory "
         f"({type(error).__name__}{': ' if str(error) else ''}{str(error).partition(chr(10))[0]})"
     )
     if model.sizes is None:
-        return (
-            f"{told}; give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
-        )
+        return f"{reason}; give the job more (hardware.memory=), or use a smaller "
+            "dataset.max_new_tokens"
     need = sum(needed_bytes(model, max_new_tokens)) + ROOM
     changes: list[dict[str, Any]] = (
         [{"quantization": Quantization.int8}] if model.device.startswith("cuda") else []
@@ -174,15 +173,15 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
         (sum(needed_bytes(dataclasses.replace(model, **c), max_new_tokens)) + ROOM, c)
         for c in changes
     ]
-    told_smaller = [
+    smaller_settings = [
         f"model.{k}={v} ({_gib(size)})" for size, c in smaller if size < need for k, v in c.items()
     ]
-    told_smaller += [
+    smaller_settings += [
         f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]
     ]
     return (
-        f"{told}; model {model.name!r} needs {_gib(need)}, more for long prompts. "
-        f"Next smaller: {', '.join(told_smaller) or 'no model of conf/model'}; or give the "
+        f"{reason}; model {model.name!r} needs {_gib(need)}, more for long prompts. "
+        f"Next smaller: {', '.join(smaller_settings) or 'no model of conf/model'}; or give the "
         "job more (hardware.memory=)"
     )
 

@@ -49,7 +49,7 @@ def _run_watched(config: RunConfig) -> None:
         timed_out = stop.signal == signal.SIGUSR2
         complain(f"{stop}: {slurm.requeue_self() if timed_out else 'preempted or cancelled'}")
         sys.exit(128 + stop.signal)
-    except Exception as error:
+    except Exception as error:  # whatever ended the cell, its record must say so
         _fail(config, _reason(error, config))
         with contextlib.suppress(OSError):
             sys.stdout.flush()
@@ -72,8 +72,7 @@ def _reason(error: Exception, config: RunConfig) -> str:
         from skipbench.bench.memory import out_of_memory
 
         return out_of_memory(error, config.model, config.dataset.max_new_tokens) or text
-    # without memory the advice may fail; the record must still get the reason known above
-    except Exception:
+    except Exception:  # without memory the advice may fail; the reason above must still be recorded
         return (
             f"{text}; give the job more (hardware.memory=)"
             if isinstance(error, MemoryError)

@@ -67,10 +67,10 @@ def _model(name: str, overrides: Sequence[str]) -> str:
             return _package(model.wheel)
         if not hub_answers():
             return f"the hub does not answer; {_package(model.wheel)}"
-    found = fetch(model.path, model.revision, model.architecture)
+    fetched = fetch(model.path, model.revision, model.architecture)
     return (
-        f"{found.weight_bytes / 2**30:.2f} GiB of weights, commit {found.commit or 'none'}, "
-        f"{found.folder}"
+        f"{fetched.weight_bytes / 2**30:.2f} GiB of weights, commit {fetched.commit or 'none'}, "
+        f"{fetched.folder}"
     )
 
 

@@ -118,13 +118,13 @@ def describe(key: str) -> str:
             f"  {name:<20} {first_comment(file_of(key, name))}".rstrip() for name in choices(key)
         ]
         return "\n".join([f"{key}=CHOICE, one of", *lines])
-    found = [text for name, text in documented() if name == key]
-    if not found:
+    entries = [text for name, text in documented() if name == key]
+    if not entries:
         known = sorted({name for name, _ in documented()})
         raise SkipbenchError(
             f"unknown key {key!r}.{did_you_mean(key, known)} --help lists groups and commands"
         )
-    return "\n".join(dict.fromkeys(found))
+    return "\n".join(dict.fromkeys(entries))
 
 
 def documented() -> Iterator[tuple[str, str]]:
@@ -206,7 +206,7 @@ def _argument_texts(target: str) -> dict[str, str]:
     module, _, name = target.rpartition(".")
     tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
     node = next(n for n in tree.body if getattr(n, "name", None) == name)
-    documents = [ast.get_docstring(node) or ""]  # type: ignore[arg-type]
+    documents = [ast.get_docstring(node) or ""]  # type: ignore[arg-type]  # classes and functions only
     if isinstance(node, ast.ClassDef):
         documents += [
             ast.get_docstring(n) or ""

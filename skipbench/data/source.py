@@ -74,8 +74,7 @@ def _from_hub(
     place = f"dataset {hub}{f' ({config})' if config else ''}, split {split}, revision {revision}"
     try:
         found = datasets.load_dataset(hub, config or None, split=split, revision=revision)
-    # the library lets errors of its parts through: network, files, parsers
-    except Exception as error:
+    except Exception as error:  # the library lets errors of network, files and parsers through
         raise SkipbenchError(f"{place}: {_reason(error)} ({error}). {advice}") from error
     missing = [column for column in columns if column not in found.column_names]
     if missing:

@@ -142,7 +142,7 @@ def load_state_dict(method: Method, state: dict[str, Any]) -> None:
     if (stop := own.pop("stop", None)) is not None:
         method.drafter.stop.state_dict = stop  # type: ignore[attr-defined]  # an optional attribute
     if own:
-        method.state_dict = own  # type: ignore[attr-defined]
+        method.state_dict = own  # type: ignore[attr-defined]  # an optional attribute
 
 
 def log_of(method: Method) -> dict[str, list[Any]]:

@@ -55,7 +55,7 @@ class Header:
         rows = raw.reshape(*entry.shape[:-1], -1)
         try:
             return quants.dequantize(rows, entry.kind).reshape(entry.shape)
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # what the library raises for a type it lacks
             raise SkipbenchError(
                 f"model.path={self.path}: tensor {name} is of type {entry.kind.name}, which cannot "
                 "be read; wanted F32, F16, BF16 or one of llama.cpp's Q and IQ types"
