@@ -30,7 +30,8 @@ from skipbench.experiments.cell import run_cell
 from skipbench.lm.cuda_graphs import buckets as sizes
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
-from skipbench.lm.cuda_graphs.engine import WHOLE_PASS, CudaGraphsEngine
+from skipbench.lm.cuda_graphs.device import WHOLE_PASS
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.runs.store import RunStore
@@ -80,7 +81,7 @@ def text(lm: LM, method: Method, length: int = 100) -> list[int]:
         pytest.param("mistral", "masked", marks=pytest.mark.slow),
     ],
 )
-def test_tokens_are_leans_at_every_length(family: str, backend: str) -> None:
+def test_tokens_are_those_of_fused_at_every_length(family: str, backend: str) -> None:
     lm, fused = graphs(family, backend), random_lm(family, "fused")
     wanted = text(fused, make_method("vanilla"))
     assert len(set(wanted[60:])) > 10
@@ -96,7 +97,7 @@ def captured(lm: LM) -> dict[Any, Any]:
 
 
 @torch.inference_mode()
-def test_logits_are_leans_for_every_shape_of_span() -> None:
+def test_logits_are_those_of_fused_for_every_shape_of_rows() -> None:
     lm, fused, text = graphs("mistral", "split_kv"), random_lm("mistral", "fused"), [*PROMPT] * 3
     spans = [
         TokenRows.chain(36, 1), TokenRows.chain(36, 17), TokenRows.chain(40, 3, context_len=20),
@@ -201,7 +202,7 @@ def partial_method(fault: Callable[..., None], load: Callable[..., None]) -> Cal
 
 
 def test_a_bucket_too_short_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from skipbench.lm.cuda_graphs import engine as module
+    from skipbench.lm.cuda_graphs import device as module
 
     lm, wanted = graphs(), contract.plain_greedy(random_model("llama"), PROMPT, 100)
     monkeypatch.setattr(module, "bucket", lambda end, total: 64)
@@ -271,7 +272,7 @@ def test_a_graph_that_computes_something_else_is_refused() -> None:
     )
 
 
-def test_out_of_memory_while_recording_goes_on_with_lean() -> None:
+def test_out_of_memory_while_recording_goes_on_with_fused() -> None:
     class Full(EagerCapture):
         left = 60
 

@@ -42,7 +42,7 @@ def on_gpu(family: str, engine: Any, dtype: torch.dtype = torch.float32, capacit
 
 @pytest.mark.parametrize("backend", [None, "masked", "split_kv"])
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_tokens_are_leans_at_every_length(family: str, backend: str | None) -> None:
+def test_tokens_are_those_of_fused_at_every_length(family: str, backend: str | None) -> None:
     lm, fused = on_gpu(family, partial(CudaGraphsEngine, backend=backend)), on_gpu(family, "fused")
     wanted = generate(fused, make_method("vanilla"), PROMPTS[family], 100).tokens
     for name, overrides in METHODS.items():

@@ -21,7 +21,7 @@ from skipbench.bench import cell as bench_cell
 from skipbench.bench.cell import Settings
 from skipbench.bench.prompts import VICUNA, Prompt, encode
 from skipbench.config.compose import compose
-from skipbench.config.run_config import DatasetConfig
+from skipbench.config.dataset_config import DatasetConfig
 from skipbench.data.rows import Row, rows_hash
 from skipbench.data.source import fetch, read_rows
 from skipbench.errors import SkipbenchError

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
+from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.model import Model, PlantedModel
-from skipbench.config.run_config import DatasetConfig
 from skipbench.config.schemas import Engine, EngineName
 from skipbench.data.rows import Row
 from skipbench.decode.method import Method

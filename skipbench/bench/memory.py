@@ -12,8 +12,8 @@ import torch
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.architecture import BYTES
 from skipbench.config.catalog import known_models
+from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.model import Dtype, Model, Quantization
-from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import Row
 from skipbench.errors import NotHereError
 
@@ -162,8 +162,8 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
         f"({type(error).__name__}{': ' if str(error) else ''}{str(error).partition(chr(10))[0]})"
     )
     if model.sizes is None:
-        return f"{reason}; give the job more (hardware.memory=), or use a smaller "
-            "dataset.max_new_tokens"
+        advice = "give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
+        return f"{reason}; {advice}"
     need = sum(needed_bytes(model, max_new_tokens)) + ROOM
     changes: list[dict[str, Any]] = (
         [{"quantization": Quantization.int8}] if model.device.startswith("cuda") else []

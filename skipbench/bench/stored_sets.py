@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from skipbench.config.compose import KNOWN
+from skipbench.config.derived import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError

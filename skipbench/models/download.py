@@ -10,7 +10,7 @@ from pathlib import Path
 
 from skipbench.config.architecture import Shape
 from skipbench.errors import SkipbenchError
-from skipbench.models.load import check_shape, explain
+from skipbench.models.checks import check_shape, explain
 
 # no pickled weights, which can run code
 TIMEOUT_S = 5

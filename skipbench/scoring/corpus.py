@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from skipbench.metrics.summary import ArmScores, mean_scores, score_summary
+from skipbench.metrics.scores import ArmScores, mean_scores, score_summary
 from skipbench.runs.completions import Completion
 from skipbench.runs.record import Sample
 from skipbench.scoring.bleu import corpus_bleu

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.summary import ArmScores, score_summary
+from skipbench.metrics.scores import ArmScores, score_summary
 from skipbench.runs.completions import Completion
 from skipbench.runs.record import Sample
 from skipbench.runs.store import RunStore, load_run, read_samples

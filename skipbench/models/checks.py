@@ -1,0 +1,105 @@
+"""What a checkpoint needs and must be, and why loading one failed."""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from skipbench.config.architecture import Shape
+from skipbench.errors import SkipbenchError
+
+FIELDS = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "intermediate": "intermediate_size",
+    "vocab": "vocab_size",
+    "tied": "tie_word_embeddings",
+    "family": "model_type",
+}
+
+
+def check_shape(path: str, config: Any, shape: Shape | None) -> None:
+    """Raises SkipbenchError unless a checkpoint's config has the sizes of `shape`.
+
+    The context is left out: checkpoints are published with several limits on it.
+    """
+    wrong = [
+        f"{k} {getattr(shape, k)}, not {getattr(config, v)}"
+        for k, v in FIELDS.items()
+        if shape and getattr(shape, k) != getattr(config, v)
+    ]
+    if wrong:
+        raise SkipbenchError(
+            f"{path!r} is not the model that model.architecture describes: {'; '.join(wrong)}. "
+            f"Use model=path model.path={path} for a checkpoint of your own"
+        )
+
+
+def explain(path: str, revision: str | None, error: Exception) -> str:
+    """What a failed load was, by the exceptions of the hub's library in the chain of causes, and
+    what to do.
+    """
+    text = " ".join(str(error).split())[:400]
+    if Path(path).is_dir():
+        return f"cannot load the model in {path!r}: {text}"
+    kinds = set()
+    cause: BaseException | None = error
+    while cause is not None:
+        kinds |= {c.__name__ for c in type(cause).__mro__}
+        cause = cause.__cause__ or cause.__context__
+    page = f"https://huggingface.co/{path}"
+    if "GatedRepoError" in kinds or "gated repo" in text.lower():
+        return (
+            f"{path!r} is gated: accept its licence at {page} and wait for the answer, make a "
+            "token at https://huggingface.co/settings/tokens, then `hf auth login` (or "
+            f"HF_TOKEN=...). ({text})"
+        )
+    if "RevisionNotFoundError" in kinds:
+        return (
+            f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "
+            f"model.revision. ({text})"
+        )
+    if "RepositoryNotFoundError" in kinds or "401" in text:
+        return (
+            f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth "
+            f"login`. ({text})"
+        )
+    local = (
+        "Where there is a network, `python -m skipbench data MODEL` fetches it; "
+        "model.path=FOLDER takes a local checkpoint"
+    )
+    if os.environ.get("HF_HUB_OFFLINE"):
+        return (
+            f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and "
+            f"HF_HUB_OFFLINE is set: fetch it once with a network, or unset the variable. {local}. "
+            f"({text})"
+        )
+    return f"cannot fetch {path!r} from the hub: is there a network? {local}. ({text})"
+
+
+def check_packages(device_map: str | dict[str, Any], quantization: str, engine: str) -> None:
+    if quantization != "none" and engine != "reference":
+        raise SkipbenchError(
+            f"model.quantization={quantization} needs engine=reference: engine={engine} "
+            "computes with the weights itself"
+        )
+    if quantization == "int8" and device_map == "cpu":
+        # There (bitsandbytes 0.50.2) the logits of a row moved by 0.3 with the number of rows
+        # beside it.
+        raise SkipbenchError(
+            "model.quantization=int8 needs a GPU; use model.device=cuda or auto, or fp4 or nf4"
+        )
+    needed = {"bitsandbytes": "quant"} if quantization != "none" else {}
+    needed |= (
+        {"accelerate": "big"}
+        if quantization != "none" or not str(device_map).startswith(("cpu", "cuda"))
+        else {}
+    )
+    for package, extra in needed.items():
+        if importlib.util.find_spec(package) is None:
+            raise SkipbenchError(
+                f"model.device={device_map} with quantization={quantization} needs "
+                f"{package}: pip install 'skipbench[{extra}]'"
+            )
