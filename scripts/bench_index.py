@@ -28,11 +28,11 @@ import resource, sys, time
 from pathlib import Path
 began = time.perf_counter()
 from skipbench.report.tables.runs import markdown_table
-from skipbench.runs.index import read_runs, read_sample_rows, table_runs
+from skipbench.runs.index import read_runs, read_sample_rows, rows_for_table
 loaded = time.perf_counter()
 runs = read_runs(Path(sys.argv[1]))
 chosen = runs[(runs.method == "swift") & (runs.dataset == "mini-math")]
-text = markdown_table("one method, one dataset", table_runs(chosen))
+text = markdown_table("one method, one dataset", rows_for_table(chosen))
 told = time.perf_counter()
 rows = read_sample_rows(Path(sys.argv[1]), ["run", "steps", "accepted", "emitted", "rounds"])
 joined = rows.merge(runs[["run", "method", "dataset"]], on="run")

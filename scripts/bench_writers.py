@@ -22,7 +22,7 @@ from bench_index import arguments
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.runs import markdown_table
-from skipbench.runs.index import build, read_runs, table_runs
+from skipbench.runs.index import build, read_runs, rows_for_table
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.reading import read_json, read_yaml, run_folders
 from skipbench.runs.record import Sample
@@ -106,7 +106,7 @@ def render(results: Path, pipe: Any) -> None:
         if run_folders(results):
             assert not build(results).unreadable
             runs = read_runs(results)
-            text = markdown_table("writers", table_runs(runs))
+            text = markdown_table("writers", rows_for_table(runs))
             assert text.count("not run") + text.count("| tiny") >= len(runs)
             assert runs[runs.state == "done"].M.notna().all()
             tables += 1

@@ -143,7 +143,7 @@ def check(
     """
     from skipbench.report.tables.runs import markdown_table
     from skipbench.runs.completions import read_completions
-    from skipbench.runs.index import build, read_runs, table_runs
+    from skipbench.runs.index import build, read_runs, rows_for_table
     from skipbench.runs.reading import run_folders
     from skipbench.runs.store import load_run
 
@@ -160,7 +160,7 @@ def check(
         assert state != "done" or now.keys() == whole.keys(), "done, but samples are missing"
         if os.access(results, os.W_OK) and loaded["config"]:
             build(results)
-            text = markdown_table("harness", table_runs(read_runs(results)))
+            text = markdown_table("harness", rows_for_table(read_runs(results)))
             shown = f"{SAMPLES}/{SAMPLES}" in text
             assert shown == (loaded["metrics"] is not None), "the table is not of the records"
             assert not shown or now.keys() == whole.keys(), "a table of a part"

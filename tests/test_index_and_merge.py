@@ -21,7 +21,7 @@ from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.files import append_line
-from skipbench.runs.index import build, read_runs, read_sample_rows, setting, table_runs
+from skipbench.runs.index import build, read_runs, read_sample_rows, rows_for_table, setting
 from skipbench.runs.merge import merge_into
 from skipbench.runs.store import RunStore, load_run, read_samples
 from skipbench.search.run import search
@@ -67,7 +67,7 @@ def test_the_index_tells_what_the_records_tell(tmp_path: Path) -> None:
             s.vanilla.seconds.prefill,
         )
         assert (row["diverged_at"], row["logit_gap"]) == (1, 0.5)
-    assert "1.20x [1.10, 1.30]" in markdown_table("index", table_runs(runs))
+    assert "1.20x [1.10, 1.30]" in markdown_table("index", rows_for_table(runs))
     assert list(read_sample_rows(tmp_path, ["run", "steps"], ["no such run"]).steps) == []
 
 
@@ -162,7 +162,7 @@ def test_another_origin_is_kept_beside_and_told_apart_in_tables(
         assert done.left == []
     assert done.did == {"there already": 1} and len(list((a / "runs").iterdir())) == 2
     build(a)
-    text = markdown_table("two origins", table_runs(read_runs(a)))
+    text = markdown_table("two origins", rows_for_table(read_runs(a)))
     rows = [line for line in text.splitlines() if line.startswith("| mini-code")]
     assert sorted(row.rstrip(" |").split("|")[-1].strip()[:1] for row in rows) == ["a", "b"]
     assert "origin a: commit 0123abc" in text and "origin b: commit" in text
@@ -172,7 +172,7 @@ def test_one_origin_needs_no_marks(tmp_path: Path) -> None:
     make_run(tmp_path, 0, ORIGIN)
     make_run(tmp_path, 1, ORIGIN)
     build(tmp_path)
-    text = markdown_table("one place", table_runs(read_runs(tmp_path)))
+    text = markdown_table("one place", rows_for_table(read_runs(tmp_path)))
     assert "origin a" not in text and "| origin" not in text
 
 

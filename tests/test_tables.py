@@ -2,12 +2,14 @@
 every format shows everything that a table says.
 """
 
+import json
 import re
 from html import unescape
 
 import pytest
 from test_papertable import metrics, run
 
+from skipbench.cli.table import _ranked
 from skipbench.report.tables.features import feature_table
 from skipbench.report.tables.formats import WRITERS, write
 from skipbench.report.tables.latex import breakable, escape
@@ -71,3 +73,18 @@ def test_a_stored_table_is_the_table_of_its_runs() -> None:
     assert stored_table(summary("swift-table2", "embedded", RUNS)) == TABLES["paper"]
     other = stored_table(summary("methods", "embedded", RUNS))
     assert other.title == TABLES["runs"].title and other.grids == TABLES["runs"].grids
+
+
+def test_what_a_table_needs_of_its_runs_is_in_the_summary() -> None:
+    """Rank, point and calibration pass through the JSON from which every table is rendered."""
+    runs = [
+        run(metrics(speedup), method=method) | {"label": f"method={method}"}
+        for method, speedup in (("vanilla", 1.0), ("clasp", 0.7), ("swift", 1.6))
+    ]
+    (grid,) = stored_table(summary("real", "embedded", _ranked(runs))).grids
+    assert [row.cells[2].text for row in grid.rows] == ["swift", "vanilla", "clasp"]
+    (grid,) = stored_table(summary("real", "embedded", runs)).grids
+    assert "point" in [column.name for column in grid.columns]
+    sparse = {"sparsity": "wanda-0.5", "calibration": "8 rows of mini-stories"}
+    text = summary("self-sd-table13", "embedded", [runs[0] | {"provenance": sparse}])
+    assert json.loads(text)["runs"][0]["provenance"] == sparse

@@ -13,13 +13,13 @@ from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell, plan
 from skipbench.experiments.plan import Request, composed, experiment_names, parse_request, scale_of
 from skipbench.experiments.table_runs import table_runs
-from skipbench.report.cell import value_at
 from skipbench.report.console import complain, say, show
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.runs import Run
 from skipbench.report.tables.stored import read_table, stored_table, summary
 from skipbench.runs.files import write_atomic
+from skipbench.runs.reading import value_at
 
 
 def run(arguments: list[str]) -> None:

@@ -69,14 +69,8 @@ class Adaptive:
     | epsilon | `step` | |
     | beta1, beta2 | `beta1`, `beta2` | smoothing of the acceptance rate and of gamma |
 
-    Deviations, each with its switch:
-        `first_beta1`: the paper sets beta1 = 0 in the first round (`paper`); the published code
-            starts the average at 0 with beta1 unchanged (`code`), which pushes gamma up in the
-            first rounds of every prompt.
-        `full_length_guard`: the published code leaves gamma alone when the acceptance rate is above
-            alpha and the draft was as long as it may be (`True`); the paper has no such case
-            (`False`).
-        `every`: the published code can update in every n-th round only; the paper does in each.
+    Deviations, with their switches: docs/methods/self-sd.md.
+
     The acceptance rate starts anew with every prompt and gamma is carried over, as in the published
     code.
 

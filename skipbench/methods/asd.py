@@ -16,9 +16,7 @@ ours, marked so below.
 | structural rules | `keep_first`, `keep_last` (guess: 1, 1) | attention kept, in layers |
 | context | `context_tokens` (guess: 32) | tokens of the prompt that are looked at |
 
-Deviations: `most` bounds the share of attention sub-layers that may be dropped (guess: all), the
-most similar first; with `every` above 0 the set is chosen anew after so many rounds, from the
-tokens of the text so far.
+Deviations from the paper and its published code, with their switches: docs/methods/asd.md.
 """
 
 from collections.abc import Sequence

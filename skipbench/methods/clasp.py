@@ -15,20 +15,8 @@ the programme runs only now and then (section 3.7).
 | K, draft-exiting threshold | `stop.max_steps`, `stop.threshold` | |
 | layer optimisation interval | `interval` | |
 
-Deviations (paper says / published code does / here, switch). The published code is the port of
-KnapSpec's authors.
-    Eq. 1: argmin of the cosine, a misprint / argmax / argmax.
-    Algorithm 1: runs to i = L + 1, reads x_L that is not in X, compares sigma[:, l] with sigma[l:]
-        as a whole, tests floats for equality / repaired: i to L, elementwise, decisions kept as
-        bits, a tie skips / as the code.
-    interval: "several verification steps" / counts them from the first of a prompt /
-        `interval_unit=rounds`, or `tokens`.
-    before the first programme: unspecified / drafts with the full model / `start=prompt` runs it on
-        the prompt's last token, `start=full` is the code.
-    M: about half of the layers / 22 to 31 % of them / `ratio`, half by default.
-    granularity: whole layers / whole layers / `unit=layer`, or `sublayer`, where attention and MLP
-        are skipped one by one.
-    stop rule: threshold near 0.7, K unspecified / 0.7, 10 / as the code.
+The published code is the port of KnapSpec's authors.
+Deviations from the paper and its published code, with their switches: docs/methods/clasp.md.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,17 +14,8 @@ meant for checkpoints trained for early exit.
 | omega | `omega` | decay per round |
 | tau_l | `threshold` | between the mean confidences of matching and of other shadow tokens |
 
-Deviations (paper says / published code does / here, switch). Only the port of KnapSpec's authors
-was at hand.
-    draft length: the chosen one / up to 10 tokens, the chosen length unused / `use_gamma`, true by
-        default.
-    shadow tokens of rejected rows: not counted / counted where the exit layer is 1 /
-        `count_rejected`, false by default.
-    threshold: tau_l / the same, none while a mean is unknown / the same; `dynamic_threshold=false`
-        leaves it to `stop`.
-    first round: unspecified / exit layer 1, one token, together with the prefill / none: the last
-        33 tokens of the prompt run once more for their shadow tokens, and the first round chooses
-        by them.
+The published code is the port of KnapSpec's authors.
+Deviations from the paper and its published code, with their switches: docs/methods/del.md.
 """
 
 from typing import Any

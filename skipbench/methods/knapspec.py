@@ -15,23 +15,7 @@ drafts until the next programme.
 | K, tau, m, T, D | 2 `budget`, `tau`, `history`, `interval`, `lengths` | |
 | tau_conf | `stop.threshold` | |
 
-Deviations (paper says / published code does / here, switch):
-    items: all 2L sub-layers / the first and the last layer are never skipped / `protect_ends`,
-        false by default.
-    weights: round(t / Delta) / capped at 5 / `weight_cap`, none by default.
-    most skipped weight: K / 2 / the same / `budget` K, 0.5 by default.
-    candidates: every skipped weight / all but the first of the survivors / `drop_first`, false by
-        default.
-    gamma in [D]: 1 to 10 / 0 to 17 / `lengths`, the first and the last.
-    gamma*: found, then replaced by the confidence exit / the same / the same; `use_gamma=true`
-        drafts gamma* at most.
-    before the first programme: unspecified / drafts with the full model in every prompt /
-        `start=carry` keeps the set of the prompt before and counts rounds across prompts;
-        `start=full` is the code.
-    cost: sub-layers only / the same / the lm_head too, unless `latency` gives [mlp, attention a
-        token, attention] in seconds.
-    x^(i) with nothing skipped: reset to X^(i) / computed anew / as the paper.  A branch stays where
-        its cosine is >= tau (paper: >).
+Deviations from the paper and its published code, with their switches: docs/methods/knapspec.md.
 """
 
 from collections.abc import Callable, Sequence

@@ -11,11 +11,7 @@ little.
 | E | `exit_layer` | layers of the draft, 1 to L - 1 |
 | d | `stop.max_steps` | speculated tokens per round |
 
-Deviations (paper says / published code does / here, switch):
-    E, d: per model / 8, 6 / exit_layer 8, or half of a smaller model (`null`); stop.max_steps 6.
-    shared early layers: yes / yes, Hugging Face's `assistant_early_exit` computes them again /
-        `share`; a tree needs `share=false`, because its nodes have no early states.
-    stop rule: fixed d / fixed d / `stop`, any.
+Deviations from the paper and its published code, with their switches: docs/methods/layerskip.md.
 """
 
 from collections.abc import Sequence

@@ -12,18 +12,7 @@ fill a pool, and those that begin with the pending token are verified in the sam
 | G | `guesses` | n-grams kept per key and verified per pass |
 | n-gram pool C | `pool` | key token -> its last `guesses` continuations, oldest first |
 
-Deviations (paper says / published code does / here, switch):
-    first window: random / tokens of the prompt, unseeded / tokens of the prompt by `seed`;
-        `first_window` gives them.
-    whole n-gram accepted: N tokens with the bonus / the last of them is left out / `whole=true`,
-        `false` is the code.
-    pool: per prompt / the same; `pool_from_prompt` enters the prompt's n-grams and what is
-        generated. There the code repeats the last token of a hit in place of all its tokens;
-        `repeat_hit=true` does so too.
-    verification: n-grams side by side / the same / as a tree without repeated prefixes: same
-        output, fewer rows.
-    sampling: its own loop / its own loop / guesses are verified as drafts that put all their mass
-        on one token, which is exact.
+Deviations from the paper and its published code, with their switches: docs/methods/lookahead.md.
 """
 
 import random

@@ -10,16 +10,7 @@ verification whose draft is the block as it stands.
 | y_i^(k) | `block[i]` | guess i after k iterations |
 | block size b | `block_size` | tokens iterated together (its hybrid Gauss-Seidel-Jacobi decoding) |
 
-Deviations (paper says / published code does / here, switch):
-    model: encoder-decoder translation / the same only / decoder-only, on this project's one loop.
-    length: of the whole target / the reference's length, decoded beforehand / none needed: blocks,
-        as its hybrid decoder.
-    first guess: a special token / padding / `init=last` repeats the last token; `init=prompt` takes
-        the prompt's, `random` any.
-    end of a block: all its tokens fixed / the same / `window=block`; `window=sliding` fills the
-        block up after every pass.
-    sampling: greedy only / greedy only / guesses are verified as a draft that puts all its mass on
-        one token, which is exact.
+Deviations from the paper and its published code, with their switches: docs/methods/parallel.md.
 """
 
 import random

@@ -4,9 +4,7 @@ the text itself as drafts.
 The last n tokens are looked up in the prompt and in what was generated; what followed there is
 proposed. Longer n-grams are tried first.
 
-Deviations (published code does / here, switch):
-    which occurrence: the first / `occurrence=last`, the most recent one before the end, or `first`.
-    text: prompt and output / the same; `output=false` looks only in the prompt.
+Deviations from the published code, with their switches: docs/methods/prompt-lookup.md.
 """
 
 from typing import Any

@@ -13,17 +13,7 @@ Eqs. 2 to 4, in `skipbench.decode.stopping.Adaptive`).
 | K | `stop.max_steps` | most draft tokens of a round |
 | gamma, alpha, epsilon, beta1, beta2 | `stop.*` | adaptive draft-exiting |
 
-Deviations (paper says / published code does / here, switch):
-    objective: inference time per verified token / `max_new_tokens` over the time of whole
-        generations, prefill included / as the paper, decode time over tokens really emitted. No
-        switch: the code's count differs only when a text ends early.
-    development set: 8 random training samples / 4 + 4 shuffled items / `search.prompts` rows behind
-        those of the run.
-    start of the search: unspecified / two probe points, one of them the published answer /
-        `search.init` random sets.
-    registered point: unspecified / the raw point / the raw point, or its corner with
-        `search.rounded=true`.
-    threshold: see `Adaptive` (`stop.first_beta1`, `stop.full_length_guard`).
+Deviations from the paper and its published code, with their switches: docs/methods/self-sd.md.
 """
 
 from collections.abc import Callable, Sequence

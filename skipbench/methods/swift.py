@@ -15,26 +15,7 @@ verified with it as a tree (section 4.2). The search goes on across prompts.
 | N_D, epsilon | `stop.max_steps`, `stop.threshold` | most draft steps, early stopping |
 | k | `tree` | alternatives by confidence |
 
-Deviations (paper says / published code does / here, switch):
-    protected: unspecified / first and last layer / as the code, `protect_ends`; r counts the other
-        sub-layers.
-    first set: uniform, the best is retained / every odd layer whatever r is, with score 0, so that
-        the first candidate with a match replaces it / whole layers spread evenly, of the size that
-        r says, scored as candidates are, `initial=ratio`; `odd` as the code.
-    context: generated tokens / the first of each output / `context=first`, or `recent`.
-    end of search: score 0.95, 300 steps without improvement, S / 0.95 in the code, 0.93 in its
-        script / `max_score`, `patience`. Only a candidate ends it, not the score of the first set.
-    Bayesian step: unspecified / 10 000 draws, 10 gradient searches, 5 refits / 200 draws, neither
-        of the rest (`bayes_draws`, `bayes_starts`, `bayes_restarts`): the set is a rounded point
-        anyway, and the time counts. kappa 2.5.
-    registered point: the candidate / the raw point / `register=rounded`, or `raw`.
-    tree: 10, 5, 3, 1 by rising confidence / 10, 8, 5, 3 under greedy / `tree`, as the paper.
-    skip ratio: lowered by 0.1 where acceptance stays below 0.7 / not in the code / `adjust_below`,
-        0 for never (as the code):
-        the mean acceptance of the last 100 rounds of the search is looked at. The search then
-        starts again from an even set of the lower ratio.
-    epsilon: unspecified / 0.8 / as the code.  Sampling: bonus token without temperature (a bug) /
-        as the target samples.
+Deviations from the paper and its published code, with their switches: docs/methods/swift.md.
 """
 
 from collections import deque

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 CONFIDENCE = 0.95
 RESAMPLES = 9999
 BOOTSTRAP_FROM = 20
-"""Fewest ratios for the bootstrap, whose interval is too short for few: at 4 it covers 80 %, not 95
-%.
-"""
+"""Fewest ratios for the bootstrap; for fewer its interval is too short, at 4 it covers 80 %."""
 
 
 def paired_ratio_interval(

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from skipbench.report.definitions import PERCENT_SCORES, caution, definitions_for
 from skipbench.report.tables.markdown import markdown_grid
+from skipbench.runs.reading import value_at
 
 MISSING = "\u2014"
 _SEPARATOR = "; "
@@ -32,14 +33,6 @@ def figures(value: Any) -> str:
     return number(
         value, 2 if _known(value) and value < 10 else 1 if _known(value) and value < 100 else 0
     )
-
-
-def value_at(metrics: Mapping[str, Any], *path: str) -> Any:
-    """The value at `path`, or None where the metrics lack it."""
-    found: Any = metrics
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
 
 
 def main_cells(metrics: Mapping[str, Any]) -> dict[str, str]:

@@ -33,8 +33,8 @@ def winners(rows: Mapping[Key, tuple[Hashable, str, Interval | None]]) -> set[Ke
 def _winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
     """The winner of one block, None where there is none.
 
-    A single row is better than nothing, and one without an interval may hide any value. Vanilla
-    needs none: it is the 1.
+    None for a block of one row, or where a row other than vanilla has no interval: its speedup
+    could be anything. Vanilla's is 1 by definition.
     """
     ends = {row: interval for row, (_, interval) in rows.items() if interval is not None}
     if len(rows) < 2 or any(

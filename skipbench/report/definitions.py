@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable
 
+EQ_6 = (
+    "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean skipped ratio of the "
+    "sets that drafted, and c = 0 for drafts without a forward pass"
+)
 DEFINITIONS: dict[str, str] = {
     "M": (
         "tokens emitted per verification pass, bonus included; the prefill and its token are in "
@@ -16,9 +20,8 @@ DEFINITIONS: dict[str, str] = {
     "alpha cond, g the mean draft length over all rounds; latencies profiled in this engine for "
     "the sets that drafted, lm_head included; t_draft is 0 for drafts without a forward pass, g is "
     "0 for vanilla.",
-    "E(Spd)": "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean skipped "
-    "ratio of the sets that drafted, and c = 0 for drafts without a forward pass / the same with "
-    "the measured cost of a draft step and of a verification pass.",
+    "E(Spd)": f"{EQ_6} / the same with the measured cost of a draft step and of a verification "
+    "pass.",
     "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation "
     "included: geometric mean of the per-sample ratios [95 % interval: Student's t on the "
     "logarithms, BCa bootstrap from 20 samples on].",
@@ -45,12 +48,25 @@ DEFINITIONS: dict[str, str] = {
         "the least time that memory bandwidth allows per token / vanilla's time per decoded token."
     ),
 }
+PAPER_DEFINITIONS: dict[str, str] = {
+    **DEFINITIONS,
+    "tokens_per_s": "decoded tokens per second of the method, pooled, without the prefill.",
+    "expected_speedup": f"{EQ_6}.",
+    "ms_per_token": "1000 / tokens_per_s.",
+    "share": "seconds of the phase / seconds of decoding, without the prefill.",
+    "memory_gb": (
+        "the most that was allocated at one time during the run of both arms, in 10^9 bytes."
+    ),
+    "ratio": DEFINITIONS["skipped"],
+}
+"""Of the columns of the papers' tables."""
+SCORE = "the method's score, a mean over the samples."
 
 PERCENT_SCORES = ("bleu", "sentence_bleu")
 
 EMBEDDED_MODEL = "tiny"
-STAND_INS = {EMBEDDED_MODEL: "the embedded model tiny", "smollm2-135m": "the model smollm2-135m"}
-"""Models that stand for the papers' at a smaller scale, and what a table calls them."""
+STAND_INS = {EMBEDDED_MODEL: "the embedded model", "smollm2-135m": "the model"}
+"""Models that stand for the papers' at a smaller scale, and what a table calls their kind."""
 MINI_PREFIX = "mini-"
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from skipbench.report.cell import missing_reasons, value_at
+from skipbench.report.cell import missing_reasons
+from skipbench.runs.reading import value_at
 
 Measured = tuple[float | None, tuple[float, float] | None, str | None]
 """A value, its 95 % interval, and the reason where there is no value."""
@@ -31,6 +32,7 @@ _SEARCH = "belongs to the search for a skip set, not to a run"
 _TRAINING = "a cost of training, which is not repeated here"
 _SETTING = "a setting of the paper, not a measurement"
 _ENDS = "the paper's range over its tables"
+# Columns that no run fills, with the reason; one that is in none of these dicts is a setting.
 UNMEASURED = {
     **dict.fromkeys(
         ("search_s", "search_h", "search_min", "bayes_steps", "random_steps", "search_steps"),
@@ -46,8 +48,8 @@ UNMEASURED = {
     **dict.fromkeys(
         ("memory_saved", "alpha_gain", "speedup_gain", "correlation"), "compares several runs"
     ),
-}  # columns with no value in the metrics; what is missing here too is a setting
-# whose reason in `missing_reasons` tells
+}
+# By column: the entry of `missing_reasons` that says why it has no value.
 _NEEDS = {"tau": "alpha", "TPT": "TPT", "expected_speedup": "E(Spd)"}
 
 

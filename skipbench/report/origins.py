@@ -5,7 +5,8 @@ apart, row by row.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skipbench.report.cell import MISSING, value_at
+from skipbench.report.cell import MISSING
+from skipbench.runs.reading import value_at
 
 Run = Mapping[str, Any]
 TOLD_BY = ("commit", "dirty", "device", "torch", "transformers")

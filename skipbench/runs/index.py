@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import printable, run_folders
+from skipbench.runs.reading import printable, run_folders, value_at
 from skipbench.runs.rows import (
     ALWAYS,
     COUNTS,
@@ -162,16 +162,13 @@ def setting(runs: pd.DataFrame, path: str) -> "pd.Series[Any]":
     """
 
     def of(text: Any) -> Any:
-        found: Any = json.loads(text) if isinstance(text, str) else None
-        for name in path.split("."):
-            found = found.get(name) if isinstance(found, dict) else None
-        return found
+        return value_at(json.loads(text), *path.split(".")) if isinstance(text, str) else None
 
     return runs["settings"].map(of)
 
 
-def table_runs(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of `read_runs` as `report.table` takes them."""
+def rows_for_table(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of `read_runs` as `run_table` of report/tables takes them."""
     found = []
     for row in runs.to_dict("records"):
         metrics = json.loads(row["metrics"]) if isinstance(row["metrics"], str) else None

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -190,3 +191,11 @@ def _check_events(data: bytes) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise ValueError(f"nested more than {DEEPEST} levels deep")
+
+
+def value_at(tree: Mapping[str, Any], *path: str) -> Any:
+    """The value at `path`, or None where the tree lacks it."""
+    found: Any = tree
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found

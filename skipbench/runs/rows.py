@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from msgspec.json import encode
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import printable
+from skipbench.runs.reading import printable, value_at
 from skipbench.runs.record import Arm, Sample
 from skipbench.runs.store import each_sample, load_run
 
@@ -77,10 +77,8 @@ def rows_of(folder: Path) -> Rows:
 
     One that cannot be read is a row whose `state` is unreadable and whose `error` names the file.
     """
-    run: dict[str, Any] = {
-        "run": printable(folder.name),
-        "stamp": stamp(folder),
-    }  # before the files: they may change now
+    # The stamp before the files: they may change now.
+    run: dict[str, Any] = {"run": printable(folder.name), "stamp": stamp(folder)}
     try:
         state = load_run(folder)
         columns = columns_of(each_sample(folder / "samples.jsonl"))
@@ -90,9 +88,10 @@ def rows_of(folder: Path) -> Rows:
             columns_of([]),
         )
     config, origin, status = (state[name] or {} for name in ("config", "provenance", "status"))
-    run |= {name: _plain(_at(config, path), name in TEXTS) for name, path in SETTINGS.items()}
+    run |= {name: _plain(value_at(config, *path), name in TEXTS) for name, path in SETTINGS.items()}
     run |= {name: _plain(origin.get(name), True) for name in ORIGIN}
-    run |= {"dirty": origin.get("dirty"), "torch": _plain(_at(origin, ("versions", "torch")), True)}
+    torch = _plain(value_at(origin, "versions", "torch"), True)
+    run |= {"dirty": origin.get("dirty"), "torch": torch}
     run |= {
         "state": status.get("state", "missing"),
         "error": _plain(status.get("error"), True),
@@ -128,13 +127,6 @@ def _arm(arm: Arm) -> tuple[Any, ...]:
     return len(arm.tokens), len(arm.rounds), arm.finish, arm.looped, *sums, *times
 
 
-def _at(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    found: Any = tree
-    for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
-
-
 def _plain(value: Any, text: bool) -> Any:
     """A value of the column's one type, None where the record has another."""
     if text:
@@ -156,5 +148,5 @@ def _numbers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
             and prefix + name != "samples"
         ):
             found[prefix + name] = float(value)
-    ends = _at(tree, ("speedup", "ci95")) if not prefix else None
+    ends = value_at(tree, "speedup", "ci95") if not prefix else None
     return found | ({"speedup.low": float(ends[0]), "speedup.high": float(ends[1])} if ends else {})

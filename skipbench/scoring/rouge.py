@@ -8,8 +8,7 @@ from typing import Any
 from skipbench.scoring.text import Scores, before_next, need
 
 # The L of Self-SD's Table 17 is sentence-level: it lies as far below ROUGE-1 as rougeL does, which
-# reads a summary as one
-# line. So nothing here needs a sentence splitter.
+# reads a summary as one line. So nothing here needs a sentence splitter.
 _TYPES = ("rouge1", "rouge2", "rougeL")
 
 

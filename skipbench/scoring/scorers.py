@@ -31,9 +31,8 @@ def score(scorer: str, completion: str, prompt: str, reference: dict[str, Any]) 
         SkipbenchError: an unknown scorer, or a reference without what the scorer needs.
     """
     if scorer in EXECUTED:
-        program_of(
-            scorer, completion, prompt, reference
-        )  # a reference that cannot be used shows now, not after the run
+        # A reference that cannot be used shows now, not after the run.
+        program_of(scorer, completion, prompt, reference)
         return {}
     if scorer not in SCORERS:
         raise SkipbenchError(f"unknown {scorer=}; known: {', '.join([*SCORERS, *EXECUTED])}")

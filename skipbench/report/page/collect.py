@@ -8,11 +8,11 @@ from typing import Any
 import yaml
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons, value_at
+from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons
 from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import pieces_of, tokenizer_of
 from skipbench.runs.completions import read_completions
-from skipbench.runs.reading import printable, run_folders
+from skipbench.runs.reading import printable, run_folders, value_at
 from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
 

@@ -26,7 +26,7 @@ OURS, PAPER, DIFFERENCE = "measured", "paper", "difference"
 
 
 def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Table:
-    """The table of `paper` with what `runs` measured of it at `scale`, "paper" or "embedded".
+    """The table of `paper` with what `runs` measured of it at `scale`, paper, embedded or laptop.
 
     Raises:
         SkipbenchError: no such paper, or no numbers of that table.

@@ -6,34 +6,23 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skipbench.report.cell import MISSING, value_at
-from skipbench.report.definitions import DEFINITIONS, STAND_INS
+from skipbench.report.cell import MISSING
+from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import origin_of, origins, told
 from skipbench.report.tables.paper_rows import Half
+from skipbench.runs.reading import value_at
 
 Run = Mapping[str, Any]
-_DEFINITIONS = {  # of the papers' columns
-    **DEFINITIONS,
-    **dict.fromkeys(SCORES, "the method's score, a mean over the samples."),
-    "tokens_per_s": "decoded tokens per second of the method, pooled, without the prefill.",
-    "expected_speedup": "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean "
-    "skipped ratio of the sets that drafted, and c = 0 for drafts without a forward pass.",
-    "ms_per_token": "1000 / tokens_per_s.",
-    "share": "seconds of the phase / seconds of decoding, without the prefill.",
-    "memory_gb": (
-        "the most that was allocated at one time during the run of both arms, in 10^9 bytes."
-    ),
-    "ratio": DEFINITIONS["skipped"],
-}
-_ORIGIN = ("engine", "device", "dtype", "torch", "commit", "date")
-_OPTIONAL_ORIGIN = ("sparsity",)  # printed only if a run has it
+_PRINTED = ("engine", "device", "dtype", "torch", "commit", "date")
+_PRINTED_IF_ANY = ("sparsity",)  # printed only if a run has it
 _COMPARED = ("max_new_tokens", "max_length", "batch")
 
 
 def definitions(columns: Iterable[str]) -> list[tuple[str, str]]:
     """Name and sentence of the columns that a run can fill."""
-    return [(column, _DEFINITIONS[column]) for column in columns if column in _DEFINITIONS]
+    known = PAPER_DEFINITIONS | dict.fromkeys(SCORES, SCORE)
+    return [(column, known[column]) for column in columns if column in known]
 
 
 def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[str]:
@@ -44,8 +33,10 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
     if not measured:
         return []
     stands = sorted({str(run["stands_for"]) for run in measured if run.get("stands_for")})
-    used = dict.fromkeys(run["keys"].get("model") for run in measured)
-    stands = [*(f"Made with {STAND_INS[name]}" for name in used if name in STAND_INS), *stands]
+    # By its own name: weights from the package index have another than those of the hub.
+    used = {run["keys"].get("model"): run["model"] for run in measured}
+    made = [f"Made with {STAND_INS[key]} {used[key]}" for key in used if key in STAND_INS]
+    stands = [*made, *stands]
     lines = [f"{', '.join(stands)}: not a replication."] if stands else []
     lines += _devices(rows, measured)
     lines.append(_unlike("engine", _values(measured, "engine") or [MISSING], ["its own code"]))
@@ -186,7 +177,7 @@ def provenance(runs: Sequence[Run]) -> list[str]:
     Empty where nothing was measured.
     """
     measured = [run for run in runs if run.get("metrics")]
-    names = [*_ORIGIN, *(name for name in _OPTIONAL_ORIGIN if _values(measured, name))]
+    names = [*_PRINTED, *(name for name in _PRINTED_IF_ANY if _values(measured, name))]
     line = "; ".join(f"{n}: {', '.join(_values(measured, n)) or MISSING}" for n in names)
     return [line] if measured else []
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons, value_at
+from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons
 from skipbench.report.compared import BOLD, Interval, same_drafts, winners
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.origins import origin_of, origins, told
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
+from skipbench.runs.reading import value_at
 
 Run = Mapping[str, Any]
 NAMES = ("dataset", "model", "method")
@@ -64,7 +65,9 @@ def run_table(title: str, runs: Sequence[Run], notes: Sequence[str] = (), name: 
             *([f"{BOLD}."] if any(run.get("metrics") for run in runs) else []),
         ),
         definitions=tuple(definitions_for(column.name for column in columns)),
-        provenance=(provenance,),
+        provenance=(provenance,)
+        if any(value_at(run, "provenance", "date") for run in runs)
+        else (),
     )
 
 

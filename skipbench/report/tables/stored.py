@@ -17,9 +17,13 @@ from skipbench.runs.shapes import Metrics
 
 Run = Mapping[str, Any]
 _ABOUT = ("id", "model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
+_OPTIONAL = ("label", "rank")  # of a sweep's cells, and of an experiment that ranks its cells
 # The fields of a run's origin: no name of a machine, a folder or a person, so that a summary can be
 # published.
-_ORIGIN = ("engine", "device", "cpu", "dtype", "torch", "transformers", "commit", "dirty", "date")
+_PUBLISHED = (
+    *("engine", "device", "cpu", "dtype", "sparsity", "calibration"),
+    *("torch", "transformers", "commit", "dirty", "date"),
+)
 
 
 class _Shown(TypedDict):
@@ -33,6 +37,8 @@ class _Shown(TypedDict):
     reason: str | None
     provenance: dict[str, Any]
     drafted: NotRequired[str | None]
+    label: NotRequired[str]
+    rank: NotRequired[int]
 
 
 class _Summary(TypedDict):
@@ -45,7 +51,8 @@ def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:
     """The runs of a table without their samples, as JSON, one per line."""
     lines = [
         {k: run.get(k) for k in _ABOUT}
-        | {"provenance": {k: v for k, v in run["provenance"].items() if k in _ORIGIN}}
+        | {k: run[k] for k in _OPTIONAL if run.get(k) is not None}
+        | {"provenance": {k: v for k, v in run["provenance"].items() if k in _PUBLISHED}}
         for run in runs
     ]
     text = ",\n".join(json.dumps(line, allow_nan=False) for line in lines)
