@@ -75,7 +75,7 @@ def calls(lm: LM) -> dict[str, Callable[[], Any]]:
 
     def knapspec() -> None:
         method._x = [states]
-        method._trace = {k: [] for k in ("optimised", "weights", "candidates", "gamma", "tpt")}
+        method.log = {k: [] for k in ("optimised", "weights", "candidates", "gamma", "tpt")}
         method._optimise(lm)
 
     def verify(token_rows: TokenRows) -> Callable[[], None]:

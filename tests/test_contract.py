@@ -53,11 +53,9 @@ KEYS = {m: composed_method(m).node for m in METHODS}
 NEEDS = {"default": (), "chain": ("stop",), "adaptive": ("stop",), "tree": ("stop", "tree")}
 CASES = [(m, v) for m in METHODS for v in VARIANTS if all(key in KEYS[m] for key in NEEDS[v])]
 # Method, engine and family are nearly independent, and `test_draft_logits` ties every engine to
-# every
-# family. So: every method and variant on one engine and family; every engine and family with one
-# tree;
-# methods whose passes are no chain and no plain tree on every engine, with a window shorter than
-# the text.
+# every family. So: every method and variant on one engine and family; every engine and family with
+# one tree; methods whose passes are no chain and no plain tree on every engine, with a window
+# shorter than the text.
 UNUSUAL = ("clasp", "del", "knapspec", "layerskip", "lookahead", "swift")
 GREEDY_CASES = dict.fromkeys(
     [

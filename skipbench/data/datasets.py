@@ -1,4 +1,4 @@
-"""One function a dataset.
+"""The datasets of generated and of short stories, and the stream of several.
 
 Each returns rows that are ready to be run, and is what a file of `conf/dataset/` calls.
 """

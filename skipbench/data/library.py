@@ -54,7 +54,7 @@ def _functions(path: Path) -> Iterator[Row]:
         tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError):
         return
-    lines = source.splitlines(keepends=True)
+    lines = [f"{line}\n" for line in source.split("\n")]  # as `ast` counts them
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef) or len(node.body) < 2 or node.end_lineno is None:
             continue

@@ -35,7 +35,7 @@ def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
 def _lines(file: Path) -> Iterator[Row]:
     """One prompt per line that is not blank."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise SkipbenchError(
             f"dataset.path={file} cannot be read as UTF-8 ({error}); convert it"

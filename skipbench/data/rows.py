@@ -51,18 +51,7 @@ def read_file(
     """
     path = Path(path)
     wanted = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, str)
-    if path.is_dir():
-        raise SkipbenchError(
-            f"{path} is a directory; name one file in it that ends in {' or '.join(_SUFFIXES)}"
-        )
-    if not path.is_file():
-        raise SkipbenchError(
-            f"{path} does not exist; give the path of a file that ends in {' or '.join(_SUFFIXES)}"
-        )
-    if path.suffix not in _SUFFIXES:
-        raise SkipbenchError(
-            f"{path} has the suffix {path.suffix!r}; files may be {' or '.join(_SUFFIXES)}"
-        )
+    _check_file(path, _SUFFIXES)
     source = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, wanted)
     rows = [_checked(found, wanted, place, may_be_empty) for place, found in source]
     if not rows:
@@ -70,6 +59,17 @@ def read_file(
             f"{path} has no rows; give a file with the columns {', '.join(wanted)}"
         )
     return rows
+
+
+def _check_file(path: Path, suffixes: Sequence[str]) -> None:
+    """Raises SkipbenchError unless the path is that of a file with one of the suffixes."""
+    ends = " or ".join(suffixes)
+    if path.is_dir():
+        raise SkipbenchError(f"{path} is a directory; name one file in it that ends in {ends}")
+    if not path.is_file():
+        raise SkipbenchError(f"{path} does not exist; give the path of a file that ends in {ends}")
+    if path.suffix not in suffixes:
+        raise SkipbenchError(f"{path} has the suffix {path.suffix!r}; files may be {ends}")
 
 
 def read_either(
@@ -84,12 +84,7 @@ def read_either(
     Raises:
         SkipbenchError: as `read_file`, or a row with none of the columns.
     """
-    suffixes = (*_SUFFIXES, *filter(None, [other]))
-    if not path.is_file() or path.suffix not in _SUFFIXES:
-        why = "is no such file" if path.is_file() else "does not exist"
-        raise SkipbenchError(
-            f"dataset.path={path} {why}; give a file that ends in {', '.join(suffixes)}"
-        )
+    _check_file(path, (*_SUFFIXES, *filter(None, [other])))
     source = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, columns, any)
     rows = []
     for place, found in source:

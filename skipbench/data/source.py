@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skipbench.config.paths import cache_folder
+from skipbench.config.paths import cache_folder, hub_offline
 from skipbench.data.rows import read_file
 from skipbench.errors import SkipbenchError
 
@@ -98,7 +98,7 @@ def _from_hub(
 def _reason(error: Exception) -> str:
     import datasets
 
-    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    offline = hub_offline()
     text = str(error)
     if isinstance(error, datasets.exceptions.DatasetNotFoundError):
         if text.startswith("Revision"):
@@ -127,7 +127,7 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     kept = cache_folder() / f"{sha256[:16]}-{url.rpartition('/')[2]}"
     if kept.is_file():
         data = kept.read_bytes()
-    elif os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    elif hub_offline():
         raise SkipbenchError(
             f"{url} is not in the cache, and HF_HUB_OFFLINE is set. {advice}".rstrip()
         )

@@ -2,14 +2,12 @@
 
 One round, with K = 3 drafted tokens of which the target accepts two:
 
-    committed          pending   draft           cache rows 0 .. length - 1: committed; behind them:
-        scratch
-    t0 t1 t2 t3 t4     t5        a   b   c       propose: a, b, c
+    committed          pending   draft       cache rows 0 .. length - 1 committed, then scratch
+    t0 t1 t2 t3 t4     t5        a   b   c   propose: a, b, c
                        |         |   |   |
-    one full pass over t5        a   b   c       score: logits behind each of the four rows a
-                       b   x           the target's own choices: a, b accepted; c rejected, x is the
-                       bonus
-    t0 t1 t2 t3 t4 t5 a b        x               commit: K/V rows of t5, a, b kept; x is pending now
+    one full pass over t5        a   b   c   score: logits behind each of the four rows
+                       a         b   x       the target's choices: a, b accepted, x the bonus
+    t0 t1 t2 t3 t4 t5 a b        x           commit: K/V rows of t5, a, b kept; x is pending
 """
 
 from dataclasses import dataclass

@@ -64,12 +64,13 @@ def parallel_branches(
     def run(unit: int, states: Tensor) -> Tensor:
         if size == 1 and unit % 2:  # an MLP: its rows see nothing of one another, and take one pass
             found = lm.run(states.flatten(0, 1), metadata, first=unit, last=unit + 1)
-            return found.clone().view(states.shape)
+            return found.clone().view(states.shape).to(states.device)
         parts = []
         for part in torch.split(states, count):
             rows = metadata if len(part) == count else metadata.first(len(part) * tokens)
             found = lm.run(part.flatten(0, 1), rows, first=size * unit, last=size * (unit + 1))
             parts.append(found.clone())  # the next pass may overwrite it
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(states.shape)
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return whole.view(states.shape).to(states.device)
 
     return run

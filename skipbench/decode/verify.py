@@ -26,8 +26,7 @@ def verify_greedy(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
     at = -1
     for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
         # Parents come first, so a node whose parent is the last accepted one continues the path.
-        # Siblings behind an
-        # accepted node cannot match, because their parent is no longer the last.
+        # Siblings behind an accepted node cannot match, because their parent is no longer the last.
         if parent == at and draft.tokens[node] == choice[at + 1]:
             path.append(node)
             at = node

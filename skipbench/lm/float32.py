@@ -41,7 +41,7 @@ def float32_logits(model: Any, tokens: list[int]) -> Tensor | None:
             x = _norm(attention.norm, hidden[rows])
             key = _turned(_heads(key_of, attention.head_dim, x, k_norm), cos[rows], sin[rows])
             cached.append((key, _heads(value_of, attention.head_dim, x)))
-        keys, values = (torch.cat(parts) for parts in zip(*cached, strict=True))
+        keys, values = (torch.cat(chunk) for chunk in zip(*cached, strict=True))
         for rows in chunks:
             part = hidden[rows]
             x = _norm(attention.norm, part)
@@ -52,7 +52,7 @@ def float32_logits(model: Any, tokens: list[int]) -> Tensor | None:
             )
             inner = _norm(mlp.norm, part)
             gate, up = (_linear(projection, inner) for projection in mlp.gate_up)
-            part += _linear(mlp.down, F.silu(gate) * up)
+            part += _linear(mlp.down, mlp.module.act_fn(gate) * up)
     head = parts.head.weight
     last = _norm(parts.norm, hidden[-1:].to(head.device))
     return torch.cat(

@@ -129,13 +129,15 @@ class LM:
         Args:
             hidden: [T, D], the input of sub-layer `first`.
             token_rows: the rows; prepared by `metadata` where several passes share them.
+            skip: the sub-layers that are left out; `None` for none.
+            first, last: the first sub-layer, and the one before which to stop (`None`: S = 2L).
             hidden_states: when given, receives the state [T, D] before the first and after every
-                sub-layer that ran.
+                sub-layer that ran, all on the output's device.
 
         Returns:
             [T, D], the output of the last one; where `engine.result_is_borrowed`, a buffer that the
-            next pass overwrites. The K/V rows `token_rows.start ..` of every attention that ran
-            are overwritten.
+            next pass overwrites (and may take as its input). The K/V rows `token_rows.start ..` of
+            every attention that ran are overwritten.
 
         Raises:
             SkipbenchError: the token_rows does not fit into the cache.
@@ -144,7 +146,7 @@ class LM:
         self.cache.check(metadata.end)
         sublayers = self.engine.sublayers
         if hidden_states is not None:
-            hidden_states.append(hidden)
+            hidden_states.append(self._kept(hidden))
         local = metadata.on(self.devices[0])
         if not (skip and skip.skipped) and hidden_states is None and (first, last) == (0, None):
             whole = self.engine.whole_pass(hidden, local)
@@ -157,8 +159,14 @@ class LM:
                 local = metadata.on(device)
             hidden = sublayers[s](hidden, local)
             if hidden_states is not None:
-                hidden_states.append(hidden.clone() if self.engine.result_is_borrowed else hidden)
+                hidden_states.append(
+                    self._kept(hidden.clone() if self.engine.result_is_borrowed else hidden)
+                )
         return hidden
+
+    def _kept(self, hidden: Tensor) -> Tensor:
+        """A state where methods hold it against others."""
+        return hidden if self._one_device else hidden.to(self.output_device)
 
     def _choose(self, skip: SkipSet | None, first: int, last: int) -> list[int]:
         key = (skip, first, last)

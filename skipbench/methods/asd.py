@@ -47,8 +47,8 @@ class ASD:
         context_tokens: tokens at the end of the text over which the cosine is averaged.
         most: largest share of all attention sub-layers to drop, above 0 to 1.
         every: rounds between two choices of the set; 0 chooses once per prompt.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
-            drafts a chain.
+        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
+            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
 
     Raises:
         SkipbenchError: a number out of range, or rules that keep the attention of every layer.

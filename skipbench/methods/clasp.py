@@ -99,8 +99,8 @@ class CLaSp:
         start: `prompt` runs the first programme on the prompt's last token; `full` drafts with the
             full model until the first interval ends.
         unit: `layer` skips whole layers; `sublayer` skips attention and MLP one by one.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
-            drafts a chain.
+        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
+            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
 
     Raises:
         SkipbenchError: a ratio that skips nothing or everything, an interval below 1, or a word

@@ -48,8 +48,8 @@ def strategy(
             sub-layers.
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
         seed: of the rule `random`.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
-            drafts a chain.
+        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
+            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
 
     Raises:
         SkipbenchError: a ratio out of range.
@@ -67,8 +67,8 @@ def explicit(
         name: name of the method in records and tables.
         skip: the set in text form, such as `attn:1,3-5;mlp:2`, counted from 0.
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
-            drafts a chain.
+        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
+            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
 
     Raises:
         SkipbenchError: the model lacks a layer of the set.

@@ -182,7 +182,7 @@ class KnapSpec:
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
         tau: branches whose mean cosine to the target's states is below it are pruned.
         interval: T, rounds between two programmes.
-        history: m, rounds whose tokens a programme looks at.
+        history: m, rounds whose tokens a programme looks at; at most `interval`.
         lengths: first and last draft length that are compared (D).
         use_gamma: drafts at most gamma* tokens per round, besides the stop rule.
         weight_cap: largest integer weight of a sub-layer; null for none (the published code: 5).
@@ -192,12 +192,12 @@ class KnapSpec:
         start: `carry` keeps the set of the prompt before; `full` drafts with the full model until a
             prompt's first programme.
         latency: seconds of [MLP, attention per context token, attention]; null profiles the engine.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
-            drafts a chain.
+        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
+            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
 
     Raises:
-        SkipbenchError: an interval, history, length or cap below 1, or a word or number of
-            latencies that is not known.
+        SkipbenchError: an interval, history or cap below 1, lengths or a budget out of range, or a
+            word or number of latencies that is not known.
     """
 
     needs_hidden_states = True

@@ -41,8 +41,8 @@ def layerskip(
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
         exit_layer: layers that draft; null for 8, or half of a model of 8 layers or fewer.
         share: verification goes on from the draft's early states; false computes them anew.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
-            drafts a chain.
+        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
+            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
 
     Raises:
         SkipbenchError: an exit beyond the model, or a tree over shared layers.

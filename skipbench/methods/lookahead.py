@@ -102,8 +102,8 @@ class Lookahead:
         )
         guessed = len(tokens)
         # Level 0 is a chain behind the pending token; an entry of a deeper level follows the one
-        # above it. The columns of
-        # deeper levels begin at the pending token itself, those of level 0 one further.
+        # above it. The columns of deeper levels begin at the pending token itself, those of level 0
+        # one further.
         above = [-1, *range(guessed, guessed + len(self._levels[0]))]
         tokens += self._levels[0]
         parent += above[:-1]

@@ -36,8 +36,9 @@ def self_sd(
         name: name of the method in records and tables.
         skip: the set in text form, or `stored` for the one that `search` stored for this model.
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
-            drafts a chain (SWIFT Table 10 adds SWIFT's).
+        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
+            first choice included, such as [10, 5, 3, 1]; empty drafts a chain (SWIFT
+            Table 10 adds SWIFT's).
 
     Raises:
         SkipbenchError: the set does not fit the model.

@@ -68,8 +68,8 @@ class SWIFT:
         adjust_below: lowers `ratio` by 0.1 where mean acceptance stays below this, 0 to 1; 0 never
             does.
         seed: seed of random candidates and of the Bayesian steps.
-        tree: alternatives per draft step by confidence, from below 0.3 to 0.9 and above; empty
-            drafts a chain.
+        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
+            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
 
     Raises:
         SkipbenchError: a ratio that skips nothing or everything, or a number or word out of range.
@@ -173,7 +173,7 @@ class SWIFT:
         return self.drafter.propose(state, self.skip, budget)
 
     def adapt(self, state: State, verification: Verification) -> None:
-        """One optimisation step per round, once `window` tokens and one more stand behind the
+        """One optimisation step per round, once more than `window` + 2 tokens stand behind the
         prompt.
         """
         self.drafter.update(verification)

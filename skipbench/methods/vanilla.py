@@ -25,7 +25,6 @@ def vanilla(layers: int, name: str) -> Vanilla:
     """The baseline as a method of its own: its speedup over itself shows the noise of the machine.
 
     Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
+        layers, name: as every method takes them; not used.
     """
     return Vanilla()

@@ -1,11 +1,11 @@
 """What a checkpoint needs and must be, and why loading one failed."""
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import Any
 
 from skipbench.config.architecture import Shape
+from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
 
 FIELDS = {
@@ -70,7 +70,7 @@ def explain(path: str, revision: str | None, error: Exception) -> str:
         "Where there is a network, `python -m skipbench data MODEL` fetches it; "
         "model.path=FOLDER takes a local checkpoint"
     )
-    if os.environ.get("HF_HUB_OFFLINE"):
+    if hub_offline():
         return (
             f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and "
             f"HF_HUB_OFFLINE is set: fetch it once with a network, or unset the variable. {local}. "

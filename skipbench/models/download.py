@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skipbench.config.architecture import Shape
+from skipbench.config.model import check_path, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.models.checks import check_shape, explain
+from skipbench.models.gguf import read_gguf
 
-# no pickled weights, which can run code
 TIMEOUT_S = 5
+# no pickled weights, which can run code
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -51,6 +53,10 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
         SkipbenchError: it cannot be fetched, weights are missing, or it is not the model that
             `shape` describes.
     """
+    if is_gguf(path):
+        check_path(path)
+        check_shape(path, read_gguf(path).config, shape)
+        return Fetched(Path(path), None, Path(path).stat().st_size)
     from huggingface_hub import snapshot_download
     from transformers import AutoConfig, AutoTokenizer
 

@@ -173,6 +173,10 @@ def _config(header: Header) -> Any:
         found = fields.get(f"{family}.{key}", *default)
         if found is None:
             raise SkipbenchError(f"model.path={path} lacks {family}.{key}; fetch it again")
+        if isinstance(found, list):
+            raise SkipbenchError(
+                f"model.path={path} has another {family}.{key} in every layer, which is not read"
+            )
         return found
 
     scaled = fields.get(f"{family}.rope.scaling.type", "none")

@@ -2,6 +2,7 @@
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md defines them.
 """
 
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -14,9 +15,7 @@ import numpy as np
 
 from skipbench.errors import SkipbenchError
 
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"} | {
-    12: "d"
-}
+SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 """Types of metadata, and how `struct` reads them."""
 STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
@@ -77,7 +76,9 @@ def read_header(path: Path) -> Header:
             )
         fields = dict(_pair(file) for _ in range(pairs))
         found = [_tensor(file, path) for _ in range(tensors)]
-        step = int(fields.get("general.alignment", 32))
+        step = fields.get("general.alignment", 32)
+        if not isinstance(step, int) or step < 1:
+            raise EOFError(f"general.alignment is {step!r}")
         begin = -(-file.tell() // step) * step
         length = os.fstat(file.fileno()).st_size
     entries = {
@@ -151,7 +152,4 @@ def _tensor(file: BinaryIO, path: Path) -> tuple[str, tuple[int, ...], Any, int,
         )
     kind = GGMLQuantizationType(number)
     block, size = GGML_QUANT_SIZES[kind]
-    count = 1
-    for length in shape:
-        count *= length
-    return name, shape, kind, offset, count // block * size
+    return name, shape, kind, offset, math.prod(shape) // block * size

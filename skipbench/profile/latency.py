@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from skipbench.config.architecture import Shape
 from skipbench.lm.model import LM
@@ -36,10 +37,10 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     lm.allocate(context_tokens + rows)
     device = lm.output_device
     token_rows = TokenRows.chain(context_tokens, rows)
-    frames = lm.metadata(token_rows)
-    tokens = [0] * rows
+    metadata = lm.metadata(token_rows)
+    tokens, borrowed = [0] * rows, lm.engine.result_is_borrowed
     hidden = lm.embed(tokens)
-    inputs = {d: (hidden.to(d), frames.on(d)) for d in set(lm.devices)}
+    inputs = {d: (hidden.to(d), metadata.on(d)) for d in set(lm.devices)}
 
     def through(kind: int) -> Callable[[], None]:
         calls = [
@@ -48,8 +49,11 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
         ]
 
         def run() -> None:
-            for sublayer, state, frame in calls:
-                sublayer(state, frame)
+            out: Tensor | None = None
+            for sublayer, state, local in calls:
+                # A buffer that goes from sub-layer to sub-layer is not copied in decoding, either.
+                goes_on = borrowed and out is not None and out.device == state.device
+                out = sublayer(out if goes_on and out is not None else state, local)
 
         return run
 

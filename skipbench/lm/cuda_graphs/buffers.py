@@ -112,7 +112,7 @@ class GraphBuffers:
         cos: Tensor,
         sin: Tensor,
     ) -> Callable[[], None]:
-        """The work that rope_cos_sin `bounds`, `depth` and `tree_mask` into targets, rotary tables
+        """The work that turns `bounds`, `depth` and `tree_mask` into targets, rotary tables
         and the masks of a bucket.
 
         Args:

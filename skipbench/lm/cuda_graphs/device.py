@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skipbench.lm.attention import AttentionBackend, attention_backends
 from skipbench.lm.cache import KVCache
+from skipbench.lm.cuda_graphs.attention import AttentionBackend, attention_backends
 from skipbench.lm.cuda_graphs.buckets import MAX_ROWS, bucket, padded_rows
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import GraphCapture, Replay
@@ -31,6 +31,7 @@ class DeviceGraphs:
             config.hidden_size,
             config.num_attention_heads // config.num_key_value_heads,
         )
+        self.layers: int = config.num_hidden_layers
         self.attentions: dict[int, Attention] = {}
         self.mlps: dict[int, Mlp] = {}
         self.metadata: AttentionMetadata | None = None
@@ -127,6 +128,7 @@ class DeviceGraphs:
         end = min(size, self.cache.capacity)
         buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows), buffers.rows)
         buffers.bounds[2].fill_(self.cache.capacity)
+        state = buffers.hidden.clone()  # the input of the pass at hand may lie in it
         prepare = buffers.input_preparation(
             size, self._windows, self._columns, self._cos, self._sin
         )
@@ -141,7 +143,9 @@ class DeviceGraphs:
             self._mlps[buffers.rows] = {s: (work, record(work)) for s, work in mlps.items()}
         works |= {s: work for s, (work, _) in self._mlps[buffers.rows].items()}
         found |= {s: replay for s, (_, replay) in self._mlps[buffers.rows].items()}
-        found[WHOLE_PASS] = record(in_order([prepare, *(works[s] for s in sorted(works))]))
+        if len(self.attentions) == self.layers:  # no graph spans two devices
+            found[WHOLE_PASS] = record(in_order([prepare, *(works[s] for s in sorted(works))]))
+        buffers.hidden.copy_(state)
         return found
 
     def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> AttentionBackend:

@@ -91,7 +91,7 @@ class CudaGraphsEngine:
         capture: MakeCapture = CudaGraphCapture,
         backend: str | None = None,
     ) -> None:
-        """`backend`: of `attend.attention_backends`; `None` takes the fastest of those that the
+        """`backend`: of `attention.attention_backends`; `None` takes the fastest of those that the
         capture can time.
         """
         refuse_strict(strict, "cuda_graphs")

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.attention import AttentionBackend
 from skipbench.lm.cache import KVCache
+from skipbench.lm.cuda_graphs.attention import AttentionBackend
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.families import AttentionParts, MlpParts
 

@@ -103,7 +103,7 @@ def self_test(lm: Verified) -> float:
     bit must be the same.
 
     Returns:
-        Time of verifying 9 rows so, over that without; the median of a few rope_cos_sin.
+        Time of verifying 9 rows so, over that without; the median of a few turns.
 
     Raises:
         NotStrictError: a logit or a cached key or value differs, with the rows and the size of it.
