@@ -595,7 +595,7 @@ def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
         "engine.warmup=0",
     ]
     config = compose([*small, f"results={tmp_path}"])
-    assert run_cell(config, print_table=False)
+    assert nothing_lost(run_cell(config, print_table=False))
     resolved = resolve_cell(config)
     entry = run_entry(resolved)
     keys = {"model": "tiny", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
