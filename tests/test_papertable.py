@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import nothing_lost
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError

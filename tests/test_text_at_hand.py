@@ -92,7 +92,7 @@ def test_prompts_of_every_kind_of_file(tmp_path: Path) -> None:
     ("name", "text", "says"),
     [
         ("p.txt", "\n\n", "holds no prompt"),
-        ("p.csv", "prompt\n", "jsonl, .parquet, .txt"),
+        ("p.csv", "prompt\n", r"\.jsonl or \.parquet or \.txt"),
         ("p.jsonl", '{"text": "One"}\n', "has none of prompt, messages; its columns are 'text'"),
         ("p.jsonl", '{"prompt": " "}\n', "'prompt' is empty"),
         ("p.jsonl", '{"prompt": 3}\n', "of type int"),

@@ -29,8 +29,8 @@ TINY = PACKAGE / "models" / "tiny"
 PROMPTS = ("Once there was a dog and", "Tom has 3 apples and buys 4.", "The dog had a red ball")
 TOKENS = 32
 SWIFT = ("method.steps=6", "method.window=8")
-# The project's methods, not those of a folder outside of the tree. Self-SD_c is Self-SD with another
-# set, and both are given one here.
+# The project's methods, not those of a folder outside of the tree. Self-SD_c is Self-SD with
+# another set, and both are given one here.
 OWN = sorted({path.stem for path in (CONF / "method").glob("*.yaml")} - {"self-sd-c"})
 CASES: dict[str, tuple[str, ...]] = {
     **{name: () for name in OWN},
