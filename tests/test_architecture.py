@@ -1,7 +1,11 @@
 """The direction of imports: a room imports only rooms above it, and itself."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "skipbench"
 ROOMS = [
@@ -49,6 +53,22 @@ def violations(path: Path) -> list[str]:
 
 def test_imports_go_one_way() -> None:
     assert [text for path in FILES for text in violations(path)] == []
+
+
+@pytest.mark.parametrize(
+    "module", ["experiments.grid", "experiments.plan", "cli.table", "cli.figure", "cli.status"]
+)
+def test_what_plans_and_draws_starts_without_torch(module: str) -> None:
+    """These rooms may import torch, and do where a cell runs; a table or a status needs none."""
+    code = f"import sys, skipbench.{module}; print(*{{'torch', 'transformers'}} & {{*sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == []
 
 
 def test_every_room_is_listed() -> None:

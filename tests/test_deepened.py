@@ -4,6 +4,7 @@ checkpoint back.
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,11 +40,30 @@ def test_half_of_what_is_put_in_is_redundant(layers: int, share: float) -> None:
     assert deepened_layers(layers, share, 3) == deeper != deepened_layers(layers, share, 4)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
-def test_without_the_known_set_the_checkpoint_is_left(family: str) -> None:
-    own, model = LM(random_model(family)), random_model(family)
-    deepen(model, 1.0, 1)
-    deeper, known = LM(model), deepened_set(LAYERS, 1.0, 1)
+def biased(family: str) -> Any:
+    """A random model whose vectors, biases above all, are not the ones and zeros of a new one."""
+    model = random_model(family)
+    if family == "llama":
+        config = copy.deepcopy(model.config)
+        config.attention_bias = config.mlp_bias = True
+        fresh = type(model)(config).eval().requires_grad_(False)
+        fresh.load_state_dict(model.state_dict(), strict=False)
+        model = fresh
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
+    return model
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
+def test_without_the_known_set_the_checkpoint_is_left(family: str, share: float) -> None:
+    own, model = LM(biased(family)), biased(family)
+    biases = [name for name, _ in model.named_parameters() if name.endswith(".bias")]
+    assert bool(biases) == (family in ("llama", "qwen2"))
+    deepen(model, share, 1)
+    deeper, known = LM(model), deepened_set(LAYERS, share, 1)
     tokens = list(range(20))
     for lm in (own, deeper):
         lm.allocate(32)

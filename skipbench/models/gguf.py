@@ -205,6 +205,8 @@ def _config(header: Header) -> Any:
             "rope_theta": float(get("rope.freq_base", 10000.0)),
         },
         tie_word_embeddings="output.weight" not in tensors,
+        attention_bias="blk.0.attn_q.bias" in tensors,
+        mlp_bias="blk.0.ffn_down.bias" in tensors,
         bos_token_id=fields.get("tokenizer.ggml.bos_token_id"),
         eos_token_id=_ends(fields),
         pad_token_id=fields.get("tokenizer.ggml.padding_token_id"),
