@@ -7,7 +7,7 @@
 A fault is a snippet of one file that another takes the place of, and the name of the one test that
 has to fail with it. That the named tests pass without a fault is shown first. The copy lies in a
 folder of its own, so no test finds recorded values beside the checkout: what is caught here is
-caught in any clone.
+caught in any clone. Libraries are loaded once: tests run in processes forked from this one.
 
 Ends with status 1 where a fault is not caught, or a snippet or a test is not there any more.
 """
@@ -16,11 +16,11 @@ import argparse
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,18 +89,47 @@ def in_place(tree: Path, fault: Fault) -> Iterator[None]:
         compiled.unlink(missing_ok=True)
 
 
+def load_libraries() -> None:
+    """Imports what every test needs, once; a process that is forked from this one has it."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import pytest  # noqa: F401  # as the next ones
+    import scipy.stats
+    import torch
+    from transformers import LlamaForCausalLM, Qwen3ForCausalLM  # noqa: F401
+
+    assert scipy.stats and torch
+    assert not any(name.partition(".")[0] == "skipbench" for name in sys.modules)
+
+
 def status_of(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """Exit status of pytest over the named tests, of whatever tier, and what it printed."""
-    words = ["-m", "pytest", "-n", "0", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-m", ""]
-    done = subprocess.run(
-        [sys.executable, *words, *tests],
-        cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(tree)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    return done.returncode, done.stdout
+    """Exit status of pytest over the named tests, of whatever tier, and what it printed.
+
+    In a process of its own, which imports the package from the tree.
+    """
+    words = ["-n", "0", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-m", "", *tests]
+    words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of the libraries loaded before
+    with tempfile.TemporaryFile("w+") as printed:
+        if (child := os.fork()) == 0:
+            import pytest
+
+            try:
+                for stream in (1, 2):
+                    os.dup2(printed.fileno(), stream)
+                os.chdir(tree)
+                os.environ["PYTHONPATH"] = str(tree)
+                own = (ROOT, ROOT / "scripts")
+                sys.path[:] = [str(tree), *(p for p in sys.path if Path(p).resolve() not in own)]
+                status = int(pytest.main(words))
+                sys.stdout.flush()
+                sys.stderr.flush()
+            except BaseException:  # whatever it is, no forked process goes on from here
+                traceback.print_exc()
+                sys.stderr.flush()
+                status = 70
+            os._exit(status)
+        _, ended = os.waitpid(child, 0)
+        printed.seek(0)
+        return os.waitstatus_to_exitcode(ended), printed.read()
 
 
 def verdict(tree: Path, fault: Fault) -> str:
@@ -114,7 +143,7 @@ def verdict(tree: Path, fault: Fault) -> str:
         return "caught"
     if status == PASSED:
         return "SURVIVES" if " passed" in text else "NOT RUN: the test is skipped"
-    return f"NOT RUN: pytest ends with {status}: {text.strip().splitlines()[-1]}"
+    return f"NOT RUN: pytest ends with {status}: {' '.join(text.splitlines()[-1:])}"
 
 
 def say(text: str) -> None:
@@ -140,14 +169,17 @@ def main(words: Sequence[str] | None = None) -> int:
     """Plants the chosen faults, prints a table, and returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults and no others")
+    parser.add_argument("--faults", type=Path, default=FAULTS, help="another file of faults")
     parser.add_argument("--list", action="store_true", help="names the faults and ends")
-    given, known = parser.parse_args(words), {fault.name: fault for fault in faults()}
+    given = parser.parse_args(words)
+    known = {fault.name: fault for fault in faults(given.faults)}
     if unknown := set(given.only or ()) - set(known):
         parser.error(f"no fault of the name {', '.join(sorted(unknown))}; --list names them all")
     chosen = [known[name] for name in given.only or known]
     if given.list:
         print("\n".join(f"{fault.name}: {fault.what}" for fault in chosen))
         return 0
+    load_libraries()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder) / "tree"
         tree.mkdir()

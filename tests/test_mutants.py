@@ -1,11 +1,15 @@
 """The script that plants faults: every fault can be planted, and what it says of some."""
 
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
-from scripts.mutants import Fault, faults, main, planted
+from scripts.mutants import Fault, faults, planted
 
 FAULTS = faults()
 
@@ -37,21 +41,27 @@ def test_a_snippet_that_is_gone_or_stands_twice_is_told() -> None:
 
 
 @pytest.mark.slow
-def test_faults_are_caught_and_survivors_are_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One that its test sees, one that it does not see, and one whose snippet is gone."""
+def test_faults_are_caught_and_survivors_are_told(tmp_path: Path) -> None:
+    """One that its test sees, one that changes nothing, and one whose snippet is gone."""
+    given = tmp_path / "faults.toml"
     seen = next(fault for fault in FAULTS if fault.name == "threshold-sign")
-    rest = (seen.what, seen.file)
-    harmless = (("self.rounds += 1\n", "self.rounds += 1  # harmless\n"),)
-    planted = [
-        seen,
-        Fault("harmless", *rest, harmless, seen.test),
-        Fault("gone", *rest, (("not there", ""),), seen.test),
-    ]
-    monkeypatch.setattr("scripts.mutants.faults", lambda: planted)
-    assert main(["--only", "threshold-sign"]) == 0
-    assert main([]) == 1
-    table = capsys.readouterr().out.splitlines()
-    assert table[1] == "caught 1 of 1" and table[-1] == "caught 1 of 3"
-    assert "SURVIVES" in table[3] and "NOT PLANTED: stands 0 times" in table[4]
+    harmless = ("self.rounds += 1\n", "self.rounds += 1  # harmless\n")
+    edits = {"seen": seen.edits[0], "harmless": harmless, "gone": ("not there", "")}
+    given.write_text(
+        "\n".join(
+            f"[{name}]\nwhat = 'x'\nfile = {seen.file!r}\ntest = {seen.test!r}\n"
+            f"old = {json.dumps(old)}\nnew = {json.dumps(new)}"
+            for name, (old, new) in edits.items()
+        )
+    )
+    words = [sys.executable, "scripts/mutants.py", "--faults", str(given)]
+
+    def run(*more: str) -> tuple[int, list[str]]:
+        done = subprocess.run([*words, *more], cwd=ROOT, capture_output=True, text=True)
+        return done.returncode, done.stdout.splitlines()
+
+    status, table = run("--only", "seen")
+    assert status == 0 and table[-1] == "caught 1 of 1"
+    status, table = run()
+    assert status == 1 and table[-1] == "caught 1 of 3"
+    assert "SURVIVES" in table[1] and "NOT PLANTED: stands 0 times" in table[2]
