@@ -2,18 +2,24 @@
 every format shows everything that a table says.
 """
 
+import csv as stdlib_csv
+import io
 import json
 import re
+from collections.abc import Callable, Iterable, Sequence
 from html import unescape
 
 import pytest
 from test_papertable import metrics, run
 
 from skipbench.cli.table import _ranked
+from skipbench.report.tables.csv import csv
 from skipbench.report.tables.features import feature_table
 from skipbench.report.tables.formats import WRITERS, write
-from skipbench.report.tables.latex import breakable, escape
-from skipbench.report.tables.model import Table
+from skipbench.report.tables.html import html
+from skipbench.report.tables.latex import breakable, column_blocks, escape, latex
+from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.model import Grid, Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import run_table
 from skipbench.report.tables.stored import stored_table, summary
@@ -31,13 +37,12 @@ TABLES = {
 
 
 def texts_of(table: Table) -> set[str]:
-    """Every text of a table but the CSV's records."""
-    cells = {c.text for grid in table.grids for row in grid.rows for c in row.cells}
+    """Every text of a table beside its cells and the CSV's records."""
     heads = {text for grid in table.grids for c in grid.columns for text in (c.name, c.group)}
     lines = {*table.cautions, *table.footnotes, *table.remarks, *table.provenance}
     terms = {text for definition in table.definitions for text in definition}
     settings = {grid.settings for grid in table.grids}
-    return {table.title, table.source, *cells, *heads, *lines, *terms, *settings} - {""}
+    return {table.title, table.source, *heads, *lines, *terms, *settings} - {""}
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -49,9 +54,93 @@ def test_every_format_shows_every_text(kind: str) -> None:
         assert " ".join(text.split()).replace("|", "\\|") in written["md"].replace("**", "")
         assert text in unescape(written["html"])
         assert escape(text) in written["tex"] or breakable(text) in written["tex"]
-    records = written["csv"].splitlines()
-    assert len(records) == len(table.records) + 1
-    assert records[0].split(",") == list(dict.fromkeys(n for r in table.records for n in r))
+
+
+Shown = list[tuple[str, bool, int | None]]  # of a row: text, bold and mark of each cell
+
+
+def rows_of(table: Table, columns: Callable[[Grid], Iterable[Sequence[int]]]) -> list[Shown]:
+    """The cells of the rows of every grid, of each block of its columns in turn."""
+    return [
+        [(" ".join(c.text.split()), c.bold, c.mark) for c in (row.cells[i] for i in shown)]
+        for grid in table.grids
+        for shown in columns(grid)
+        for row in grid.rows
+    ]
+
+
+def all_columns(grid: Grid) -> list[range]:
+    return [range(len(grid.columns))]
+
+
+def blocks(grid: Grid) -> list[list[int]]:
+    """Columns that stand side by side in LaTeX."""
+    return [[*range(grid.labels), *range(a, b)] for _, a, b in column_blocks(grid)]
+
+
+def marked(text: str, bold: str, mark: str) -> tuple[str, bool, int | None]:
+    """A cell without its markup, which two expressions tell."""
+    number = re.search(f"{mark}$", text := text.strip())
+    text = text[: number.start()] if number else text
+    plain = re.fullmatch(bold, text)
+    return plain[1] if plain else text, plain is not None, int(number[1]) if number else None
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_markdown_has_the_cells(kind: str) -> None:
+    lines = re.findall(r"^\| (.*) \|$", markdown(TABLES[kind]), re.MULTILINE)
+    found = [
+        [
+            marked(c.replace(r"\|", "|"), r"\*\*(.*)\*\*", r" \[(\d+)\]")
+            for c in re.split(r"(?<!\\) \| ", line)
+        ]
+        for line in lines
+    ]
+    heads = [
+        [(f"{c.group}: {c.name}" if c.group else c.name, False, None) for c in grid.columns]
+        for grid in TABLES[kind].grids
+    ]
+    wanted = rows_of(TABLES[kind], all_columns)
+    assert [row for row in found if row not in heads] == wanted
+    assert len(found) == len(wanted) + len(heads)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_html_has_the_cells(kind: str) -> None:
+    bodies = re.findall("<tbody>(.*?)</tbody>", html(TABLES[kind]), re.DOTALL)
+    rows = [row for body in bodies for row in re.findall("<tr[^>]*>(.*?)</tr>", body)]
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
+    found = [[marked(c, "<b>(.*)</b>", r"<sup>(\d+)</sup>") for c in row] for row in cells]
+    plain = [[(" ".join(unescape(text).split()), *rest) for text, *rest in row] for row in found]
+    assert plain == rows_of(TABLES[kind], all_columns)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_latex_has_the_cells(kind: str) -> None:
+    bodies = re.findall(r"\\endfoot\n(.*?)\\end{longtable}", latex(TABLES[kind]), re.DOTALL)
+    lines = [line for body in bodies for line in body.splitlines() if line[-1] in "\\*"]
+    found = [
+        [
+            marked(
+                c.replace(r"\allowbreak{}", ""), r"\\textbf\{(.*)\}", r"\\textsuperscript\{(\d+)\}"
+            )
+            for c in re.sub(r" ?\\\\\*?$", "", line).split(" & ")
+        ]
+        for line in lines
+    ]
+    wanted = rows_of(TABLES[kind], blocks)
+    assert found == [[(escape(text), *rest) for text, *rest in row] for row in wanted]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_csv_has_the_records(kind: str) -> None:
+    found = list(stdlib_csv.DictReader(io.StringIO(csv(TABLES[kind]))))
+    names = dict.fromkeys(name for record in TABLES[kind].records for name in record)
+    wanted = [
+        {name: "" if record.get(name) is None else str(record[name]) for name in names}
+        for record in TABLES[kind].records
+    ]
+    assert found == wanted
 
 
 @pytest.mark.parametrize("kind", TABLES)
