@@ -73,7 +73,7 @@ def random_model(family: str, vocab: int = 61) -> Any:
 
 @functools.cache
 def random_lm(family: str, engine: str, vocab: int = 61) -> LM:
-    """The random model under an engine, with room for every test; `graphs` re-executes what it
+    """The random model under an engine, with room for every test; `cuda_graphs` re-executes what it
     records.
     """
     lm = LM(

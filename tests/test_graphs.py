@@ -247,7 +247,7 @@ def test_queueing_ahead_changes_nothing(engine: str, temperature: float) -> None
     assert any(r.steps < 8 for r in found[0][1]), "no draft ended early"
 
 
-def test_without_a_gpu_lean_is_used_and_said() -> None:
+def test_without_a_gpu_the_fused_engine_is_used_and_said() -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
     lm = LM(random_model("llama"), "cuda_graphs")

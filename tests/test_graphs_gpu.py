@@ -53,7 +53,7 @@ def test_tokens_are_those_of_fused_at_every_length(family: str, backend: str | N
 
 @pytest.mark.parametrize("backend", [None, "masked", "split_kv", "varlen"])
 @torch.inference_mode()
-def test_half_precision_logits_are_near_leans(backend: str | None) -> None:
+def test_half_precision_logits_are_near_those_of_the_fused_engine(backend: str | None) -> None:
     """What differs between two kernels is a few units of the last place; a wrong length differs by
     the size of the logits.
     """

@@ -1,5 +1,5 @@
-"""The race of weight layouts: what is chosen, what is kept of it, and that every layout computes
-the same.
+"""The autotuning of weight layouts: what is chosen, what is kept of it, and that every layout
+computes the same.
 """
 
 import json
@@ -28,7 +28,7 @@ from skipbench.lm.fused.weights import MIB, Weights, pass_bytes
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
-SMALL = (64, 32, torch.float32, 1 << 14)  # a shape whose race takes a moment
+SMALL = (64, 32, torch.float32, 1 << 14)  # a shape that is tuned in a moment
 FAST_ONE = {"rows": [5.0, 9.0, 9.0], "columns": [2.0, 20.0, 20.0], "packed": [3.0, 4.0, 4.0]}
 
 
@@ -266,7 +266,7 @@ def test_a_race_goes_through_as_much_as_a_pass_of_the_model_reads(
     assert len(json.loads(cache_file().read_text())) == 2
 
 
-def test_a_part_of_a_large_weight_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_large_weight_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[int, ...]] = set()
 
     def spy(weight: torch.Tensor, layout: str) -> torch.Tensor:

@@ -239,7 +239,7 @@ def test_a_checkpoint_of_other_sizes_is_refused() -> None:
         load(tiny, shape=shape_of("llama2-7b"))
 
 
-def test_eight_bits_need_modules_and_a_gpu() -> None:
+def test_eight_bits_need_the_reference_engine_and_a_gpu() -> None:
     with pytest.raises(SkipbenchError, match="engine=reference"):
         load("meta-llama/Llama-3.1-405B", quantization="int8", device_map="auto")
     with pytest.raises(SkipbenchError, match="needs a GPU"):
@@ -331,7 +331,7 @@ def test_what_was_planted_is_redundant_and_nothing_else(
 
 def test_a_seed_is_a_model() -> None:
     # The engine that leaves the weights under their names; the other lays them out as this
-    # machine's race says.
+    # machine's autotuning says.
     first, second, other = (
         planted(f"model.seed={n}", "engine=reference")[0].model.state_dict() for n in (1, 1, 2)
     )

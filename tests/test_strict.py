@@ -146,7 +146,7 @@ def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPa
         load_model(config.model, config.engine)
 
 
-def test_float32_and_modules_refuse() -> None:
+def test_float32_and_the_reference_engine_refuse() -> None:
     config = compose(["engine.strict=true"])
     with pytest.raises(
         SkipbenchError, match=r"cpu in float32.*use engine\.strict=false, or model\.dtype=bfloat16"
