@@ -165,6 +165,20 @@ def test_greedy_ends_where_nothing_helps() -> None:
     assert tried == 1 + 8
 
 
+@pytest.mark.parametrize("ratio", [None, 0.75])
+def test_nested_sets_grow_and_close_in_on_the_best_size(ratio: float | None) -> None:
+    """Sizes 0 to 8, of which the third along the order is best: 5 on the grid, then between."""
+    order = sorted(range(8), key=lambda s: COST[s])
+    strategy = make("nested", ratio=ratio, protect=(3,), order=order, iterations=6)
+    sizes = []
+    while (skip := strategy.suggest()) is not None:
+        assert skip.skipped == frozenset([s for s in order if s != 3][: len(skip.skipped)])
+        sizes.append(len(skip.skipped))
+        strategy.register(skip, abs(sizes[-1] - 3.1))
+    assert len(set(sizes)) == len(sizes) and 3 in sizes
+    assert max(sizes) == (7 if ratio is None else 6)
+
+
 def test_another_search_in_the_way_is_refused(tmp_path: Path) -> None:
     run("random", tmp_path / "trace.jsonl", 2)
     with pytest.raises(SkipbenchError, match="protect"):

@@ -43,6 +43,7 @@ class StrategyName(StrEnum):
     random = "random"
     greedy = "greedy"
     exhaustive = "exhaustive"
+    nested = "nested"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ class Engine:
 @dataclass(frozen=True)
 class Search:
     strategy: StrategyName = StrategyName.bayes
-    """How the next set is chosen."""
+    """How the next set is chosen. `nested` tries the sub-layers that change their input least, in
+    growing number (not of the paper).
+    """
     iterations: int = 200
     """Skip sets to try."""
     on: str | None = None
