@@ -4,9 +4,9 @@
 """
 
 import functools
-from collections import Counter
 from typing import Any
 
+import numpy as np
 import torch
 from scipy import stats
 
@@ -38,9 +38,16 @@ def _plain_greedy(model: Any, prompt: tuple[int, ...], length: int) -> list[int]
     return tokens[len(prompt) :]
 
 
-def check_greedy(lm: LM, method: Method, prompt: list[int] = PROMPT, length: int = 24) -> None:
-    """Greedy output equals the plain loop, counts add up, and the cache ends at its invariant."""
+def check_greedy(
+    lm: LM, method: Method, prompt: list[int] = PROMPT, length: int = 24, drafts: bool = True
+) -> None:
+    """Greedy output equals the plain loop, counts add up, and the cache ends at its invariant.
+
+    Args:
+        drafts: whether the method must have drafted.
+    """
     out = generate(lm, method, prompt, length)
+    assert sum(r.steps for r in out.rounds) > 0 or not drafts, "no token was drafted"
     assert out.tokens == plain_greedy(lm.model, prompt, length)
     assert sum(r.emitted for r in out.rounds) == length - 1
     assert lm.cache.length == len(prompt) + length - 1
@@ -133,51 +140,82 @@ def check_limits(lm: LM, method: Method) -> None:
             assert out.finish == "length"
 
 
-@functools.cache
 @torch.inference_mode()
-def _exact(model: Any, temperature: float, top_p: float) -> dict[tuple[int, ...], float]:
-    """Probability of every three tokens behind the first three of the prompt."""
-    sampler, exact = Sampler(temperature, top_p), {(): 1.0}
-    for _ in range(3):
-        longer: dict[tuple[int, ...], float] = {}
-        for prefix, mass in exact.items():
-            logits = model(torch.tensor([PROMPT[:3] + list(prefix)]), use_cache=False).logits[
-                0, -1:
-            ]
-            for token, p in enumerate(sampler.probs(logits)[0].tolist()):
-                if p > 0:
-                    longer[(*prefix, token)] = mass * p
-        exact = longer
-    return exact
+def _conditionals(model: Any, texts: list[list[int]], sampler: Sampler) -> np.ndarray:
+    """The model's own distribution of every token of every text, given the tokens before it.
 
-
-@torch.inference_mode()
-def check_sampling(
-    lm: LM, method: Method, runs: int = 1500, temperature: float = 0.8, top_p: float = 0.95
-) -> None:
-    """Three sampled tokens are distributed as the model says: chi-square of the last two against
-    the exact joint.
+    Returns:
+        [texts, length, V].
     """
-    exact = _exact(lm.model, temperature, top_p)
-    found = Counter(
-        tuple(
-            generate(
-                lm, method, PROMPT[:3], 3, sampler=Sampler(temperature, top_p, seed=seed)
-            ).tokens
-        )
-        for seed in range(runs)
-    )
-    assert set(found) <= set(exact), "a token outside the support was emitted"
-    common = [k for k, mass in exact.items() if mass * runs >= 5]
-    observed = [found[k] for k in common] + [runs - sum(found[k] for k in common)]
-    expected = [exact[k] * runs for k in common] + [runs * (1 - sum(exact[k] for k in common))]
-    if expected[-1] < 5:
-        observed, expected = (
-            [*observed[:-2], sum(observed[-2:])],
-            [*expected[:-2], sum(expected[-2:])],
-        )
-    assert len(common) > 5, "too peaked, or too flat for so few runs"
-    assert stats.chisquare(observed, expected, sum_check=False).pvalue > 1e-4
+    start, exact = PROMPT[:3], []
+    for at in range(len(texts[0])):
+        prefixes = {tuple(text[:at]): None for text in texts}
+        ids = torch.tensor([[*start, *prefix] for prefix in prefixes])
+        p = sampler.probs(model(ids, use_cache=False).logits[:, -1]).double().numpy()
+        rows = dict(zip(prefixes, p, strict=True))
+        exact.append(np.stack([rows[tuple(text[:at])] for text in texts]))
+    return np.stack(exact, 1)
+
+
+def p_value(p: np.ndarray, tokens: np.ndarray, groups: np.ndarray) -> float:
+    """Chi-square of how often each group of tokens was emitted, against the model's conditionals.
+
+    Given what stands before it, a token is in a group with the sum of its probabilities there. The
+    residuals of all steps add up with the sum of their covariances.
+
+    Args:
+        p: [steps, V] the model's distribution at each step.
+        tokens: [steps] what was emitted.
+        groups: [steps, V] group of each token that might have been.
+    """
+    expected = np.bincount(groups.ravel(), p.ravel())
+    kept = np.flatnonzero(expected >= 5)  # the others are one more group
+    own = np.stack([np.where(groups == g, p, 0).sum(1) for g in kept], 1)
+    emitted = groups[np.arange(len(tokens)), tokens]
+    residual = (emitted[:, None] == kept).sum(0) - own.sum(0)
+    covariance = np.diag(own.sum(0)) - own.T @ own
+    inverse = np.linalg.pinv(covariance, hermitian=True)
+    rank = np.linalg.matrix_rank(covariance, hermitian=True)
+    return float(stats.chi2.sf(residual @ inverse @ residual, rank))
+
+
+def check_sampling(
+    lm: LM,
+    method: Method,
+    runs: int = 300,
+    length: int = 7,
+    temperature: float = 0.8,
+    top_p: float = 0.95,
+    drafts: bool = True,
+) -> None:
+    """Sampled tokens are distributed as the model says: by rank in its distribution, by token, and
+    by token behind each token.
+
+    Args:
+        drafts: whether the method must have drafted; a check of a method that never does proves
+            nothing.
+    """
+    texts, steps = [], 0
+    for seed in range(runs):
+        sampler = Sampler(temperature, top_p, seed=seed)
+        out = generate(lm, method, PROMPT[:3], length, sampler=sampler)
+        texts.append(out.tokens)
+        steps += sum(r.steps for r in out.rounds)
+    assert steps > 0 or not drafts, "no token was drafted"
+    p = _conditionals(lm.model, texts, Sampler(temperature, top_p))
+    tokens = np.array(texts)
+    assert (np.take_along_axis(p, tokens[..., None], -1) > 0).all(), "outside of the support"
+    # the first token is of the prefill, the same in every method
+    p, before, tokens = p[:, 1:].reshape(-1, p.shape[-1]), tokens[:, :-1].ravel(), tokens[:, 1:]
+    ids = np.broadcast_to(np.arange(p.shape[-1]), p.shape)
+    groups = {
+        "rank": p.argsort(1).argsort(1),
+        "token": ids,
+        "pair": ids + p.shape[-1] * before[:, None],
+    }
+    for name, of in groups.items():
+        value = p_value(p, tokens.ravel(), of)
+        assert value > 1e-4, f"p = {value:.1e} by {name}"
 
 
 class Guesser:

@@ -76,7 +76,10 @@ def method_of(name: str, variant: str) -> Method:
 
 @pytest.mark.parametrize(("name", "variant", "family", "engine"), GREEDY_CASES)
 def test_greedy_is_the_plain_loop(name: str, variant: str, family: str, engine: str) -> None:
-    contract.check_greedy(random_lm(family, engine), method_of(name, variant))
+    method = method_of(name, variant)
+    # DEL finds no exit of the random Llama that pays, and drafts with that of the random Mistral
+    drafts = name != "vanilla" and (name, family) != ("del", "llama")
+    contract.check_greedy(random_lm(family, engine), method, drafts=drafts)
 
 
 @pytest.mark.slow
@@ -84,7 +87,8 @@ def test_greedy_is_the_plain_loop(name: str, variant: str, family: str, engine: 
 @pytest.mark.parametrize("name", [m for m in METHODS if m not in UNUSUAL])
 def test_greedy_of_every_other_method_behind_a_window(name: str, engine: str) -> None:
     """With `UNUSUAL` that is every method on every engine, one that is added later too."""
-    contract.check_greedy(random_lm("mistral", engine), make_method(name))
+    method = make_method(name)
+    contract.check_greedy(random_lm("mistral", engine), method, drafts=name != "vanilla")
 
 
 @pytest.mark.slow
@@ -98,7 +102,7 @@ def test_every_switch(name: str, switch: str) -> None:
     for first in range(3):
         contract.check_greedy(lm, method, [first, *contract.PROMPT], length=32)
     contract.check_sampling(
-        random_lm("llama", "fused", vocab=7), method_of(name, switch), runs=250, temperature=0.3
+        random_lm("llama", "fused", vocab=7), method_of(name, switch), runs=150, temperature=0.3
     )
 
 
@@ -141,17 +145,14 @@ SAMPLED += [("uniform", "tree"), ("swift", "tree")]
     rest_slow([c for c in CASES if c[1] in ("default", "tree")], SAMPLED.__contains__),
 )
 def test_sampling(name: str, variant: str) -> None:
-    contract.check_sampling(
-        random_lm("llama", "fused", vocab=7), method_of(name, variant), runs=500
-    )
+    method = method_of(name, variant)
+    contract.check_sampling(random_lm("llama", "fused", vocab=7), method, drafts=name != "vanilla")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tree", [False, True])
 def test_sampling_of_guesses(tree: bool) -> None:
-    contract.check_sampling(
-        random_lm("llama", "reference", vocab=7), contract.Guesser(7, tree), runs=1500
-    )
+    contract.check_sampling(random_lm("llama", "reference", vocab=7), contract.Guesser(7, tree))
 
 
 @pytest.mark.parametrize("engine", EVERY_ENGINE)

@@ -10,15 +10,17 @@ import pytest
 import torch
 from conftest import EVERY_ENGINE, make_method, random_lm
 
-from skipbench.decode import loop
+from skipbench.decode import loop, verify
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft
+from skipbench.decode.method import Draft, Method
+from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
+from skipbench.methods.vanilla import Vanilla
 from skipbench.skipset import SkipSet
 
 Patch = pytest.MonkeyPatch
@@ -152,12 +154,46 @@ def test_a_planted_fault_is_caught(
         check_all(engine)
 
 
+class Accepted(FixedSet):
+    """Says that every token was drawn with hardly any chance, so that all are accepted."""
+
+    def propose(self, state: State, budget: int) -> Draft:
+        draft = super().propose(state, budget)
+        for q in draft.q.values():
+            q.mul_(1e-6)
+        return draft
+
+
+class Copied(contract.Guesser):
+    """The same of guesses that cost no pass: the pending token once more."""
+
+    def propose(self, state: State, budget: int) -> Draft:
+        unlikely = torch.full((self.vocab,), 1e-6)
+        return Draft([state.pending][:budget], q={-1: unlikely}, steps=min(1, budget))
+
+
+def fixed(widths: tuple[int, ...] = (), kind: type[FixedSet] = FixedSet) -> FixedSet:
+    return kind("fixed", SkipSet.parse("attn:1,2;mlp:2", 4), Drafter(Fixed(5), widths))
+
+
+@pytest.mark.parametrize(
+    "method", [fixed(kind=Accepted), Copied(7, False)], ids=["chain", "guesses"]
+)
+def test_a_method_that_always_accepts_is_caught(method: Method) -> None:
+    lm = random_lm("llama", "fused", vocab=7)
+    with pytest.raises(AssertionError, match="p = "):
+        contract.check_sampling(lm, method)
+
+
+def test_a_method_that_never_drafts_is_caught() -> None:
+    with pytest.raises(AssertionError, match="no token was drafted"):
+        contract.check_greedy(random_lm("llama", "fused"), Vanilla())
+    with pytest.raises(AssertionError, match="no token was drafted"):
+        contract.check_sampling(random_lm("llama", "fused", vocab=7), Vanilla(), runs=2)
+
+
 def test_a_bonus_drawn_from_the_wrong_distribution_is_caught(monkeypatch: Patch) -> None:
     """Rejection without the residual: SWIFT's published sampling error is of this kind."""
-    from skipbench.decode import verify
-
     monkeypatch.setattr(verify, "_after_rejection", lambda p, q, token: (p, q))
-    with pytest.raises(AssertionError):
-        contract.check_sampling(
-            random_lm("llama", "fused", vocab=7), make_method("uniform"), runs=1500
-        )
+    with pytest.raises(AssertionError, match="p = "):
+        contract.check_sampling(random_lm("llama", "fused", vocab=7), fixed())

@@ -1,0 +1,73 @@
+"""One node of a draft, thousands of times: what is emitted behind it is distributed as the target
+says, however far the draft's distribution is from it.
+
+The contract samples whole texts of a random model, whose drafts are near the target: a sibling is
+tried in a tenth of the rounds. Here almost every round rejects.
+"""
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import rest_slow
+from scipy import stats
+
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.method import Draft
+from skipbench.decode.sampling import Sampler
+from skipbench.decode.stopping import Fixed
+from skipbench.decode.verify import verify_sampling
+
+DRAWS = 8000
+# target and draft; total variation 0.55, 0.6 and 0.85
+PAIRS = [
+    ((0.05, 0.30, 0.25, 0.40), (0.60, 0.10, 0.20, 0.10)),
+    ((0.02, 0.18, 0.10, 0.30, 0.40), (0.30, 0.18, 0.40, 0.10, 0.02)),
+    ((0.00, 0.05, 0.90, 0.05), (0.55, 0.40, 0.05, 0.00)),
+]
+
+
+def chain(drafter: Drafter, state: Any, logits: torch.Tensor) -> Draft:
+    q: dict[int, torch.Tensor] = {}
+    token, _ = drafter._next(state, logits, q, -1)
+    return Draft(token.tolist(), None, q, 1)
+
+
+def tree(drafter: Drafter, state: Any, logits: torch.Tensor) -> Draft:
+    q: dict[int, torch.Tensor] = {}
+    children, _ = drafter._children(state, logits, q, -1)
+    return Draft(children, [-1] * len(children), q, 1)
+
+
+def guesses(drafter: Drafter, state: Any, logits: torch.Tensor) -> Draft:
+    """Two tokens that were not drawn."""
+    return Draft([0, 2], [-1, -1], steps=2)
+
+
+CASES = [(propose, *pair) for propose in (chain, tree, guesses) for pair in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("propose", "p", "q"), rest_slow(CASES, lambda case: case[1] != PAIRS[1][0])
+)
+def test_what_is_emitted_is_distributed_as_the_target(
+    propose: Any, p: tuple[float, ...], q: tuple[float, ...]
+) -> None:
+    sampler, drafter = Sampler(1.0, seed=0), Drafter(Fixed(1), (3, 3, 3, 3))
+    state = SimpleNamespace(sampler=sampler)
+    target, logits = torch.tensor(p).log(), torch.tensor([q]).log()
+    found: Counter[int] = Counter()
+    first_rejected = 0
+    for _ in range(DRAWS):
+        draft = propose(drafter, state, logits)
+        rows = target.expand(len(draft.tokens) + 1, -1)
+        accepted, bonus = verify_sampling(draft, rows, sampler)
+        found[draft.tokens[accepted[0]] if accepted else bonus] += 1
+        first_rejected += accepted != [0]
+    assert first_rejected > 0.3 * DRAWS  # the residual and the siblings decide
+    assert all(p[token] > 0 for token in found)
+    possible = [token for token, mass in enumerate(p) if mass > 0]
+    expected = [p[token] * DRAWS for token in possible]
+    assert stats.chisquare([found[token] for token in possible], expected).pvalue > 1e-4
