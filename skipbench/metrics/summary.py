@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from skipbench.metrics.bootstrap import paired_ratio_interval
 from skipbench.metrics.formulas import expected_speedup_measured, expected_speedup_paper, tpt
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.scores import mean_scores, score_equal, score_summary
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.skipset import SkipSet

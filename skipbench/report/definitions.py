@@ -24,7 +24,7 @@ DEFINITIONS: dict[str, str] = {
     "pass.",
     "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation "
     "included: geometric mean of the per-sample ratios [95 % interval: Student's t on the "
-    "logarithms, BCa bootstrap from 20 samples on].",
+    "logarithms; with repeats, of the prompts and of the processes together].",
     "speedup by": "micro: sum of tokens / sum of seconds; macro: mean tokens/s (SWIFT); s/token: "
     "mean s/token (Self-SD); end-to-end: micro with the prefill.",
     "tok/s": "decoded tokens per second, pooled, without the prefill: vanilla -> method.",
