@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from skipbench.config.catalog import paper_side
+from skipbench.config.catalog import paper_side, samples_in_paper
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, resolve_cell, to_score
-from skipbench.experiments.grid import PlannedCell
+from skipbench.experiments.grid import PlannedCell, printed_rows
 from skipbench.experiments.repeats import joined_record, repetitions
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
+from skipbench.report.published import paper_of
 from skipbench.runs.provenance import engine_text
 from skipbench.runs.record import Sample
 from skipbench.runs.store import read_samples
@@ -24,7 +25,9 @@ def table_runs(
     """What rendering is given of a cell: one run, or one for each group of samples that the
     experiment tells apart.
     """
-    about = {"keys": one.keys, "stands_for": one.stands_for}
+    about = {"keys": one.keys, "stands_for": one.stands_for} | _paper_samples(
+        experiment, one, config
+    )
     if config is None:
         names = {k: one.keys.get(k) or one.overrides.get(k) for k in ("model", "method", "dataset")}
         return [names | {"metrics": None, "reason": one.reason, "provenance": {}} | about]
@@ -39,8 +42,23 @@ def table_runs(
     run = run_entry(cell, reason or one.reason) | about
     groups = paper_side(experiment).get("groups", {})
     missing = {key: group for key, group in groups.items() if key not in one.keys}
+    if missing:
+        run.pop("paper_samples", None)  # of all groups together
     split = [r for key, group in missing.items() for r in _by_group(run, cell, key, group)]
     return split or [run]
+
+
+def _paper_samples(experiment: str, one: PlannedCell, config: RunConfig | None) -> Run:
+    """How many samples the paper decodes for the cell: a number, or `all` of a dataset of which the
+    cell decodes some, or another.
+    """
+    own, dataset = paper_of(experiment), one.keys.get("dataset")
+    theirs = {row.get("dataset") for row in printed_rows(experiment)} - {None}
+    if own is None or config is None or "subtask" in one.keys or dataset not in theirs:
+        return {}
+    count = samples_in_paper(str(dataset), own[0])
+    whole = config.limit is None and config.dataset.name == dataset
+    return {} if count is None and whole else {"paper_samples": count or "all"}
 
 
 def _by_group(run: Run, cell: Cell, key: str, group: str) -> list[Run]:

@@ -7,6 +7,7 @@ EQ_6 = (
     "sets that drafted, and c = 0 for drafts without a forward pass"
 )
 DEFINITIONS: dict[str, str] = {
+    "n": "prompts decoded by both arms; with repeats, times the number of processes.",
     "M": (
         "tokens emitted per verification pass, bonus included; the prefill and its token are in "
         "neither (SWIFT B.3)."
