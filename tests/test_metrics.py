@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.bootstrap import paired_ratio_interval
 from skipbench.metrics.formulas import (
     expected_speedup_measured,
     expected_speedup_paper,
@@ -18,6 +17,7 @@ from skipbench.metrics.formulas import (
     predicted_speedup,
     tpt,
 )
+from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
 from skipbench.metrics.summary import Latency, summarise
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
@@ -136,18 +136,41 @@ def test_interval_surrounds_the_geometric_mean() -> None:
     # Student's t with 3 degrees of freedom; the logarithms in units of log 2
     half = 3.18245 * math.sqrt(2 / 3) / 2
     assert interval == pytest.approx((2 ** (1 - half), 2 ** (1 + half)), rel=1e-5)
-    # from 20 ratios on, the bootstrap's
-    mean, interval = paired_ratio_interval([1.0, 2.0, 4.0, 2.0] * 5)
-    assert mean == pytest.approx(2)
-    assert interval is not None and 1.6 < interval[0] < 1.8 and 2.2 < interval[1] < 2.5
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_the_interval_of_few_ratios_covers_what_it_says(n: int) -> None:
+@pytest.mark.parametrize("n", [4, 8, 20, 40])
+def test_an_interval_covers_what_it_says(n: int) -> None:
     rng, runs = np.random.default_rng(n), 2000
-    found = [paired_ratio_interval(rng.lognormal(0.2, 0.1, n).tolist())[1] for _ in range(runs)]
-    covered = sum(ends is not None and ends[0] <= math.exp(0.2) <= ends[1] for ends in found) / runs
-    assert 0.93 < covered < 0.97
+    logs = rng.normal(0.2, 0.1, (runs, n))
+    one = [paired_ratio_interval(row)[1] for row in np.exp(logs).tolist()]
+    # three processes: each prompt and each process has an effect of its own
+    logs = rng.normal(0.2, 0.1, (runs, 1, n)) + rng.normal(0, 0.03, (runs, 3, 1))
+    ratios = np.exp(logs + rng.normal(0, 0.05, (runs, 3, n))).tolist()
+    two = [repeated_ratio_interval([dict(enumerate(row)) for row in rows])[1] for rows in ratios]
+    for found in (one, two):
+        held = sum(ends is not None and ends[0] <= math.exp(0.2) <= ends[1] for ends in found)
+        assert 0.93 < held / runs < 0.97
+
+
+def test_repetitions_that_differ_widen_the_interval() -> None:
+    ratios = {i: 1 + 0.01 * i for i in range(6)}
+    mean, one = paired_ratio_interval(list(ratios.values()))
+    alike = repeated_ratio_interval([ratios] * 3)
+    assert alike == (pytest.approx(mean), pytest.approx(one))
+    slower = {i: 0.8 * r for i, r in ratios.items()}
+    between, wide = repeated_ratio_interval(
+        [ratios, slower, {i: 0.9 * r for i, r in ratios.items()}]
+    )
+    assert between == pytest.approx(mean * (0.8 * 0.9) ** (1 / 3))
+    # nearly the t of two degrees of freedom on the processes alone: 4.3 standard errors
+    half = 4.303 * np.std(np.log([1, 0.8, 0.9]), ddof=1) / math.sqrt(3)
+    assert wide is not None and math.log(wide[1] / between) == pytest.approx(half, rel=0.02)
+    # a prompt that one process lacks is in none
+    assert repeated_ratio_interval([ratios, ratios | {9: 50.0}]) == alike
+    assert repeated_ratio_interval([ratios]) == (mean, one)
+    assert repeated_ratio_interval([{0: 1.0}, {0: 4.0}])[0] == pytest.approx(2)
+    with pytest.raises(ValueError, match="positive"):
+        repeated_ratio_interval([{0: 1.0}, {1: 1.0}])
 
 
 def test_interval_of_one_and_of_equal_ratios() -> None:

@@ -1,6 +1,5 @@
 """`table`: runs what is missing of experiments, then writes their tables from the records alone."""
 
-import contextlib
 import math
 import sys
 from collections.abc import Sequence
@@ -9,9 +8,10 @@ from pathlib import Path
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
+from skipbench.experiments.cell import run_cell
 from skipbench.experiments.grid import PlannedCell, plan
 from skipbench.experiments.plan import Request, composed, experiment_names, parse_request, scale_of
+from skipbench.experiments.repeats import all_done
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.console import complain, say, show
 from skipbench.report.tables.features import feature_table, feature_tables
@@ -93,10 +93,7 @@ def _run(config: RunConfig, render_only: bool) -> None:
     Args:
         render_only: checks the records and runs nothing.
     """
-    done = False
-    if render_only or not config.fresh:
-        with contextlib.suppress(NotHereError):
-            done = (checked_run(resolve_cell(config))["status"] or {}).get("state") == "done"
+    done = (render_only or not config.fresh) and all_done(config)
     if not render_only and (config.dry_run or not done):
         run_cell(config, print_table=False)
 

@@ -130,6 +130,17 @@ def shape_of(name: str) -> Shape:
     return Shape(**model_facts(found)["architecture"])
 
 
+@functools.cache
+def samples_in_paper(dataset: str, paper: str) -> int | None:
+    """How many instances of `dataset` a paper decodes; None where it does not say, or takes all."""
+    if dataset not in choices("dataset"):
+        return None
+    raw = OmegaConf.to_container(OmegaConf.load(file_of("dataset", dataset)))
+    assert isinstance(raw, dict)
+    size = (raw.get("variants") or {}).get(paper, {}).get("size", raw.get("size"))
+    return None if size is None else int(size)
+
+
 def axes(experiment: str) -> dict[str, str]:
     """The grid of an experiment: for every axis its values, separated by commas."""
     params = OmegaConf.load(file_of("experiment", experiment)).hydra.sweeper.params

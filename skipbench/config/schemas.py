@@ -138,6 +138,9 @@ class Config:
     """What the command `profile` measures."""
     seed: int = 0
     """Seed of sampling and of the order of the two arms."""
+    repeats: int = 1
+    """Processes that decode the cell, each anew and with a seed of its own: `seed`, `seed` + 1, ...
+    """
     limit: int | None = 20
     """Prompts per cell, in the units of dataset.size; null takes all."""
     results: str = "results"

@@ -146,6 +146,8 @@ def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | No
     """
     from skipbench.bench.memory import check_memory
 
+    if config.repeats != 1:
+        return _run_repeats(config, print_table)
     if config.search_dataset is not None and not _search(config):
         return None
     cell = resolve_cell(config)
@@ -179,6 +181,22 @@ def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | No
             say(to_score(cell.folder))
     if failed := metrics["lossless"]["failed"]:
         raise SkipbenchError(f"{failed} samples failed; see {cell.folder / 'status.json'}")
+    return metrics
+
+
+def _run_repeats(config: RunConfig, print_table: bool) -> dict[str, Any] | None:
+    """`run_cell` of a cell with several processes."""
+    from skipbench.experiments.repeats import joined_record, run_repeats
+
+    if config.dry_run:
+        for one in config.repetitions():
+            run_cell(one, print_table)
+        return None
+    run_repeats(config)
+    record = joined_record(resolve_cell(config))
+    metrics: dict[str, Any] = record["metrics"]
+    if print_table:
+        show(render_cell(metrics, header(config.record(), record["provenance"])))
     return metrics
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from skipbench.metrics.bootstrap import paired_ratio_interval
 from skipbench.metrics.formulas import expected_speedup_measured, expected_speedup_paper, tpt
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.scores import mean_scores, score_equal, score_summary
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.skipset import SkipSet
@@ -245,12 +245,19 @@ def _expected_speedup(
     }
 
 
+def speedups(samples: Iterable[Sample]) -> dict[int, float]:
+    """Speedup of each prompt by its index, of one process; those that failed or decoded nothing
+    have none.
+    """
+    pairs = {s.index: _pair(s) for s in samples if s.lossless != "failed"}
+    return {index: v / m for index, (v, m) in pairs.items() if v and m}
+
+
 def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
     """The aggregations of per-sample rates that the papers use, over samples in which both arms
     decoded something.
     """
-    pairs = [(_s_per_token(s.vanilla), _s_per_token(s.method)) for s in sound]
-    timed = [(v, m) for v, m in pairs if v and m]
+    timed = [(v, m) for v, m in map(_pair, sound) if v and m]
     mean, interval = paired_ratio_interval([v / m for v, m in timed]) if timed else (None, None)
     return {
         # SWIFT: mean tokens/s
@@ -263,6 +270,10 @@ def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
             _end_to_end(s.method for s in sound), _end_to_end(s.vanilla for s in sound)
         ),
     }
+
+
+def _pair(sample: Sample) -> tuple[float | None, float | None]:
+    return _s_per_token(sample.vanilla), _s_per_token(sample.method)
 
 
 def _s_per_token(arm: Arm) -> float | None:

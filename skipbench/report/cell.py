@@ -35,6 +35,13 @@ def figures(value: Any) -> str:
     )
 
 
+def sample_count(metrics: Mapping[str, Any]) -> str:
+    """Prompts that were decoded, and where these were several, by how many processes."""
+    repeats = metrics.get("repeats")
+    shown = number(metrics.get("prompts" if repeats else "samples"), 0)
+    return f"{shown} x {repeats}" if repeats else shown
+
+
 def main_cells(metrics: Mapping[str, Any]) -> dict[str, str]:
     """The main row of a cell, by column."""
     paper, measured = (
@@ -59,7 +66,7 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
     """Label and text of every line but the main row, the header first; items of a text are
     separated by `; `.
     """
-    named = {**header, "samples": header.get("samples") or number(metrics.get("samples"), 0)}
+    named = {**header, "samples": header.get("samples") or sample_count(metrics)}
     speedups = _items(metrics, "speedup", ("micro", "macro", "s_per_token", "end_to_end"), "x")
     alphas = [f"{n} {number(metrics.get(f'alpha_{n}'), 3)}" for n in ("macro", "chain", "cond")]
     roofline = _scaled(metrics.get("roofline_fraction_vanilla"), 100)

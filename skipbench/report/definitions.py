@@ -7,6 +7,7 @@ EQ_6 = (
     "sets that drafted, and c = 0 for drafts without a forward pass"
 )
 DEFINITIONS: dict[str, str] = {
+    "n": "prompts decoded by both arms; with repeats, times the number of processes.",
     "M": (
         "tokens emitted per verification pass, bonus included; the prefill and its token are in "
         "neither (SWIFT B.3)."
@@ -24,7 +25,7 @@ DEFINITIONS: dict[str, str] = {
     "pass.",
     "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation "
     "included: geometric mean of the per-sample ratios [95 % interval: Student's t on the "
-    "logarithms, BCa bootstrap from 20 samples on].",
+    "logarithms; with repeats, of the prompts and of the processes together].",
     "speedup by": "micro: sum of tokens / sum of seconds; macro: mean tokens/s (SWIFT); s/token: "
     "mean s/token (Self-SD); end-to-end: micro with the prefill.",
     "tok/s": "decoded tokens per second, pooled, without the prefill: vanilla -> method.",

@@ -18,6 +18,7 @@ from skipbench.report.tables.paper_notes import (
     paper_notes,
     provenance,
     run_notes,
+    sample_counts,
 )
 from skipbench.report.tables.paper_numbers import BEST, Number, numbers
 from skipbench.report.tables.paper_rows import Half, Run, halves, join, value_of
@@ -62,7 +63,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
             *run_notes(runs, left, parts),
         ),
         definitions=tuple(definitions(columns)),
-        provenance=(f"lossless: {lossless(runs)}", *provenance(runs)),
+        provenance=(f"{sample_counts(runs)}lossless: {lossless(runs)}", *provenance(runs)),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skipbench.report.cell import MISSING
+from skipbench.report.cell import MISSING, sample_count
 from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import origin_of, origins, told
@@ -49,6 +49,7 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
         ours = _settings(measured, key)
         if theirs and ours - theirs:
             lines.append(_unlike(key, ours, theirs))
+    lines += _samples(measured)
     if texts := _values(measured, "calibration"):
         lines.append(
             f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences "
@@ -62,6 +63,24 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
 
 def _unlike(name: str, ours: Iterable[str], theirs: Iterable[str]) -> str:
     return f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
+
+
+def sample_counts(runs: Sequence[Run]) -> str:
+    """The numbers of prompts behind the runs that have metrics."""
+    counts = dict.fromkeys(sample_count(run["metrics"]) for run in runs if run.get("metrics"))
+    return f"n: {', '.join(sorted(counts))} samples per run; " if counts else ""
+
+
+def _samples(measured: Sequence[Run]) -> list[str]:
+    """A line where a run rests on fewer prompts than the paper's, or on more."""
+    counts = {
+        (value_at(run, "metrics", "prompts") or value_at(run, "metrics", "samples"), theirs)
+        for run in measured
+        if (theirs := run.get("paper_samples")) is not None
+    }
+    unlike = {(ours, theirs) for ours, theirs in counts if ours != theirs}
+    ours, theirs = ({str(pair[i]) for pair in unlike} for i in (0, 1))
+    return [_unlike("n (samples per cell)", ours, theirs)] if unlike else []
 
 
 def _settings(runs: Sequence[Run], key: str) -> set[str]:

@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons
+from skipbench.report.cell import (
+    MISSING,
+    exceptions,
+    main_cells,
+    missing_reasons,
+    sample_count,
+)
 from skipbench.report.compared import BOLD, Interval, same_drafts, winners
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.origins import origin_of, origins, told
@@ -19,7 +25,7 @@ from skipbench.runs.reading import value_at
 Run = Mapping[str, Any]
 NAMES = ("dataset", "model", "method")
 LABELS = (*NAMES, "point")
-NUMBERS = ("M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
+NUMBERS = ("n", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
 TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)
 """Columns that are left out where no row has any content."""
@@ -90,6 +96,7 @@ def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
     texts = {
         **{name: str(run.get(name) or MISSING) for name in NAMES},
         "point": str(run.get("label") or ""),
+        "n": sample_count(metrics or {}),
         **main_cells(metrics or {}),
         "origin": marks.get(origin_of(run), "") if metrics else "",
         "note": _note(run),

@@ -17,7 +17,8 @@ from skipbench.runs.shapes import Metrics
 
 Run = Mapping[str, Any]
 _ABOUT = ("id", "model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
-_OPTIONAL = ("label", "rank")  # of a sweep's cells, and of an experiment that ranks its cells
+# of a sweep's cells, of an experiment that ranks its cells, and of a paper's
+_OPTIONAL = ("label", "rank", "paper_samples")
 # The fields of a run's origin: no name of a machine, a folder or a person, so that a summary can be
 # published.
 _PUBLISHED = (
@@ -39,6 +40,7 @@ class _Shown(TypedDict):
     drafted: NotRequired[str | None]
     label: NotRequired[str]
     rank: NotRequired[int]
+    paper_samples: NotRequired[int | str]
 
 
 class _Summary(TypedDict):
