@@ -48,8 +48,18 @@ def load(
     given = {"model.dtype": dtype, "model.device": device, "engine": engine}
     words = [f"{key}={value}" for key, value in given.items() if value is not None]
     words += [] if threads is None else [f"engine.threads={threads}"]
+    return load_settings([*model_words(model), *words, *overrides], method)
+
+
+def load_settings(
+    settings: Sequence[str], method: str | Method = DEFAULT_METHOD
+) -> "LanguageModel":
+    """`load` by overrides, as the command line takes them; `method` as there.
+
+    Raises:
+        SkipbenchError: as `load`.
+    """
     own = None if isinstance(method, str) else method
-    settings = [*model_words(model), *words, *overrides]
     config = compose([*settings, f"method={method if own is None else 'vanilla'}"])
     return LanguageModel(settings, config, *load_ready(config, own))
 
