@@ -31,6 +31,8 @@ class Draft:
             a chain whose early sub-layers have run as the target's own: one list per row, [1, D]
             before the first and after every sub-layer. Verification goes on behind the last of
             them.
+        sources: what proposed each node, for a method with several sources; empty where it has
+            one.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -39,6 +41,7 @@ class Draft:
     steps: int = 0
     num_verifiable: int | None = None
     early_exit_states: list[list[Tensor]] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
 
     def parents(self) -> list[int]:
         """Parent of every node, also for a chain."""
