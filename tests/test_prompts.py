@@ -634,6 +634,33 @@ def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(
     assert [sample.order[0] for sample in run(prompts, again)] == found["a"]
 
 
+def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
+    """What goes from prompt to prompt, a threshold here, is the same with and without it."""
+    prompts = encode(
+        [Row(str(i), "ask", {}, {}) for i in range(3)],
+        Reader(),
+        random_lm("llama", "fused"),
+        8,
+        "left",
+    )
+    carried = []
+    for warmup in (0, 2):
+        method = make_method("uniform", "stop@method.stop=adaptive", "method.stop.threshold=0.01")
+        store = RunStore(tmp_path / str(warmup), {}, provenance({}))
+        samples = bench_cell.run_cell(
+            random_lm("llama", "fused"),
+            Reader(),
+            method,
+            prompts,
+            Settings(8, frozenset(), warmup=warmup),
+            store,
+            lambda _: None,
+        )
+        store.close()
+        carried.append([(s.carry, s.method.rounds) for s in samples])
+    assert carried[0] == carried[1] and carried[0][0] != carried[0][1]
+
+
 def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path) -> None:
     lm = random_lm("llama", "fused")
     prompts = encode(conversation(), Reader(), lm, 8, "left")

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import rest_slow
 from scipy import stats
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.method import Draft
@@ -71,3 +72,19 @@ def test_what_is_emitted_is_distributed_as_the_target(
     possible = [token for token, mass in enumerate(p) if mass > 0]
     expected = [p[token] * DRAWS for token in possible]
     assert stats.chisquare([found[token] for token in possible], expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(0.7, 0, 1.0), (1.0, 5, 1.0), (1.3, 0, 0.8), (0.6, 9, 0.9)]
+)
+def test_logits_are_warped_as_hugging_face_does(
+    temperature: float, top_k: int, top_p: float
+) -> None:
+    logits = 2 * torch.randn(50, 40, generator=torch.Generator().manual_seed(0))
+    wanted = TemperatureLogitsWarper(temperature)(None, logits)
+    if top_k:
+        wanted = TopKLogitsWarper(top_k)(None, wanted)
+    if top_p < 1:
+        wanted = TopPLogitsWarper(top_p)(None, wanted)
+    found = Sampler(temperature, top_p, top_k).probs(logits)
+    torch.testing.assert_close(found, wanted.softmax(-1))

@@ -2,6 +2,7 @@
 its first steps cost.
 """
 
+import random
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,33 @@ def test_only_a_candidate_ends_the_search(decode: Decode) -> None:
     easy = make("method.window=8", "method.ratio=0.1", "method.max_score=0.95")
     decode(easy)
     assert [score for _, score in easy.tried] == [1.0] and not easy.searching
+
+
+def test_the_search_ends_after_s_steps_or_without_a_better_candidate(decode: Decode) -> None:
+    given = ("method.window=8", "method.ratio=0.6", "method.max_score=1")
+    counted = make(*given, "method.steps=5", "method.patience=99")
+    decode(counted)
+    assert len(counted.tried) == 5 and not counted.searching
+    patient = make(*given, "method.patience=2")
+    drafted = decode(patient)
+    scores = [score for _, score in patient.tried]
+    assert len(scores) == patient.best_step + 3 and not patient.searching
+    best = patient.log["best"][-1] if patient.log["best"] else patient.score
+    assert patient.score == best and max(scores[-3:]) <= best
+    assert len(set(drafted[-5:])) == 1  # whatever follows drafts with the best set
+
+
+def test_a_bayesian_step_goes_where_scores_are_high() -> None:
+    """Candidates that skip attention were right, those that skip MLPs were wrong."""
+    method = make("method.beta=2", "method.ratio=0.5", "method.bayes_draws=2000")
+    draws = random.Random(0)
+    for _ in range(19):
+        point = [0.0] * FREE
+        for chosen in draws.sample(range(FREE), FREE // 2):
+            point[chosen] = 1.0
+        method.tried.append((point, sum(point[: FREE // 2]) / (FREE // 2)))
+    skip = method.rounded(method._suggest())
+    assert len(skip.attention) > len(skip.mlp) + 2
 
 
 def test_the_odd_set_gives_way_to_the_first_candidate(decode: Decode) -> None:
