@@ -47,6 +47,9 @@ SWITCHES = {
     "lookahead": ["pool_from_prompt=true", "repeat_hit=true", "whole=false", "window=2", "level=3",
     "guesses=1"],
     "prompt-lookup": ["occurrence=first", "output=false", "ngram=1", "length=2"],
+    "suffix": ["factor=0.5", "shortest=1", "min_share=0.6", "earlier=64", "max_nodes=3"],
+    "recycling": ["nodes=8", "memory=4"],
+    "auto": ["max_nodes=3", "memory=4", "earlier=64"],
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip
 KEYS = {m: composed_method(m).node for m in METHODS}
@@ -137,7 +140,7 @@ def test_tree_logits(family: str, engine: str) -> None:
 
 # Whatever drafts with a skip set samples in `Drafter`; the others have ways of their own.
 SAMPLED = [(m, "default") for m in ("vanilla", "uniform", "clasp", "layerskip", "del", "lookahead")]
-SAMPLED += [("uniform", "tree"), ("swift", "tree")]
+SAMPLED += [("uniform", "tree"), ("swift", "tree"), ("recycling", "default"), ("auto", "default")]
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from skipbench.decode.method import Draft, Method, Verification
-from skipbench.decode.sampling import Sampler, best_tokens
+from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import Finish, Process, State
+from skipbench.decode.top_tokens import choices
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
@@ -117,11 +118,12 @@ def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, 
     clock.mark("adapt")
     yield Step(state.output, [""])
     keeps_states = bool(getattr(method, "needs_hidden_states", False))
+    top = int(getattr(method, "needs_top_tokens", 0))
     rounds: list[Round] = []
     while state.finish is None:
         draft = method.propose(state, state.remaining - 1)
         clock.mark("draft")
-        verification = _verify(state, draft, keeps_states)
+        verification = _verify(state, draft, keeps_states, top)
         clock.mark("verify")
         emitted = state.commit(verification)
         rounds.append(_round(verification, emitted))
@@ -150,9 +152,9 @@ def _prefill(state: State) -> int:
     return _accept(state, Draft(), logits)[1]  # an empty draft: the bonus alone
 
 
-def _verify(state: State, draft: Draft, keeps_states: bool) -> Verification:
+def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
     """Runs the pending token and the draft through the full model, and accepts what the target
-    would have said.
+    would have said; `top` of its most likely tokens per row are kept.
     """
     hidden_states: list[Tensor] = []
     rows = draft.token_rows(state.lm.cache.length)
@@ -160,23 +162,24 @@ def _verify(state: State, draft: Draft, keeps_states: bool) -> Verification:
     logits = state.lm.score(
         tokens, rows, draft.early_exit_states, hidden_states if keeps_states else None
     )
-    return Verification(draft, *_accept(state, draft, logits), hidden_states)
+    accepted, bonus, best, top_tokens = _accept(state, draft, logits, top)
+    return Verification(draft, accepted, bonus, best, hidden_states, top_tokens)
 
 
-def _accept(state: State, draft: Draft, logits: Tensor) -> tuple[list[int], int, list[int]]:
-    """Accepted nodes, the bonus, and the target's best tokens; `logits` [n + 1, V] of the pending
-    token and every node.
+def _accept(
+    state: State, draft: Draft, logits: Tensor, top: int = 0
+) -> tuple[list[int], int, list[int], list[list[int]]]:
+    """Accepted nodes, the bonus, and the target's best tokens, the first and `top` of them;
+    `logits` [n + 1, V] of the pending token and every node.
     """
     if state.process is not None:
         logits = state.process(state.tokens, draft, logits)
-    best = best_tokens(logits)
-    finite = logits.gather(-1, best[:, None])[:, 0].isfinite()
-    target_tokens: list[int] = best.masked_fill(~finite, -1).tolist()  # one transfer
-    if min(target_tokens) < 0:
+    best, top_tokens = choices(logits, top)
+    if min(best) < 0:
         raise NotFinite(f"logits are not finite behind token {len(state.tokens)} of the sequence")
     if state.sampler.greedy:
-        return *verify_greedy(draft, target_tokens), target_tokens
-    return *verify_sampling(draft, logits, state.sampler), target_tokens
+        return *verify_greedy(draft, best), best, top_tokens
+    return *verify_sampling(draft, logits, state.sampler), best, top_tokens
 
 
 def _round(verification: Verification, emitted: int) -> Round:

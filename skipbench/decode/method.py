@@ -77,6 +77,9 @@ class Verification:
             node, n + 1 of them.
         hidden_states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that
             need them, else empty.
+        top_tokens: the target's `needs_top_tokens` most likely tokens behind the pending token and
+            behind every node, most likely first, n + 1 lists, for methods that need them, else
+            empty.
     """
 
     draft: Draft
@@ -84,6 +87,7 @@ class Verification:
     bonus: int
     target_tokens: list[int]
     hidden_states: list[Tensor]
+    top_tokens: list[list[int]] = field(default_factory=list)
 
     @property
     def last_row(self) -> int:
@@ -98,6 +102,7 @@ class Method(Protocol):
 
     Optional attributes, with the value that counts where one is missing:
         needs_hidden_states (False): `adapt` reads the target's hidden states.
+        needs_top_tokens (0): `adapt` reads so many of the target's most likely tokens per row.
         skip ("" for none): the skip set that drafts now; `str` of it is recorded per sample.
         state_dict ({}): JSON values that the next prompt starts from, so that an interrupted run
             can go on. A property with a setter where they are not one plain dict.
