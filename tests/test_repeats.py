@@ -27,7 +27,6 @@ SMALL = ["limit=2", "dataset.max_new_tokens=8", "engine.warmup=0", "dataset=mini
 
 def timed(seconds: list[float]) -> list[Sample]:
     """A run whose prompts take 4 s with vanilla."""
-    rounds = [Round(2, 2, 1, 1, 2)] * 2
     return [
         replace(
             sample(
