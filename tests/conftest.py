@@ -107,12 +107,27 @@ def composed_method(name: str, *overrides: str) -> MethodConfig:
 
 
 def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
-    """Cases for `parametrize`; those that `keep` does not name belong to the slow tier."""
-    marked = []
+    """Cases for `parametrize`; those that `keep` does not name belong to the slow tier.
+
+    `keep` must say True or False, and True of a case at least: a name that is misspelt, or that no
+    case has any more, would leave a test to the slow tier alone.
+    """
+    marked, daily = [], 0
     for case in cases:
         values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=() if keep(case) else pytest.mark.slow))
+        kept = keep(case)
+        assert isinstance(kept, bool), f"{case}: {kept!r} is neither True nor False"
+        daily += kept
+        marked.append(pytest.param(*values, marks=() if kept else pytest.mark.slow))
+    assert daily, "no case is of every day"
     return marked
+
+
+def nothing_lost(metrics: dict[str, Any] | None) -> bool:
+    """Whether samples were decoded, and none ended apart from vanilla's, or unchecked."""
+    assert metrics is not None
+    lossless = metrics["lossless"]
+    return bool(metrics["samples"]) and not lossless["diverged"] + lossless["unchecked"]
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import make_method
+from conftest import make_method, nothing_lost
 from huggingface_hub.errors import (
     GatedRepoError,
     LocalEntryNotFoundError,
@@ -258,7 +258,7 @@ def test_four_bits_are_lossless_on_a_cpu(kind: str, tmp_path: Path) -> None:
         "limit=1",
     ]
     config = compose([*given, "dataset.max_new_tokens=12", f"results={tmp_path}"])
-    assert run_cell(config)
+    assert nothing_lost(run_cell(config))
     lm, _ = load_model(config.model, config.engine)
     assert {layer.mlp.up_proj.weight.dtype for layer in lm.model.model.layers} == {torch.uint8}
     assert lm.model.lm_head.weight.dtype == torch.float32

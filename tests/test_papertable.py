@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import nothing_lost
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
@@ -595,7 +596,7 @@ def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
         "engine.warmup=0",
     ]
     config = compose([*small, f"results={tmp_path}"])
-    assert run_cell(config, print_table=False)
+    assert nothing_lost(run_cell(config, print_table=False))
     resolved = resolve_cell(config)
     entry = run_entry(resolved)
     keys = {"model": "tiny", "method": "swift", "dataset": "cnndm", "temperature": 0.0}

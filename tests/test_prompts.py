@@ -14,7 +14,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from conftest import ROOT, SHARED, make_method, random_lm, rest_slow
+from conftest import ROOT, SHARED, make_method, nothing_lost, random_lm, rest_slow
 from test_bad_input import Letters
 
 from skipbench.bench import cell as bench_cell
@@ -685,7 +685,8 @@ def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path)
 def test_a_run_of_two_turns(tmp_path: Path) -> None:
     path = file(tmp_path, *TURNS)
     small = [f"dataset.path={path}", "dataset.max_new_tokens=12", "limit=1", f"results={tmp_path}"]
-    assert run_cell(compose(["dataset=specbench", "method=uniform", *small]))
+    config = compose(["dataset=specbench", "method=uniform", *small])
+    assert nothing_lost(run_cell(config))
     (folder,) = (tmp_path / "runs").iterdir()
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert [s["id"] for s in samples] == ["specbench-81", "specbench-81/2"]

@@ -23,11 +23,11 @@ from skipbench.decode.verify import verify_sampling
 
 DRAWS = 8000
 # target and draft; total variation 0.55, 0.6 and 0.85
-PAIRS = [
-    ((0.05, 0.30, 0.25, 0.40), (0.60, 0.10, 0.20, 0.10)),
-    ((0.02, 0.18, 0.10, 0.30, 0.40), (0.30, 0.18, 0.40, 0.10, 0.02)),
-    ((0.00, 0.05, 0.90, 0.05), (0.55, 0.40, 0.05, 0.00)),
-]
+PAIRS = {
+    "four": ((0.05, 0.30, 0.25, 0.40), (0.60, 0.10, 0.20, 0.10)),
+    "five": ((0.02, 0.18, 0.10, 0.30, 0.40), (0.30, 0.18, 0.40, 0.10, 0.02)),
+    "zeros": ((0.00, 0.05, 0.90, 0.05), (0.55, 0.40, 0.05, 0.00)),
+}
 
 
 def chain(drafter: Drafter, state: Any, logits: torch.Tensor) -> Draft:
@@ -47,15 +47,12 @@ def guesses(drafter: Drafter, state: Any, logits: torch.Tensor) -> Draft:
     return Draft([0, 2], [-1, -1], steps=2)
 
 
-CASES = [(propose, *pair) for propose in (chain, tree, guesses) for pair in PAIRS]
+CASES = [(propose, pair) for propose in (chain, tree, guesses) for pair in PAIRS]
 
 
-@pytest.mark.parametrize(
-    ("propose", "p", "q"), rest_slow(CASES, lambda case: case[1] != PAIRS[1][0])
-)
-def test_what_is_emitted_is_distributed_as_the_target(
-    propose: Any, p: tuple[float, ...], q: tuple[float, ...]
-) -> None:
+@pytest.mark.parametrize(("propose", "pair"), rest_slow(CASES, lambda case: case[1] != "five"))
+def test_what_is_emitted_is_distributed_as_the_target(propose: Any, pair: str) -> None:
+    p, q = PAIRS[pair]
     sampler, drafter = Sampler(1.0, seed=0), Drafter(Fixed(1), (3, 3, 3, 3))
     state = SimpleNamespace(sampler=sampler)
     target, logits = torch.tensor(p).log(), torch.tensor([q]).log()
