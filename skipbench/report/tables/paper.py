@@ -66,7 +66,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
             *run_notes(runs, left, parts),
         ),
         definitions=tuple(definitions(columns)),
-        provenance=(f"{sample_counts(runs)}lossless: {lossless(runs)}", *provenance(runs)),
+        provenance=(f"lossless: {lossless(runs)}{sample_counts(runs)}", *provenance(runs)),
     )
 
 

@@ -69,7 +69,7 @@ def _unlike(name: str, ours: Iterable[str], theirs: Iterable[str]) -> str:
 def sample_counts(runs: Sequence[Run]) -> str:
     """The numbers of prompts behind the runs that have metrics."""
     counts = dict.fromkeys(sample_count(run["metrics"]) for run in runs if run.get("metrics"))
-    return f"n: {', '.join(sorted(counts))} samples per run; " if counts else ""
+    return f"; n: {', '.join(sorted(counts))} samples per run" if counts else ""
 
 
 def _samples(measured: Sequence[Run]) -> list[str]:
