@@ -147,9 +147,9 @@ def test_an_interval_covers_what_it_says(n: int) -> None:
     logs = rng.normal(0.2, 0.1, (runs, 1, n)) + rng.normal(0, 0.03, (runs, 3, 1))
     ratios = np.exp(logs + rng.normal(0, 0.05, (runs, 3, n))).tolist()
     two = [repeated_ratio_interval([dict(enumerate(row)) for row in rows])[1] for rows in ratios]
-    for found in (one, two):
+    for found, most in ((one, 0.97), (two, 0.975)):
         held = sum(ends is not None and ends[0] <= math.exp(0.2) <= ends[1] for ends in found)
-        assert 0.93 < held / runs < 0.97
+        assert 0.93 < held / runs < most
 
 
 def test_repetitions_that_differ_widen_the_interval() -> None:
@@ -233,9 +233,10 @@ def test_costs_by_hand() -> None:
     # draft 2.5 * 0.001 + 3.5 * 0.002 + 0.004 = 0.0135 s; target 4 * 0.003 + 0.004 = 0.016 s
     assert LATENCY.draft_s(1.5, 0.5) == pytest.approx(0.0135)
     assert LATENCY.target_s() == pytest.approx(0.016)
-    # alpha_cond = 0.7; g = 12 steps / 5 rounds; 8 steps of 2 + 6 + 4 = 12 ms, 4 of 3 + 8 + 4 = 15
-    # ms: 13 ms on average
-    assert found["tpt"] == pytest.approx((1 - 0.7**3.4) / (1 - 0.7) / (2.4 * 0.013 + 0.016))
+    # alpha_cond = 0.7; 4 rounds with g = 3, and one without a draft; 8 steps of 2 + 6 + 4 = 12 ms,
+    # 4 of 3 + 8 + 4 = 15 ms: 13 ms on average, 12 steps in 5 rounds
+    assert found["M_eq1"] == pytest.approx((4 * (1 + 0.7 + 0.7**2 + 0.7**3) + 1) / 5)
+    assert found["tpt"] == pytest.approx(found["M_eq1"] / (2.4 * 0.013 + 0.016))
     assert found["tpt_vanilla"] == pytest.approx(1 / 0.016)
 
 
@@ -246,7 +247,7 @@ def test_eq_1_with_alpha_cond_gives_the_tokens_of_a_truncated_geometric_draft() 
     method = arm([Round(3, 3, n, n, n + 1) for n in accepted], Seconds(1.0, 0.3, 0.2, 0.0, 0.0))
     found = summary([sample(vanilla(15, 1.0), method)])
     assert (found["M"], found["alpha"], found["alpha_cond"]) == (15 / 8, 7 / 24, 0.5)
-    assert expected_tokens(found["alpha_cond"], 3) == found["M"]
+    assert found["M_eq1"] == found["M"]
 
 
 def test_the_sets_that_drafted_are_costed_not_the_last_one() -> None:
@@ -256,12 +257,32 @@ def test_the_sets_that_drafted_are_costed_not_the_last_one() -> None:
     trace = {"skip": [[0, ""], [2, "attn:0-3"], [3, "attn:0-3;mlp:0-3"]]}
     method = arm(rounds, Seconds(1.0, 0.3, 0.2, 0.0, 0.0))
     found = summary([sample(vanilla(8, 1.0), method, skip="attn:0-3;mlp:0-3", trace=trace)])
-    alpha, g, draft_s = 5 / 6, 2, (4 * 0.016 + 2 * 0.012) / 6
+    alpha, draft_s = 5 / 6, (4 * 0.016 + 2 * 0.012) / 6
     assert found["alpha_cond"] == pytest.approx(alpha)
-    assert found["tpt"] == pytest.approx((1 + alpha + alpha**2) / (g * draft_s + 0.016))
+    tokens = (2 * (1 + alpha + alpha**2 + alpha**3) + 1) / 3
+    assert found["tpt"] == pytest.approx(tokens / (2 * draft_s + 0.016))
     M, c = 8 / 3, (4 * 1 + 2 * 0.5) / 6
     assert found["expected_speedup"]["paper"] == pytest.approx(M / ((M - 1) * c / (5 / 6) + 1))
     assert found["skipped"]["ratio"] == 1  # at the end of the sample
+
+
+def test_speedups_during_a_search_and_after_it() -> None:
+    def one(seconds: float, **trace: Any) -> Sample:
+        decoded = arm([Round(2, 2, 1, 1, 2)] * 2, Seconds(1.0, seconds, 0.0, 0.0, 0.0))
+        return sample(vanilla(4, 4.0), decoded, trace=trace)
+
+    slow, fast = one(8.0, searching=[True]), one(1.0, searching=[False])
+    found = summary([slow, slow, fast])["speedup_by_search"]
+    assert found["during"]["paired"] == pytest.approx(0.5) and found["during"]["samples"] == 2
+    assert found["after"] == {"samples": 1, "paired": pytest.approx(4), "ci95": None}
+    # a search that has not ended, one that was over before, and no search at all
+    assert summary([slow])["speedup_by_search"]["after"] == {
+        "samples": 0,
+        "paired": None,
+        "ci95": None,
+    }
+    assert summary([fast])["speedup_by_search"] is None
+    assert summary([one(1.0)])["speedup_by_search"] is None
 
 
 def test_drafts_without_a_forward_pass_cost_none() -> None:
@@ -269,8 +290,9 @@ def test_drafts_without_a_forward_pass_cost_none() -> None:
     rounds = [Round(4, 4, 2, 2, 3), Round(0, 0, 0, 0, 1), Round(5, 5, 0, 0, 1)]
     method = arm(rounds, Seconds(1.0, 0.001, 0.9, 0.0, 0.0))
     found = summary([sample(vanilla(5, 1.5), method, trace={"ngram": [3, 0, 1]})])
-    # alpha_cond = 2 / (2 + 2), g = 9 / 3; a round takes one verification
-    assert found["tpt"] == pytest.approx((1 + 0.5 + 0.25 + 0.125) / 0.016)
+    # alpha_cond = 2 / (2 + 2), g = 9 / 2 in two rounds; a round takes one verification
+    tokens = (2 * (1 - 0.5**5.5) / 0.5 + 1) / 3
+    assert found["tpt"] == pytest.approx(tokens / 0.016)
     assert found["expected_speedup"]["paper"] == pytest.approx(5 / 3)  # M
 
 

@@ -29,9 +29,7 @@ def timed(seconds: list[float]) -> list[Sample]:
     """A run whose prompts take 4 s with vanilla."""
     return [
         replace(
-            sample(
-                vanilla(4, 4.0), arm([Round(2, 2, 1, 1, 2)] * 2, Seconds(1, s / 2, s / 2, 0, 0))
-            ),
+            sample(vanilla(4, 4.0), arm(rounds, Seconds(1, s / 2, s / 2, 0, 0))),
             index=index,
             score={"vanilla": {"rouge": 0.5}, "method": {"rouge": s}},
         )

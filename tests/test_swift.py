@@ -17,6 +17,7 @@ from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
 from skipbench.methods import swift
 from skipbench.methods.swift import SWIFT
+from skipbench.profile.clock import Clock
 from skipbench.skipset import SkipSet
 
 FREE = 20  # sub-layers of the embedded model's 12 layers that may be skipped
@@ -153,6 +154,27 @@ def test_the_first_bayesian_step_imports_nothing(
     known = set(sys.modules)
     decode(method, last=1)
     assert len(method.tried) >= 2 and set(sys.modules) == known
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_no_import_falls_into_the_time_of_a_bayesian_step(
+    prepared: bool, prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that goes on by a second per module that is loaded: only a method that did not
+    take its first step when it was made has some of them in its time.
+    """
+    for name in [m for m in sys.modules if m.partition(".")[0] == "bayes_opt"]:
+        monkeypatch.delitem(sys.modules, name)
+    with monkeypatch.context() as patch:
+        if not prepared:
+            patch.setattr(swift, "suggest_point", lambda *_, **__: None)
+        method = make("method.window=8", "method.beta=2", "method.max_score=1")
+    lm, texts = prompts
+    clock = Clock(lm.output_device, now=lambda: float(len(sys.modules)))
+    out = generate(lm, method, texts[0].ids, 64, eos_ids(lm), clock=clock)
+    assert len(method.tried) >= 2
+    assert (out.seconds["adapt"] == 0) == prepared
+    assert sum(out.seconds.values()) == out.seconds["adapt"]
 
 
 @pytest.mark.parametrize("initial", ["ratio", "odd"])

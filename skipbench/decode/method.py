@@ -106,6 +106,7 @@ class Method(Protocol):
         skip ("" for none): the skip set that drafts now; `str` of it is recorded per sample.
         state_dict ({}): JSON values that the next prompt starts from, so that an interrupted run
             can go on. A property with a setter where they are not one plain dict.
+        searching (none): whether the search for a skip set that goes on while decoding lasts.
         log ({}): the method's quantities over the prompt at hand, one list per quantity; set anew
             in `begin`.
         drafter (None): the `Drafter` in use, whose log and stop rule are recorded with the method's

@@ -12,7 +12,7 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.report.console import say, show
 from skipbench.runs.files import set_aside, write_atomic
-from skipbench.runs.fingerprint import refuse_other
+from skipbench.runs.fingerprint import other_package, refuse_other
 from skipbench.runs.provenance import config_hash, engine_text, run_name
 from skipbench.runs.store import load_run, read_samples
 from skipbench.scoring.execute import waits_for_score
@@ -118,8 +118,26 @@ def checked_run(cell: Cell) -> dict[str, Any]:
     state = load_run(cell.folder)
     if (state["status"] or {}).get("state") == "done":
         read_samples(cell.folder / "samples.jsonl")
+        _check_rows(cell, state["provenance"] or {})
     refuse_other(cell.folder, cell.config.model, cell.config.method)
     return state
+
+
+def _check_rows(cell: Cell, provenance: dict[str, Any]) -> None:
+    """Raises SkipbenchError where the rows of a local file are others than those of the record;
+    those of the hub are pinned by their revision.
+    """
+    from skipbench.data.rows import rows_hash
+
+    config, before = cell.config, provenance.get("rows_sha256")
+    path = config.dataset.node.get("path")
+    if before is None or path is None or not Path(path).is_file():
+        return
+    if rows_hash(config.dataset.rows(config.limit)) != before:
+        raise SkipbenchError(
+            f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
+            "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
+        )
 
 
 def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
@@ -164,6 +182,11 @@ def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | No
             "method code are not compared"
         )
     metrics: dict[str, Any] | None = state["metrics"] if cell.state() == "done" else None
+    if metrics is not None and other_package(state["provenance"]):
+        say(
+            f"{cell.folder}: measured by another version of skipbench's code; fresh=true measures "
+            "it anew"
+        )
     if metrics is None:
         from skipbench.bench.run import run
 

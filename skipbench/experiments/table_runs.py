@@ -40,6 +40,8 @@ def table_runs(
             | about
         ]
     run = run_entry(cell, reason or one.reason) | about
+    if one.noise:
+        return [run | {"noise": True}]
     groups = paper_side(experiment).get("groups", {})
     missing = {key: group for key, group in groups.items() if key not in one.keys}
     if missing:

@@ -74,6 +74,7 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
     lines = {
         "time": _join(_time(metrics)),
         "speedup by": _join(speedups),
+        "search": _join(search_phases(metrics)),
         "alpha": _join(alphas),
         "by position": _join(map(number, metrics.get("accepted_by_position") or ())),
         "tau_draft": number(metrics.get("tau_draft")),
@@ -117,6 +118,18 @@ def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
     if metrics.get("roofline_fraction_vanilla") is None:
         reasons["roofline"] = "roofline: memory bandwidth was not measured"
     return reasons
+
+
+def search_phases(metrics: Mapping[str, Any]) -> list[str]:
+    """Speedup while a method searched its skip set and behind that, of one that searches while it
+    decodes.
+    """
+    parts = metrics.get("speedup_by_search") or {}
+    return [
+        f"speedup {word} its search {_speedup({'speedup': part})} (n {part['samples']})"
+        for word, part in (("during", parts.get("during")), ("after", parts.get("after")))
+        if part and part["samples"]
+    ]
 
 
 def exceptions(metrics: Mapping[str, Any]) -> list[str]:

@@ -18,9 +18,9 @@ DEFINITIONS: dict[str, str] = {
     "accepted once verification comes to it (KnapSpec Eq. 1).",
     "tau": "tokens emitted per round that drafted, bonus included (CLaSp 4).",
     "TPT": "(1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) in tokens/s (KnapSpec Eq. 4): a is "
-    "alpha cond, g the mean draft length over all rounds; latencies profiled in this engine for "
-    "the sets that drafted, lm_head included; t_draft is 0 for drafts without a forward pass, g is "
-    "0 for vanilla.",
+    "alpha cond, g the mean draft length; a round without a draft emits one token; latencies "
+    "profiled in this engine for the sets that drafted, lm_head included; t_draft is 0 for drafts "
+    "without a forward pass, g is 0 for vanilla.",
     "E(Spd)": f"{EQ_6} / the same with the measured cost of a draft step and of a verification "
     "pass.",
     "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation "
@@ -28,6 +28,8 @@ DEFINITIONS: dict[str, str] = {
     "logarithms; with repeats, of the prompts and of the processes together].",
     "speedup by": "micro: sum of tokens / sum of seconds; macro: mean tokens/s (SWIFT); s/token: "
     "mean s/token (Self-SD); end-to-end: micro with the prefill.",
+    "search": "the speedup of the prompts that began while the method searched its skip set, and "
+    "of those that began behind the end of the search.",
     "tok/s": "decoded tokens per second, pooled, without the prefill: vanilla -> method.",
     "lossless": "samples whose tokens are identical to vanilla's under greedy decoding; a tie "
     "first differs where the target's two best logits are equal within rounding; unchecked: "

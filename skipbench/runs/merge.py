@@ -32,7 +32,7 @@ COPIED = ("config.yaml", "provenance.json", "scores.jsonl", "metrics.json", "tab
 OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")
 """What is made of all samples together, and no longer true where some were added."""
 ORIGIN = ("commit", "dirty", "device", "versions", "model_commit", "rows_sha256", "prompts_sha256")
-FINGERPRINTS = ("weights_sha256", "method_sha256")
+FINGERPRINTS = ("weights_sha256", "method_sha256", "package_sha256")
 _UNFINISHED = "merged before it was finished; the same command goes on"
 
 
@@ -90,7 +90,11 @@ def merge_into(source: Path, target: Path) -> Merged:
         for folder in run_folders(source):
             with _refused(done):
                 _merge_run(_read(folder), target / "runs", done)
-        for kind, pattern in (("search", "*/trace.jsonl"), ("skip_sets", "*.json")):
+        for kind, pattern in (
+            ("search", "*/trace.jsonl"),
+            ("search", "*/retimed.jsonl"),
+            ("skip_sets", "*.json"),
+        ):
             with _refused(done):
                 if (source / kind).is_symlink():
                     raise SkipbenchError(

@@ -49,6 +49,7 @@ class Origin(TypedDict, total=False):
     versions: dict[Text, Text]
     weights_sha256: Text | None
     method_sha256: Text | None
+    package_sha256: Text | None
 
 
 class Status(TypedDict):

@@ -14,10 +14,11 @@ from skipbench.report.cell import (
     main_cells,
     missing_reasons,
     sample_count,
+    search_phases,
 )
-from skipbench.report.compared import BOLD, Interval, same_drafts, winners
+from skipbench.report.compared import BOLD, Interval, noise_floor, same_drafts, winners
 from skipbench.report.definitions import caution, definitions_for
-from skipbench.report.origins import origin_of, origins, told
+from skipbench.report.origins import mixed, origin_of, origins, told
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.runs.reading import value_at
@@ -63,11 +64,12 @@ def run_table(title: str, runs: Sequence[Run], notes: Sequence[str] = (), name: 
         source="" if runs else "No runs.",
         grids=(Grid(tuple(columns), lines),) if runs else (),
         records=tuple(map(_record, ordered)),
-        cautions=(warning,) if warning else (),
+        cautions=(*([warning] if warning else []), *mixed(runs)),
         remarks=(
             *(f"origin {mark}: {told(origin)}" for origin, mark in marks.items()),
             *notes,
             *same_drafts(runs),
+            *noise_floor(runs),
             *([f"{BOLD}."] if any(run.get("metrics") for run in runs) else []),
         ),
         definitions=tuple(definitions_for(column.name for column in columns)),
@@ -131,7 +133,14 @@ def _note(run: Run) -> str:
         return str(run.get("reason") or "not run")
     own = [str(run["reason"])] if run.get("reason") else []
     reasons = missing_reasons(metrics)
-    return "; ".join([*own, *exceptions(metrics), *(reasons[n] for n in NOTED if n in reasons)])
+    return "; ".join(
+        [
+            *own,
+            *search_phases(metrics),
+            *exceptions(metrics),
+            *(reasons[n] for n in NOTED if n in reasons),
+        ]
+    )
 
 
 def _provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
