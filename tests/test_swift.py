@@ -190,3 +190,39 @@ def test_a_lowered_ratio_has_sets_of_its_size(
         [10] if initial == "odd" else []
     ) + [6, 4, 2]
     assert sizes == sorted(sizes, reverse=True) and method.ratio == 0.1
+
+
+@pytest.mark.parametrize("rescore", [True, False])
+@pytest.mark.parametrize("context", ["first", "recent"])
+def test_scores_of_other_tokens_judge_no_candidate(
+    rescore: bool, context: str, decode: Decode
+) -> None:
+    """The best set is scored again in each prompt, or in each step where the tokens are the most
+    recent ones; or it keeps its score, as in the published code.
+    """
+    method = make(
+        "method.window=16",
+        "method.ratio=0.6",
+        f"method.context={context}",
+        f"method.rescore={rescore}",
+    )
+    scored: list[float] = []
+    matchness = method.matchness
+
+    def watched(state: Any, skip: SkipSet) -> float:
+        scored.append(matchness(state, skip))
+        return scored[-1]
+
+    method.matchness = watched  # type: ignore[method-assign]
+    decode(method, last=1)
+    steps = len(method.tried)
+    assert steps > 1 and len(scored) == (2 * steps if rescore and method.recent else steps + 1)
+    kept = method.score
+    scored.clear()
+    decode(method, first=1, last=2)
+    steps = len(method.tried) - steps
+    again = rescore * (steps if method.recent else 1)
+    assert steps > 1 and len(scored) == steps + again
+    if context == "first":
+        assert kept is not None
+        assert method.score == (max(scored) if rescore else max(kept, *scored))

@@ -88,7 +88,7 @@ class Search:
     """In an experiment: the cell searches its skip set first."""
     prompts: int = 8
     """Development prompts on which every set is timed."""
-    max_new_tokens: int = 64
+    max_new_tokens: int = 32
     """Tokens decoded per development prompt."""
     seed: int = 1
     """Seed of the strategy."""
