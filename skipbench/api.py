@@ -1,13 +1,16 @@
 """The Python API: `skipbench.load`, `generate`, `compare`, `custom_generate`, `published`."""
 
-from collections.abc import Sequence
-from typing import Any, Literal, overload
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.ready import encode_prompt, load_ready, make_method
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.compose import compose
-from skipbench.config.names import model_words
+from skipbench.config.names import model_words, quoted
 from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Answer, Stream
 from skipbench.decode.loop import stream as decode_stream
@@ -15,6 +18,11 @@ from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 from skipbench.report.published import published as published
+from skipbench.runs.files import write_atomic
+from skipbench.runs.reading import value_at
+
+if TYPE_CHECKING:
+    import pandas
 
 Prompt = str | list[dict[str, str]]
 
@@ -62,6 +70,74 @@ def load_settings(
     own = None if isinstance(method, str) else method
     config = compose([*settings, f"method={method if own is None else 'vanilla'}"])
     return LanguageModel(settings, config, *load_ready(config, own))
+
+
+def compare(
+    model: str,
+    prompts: str | Path | Sequence[Prompt] | None = None,
+    *,
+    methods: Sequence[str] = (),
+    minutes: float = 20.0,
+    limit: int | None = None,
+    results: str | Path = "results",
+    overrides: Sequence[str] = (),
+) -> "pandas.DataFrame":
+    """Measures which method is fastest on a model, as the command `compare` does.
+
+    Args:
+        model: as `load` takes it.
+        prompts: a file (.jsonl or .parquet with `prompt` or `messages`, .txt with one per line), or
+            a list of texts and lists of messages; by default text that comes with Python.
+        methods: only these; by default all that can run.
+        minutes: budget; what does not fit is left out, with the reason.
+        limit: prompts per method; by default as many as fit, 20 at most.
+        results: folder of the records; what is there is not measured again.
+        overrides: more settings, as on the command line.
+
+    Returns:
+        One row per method, best first: `method`, `speedup` with `low` and `high` (95 % interval),
+        `tokens_per_s`, `tokens_per_s_vanilla`, `M`, `alpha`, `identical` and `samples`, `reason`
+        where it was left out; vanilla against itself is the noise.
+
+    Raises:
+        SkipbenchError: a model or prompts that cannot be used.
+    """
+    import pandas
+
+    from skipbench.experiments.compare import compare as run
+
+    settings = [*model_words(model), f"results={quoted(str(results))}", *overrides]
+    if prompts is not None:
+        path = prompts if isinstance(prompts, str | Path) else _written(prompts, Path(results))
+        settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
+    found = run(settings, 60 * minutes, methods, limit)
+    return pandas.DataFrame([_frame_row(run) for run in found.runs])
+
+
+def _written(prompts: Sequence[Prompt], results: Path) -> Path:
+    """The prompts as a file, whose name is their hash."""
+    lines = [{"prompt": p} if isinstance(p, str) else {"messages": p} for p in prompts]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    path = results / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text)
+    return path
+
+
+def _frame_row(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What `compare` returns of a run."""
+    metrics = run["metrics"] or {}
+    low, high = value_at(metrics, "speedup", "ci95") or (None, None)
+    return {
+        "method": run["method"],
+        "speedup": value_at(metrics, "speedup", "paired"),
+        "low": low,
+        "high": high,
+        **{k: metrics.get(k) for k in ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")},
+        "identical": value_at(metrics, "lossless", "identical"),
+        "samples": metrics.get("samples"),
+        "reason": run["reason"],
+    }
 
 
 class LanguageModel:

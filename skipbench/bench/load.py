@@ -19,6 +19,8 @@ from skipbench.models.sparsity import Pattern, parse_sparsity, prune
 from skipbench.skipset import deepened_layers
 
 MakeMethod = Callable[..., Method]
+Loaded = tuple[LM, Any]
+"""A model and its tokenizer."""
 
 
 def load_model(model: Model, engine: Engine, calibration: Sequence[Row] = ()) -> tuple[LM, Any]:

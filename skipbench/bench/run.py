@@ -12,7 +12,7 @@ import torch
 
 from skipbench.bench.cell import Settings, run_cell
 from skipbench.bench.latency_file import latency_path, stored_latency
-from skipbench.bench.load import check_method, load_model, prepare
+from skipbench.bench.load import Loaded, check_method, load_model, prepare
 from skipbench.bench.prompts import Prompt, eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
@@ -34,13 +34,18 @@ from skipbench.scoring.corpus import corpus_summary
 
 
 def run(
-    config: RunConfig, folder: Path, rows: list[Row], calibration: Sequence[Row] = ()
+    config: RunConfig,
+    folder: Path,
+    rows: list[Row],
+    calibration: Sequence[Row] = (),
+    loaded: Loaded | None = None,
 ) -> dict[str, Any]:
     """Runs what is missing of a cell and returns its metrics.
 
     Args:
         config: the cell, with its skip set filled in.
         calibration: rows for `load_model`.
+        loaded: what `load_model` gave for these settings before, so that it is not loaded again.
 
     Raises:
         SkipbenchError: anything that the user can put right; `status.json` then says failed, with
@@ -49,7 +54,7 @@ def run(
     make_method = config.method.factory()
     check_method(config.model, make_method)
     _check_rows(folder, rows)
-    lm, tokenizer = load_model(config.model, config.engine, calibration)
+    lm, tokenizer = loaded or load_model(config.model, config.engine, calibration)
     for note in lm.notes():
         say(note, "dim")
     method = make_method(layers=lm.layers)

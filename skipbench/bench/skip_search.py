@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skipbench.bench.load import load_model, prepare
+from skipbench.bench.load import Loaded, load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import other_weights, search_folder, stored_path, write_stored
 from skipbench.config.run_config import RunConfig
@@ -34,6 +34,7 @@ def search_skip_set(
     shared: int = 0,
     store: bool = True,
     calibration: Sequence[Row] = (),
+    loaded: Loaded | None = None,
 ) -> Trial:
     """Searches the set that decodes the development rows fastest, and stores it under the results
     folder.
@@ -44,6 +45,7 @@ def search_skip_set(
             set say so.
         store: whether `method.skip=stored` means the best set from now on.
         calibration: rows for `load_model`.
+        loaded: what `load_model` gave for these settings before.
 
     Raises:
         SkipbenchError: no rows, or the trace of another search or of other weights in the way.
@@ -53,7 +55,7 @@ def search_skip_set(
         raise SkipbenchError(
             f"dataset={config.dataset.name} has no development prompts; a search needs at least one"
         )
-    lm, tokenizer = load_model(config.model, config.engine, calibration)
+    lm, tokenizer = loaded or load_model(config.model, config.engine, calibration)
     dataset = config.dataset.with_max_new_tokens(options.max_new_tokens)
     # a later turn has no prompt before there is an answer
     first = [row for row in rows if row.after is None]

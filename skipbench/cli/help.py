@@ -16,6 +16,10 @@ from skipbench.config.signature import schema_of, source_of
 from skipbench.errors import SkipbenchError
 
 COMMANDS = {
+    "compare": (
+        "which method is fastest on your model, ranked:  compare model.path=/models/my-llama "
+        "prompts=prompts.jsonl [minutes=20] [--json]"
+    ),
     "generate": (
         'answer a prompt, streamed:  generate model=smollm2-135m "Why is the sky blue?" '
         "[--compare] [--json]"

@@ -153,8 +153,13 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
     }
 
 
-def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | None:
+def run_cell(
+    config: RunConfig, print_table: bool = True, loaded: Any = None
+) -> dict[str, Any] | None:
     """Runs what is missing of one cell and prints its table.
+
+    Args:
+        loaded: the model, as `bench.run.run` takes it.
 
     Returns:
         Its metrics; `None` for a dry run.
@@ -195,7 +200,7 @@ def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | No
         rows = config.dataset.rows(config.limit)
         check_memory(config.model, config.dataset, rows)
         say(str(cell.folder), "dim")
-        metrics = run(config, cell.folder, rows, config.calibration_rows())
+        metrics = run(config, cell.folder, rows, config.calibration_rows(), loaded)
         head = header(config.record(), load_run(cell.folder)["provenance"])
         write_atomic(cell.folder / "table.md", markdown_cell(metrics, head))
     if print_table:
@@ -251,9 +256,9 @@ def _search(config: RunConfig) -> bool:
     return True
 
 
-def search_set(config: RunConfig, store: bool) -> Any:
+def search_set(config: RunConfig, store: bool, loaded: Any = None) -> Any:
     """Searches a skip set on prompts of the training split, or else on rows that the run leaves
-    out.
+    out; `loaded` as in `run_cell`.
     """
     from skipbench.bench.memory import check_memory
     from skipbench.bench.skip_search import search_skip_set
@@ -262,7 +267,7 @@ def search_set(config: RunConfig, store: bool) -> Any:
     calibration = config.calibration_rows()
     config = dataclasses.replace(config, dataset=config.dataset.for_search(config.limit))
     rows, shared = config.dataset.search_rows(config.search.prompts)
-    return search_skip_set(config, rows, shared, store, calibration)
+    return search_skip_set(config, rows, shared, store, calibration, loaded)
 
 
 def to_score(folder: Path) -> str:
