@@ -1,6 +1,7 @@
 """Tiny random models of every family, and the methods of `conf/method`, for all tests."""
 
 import functools
+import json
 import logging
 import os
 import sys
@@ -112,6 +113,15 @@ def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
         values = case if isinstance(case, tuple) else (case,)
         marked.append(pytest.param(*values, marks=() if keep(case) else pytest.mark.slow))
     return marked
+
+
+def unseal(folder: Path) -> None:
+    """Makes a done run one of an earlier version, whose files nothing vouches for: for tests that
+    change them.
+    """
+    status = json.loads((folder / "status.json").read_text())
+    status.pop("sha256", None)
+    (folder / "status.json").write_text(json.dumps(status))
 
 
 @pytest.fixture(autouse=True)
