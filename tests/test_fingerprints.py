@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, unseal
 from safetensors.torch import load_file, save_file
 from test_bad_records import make_run
 
@@ -180,6 +180,7 @@ def test_a_record_of_an_earlier_version_is_read_with_a_note(
     }
     del old["method_sha256"], old["package_sha256"]
     (folder / "provenance.json").write_text(json.dumps(old))
+    unseal(folder)
     capsys.readouterr()
     run_cell(config)
     told = capsys.readouterr().err

@@ -77,13 +77,14 @@ def score_run(
         verdicts = _execute(
             scorer, [completions[s.index] for s in sound], sandbox, timeout_s, progress
         )
-        store.write_scores([_line(completions[s.index], verdicts[s.index]) for s in sound])
         differ = [s.id for s in sound if len({o.ok for o in verdicts[s.index].values()}) > 1]
         summary = score_summary(sound, lambda members: _pass_at(members, verdicts))
         limits = f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB; sandbox: {name}"
         rules = {**RULES, "limits": limits}
         metrics |= {"score": summary, "score_equal": not differ, "score_rules": rules}
-        store.write_metrics(metrics)
+        with store.unsealed():
+            store.write_scores([_line(completions[s.index], verdicts[s.index]) for s in sound])
+            store.write_metrics(metrics)
     finally:
         store.close()
     return Scored(metrics, len(sound), differ)
