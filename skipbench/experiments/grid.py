@@ -114,7 +114,26 @@ def plan(
     for cell in cells:
         if cell not in unique:
             unique.append(cell)
-    return unique
+    return (
+        _without_repeats(unique) if own and scale == "paper" and "-table" in experiment else unique
+    )
+
+
+def _without_repeats(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
+    """The cells without those of vanilla alone where another method runs on the same: its record
+    holds vanilla's arm, from which the table fills vanilla's row.
+    """
+
+    def rest(cell: PlannedCell) -> tuple[tuple[str, str], ...]:
+        own = {k: v for k, v in cell.overrides.items() if not k.startswith(("method", "search"))}
+        return tuple(sorted(own.items()))
+
+    covered = {rest(c) for c in cells if c.run and c.overrides.get("method") != "vanilla"}
+    return [
+        cell
+        for cell in cells
+        if not (cell.run and cell.overrides.get("method") == "vanilla" and rest(cell) in covered)
+    ]
 
 
 def _points(
