@@ -27,6 +27,7 @@ SMALL = ["limit=2", "dataset.max_new_tokens=8", "engine.warmup=0", "dataset=mini
 
 def timed(seconds: list[float]) -> list[Sample]:
     """A run whose prompts take 4 s with vanilla."""
+    rounds = [Round(2, 2, 1, 1, 2)] * 2
     return [
         replace(
             sample(vanilla(4, 4.0), arm(rounds, Seconds(1, s / 2, s / 2, 0, 0))),

@@ -13,6 +13,7 @@ import torch
 from skipbench.bench.cell import Settings, run_cell
 from skipbench.bench.latency_file import latency_path, stored_latency
 from skipbench.bench.load import Loaded, check_method, load_model, prepare
+from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
@@ -54,7 +55,9 @@ def run(
     make_method = config.method.factory()
     check_method(config.model, make_method)
     _check_rows(folder, rows)
-    lm, tokenizer = loaded or load_model(config.model, config.engine, calibration)
+    context = config.dataset.context or (config.model.sizes and config.model.sizes.context)
+    tokens = longest(rows, config.dataset.max_new_tokens, context) if context else None
+    lm, tokenizer = loaded or load_model(config.model, config.engine, calibration, tokens)
     for note in lm.notes():
         say(note, "dim")
     method = make_method(layers=lm.layers)
@@ -156,7 +159,10 @@ def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> dict[str, 
         lm, context, bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
     )
     if lm.output_device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(lm.output_device)
+        peak = sum(
+            torch.cuda.max_memory_allocated(device)
+            for device in {*lm.devices, lm.input_device, lm.output_device}
+        )
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return summarise(samples, lm.layers, latency.at(context), floor_s, peak)

@@ -5,12 +5,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.experiments.grid import PlannedCell, plan
-from skipbench.experiments.plan import Request, composed, experiment_names, parse_request, scale_of
+from skipbench.experiments.plan import (
+    Request,
+    budgeted,
+    composed,
+    experiment_names,
+    parse_request,
+    scale_of,
+)
 from skipbench.experiments.repeats import all_done
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.console import complain, say, show
@@ -37,8 +45,11 @@ def run(arguments: list[str]) -> None:
         return
     features = feature_tables()
     request = parse_request(
-        arguments, "table", sorted([*experiment_names(), *features]), ("--render-only",)
+        arguments, "table", sorted([*experiment_names(), *features]), ("--render-only", "--plan")
     )
+    if "--plan" in request.flags:
+        show_plan([name for name in request.names if name not in features], request, None)
+        return
     failed = []
     for name in request.names:
         if name in features:
@@ -63,7 +74,7 @@ def _experiment(name: str, request: Request) -> list[str]:
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
-    cells = composed(name, planned)
+    cells = budgeted(composed(name, planned), request.budget)
     reasons: dict[tuple[str, ...], str] = {}
     failed = []
     for number, (cell, config) in enumerate(cells, 1):

@@ -161,7 +161,7 @@ class Drafter:
         confidence = float(p.max() if self.stop.confidence == "top" else p[0, children[0]])
         left = distribution.clone()
         for _ in range(self._width(confidence) - 1):
-            left[children[-1]] = 0.0
+            left[children[-1]].zero_()  # `= 0.0` would wait for the copy of one number
             if not float(left.sum()) > 0:
                 break
             children.append(state.sampler.draw(left))

@@ -121,6 +121,8 @@ def plan(
     for cell in cells:
         if cell not in unique:
             unique.append(cell)
+    if own and scale == "paper" and "-table" in experiment:
+        unique = _without_repeats(unique)
     timed = any(row["column"] == "speedup" for row in rows)
     alone = own is not None and own[1].startswith("table") and timed and "method" not in given
     return unique + (_noise_cells(unique, given) if alone else [])
@@ -144,6 +146,23 @@ def _noise_cells(cells: Sequence[PlannedCell], given: Mapping[str, str]) -> list
                 PlannedCell(kept | {"method": BASELINE} | few, keys, cell.stands_for, noise=True),
             )
     return list(found.values())
+
+
+def _without_repeats(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
+    """The cells without those of vanilla alone where another method runs on the same: its record
+    holds vanilla's arm, from which the table fills vanilla's row.
+    """
+
+    def rest(cell: PlannedCell) -> tuple[tuple[str, str], ...]:
+        own = {k: v for k, v in cell.overrides.items() if not k.startswith(("method", "search"))}
+        return tuple(sorted(own.items()))
+
+    covered = {rest(c) for c in cells if c.run and c.overrides.get("method") != "vanilla"}
+    return [
+        cell
+        for cell in cells
+        if not (cell.run and cell.overrides.get("method") == "vanilla" and rest(cell) in covered)
+    ]
 
 
 def _points(

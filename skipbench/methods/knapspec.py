@@ -33,6 +33,7 @@ from skipbench.decode.stopping import StopRule
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
+from skipbench.lm.upload import upload
 from skipbench.metrics.formulas import tpt
 from skipbench.metrics.summary import Latency
 from skipbench.profile.latency import LatencyModel
@@ -287,8 +288,10 @@ class KnapSpec:
         self._due -= 1
         if state.finish is not None or self._due >= self.history:
             return
-        rows = [0, *(node + 1 for node in verification.accepted)]
-        self._x = [*self._x, torch.stack(verification.hidden_states)[:, rows]][-self.history :]
+        rows = torch.tensor([0, *(node + 1 for node in verification.accepted)])
+        states = torch.stack(verification.hidden_states)
+        states = states.index_select(1, upload(rows, states.device))
+        self._x = [*self._x, states][-self.history :]
         if self._due <= 0 and len(self._x) >= min(self.history, self.interval):
             self._optimise(state.lm)
             self._due, self._x = self.interval, []
