@@ -1,20 +1,24 @@
 """Hugging Face's own decoding against ours, in turns, on one checkpoint and the same prompts.
 
     python scripts/compare_peers.py --prompts 4 --runs 5
+    python scripts/compare_peers.py --model smollm2-135m --dataset pydoc-summary --gguf SmolLM2.gguf
 
 Theirs: `generate`, with `assistant_early_exit` (the first layers draft), and with
-`prompt_lookup_num_tokens`. Ours: vanilla and some methods on the fused engine, with all that a
-prompt costs: prefill, drafting, verification, adaptation. Greedy tokens are checked to be the same
-in float32, and to differ in no more than reported otherwise. Medians of whole passes over the
-prompts; one line of JSON an arm follows the table.
+`prompt_lookup_num_tokens`; with `--gguf`, llama.cpp on the same weights. Ours: vanilla and some
+methods on the fused engine, with all that a prompt costs: prefill, drafting, verification,
+adaptation. Greedy tokens are checked to be the same in float32, and to differ in no more than
+reported otherwise. Medians of whole passes over the prompts; one line of JSON per arm follows the
+table.
 """
 
 import argparse
 import json
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,8 +70,8 @@ def theirs(model: Model, tokens: int, exit_layer: int, lookup: int) -> dict[str,
 
 def ours(
     overrides: list[str], methods: list[str], prompts: int
-) -> tuple[dict[str, Decode], list[list[int]]]:
-    """Our arms on one engine, and the token ids of the prompts."""
+) -> tuple[dict[str, Decode], list[list[int]], frozenset[int]]:
+    """Our arms on one engine, the token ids of the prompts, and those that end an output."""
     config = compose(overrides)
     lm, tokenizer = load_model(config.model, config.engine)
     ids = [p.ids for p in prepare(lm, tokenizer, config.dataset.rows(prompts), config.dataset)]
@@ -83,7 +87,7 @@ def ours(
             method.latency = stored_latency(lm, path)
         return lambda prompt: generate(lm, method, prompt, tokens, eos).tokens
 
-    return {f"skipbench, {name}": arm(name) for name in methods}, ids
+    return {f"skipbench, {name}": arm(name) for name in methods}, ids, eos
 
 
 def compare(
@@ -130,6 +134,11 @@ def main() -> None:
     parser.add_argument("--exit", type=int, default=6, help="layers of assistant_early_exit")
     parser.add_argument("--lookup", type=int, default=10)
     parser.add_argument(
+        "--gguf",
+        type=Path,
+        help="the model's GGUF file: llama.cpp decodes it, too (needs llama-cpp-python)",
+    )
+    parser.add_argument(
         "--cpu-seconds",
         action="store_true",
         help="time of the one thread on its core, for a busy machine",
@@ -146,12 +155,20 @@ def main() -> None:
         f"dataset.max_new_tokens={args.tokens}",
         *args.more,
     ]
-    mine, prompts = ours(overrides, args.methods, args.prompts)
+    mine, prompts, eos = ours(overrides, args.methods, args.prompts)
     model = compose(overrides).model
     arms = theirs(model, args.tokens, args.exit, args.lookup) | mine
-    timings = compare(
-        arms, prompts, args.runs, time.thread_time if args.cpu_seconds else time.perf_counter
-    )
+    clock = time.thread_time if args.cpu_seconds else time.perf_counter
+    if args.gguf is None:
+        timings = compare(arms, prompts, args.runs, clock)
+    else:
+        from scripts import peer_llama
+
+        with tempfile.TemporaryDirectory() as place:
+            path = peer_llama.dequantised(args.gguf, Path(place) / "model.gguf", model.dtype)
+            context = max(map(len, prompts)) + args.tokens + 64
+            arms |= peer_llama.arms(path, args.tokens, eos, args.lookup, context)
+            timings = compare(arms, prompts, args.runs, clock)
     base = timings[BASE][0]
     vanilla = timings.get("skipbench, vanilla", timings[BASE])[0]
     print(

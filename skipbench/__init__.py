@@ -1,0 +1,26 @@
+"""skipbench: layer-skipping self-speculative decoding, measured and used.
+
+`load`, `compare`, `published` and `__version__` are found here; torch is
+imported with the first of them that needs it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skipbench.api import LanguageModel as LanguageModel
+    from skipbench.api import compare as compare
+    from skipbench.api import load as load
+    from skipbench.api import published as published
+
+    __version__: str
+
+__all__ = ["LanguageModel", "__version__", "compare", "load", "published"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("skipbench")
+    if name in __all__:
+        return getattr(importlib.import_module("skipbench.api"), name)
+    raise AttributeError(f"module 'skipbench' has no attribute {name!r}")

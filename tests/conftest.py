@@ -1,6 +1,7 @@
 """Tiny random models of every family, and the methods of `conf/method`, for all tests."""
 
 import functools
+import json
 import logging
 import os
 import sys
@@ -91,6 +92,7 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
     "clasp": ["method.interval=2"],
     "knapspec": ["method.interval=3", "method.history=2", "method.latency=[1e-4,1e-7,1e-4]"],
     "swift": ["method.window=4", "method.beta=3"],
+    "auto": ["method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
 }
 
 
@@ -127,6 +129,15 @@ def nothing_lost(metrics: dict[str, Any] | None) -> bool:
     assert metrics is not None
     lossless = metrics["lossless"]
     return bool(metrics["samples"]) and not lossless["diverged"] + lossless["unchecked"]
+
+
+def unseal(folder: Path) -> None:
+    """Makes a done run one of an earlier version, whose files nothing vouches for: for tests that
+    change them.
+    """
+    status = json.loads((folder / "status.json").read_text())
+    status.pop("sha256", None)
+    (folder / "status.json").write_text(json.dumps(status))
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import unseal
 from rich.table import Table
 from test_runs import sample
 
@@ -77,7 +78,10 @@ def make_run(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return make_run(tmp_path / "results")
+    """A run whose files nothing vouches for: what is wrong must show in them."""
+    made = make_run(tmp_path / "results")
+    unseal(made)
+    return made
 
 
 def readers(folder: Path) -> dict[str, Callable[[], Any]]:
@@ -401,6 +405,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
     """Every reader names the file, and nothing is cut off: neither a sample nor its completion."""
     folder = make_run(tmp_path / "results", samples=8, scorer="code")
+    unseal(folder)
     for name in ("samples.jsonl", "completions.jsonl"):
         (folder / name).write_bytes(DAMAGE[kind]((folder / name).read_bytes()))
     before = {name: (folder / name).read_bytes() for name in FILES}
@@ -419,6 +424,70 @@ def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
     store = RunStore(folder, load_run(folder)["config"], {})
     assert [s.index for s in store.samples()] == list(range(8 if kind == "a line too many" else 7))
     store.close()
+
+
+COMMANDS = ("load_run", "samples", "figure", "page", "score", "merge", "index")
+
+
+def any_damage(text: bytes, rng: random.Random) -> bytes:
+    """A bit, a digit, a line or a range changed; the result differs."""
+    lines = text.splitlines(keepends=True)
+    at, line = rng.randrange(len(text)), rng.randrange(len(lines))
+    digits = [n for n, byte in enumerate(text) if byte in b"0123456789"]
+    digit = rng.choice(digits or [at])
+    new = rng.choice(
+        (
+            text[:at] + bytes([text[at] ^ 1 << rng.randrange(8)]) + text[at + 1 :],
+            text[:digit] + b"%d" % rng.randrange(10) + text[digit + 1 :],
+            b"".join(lines[:line] + lines[line + 1 :]),
+            b"".join(lines[: line + 1] + lines[line:]),
+            text[:at] + bytes(rng.randrange(1, 60)) + text[at:],
+            text[:at],
+            text[:at] + text[at + rng.randrange(1, 60) :],
+        )
+    )
+    return new if new != text else text + b"\n"
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    """All that commands show of a run's records; raises where a command refuses."""
+    shown = readers(folder)
+    for name in COMMANDS:
+        shown[name]()
+    state, (row,) = load_run(folder), all_runs(folder.parent.parent)
+    merged = folder.parent.parent.parent / "target" / "runs" / folder.name
+    return {
+        "metrics": state["metrics"], "config": state["config"], "page": row["cells"],
+        "provenance": state["provenance"],
+        "samples": read_samples(folder / "samples.jsonl"),
+        "texts": read_completions(folder / "completions.jsonl"),
+        "merged": [read_samples(merged / "samples.jsonl"), load_run(merged)["metrics"]],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("damages", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_no_damage_to_a_finished_run_goes_unseen(damages: int, tmp_path: Path) -> None:
+    """Each command gives the numbers that the run had, or names the file; nothing is changed."""
+    folder = make_run(tmp_path / "results", samples=4)
+    rng, wanted, refused = random.Random(damages), numbers(folder), 0
+    whole = {name: (folder / name).read_bytes() for name in FILES}
+    for _ in range(damages):
+        name = rng.choice(FILES)
+        (folder / name).write_bytes(data := any_damage(whole[name], rng))
+        try:
+            assert numbers(folder) == wanted, (name, data)
+        except SkipbenchError as error:
+            refused += 1
+            # a seal that is damaged names the file that it is of
+            assert name in str(error) or name == "status.json", (error, data)
+            assert str(folder) in str(error) or folder.name in str(error), error
+        assert (folder / name).read_bytes() == data, name
+        for file in folder.iterdir():
+            assert file.name not in FILES or file.name == name or (
+                file.read_bytes() == whole[file.name]
+            ), (name, data, file)  # fmt: skip
+        (folder / name).write_bytes(whole[name])
+    assert refused > 0.7 * damages
 
 
 def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> None:

@@ -31,11 +31,12 @@ SWITCHES = {
     "swift": [
         "tree=[10,5,3,1]", "stop.threshold=0", "steps=0", "beta=0", "initial=odd", "context=recent",
         "register=raw", "protect_ends=false", "bayes_starts=1", "bayes_restarts=1", "max_score=1",
-        "adjust_below=1",
+        "adjust_below=1", "rescore=false", "stop.confidence=sampled",
     ],
     "clasp": ["unit=sublayer", "interval_unit=tokens", "start=full", "ratio=0.25", "ratio=0.75"],
     "knapspec": [
-        "start=full", "protect_ends=true", "drop_first=true", "use_gamma=true", "lengths=[0,17]",
+        "start=carry", "start=full", "protect_ends=true", "drop_first=true", "use_gamma=true",
+        "lengths=[0,17]",
         "weight_cap=2", "budget=0.9",
         "tau=0.97", "tau=1", "latency=[1e-4,0,3e-4]", "latency=[3e-4,0,1e-4]", "history=1",
         "interval=1",
@@ -46,7 +47,11 @@ SWITCHES = {
     "parallel": ["init=prompt", "init=random", "window=sliding", "block_size=2"],
     "lookahead": ["pool_from_prompt=true", "repeat_hit=true", "whole=false", "window=2", "level=3",
     "guesses=1"],
-    "prompt-lookup": ["occurrence=first", "output=false", "ngram=1", "length=2"],
+    "prompt-lookup": ["occurrence=first", "output=false", "ngram=1", "length=2",
+    "continuation=full", "continuation=cut"],
+    "suffix": ["factor=0.5", "shortest=1", "min_share=0.6", "earlier=64", "max_nodes=3"],
+    "recycling": ["nodes=8", "memory=4"],
+    "auto": ["max_nodes=3", "memory=4", "earlier=64"],
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip
 KEYS = {m: composed_method(m).node for m in METHODS}
@@ -137,7 +142,7 @@ def test_tree_logits(family: str, engine: str) -> None:
 
 # Whatever drafts with a skip set samples in `Drafter`; the others have ways of their own.
 SAMPLED = [(m, "default") for m in ("vanilla", "uniform", "clasp", "layerskip", "del", "lookahead")]
-SAMPLED += [("uniform", "tree"), ("swift", "tree")]
+SAMPLED += [("uniform", "tree"), ("swift", "tree"), ("recycling", "default"), ("auto", "default")]
 
 
 @pytest.mark.parametrize(

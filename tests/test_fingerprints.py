@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, unseal
 from safetensors.torch import load_file, save_file
 from test_bad_records import make_run
 
+from skipbench.bench.latency_file import latency_path
 from skipbench.cli import figure, search, submit, table
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
@@ -21,7 +22,10 @@ from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import plan
+from skipbench.experiments.table_runs import run_entry
 from skipbench.launch.status import CellStatus, cell_statuses, parse_submit
+from skipbench.report.origins import mixed
+from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.merge import merge_into
 from skipbench.runs.store import load_run, record_failure
 
@@ -174,12 +178,85 @@ def test_a_record_of_an_earlier_version_is_read_with_a_note(
         for k, v in state["provenance"].items()
         if not k.endswith("s_sha256") or k[:4] in ("rows", "prom")
     }
-    old.pop("method_sha256")
+    del old["method_sha256"], old["package_sha256"]
     (folder / "provenance.json").write_text(json.dumps(old))
+    unseal(folder)
     capsys.readouterr()
     run_cell(config)
     told = capsys.readouterr().err
     assert "an earlier version" in told and "uniform" in told
+
+
+def test_another_version_of_the_package_is_told_and_does_not_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
+    run_cell(config)
+    folder, state = record(config)
+    other = state["provenance"] | {"package_sha256": "f" * 64}
+    (folder / "provenance.json").write_text(json.dumps(other))
+    capsys.readouterr()
+    run_cell(config)
+    assert "another version of skipbench" in capsys.readouterr().err
+    own, run = state["provenance"]["package_sha256"], run_entry(resolve_cell(config))
+    today = {**run, "provenance": {**run["provenance"], "package_sha256": own}}
+    text = markdown_table("Mixed", [run, today])
+    assert "origin a" in text and "code fffffffff" in text and f"code {own[:9]}" in text
+    (folder / "status.json").write_text('{"state": "interrupted"}')
+    assert "other code of skipbench" in refused(config)
+    (latency,) = tmp_path.glob("latency/*.json")
+    kept = json.loads(latency.read_text())
+    kept["package_sha256"], kept["model"]["mlp_s"] = "f" * 64, 99.0
+    latency.write_text(json.dumps(kept))
+    run_cell(compose([*SMALL, "method=middle", f"results={tmp_path}"]))
+    assert json.loads(latency.read_text())["model"]["mlp_s"] < 1
+
+
+def test_a_table_says_where_a_method_or_a_model_is_not_one() -> None:
+    def run(method: str, source: str, weights: str, measured: bool = True) -> dict[str, Any]:
+        origin = {"method_sha256": source, "weights_sha256": weights}
+        metrics = {"samples": 1} if measured else None
+        return {"model": "mine", "method": method, "metrics": metrics, "provenance": origin}
+
+    alike = [run("swift", "1", "w"), run("clasp", "2", "w"), run("swift", "3", "w", False)]
+    assert mixed(alike) == []
+    assert mixed([*alike, run("swift", "3", "w")]) == [
+        "method swift: its runs are of 2 different sources: do not compare them."
+    ]
+    assert mixed([*alike, run("clasp", "2", "v")]) == [
+        "model mine: its runs are of 2 different weights: do not compare them."
+    ]
+
+
+def test_rows_of_ones_own_that_changed_are_refused(tmp_path: Path) -> None:
+    prompts = tmp_path / "mine.jsonl"
+    prompts.write_text('{"prompt": "Once upon a time"}\n')
+    config = compose(
+        [
+            *SMALL,
+            "method=uniform",
+            "dataset=prompts",
+            f"dataset.path={prompts}",
+            f"results={tmp_path}",
+        ]
+    )
+    run_cell(config)
+    run_cell(config)
+    prompts.write_text('{"prompt": "Once there was a"}\n')
+    assert "other rows" in refused(config)
+
+
+def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path) -> None:
+    engine = compose([]).engine
+
+    def path(of: Path) -> Path:
+        return latency_path(Model(name="mine", path=str(of)), engine, "cpu", tmp_path)
+
+    first = path(checkpoint)
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    assert path(tmp_path / "copy") == first
+    retrain(checkpoint)
+    assert path(checkpoint) != first
 
 
 def test_a_method_is_known_by_its_own_source(

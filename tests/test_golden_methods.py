@@ -61,7 +61,9 @@ def verified_states(lm: LM, prompt: list[int], chunks: list[list[int]]) -> list[
 
 @torch.inference_mode()
 def test_clasp_sets_and_cosines() -> None:
-    """Every cell's cosines to 1e-5, and the set in every case without exact ties."""
+    """The cosines of every cell on the way to the last one, to 1e-5, and the set in every case
+    without exact ties.
+    """
     equal = untied = 0
     for case in golden("clasp")["dp"]:
         lm, root, skipped = checkpoint(case["model"]), case["root_position"], case["M"]
@@ -82,6 +84,9 @@ def test_clasp_sets_and_cosines() -> None:
         assert chosen == record["skipped_layers"]
         for cell, (execute, skip, executed) in record["decisions"].items():
             i, j = (int(n) - 1 for n in cell.split(","))
+            if j + 1 < skipped - (len(x) - 2 - i):  # too few are left to skip: not computed here
+                assert executes[i, j] == skips[i, j] == -torch.inf
+                continue
             assert float(executes[i, j]) == pytest.approx(execute, abs=1e-5)
             assert float(skips[i, j]) == pytest.approx(skip, abs=1e-5)
             assert bool(executes[i, j] > skips[i, j]) == executed
@@ -286,6 +291,7 @@ def test_swift_search() -> None:
         lm = checkpoint(case["model"])
         if case["prompt"] == 0:
             code = {"beta": 0, "initial": "odd", "seed": case["np_seed"], "tree": SWIFT_CODE_TREE}
+            code["rescore"] = False
             options = {"ratio": case["skip_ratio"], "window": case["context_window"]}
             method = SWIFT(lm.layers, "swift", Fixed(25, 0.8), **code, **options)
         # As many tokens as the code overshoots to, and the bonus that it does not count.

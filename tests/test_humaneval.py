@@ -48,6 +48,17 @@ def test_the_canonical_solutions_pass_and_broken_ones_do_not() -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("isolated")
+def test_the_canonical_solutions_pass_as_answers_of_a_chat_model() -> None:
+    """Each function as a whole in a fence, between sentences."""
+    answers = {
+        name: f"Here is it:\n\n```python\n{task['prompt']}{task['canonical_solution']}\n```\nDone."
+        for name, task in problems().items()
+    }
+    assert len(answers) == 164 and [o for o in outcomes(answers) if not o.ok] == []
+
+
 @pytest.mark.usefixtures("isolated")
 def test_a_solution_may_be_indented_by_tabs_and_go_on() -> None:
     canonical = {name: task["canonical_solution"] for name, task in list(problems().items())[:8]}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import ROOT
+from conftest import ROOT, unseal
 from test_bad_records import make_run
 from test_runs import sample
 
@@ -75,6 +75,7 @@ def test_only_what_changed_is_read_and_the_result_is_that_of_a_fresh_index(tmp_p
     folders = [make_run(tmp_path, seed) for seed in range(4)]
     build(tmp_path)
     assert build(tmp_path).read == 0
+    unseal(folders[0])
     append_line(folders[0] / "samples.jsonl", json.dumps(dataclasses.asdict(sample(7))))
     metrics = json.loads((folders[0] / "metrics.json").read_text())
     (folders[0] / "metrics.json").write_text(json.dumps(metrics | {"samples": 3}))
@@ -138,6 +139,7 @@ def test_parts_are_united_and_then_wait_for_the_same_command(tmp_path: Path) -> 
 def test_other_counts_of_one_origin_are_refused_by_name(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     mine, other = make_run(a, 0, ORIGIN), make_run(b, 0, ORIGIN)
+    unseal(other)
     text = (other / "samples.jsonl").read_text()
     (other / "samples.jsonl").write_text(text.replace('"tokens":[1,2,3]', '"tokens":[1,2,4]'))
     before = (mine / "samples.jsonl").read_text()

@@ -118,7 +118,7 @@ def test_predictions_follow_from_costs(bench: Bench) -> None:
 
 def test_peers_decode_the_same_tokens() -> None:
     overrides = ["model=tiny", "dataset=mini-stories", "dataset.max_new_tokens=10"]
-    mine, prompts = ours(overrides, METHODS, 1)
+    mine, prompts, _ = ours(overrides, METHODS, 1)
     arms = theirs(compose(overrides).model, 10, 6, 4) | mine
     found = compare(arms, prompts, 1, time.thread_time)
     assert set(found) == set(arms) and BASE in found and len(found) == 3 + len(METHODS)

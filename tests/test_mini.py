@@ -13,6 +13,7 @@ from skipbench.data.mini import (
     is_held_out,
     training_document,
 )
+from skipbench.scoring.programs import program_of
 from skipbench.scoring.sandbox import run_program
 from skipbench.scoring.scorers import score
 
@@ -91,18 +92,16 @@ def test_the_canonical_body_has_full_marks(family: str) -> None:
 @pytest.mark.usefixtures("isolated")
 def test_canonical_code_passes_its_own_tests() -> None:
     for example in examples("mini-code", 100)[:60]:
-        outcome = run_program(
-            f"{example.prompt}{example.body}\n{example.reference['tests']}", timeout_s=20.0
-        )
+        program = program_of("code", example.body, example.prompt, example.reference)
+        outcome = run_program(program, timeout_s=20.0)
         assert outcome.ok, (outcome, example)
 
 
 @pytest.mark.usefixtures("isolated")
 def test_broken_code_fails_its_tests() -> None:
     for example in examples("mini-code", 100)[:3]:
-        outcome = run_program(
-            f"{example.prompt}    return None\n{example.reference['tests']}", timeout_s=20.0
-        )
+        program = program_of("code", "    return None\n", example.prompt, example.reference)
+        outcome = run_program(program, timeout_s=20.0)
         assert (outcome.ok, outcome.reason, outcome.detail) == (False, "failed", "AssertionError")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, unseal
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
@@ -151,6 +151,7 @@ def a_sweep(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
     shutil.copytree(results / "runs", folder / "runs")
     (path,) = folder.glob("runs/*swift*/provenance.json")
+    unseal(path.parent)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"label": "method.window=<4>"}))
     return write_page(folder)[0]
 

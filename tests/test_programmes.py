@@ -121,6 +121,41 @@ def test_the_knapsack_is_algorithm_1(weights: list[int], budget: int, tau: float
     torch.testing.assert_close(one_by_one[3], together[3])
 
 
+@pytest.mark.parametrize("skipped", [1, 4, 7, 10])
+def test_clasp_runs_only_cells_that_can_be_reached(skipped: int) -> None:
+    """Algorithm 1 cell by cell, over layers that turn states at random: the same set, from fewer
+    forward passes.
+    """
+    generator = torch.Generator().manual_seed(skipped)
+    layers = [torch.randn(16, 16, generator=generator) / 4 for _ in range(10)]
+    x = [torch.randn(16, generator=generator)]
+    for layer in layers:
+        x.append(x[-1] + (x[-1] @ layer).tanh())
+    ran = 0
+
+    def run(i: int, states: torch.Tensor) -> torch.Tensor:
+        nonlocal ran
+        ran += len(states)
+        return states + (states @ layers[i]).tanh()
+
+    found = {(0, 0): (x[0], list[int]())}
+    for i in range(1, 11):
+        found[i, 0] = x[i], []
+        for j in range(1, min(i, skipped) + 1):
+            state, chosen = found[i - 1, j - 1]
+            found[i, j] = state, [*chosen, i - 1]
+            if j < i:
+                state, chosen = run(i - 1, found[i - 1, j][0][None])[0], found[i - 1, j][1]
+                here = torch.stack((state, found[i, j][0]))
+                execute, skip = torch.cosine_similarity(here, x[i], dim=-1)
+                found[i, j] = (state, chosen) if execute > skip else found[i, j]
+    every, ran = ran, 0
+    ours = choose_layers(torch.stack(x), run, skipped)
+    assert ours[0] == found[10, skipped][1] and len(ours[0]) == skipped
+    torch.testing.assert_close(ours[3], found[10, skipped][0])
+    assert ran == skipped * (10 - skipped) and (ran < every or skipped in (1, 10))
+
+
 @torch.inference_mode()
 def test_brute_force_finds_little_better() -> None:
     """scripts/brute_force.py gives the figures over many cases; a programme that ignores its states

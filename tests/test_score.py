@@ -20,6 +20,7 @@ from skipbench.runs.record import Arm, Sample, Seconds
 from skipbench.runs.store import RunStore, load_run
 from skipbench.scoring import corpus, execute
 from skipbench.scoring.execute import score_run, task_of
+from skipbench.scoring.programs import Program
 from skipbench.scoring.sandbox import Outcome
 
 pytestmark = pytest.mark.usefixtures("isolated")
@@ -89,6 +90,8 @@ def test_a_run_and_its_score(
     assert sum(of["samples"] for of in score["by"]["body"].values()) == 4
     verdicts = read(folder, "scores.jsonl")
     passed = [v["vanilla"]["passed"] for v in verdicts]
+    assert not any(v["vanilla"]["fenced"] for v in verdicts)
+    assert "no numpy" in metrics(folder)["score_rules"]["program"]
     assert sum(passed) / 4 == score["vanilla"]["pass@1"] and [v["id"] for v in verdicts] == [
         r["id"] for r in rows
     ]
@@ -145,11 +148,11 @@ def test_the_run_executes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
+    ran: list[Program] = []
 
-    def counted(program: str, *arguments: Any, **more: Any) -> Outcome:
+    def counted(program: Program, *arguments: Any, **more: Any) -> Outcome:
         ran.append(program)
-        return Outcome("return 3" in program, "ok", "")
+        return Outcome("return 3" in program.code, "ok", "")
 
     monkeypatch.setattr(execute, "run_program", counted)
     texts = {
@@ -175,7 +178,9 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        execute, "run_program", lambda program, *a, **k: Outcome("return 3" in program, "ok", "")
+        execute,
+        "run_program",
+        lambda program, *a, **k: Outcome("return 3" in program.code, "ok", ""),
     )
     # Of task 0, one of 12 samples is right: pass@10 is 1 - C(11, 10) / C(12, 10) = 1 - 11 / 66. Of
     # task 1, none.

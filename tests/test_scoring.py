@@ -15,7 +15,10 @@ from skipbench.scoring.scorers import SCORERS, score
 STORY = {"names": ["Mia", "Tom"], "thing": "red ball"}
 FACTS = {"facts": ["Monday", "Mia Reed", "won the big race", "Dalton", "45"]}
 ADD = 'def add(a, b):\n    """Return the sum."""\n'
-ADD_TESTS = {"tests": "assert add(1, 2) == 3\nassert add(0, 0) == 0\n"}
+ADD_TESTS = {
+    "tests": "assert add(1, 2) == 3\nassert add(0, 0) == 0\n",
+    "entry_point": "add",
+}
 
 
 def dead(pid: int) -> bool:
@@ -104,6 +107,12 @@ def test_summary(completion: str, facts: float, every: float) -> None:
         ("    import os\n    os._exit(0)\n", 0),
         ("    raise SystemExit(0)\n", 0),
         ("", 0),
+        ("    '''a\nb\n'''\n    return a + b\n", 1),  # a text at column 0 is no statement
+        ("```python\ndef add(a, b):\n    return a + b\n```\nThis adds.", 1),
+        ("Sure!\n\n```\n    return a + b\n```\n\n```\nadd(1, 2)\n```", 1),
+        ("```python\ndef add(a, b):\n    return a + b\n", 1),  # cut at the limit of tokens
+        ("```python\ndef add(a, b):\n    return a - b\n```", 0),
+        ("    return a + b\n```\n\n```python\ndef add(a, b):\n    return 0\n```", 1),
     ],
 )
 def test_code(completion: str, passed: float) -> None:
@@ -150,7 +159,7 @@ def test_the_program_sees_neither_environment_nor_files(monkeypatch: pytest.Monk
     monkeypatch.setenv("SKIPBENCH_TEST_SECRET", "x")
     checks = (
         "'SKIPBENCH_TEST_SECRET' not in os.environ",
-        "os.listdir() == ['program.py']",
+        "'program.py' not in os.listdir()",
         "not any('site-packages' in p for p in sys.path)",
     )
     outcome = run_program("import os, sys\n" + "".join(f"assert {check}\n" for check in checks))
@@ -163,12 +172,12 @@ def test_the_program_sees_neither_environment_nor_files(monkeypatch: pytest.Monk
     [
         ("assert 1 == 2, 'no'", "failed", "AssertionError: no"),
         ("def f(:", "failed", "SyntaxError"),
-        ("x = '\ud800'", "failed", "SyntaxError"),
-        ("x = '\0'", "failed", "source code string cannot contain null bytes"),
+        ("x = '\ud800'", "failed", "surrogates not allowed"),
+        ("x = '\0'", "failed", "null bytes"),
         ("import os; os._exit(0)", "failed", "left with status 0 before its end"),
         ("import sys; sys.exit(0)", "failed", "left with status 0 before its end"),
-        ("import sys; sys.exit('bye')", "failed", "bye"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed", "SIGKILL"),
+        ("import sys; sys.exit('bye')", "failed", "left with status 1 before its end"),
+        ("import ctypes; ctypes.string_at(0)", "killed", "SIGSEGV"),
         ("raise ValueError('x' * 100_000)", "failed", "ValueError: xxx"),
     ],
 )
@@ -202,16 +211,7 @@ def test_memory_is_bounded() -> None:
     assert (outcome.ok, outcome.detail) == (False, "MemoryError")
 
 
-@pytest.mark.usefixtures("isolated")
-@pytest.mark.parametrize(
-    "write", ["print('x' * 10_000, flush=True)", "open('f', 'ab').write(b'x' * 10_000)"]
-)
-def test_output_is_bounded(write: str) -> None:
-    outcome = run_program(f"for _ in range(1000): {write}", timeout_s=20.0)
-    assert (outcome.ok, outcome.reason) == (False, "failed") and "File too large" in outcome.detail
-
-
-def test_without_a_sandbox_a_child_left_behind_is_killed_and_fails_the_program(
+def test_without_a_sandbox_a_child_left_behind_is_killed(
     tmp_path: Path,
 ) -> None:
     note = tmp_path / "pid"
@@ -219,24 +219,16 @@ def test_without_a_sandbox_a_child_left_behind_is_killed_and_fails_the_program(
         "import os, time\n"
         "pid = os.fork()\n"  # refused to all but root
         "if pid == 0:\n    time.sleep(600)\n    os._exit(0)\n"
-        f"open({str(note)!r}, 'w').write(str(pid))\n"
+        f"os.symlink(str(pid), {str(note)!r})\n"  # no file may have a length
     )
     start = time.monotonic()
-    outcome = run_program(program, timeout_s=20.0, sandbox="none")
-    assert (outcome.ok, outcome.reason) == (False, "failed")
+    run_program(program, timeout_s=20.0, sandbox="none")
     assert time.monotonic() - start < 10
-    if note.exists():
-        pid = int(note.read_text())
+    if note.is_symlink():
+        pid = int(os.readlink(note))
         while not dead(pid):
             assert time.monotonic() - start < 10, "the child lives on"
             time.sleep(0.01)
-
-
-@pytest.mark.usefixtures("isolated")
-def test_a_thread_left_behind_does_not_delay_the_verdict() -> None:
-    start = "threading.Thread(target=time.sleep, args=(600,)).start()"  # refused to all but root
-    program = f"import threading, time\ntry: {start}\nexcept RuntimeError: pass"
-    assert run_program(program, timeout_s=20.0).ok
 
 
 @pytest.mark.parametrize(

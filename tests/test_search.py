@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from skipbench.bench import skip_search as offline
+from skipbench.bench.stored_sets import best_of_trace
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
 from skipbench.errors import SkipbenchError
-from skipbench.search.run import Trial, search
+from skipbench.search.retime import candidates, retime, write_retimed
+from skipbench.search.run import Trial, read_trials, search
 from skipbench.search.space import Space
 from skipbench.search.strategies import Random, make_strategy
 from skipbench.skipset import SkipSet
@@ -163,6 +165,48 @@ def test_greedy_ends_where_nothing_helps() -> None:
         strategy.register(skip, 1.0)
         tried += 1
     assert tried == 1 + 8
+
+
+@pytest.mark.parametrize("ratio", [None, 0.75])
+def test_nested_sets_grow_and_close_in_on_the_best_size(ratio: float | None) -> None:
+    """Sizes 0 to 8, of which the third along the order is best: 5 on the grid, then between."""
+    order = sorted(range(8), key=lambda s: COST[s])
+    strategy = make("nested", ratio=ratio, protect=(3,), order=order, iterations=6)
+    sizes = []
+    while (skip := strategy.suggest()) is not None:
+        assert skip.skipped == frozenset([s for s in order if s != 3][: len(skip.skipped)])
+        sizes.append(len(skip.skipped))
+        strategy.register(skip, abs(sizes[-1] - 3.1))
+    assert len(set(sizes)) == len(sizes) and 3 in sizes
+    assert max(sizes) == (7 if ratio is None else 6)
+
+
+def test_the_best_sets_are_timed_again_in_turns(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    noise = iter([0.0, -0.9, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0])
+
+    def noisy(skip: SkipSet) -> tuple[float, dict[str, float]]:
+        value, detail = toy(skip)
+        return value + next(noise), detail
+
+    best = run("random", trace, 8, noisy)
+    sets = candidates(read_trials(trace, 4, 8))
+    assert len(sets) == 5 and sets[0] == best.skip == trials(trace)[1]["skip"]
+    asked: list[str] = []
+
+    def again(skip: SkipSet) -> tuple[float, dict[str, float]]:
+        asked.append(str(skip))
+        return toy(skip)
+
+    found = retime(again, sets, 4, 8, lambda: None)
+    # every turn has every set once, and begins with another
+    assert [sorted(asked[i : i + 5]) for i in (0, 5, 10)] == [sorted(sets)] * 3
+    assert [asked[i] for i in (0, 5, 10)] == sets[:3]
+    assert found.value == min(toy(SkipSet.parse(s, 4))[0] for s in sets) and found.rank > 1
+    assert best_of_trace(trace, 8) == best.skip
+    write_retimed(tmp_path, found)
+    assert best_of_trace(trace, 8) == found.best != best.skip
+    assert best_of_trace(trace, 7) == best.skip  # what ended there was not timed again
 
 
 def test_another_search_in_the_way_is_refused(tmp_path: Path) -> None:

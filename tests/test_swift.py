@@ -17,6 +17,7 @@ from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
 from skipbench.methods import swift
 from skipbench.methods.swift import SWIFT
+from skipbench.profile.clock import Clock
 from skipbench.skipset import SkipSet
 
 FREE = 20  # sub-layers of the embedded model's 12 layers that may be skipped
@@ -155,6 +156,27 @@ def test_the_first_bayesian_step_imports_nothing(
     assert len(method.tried) >= 2 and set(sys.modules) == known
 
 
+@pytest.mark.parametrize("prepared", [True, False])
+def test_no_import_falls_into_the_time_of_a_bayesian_step(
+    prepared: bool, prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that goes on by a second per module that is loaded: only a method that did not
+    take its first step when it was made has some of them in its time.
+    """
+    for name in [m for m in sys.modules if m.partition(".")[0] == "bayes_opt"]:
+        monkeypatch.delitem(sys.modules, name)
+    with monkeypatch.context() as patch:
+        if not prepared:
+            patch.setattr(swift, "suggest_point", lambda *_, **__: None)
+        method = make("method.window=8", "method.beta=2", "method.max_score=1")
+    lm, texts = prompts
+    clock = Clock(lm.output_device, now=lambda: float(len(sys.modules)))
+    out = generate(lm, method, texts[0].ids, 64, eos_ids(lm), clock=clock)
+    assert len(method.tried) >= 2
+    assert (out.seconds["adapt"] == 0) == prepared
+    assert sum(out.seconds.values()) == out.seconds["adapt"]
+
+
 @pytest.mark.parametrize("initial", ["ratio", "odd"])
 def test_a_lowered_ratio_has_sets_of_its_size(
     initial: str, decode: Decode, monkeypatch: pytest.MonkeyPatch
@@ -168,3 +190,39 @@ def test_a_lowered_ratio_has_sets_of_its_size(
         [10] if initial == "odd" else []
     ) + [6, 4, 2]
     assert sizes == sorted(sizes, reverse=True) and method.ratio == 0.1
+
+
+@pytest.mark.parametrize("rescore", [True, False])
+@pytest.mark.parametrize("context", ["first", "recent"])
+def test_scores_of_other_tokens_judge_no_candidate(
+    rescore: bool, context: str, decode: Decode
+) -> None:
+    """The best set is scored again in each prompt, or in each step where the tokens are the most
+    recent ones; or it keeps its score, as in the published code.
+    """
+    method = make(
+        "method.window=16",
+        "method.ratio=0.6",
+        f"method.context={context}",
+        f"method.rescore={rescore}",
+    )
+    scored: list[float] = []
+    matchness = method.matchness
+
+    def watched(state: Any, skip: SkipSet) -> float:
+        scored.append(matchness(state, skip))
+        return scored[-1]
+
+    method.matchness = watched  # type: ignore[method-assign]
+    decode(method, last=1)
+    steps = len(method.tried)
+    assert steps > 1 and len(scored) == (2 * steps if rescore and method.recent else steps + 1)
+    kept = method.score
+    scored.clear()
+    decode(method, first=1, last=2)
+    steps = len(method.tried) - steps
+    again = rescore * (steps if method.recent else 1)
+    assert steps > 1 and len(scored) == steps + again
+    if context == "first":
+        assert kept is not None
+        assert method.score == (max(scored) if rescore else max(kept, *scored))

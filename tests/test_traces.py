@@ -36,12 +36,16 @@ CASES: dict[str, tuple[str, ...]] = {
     **{name: () for name in OWN},
     "swift": SWIFT,
     "swift tree": (*SWIFT, "method.tree=[10,5,3,1]"),
-    "swift code": (*SWIFT, "method.initial=odd", "method.register=raw"),
+    "swift code": (*SWIFT, "method.initial=odd", "method.register=raw", "method.rescore=false"),
     "uniform tree": ("method.ratio=0.3", "method.tree=[4,3,2,1]"),
     "clasp sublayer": ("method.unit=sublayer", "method.start=full"),
-    "knapspec code": ("method.weight_cap=5", "method.start=full", "method.protect_ends=true"),
+    "knapspec code": ("method.start=full", "method.protect_ends=true", "method.drop_first=true"),
     "self-sd code": ("method.stop.first_beta1=code", "method.stop.full_length_guard=true"),
+    "prompt-lookup code": ("method.occurrence=first", "method.continuation=full"),
     "uniform sampling": ("method.ratio=0.3", "method.stop.threshold=0.3"),
+    "uniform code sampling": (
+        *("method.ratio=0.3", "method.stop.threshold=0.3", "method.stop.confidence=sampled"),
+    ),
 }
 
 

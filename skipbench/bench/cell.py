@@ -109,6 +109,7 @@ def _pair(
     order: list[str],
 ) -> tuple[Sample, Completion]:
     arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
+    searching = getattr(method, "searching", None)
     out = {name: _decode(lm, arms[name], prompt, index, settings) for name in order}
     vanilla, ours = out["vanilla"], out["method"]
     kind, divergence = _compare(lm, prompt.ids, vanilla, ours, settings.temperature == 0)
@@ -135,7 +136,7 @@ def _pair(
         score=scores if scores["vanilla"] else {},
         groups=prompt.row.groups | ({"prompt": "cut"} if prompt.cut else {}),
         carry=state_dict(method),
-        trace=log_of(method),
+        trace=log_of(method) | ({} if searching is None else {"searching": [searching]}),
     )
     row = prompt.row
     return sample, Completion(

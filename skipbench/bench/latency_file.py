@@ -20,6 +20,7 @@ from skipbench.lm.model import LM
 from skipbench.profile.latency import LatencyModel, Point, fit, overhead, part_times, residuals
 from skipbench.profile.roofline import Known, Roofline, roofline, row_bytes
 from skipbench.runs.files import write_atomic
+from skipbench.runs.fingerprint import FORMS, other_package, package_sha256, weights_sha256
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 from skipbench.runs.reading import read_json
 
@@ -33,12 +34,13 @@ Advance = Callable[[], None]
 
 
 def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Path:
-    """The file of this machine, model, dtype and engine; `device` is the name of the device the
-    model runs on.
+    """The file of this machine, these weights wherever they lie, dtype and engine; `device` is the
+    name of the device the model runs on.
     """
-    key = {k: getattr(model, k) for k in ("path", "revision", "dtype", "quantization")}
-    if model.deepened:
-        key |= {k: getattr(model, k) for k in ("deepened", "deepened_seed")}
+    key: dict[str, Any] = {k: getattr(model, k) for k in ("dtype", *FORMS)}
+    key["weights"] = weights_sha256(model) or [
+        getattr(model, k) for k in ("path", "revision", "deepened", "deepened_seed")
+    ]
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"} | {
         "machine": _machine(device)
     }
@@ -50,11 +52,13 @@ def _machine(device: str) -> str:
 
 
 def stored_latency(lm: LM, path: Path) -> LatencyModel:
-    """The model in `path` where it reaches as far as this run's cache, else one that is measured
-    now and kept there.
+    """The model in `path` where it is of this version of the package and reaches as far as this
+    run's cache, else one that is measured now and kept there.
     """
     needed = lm.cache.capacity - 1
     record = read_record(path)
+    if record is not None and other_package(record):
+        record = None
     if record is not None and needed <= REACH * max(record["contexts"]):
         return LatencyModel(**record["model"])
     contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
@@ -93,7 +97,8 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
     """Raises SkipbenchError where the results folder cannot be written to."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps({"format": FORMAT, **record}, indent=2) + "\n")
+        origin = {"format": FORMAT, "package_sha256": package_sha256()}
+        write_atomic(path, json.dumps(origin | record, indent=2) + "\n")
     except OSError as error:
         raise SkipbenchError(
             f"cannot write {path} ({error}); choose another folder with results=FOLDER"

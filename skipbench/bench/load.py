@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from skipbench.bench.memory import devices_needed
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
 from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.model import Model, PlantedModel
@@ -19,23 +20,35 @@ from skipbench.models.sparsity import Pattern, parse_sparsity, prune
 from skipbench.skipset import deepened_layers
 
 MakeMethod = Callable[..., Method]
+Loaded = tuple[LM, Any]
+"""A model and its tokenizer."""
 
 
-def load_model(model: Model, engine: Engine, calibration: Sequence[Row] = ()) -> tuple[LM, Any]:
+def load_model(
+    model: Model, engine: Engine, calibration: Sequence[Row] = (), tokens: int | None = None
+) -> tuple[LM, Any]:
     """The model and its tokenizer as `model` and `engine` of the configuration say; sets the number
     of threads.
 
     Args:
         calibration: rows by which weights are pruned, where `model.sparsity` says so.
+        tokens: of the longest prompt with its output, by which `device=auto` takes as few GPUs as
+            hold both; `None` where it is not known.
 
     Raises:
         SkipbenchError: a value that cannot be used, or a checkpoint that cannot be loaded.
     """
     pattern = _sparsity(model)
+    if model.device == "auto":
+        few = devices_needed(model, tokens)
+        model = dataclasses.replace(model, device="cuda:0") if few == 1 else model
+        spread = few
+    else:
+        spread = None
     if pattern is None:
-        return _dense(model, engine)
+        return _dense(model, engine, spread)
     lm, tokenizer = _dense(
-        model, dataclasses.replace(engine, name=EngineName.reference, strict=False)
+        model, dataclasses.replace(engine, name=EngineName.reference, strict=False), spread
     )
     tokens = min(model.calibration.tokens, lm.max_positions)
     prune(lm, [tokenizer.encode(row.prompt)[:tokens] for row in calibration], pattern)
@@ -59,7 +72,8 @@ def _sparsity(model: Model) -> Pattern | None:
     return pattern
 
 
-def _dense(model: Model, engine: Engine) -> tuple[LM, Any]:
+def _dense(model: Model, engine: Engine, gpus: int | None = None) -> tuple[LM, Any]:
+    """`gpus`: over how many `device=auto` spreads the layers; `None` for all."""
     if engine.threads < 1:
         raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
     torch.set_num_threads(engine.threads)
@@ -95,6 +109,7 @@ def _dense(model: Model, engine: Engine) -> tuple[LM, Any]:
         engine.spare_mib,
         model.deepened,
         model.deepened_seed,
+        gpus,
     )
 
 

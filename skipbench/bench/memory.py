@@ -90,6 +90,23 @@ def _gpus(model: Model, tokens: int, each: int) -> int:
     return max(2, -(-total // usable))
 
 
+def devices_needed(model: Model, tokens: int | None) -> int | None:
+    """The fewest of the GPUs at hand that hold a model with `tokens` tokens, the first ones; `None`
+    where its size is not known, or all of them are needed.
+
+    Args:
+        tokens: of prompt and output; `None` for a prompt of `PROMPT_TOKENS`.
+    """
+    if model.sizes is None or not torch.cuda.is_available():
+        return None
+    free = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
+    tokens = min(tokens or 2 * PROMPT_TOKENS, model.sizes.context)
+    for count in range(1, len(free)):
+        if _gpus(model, tokens, min(free[:count])) <= count:
+            return count
+    return None
+
+
 def _context(model: Model, cut: int | None) -> int:
     """Tokens that prompt and output have together: the model's context, or the dataset's where it
     is cut shorter.

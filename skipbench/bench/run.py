@@ -12,7 +12,8 @@ import torch
 
 from skipbench.bench.cell import Settings, run_cell
 from skipbench.bench.latency_file import latency_path, stored_latency
-from skipbench.bench.load import check_method, load_model, prepare
+from skipbench.bench.load import Loaded, check_method, load_model, prepare
+from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
@@ -34,13 +35,18 @@ from skipbench.scoring.corpus import corpus_summary
 
 
 def run(
-    config: RunConfig, folder: Path, rows: list[Row], calibration: Sequence[Row] = ()
+    config: RunConfig,
+    folder: Path,
+    rows: list[Row],
+    calibration: Sequence[Row] = (),
+    loaded: Loaded | None = None,
 ) -> dict[str, Any]:
     """Runs what is missing of a cell and returns its metrics.
 
     Args:
         config: the cell, with its skip set filled in.
         calibration: rows for `load_model`.
+        loaded: what `load_model` gave for these settings before, so that it is not loaded again.
 
     Raises:
         SkipbenchError: anything that the user can put right; `status.json` then says failed, with
@@ -49,7 +55,9 @@ def run(
     make_method = config.method.factory()
     check_method(config.model, make_method)
     _check_rows(folder, rows)
-    lm, tokenizer = load_model(config.model, config.engine, calibration)
+    context = config.dataset.context or (config.model.sizes and config.model.sizes.context)
+    tokens = longest(rows, config.dataset.max_new_tokens, context) if context else None
+    lm, tokenizer = loaded or load_model(config.model, config.engine, calibration, tokens)
     for note in lm.notes():
         say(note, "dim")
     method = make_method(layers=lm.layers)
@@ -151,7 +159,10 @@ def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> dict[str, 
         lm, context, bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
     )
     if lm.output_device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(lm.output_device)
+        peak = sum(
+            torch.cuda.max_memory_allocated(device)
+            for device in {*lm.devices, lm.input_device, lm.output_device}
+        )
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return summarise(samples, lm.layers, latency.at(context), floor_s, peak)

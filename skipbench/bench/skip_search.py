@@ -1,20 +1,31 @@
 """`search`: the offline search of Self-SD for a skip set, over the engine at hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from skipbench.bench.load import load_model, prepare
+from skipbench.bench.load import Loaded, load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import other_weights, search_folder, stored_path, write_stored
 from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
+from skipbench.lm.model import LM
 from skipbench.methods.self_sd import objective
+from skipbench.profile.influence import block_influence
 from skipbench.report.console import progress, say
 from skipbench.runs.files import set_aside
 from skipbench.runs.fingerprint import weights_sha256
-from skipbench.search.run import Trial, search
+from skipbench.search.retime import TIMES, candidates, read_retimed, retime, write_retimed
+from skipbench.search.run import Objective, Trial, read_trials, search
 from skipbench.search.strategies import make_strategy
 from skipbench.skipset import SkipSet
+
+
+def _by_influence(lm: LM, ids: list[int]) -> list[int]:
+    """All sub-layers, the one that changes its input least first."""
+    influence = block_influence(lm, ids)
+    return sorted(range(len(influence)), key=lambda s: influence[s])
 
 
 def search_skip_set(
@@ -23,6 +34,7 @@ def search_skip_set(
     shared: int = 0,
     store: bool = True,
     calibration: Sequence[Row] = (),
+    loaded: Loaded | None = None,
 ) -> Trial:
     """Searches the set that decodes the development rows fastest, and stores it under the results
     folder.
@@ -33,6 +45,7 @@ def search_skip_set(
             set say so.
         store: whether `method.skip=stored` means the best set from now on.
         calibration: rows for `load_model`.
+        loaded: what `load_model` gave for these settings before.
 
     Raises:
         SkipbenchError: no rows, or the trace of another search or of other weights in the way.
@@ -42,7 +55,7 @@ def search_skip_set(
         raise SkipbenchError(
             f"dataset={config.dataset.name} has no development prompts; a search needs at least one"
         )
-    lm, tokenizer = load_model(config.model, config.engine, calibration)
+    lm, tokenizer = loaded or load_model(config.model, config.engine, calibration)
     dataset = config.dataset.with_max_new_tokens(options.max_new_tokens)
     # a later turn has no prompt before there is an answer
     first = [row for row in rows if row.after is None]
@@ -71,6 +84,8 @@ def search_skip_set(
         rounded=options.rounded,
         tol=options.tol,
         start=start if start.skipped else None,
+        order=_by_influence(lm, prompts[0]) if options.strategy == "nested" else (),
+        iterations=options.iterations,
     )
     goal(start)  # warm-up
     with progress("search", options.iterations) as advance:
@@ -84,8 +99,28 @@ def search_skip_set(
         best = search(
             goal, strategy, lm.layers, options.iterations, folder / "trace.jsonl", settings, report
         )
+    best = _retimed(goal, best, lm.layers, options.iterations, folder)
     assert best.value is not None
     if store:
         path = stored_path(config.results, config.model, config.method.name)
         write_stored(path, best.skip, best.value, settings)
     return best
+
+
+def _retimed(goal: Objective, best: Trial, layers: int, iterations: int, folder: Path) -> Trial:
+    """The trial of the set that is best when the best ones are timed again in turns."""
+    trials = read_trials(folder / "trace.jsonl", layers, iterations)
+    found = read_retimed(folder, iterations)
+    if found is None:
+        sets = candidates(trials)
+        if len(sets) == 1:
+            return best
+        with progress("best sets again", len(sets) * TIMES) as advance:
+            found = retime(goal, sets, layers, iterations, lambda: advance(""))
+        write_retimed(folder, found)
+    say(
+        f"the best {len(found.sets)} sets of the search, timed again {TIMES} times in turns: its "
+        f"number {found.rank} is the best"
+    )
+    own = next(t for t in trials if t.skip == found.best)
+    return replace(own, value=found.value)

@@ -10,13 +10,11 @@ from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.runs.files import read_lines, write_atomic
-from skipbench.runs.fingerprint import weights_sha256
+from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
+from skipbench.search.retime import read_retimed
 from skipbench.skipset import deepened_set
-
-FORMS = ("quantization", "sparsity")
-"""Settings that make other weights of one checkpoint."""
 
 
 class _Searched(TypedDict, total=False):
@@ -100,8 +98,10 @@ def other_weights(trace: Path, model: Model) -> str | None:
 
 
 def best_of_trace(trace: Path, iterations: int) -> str | None:
-    """The best of the first `iterations` sets of a search; `None` where it has not tried so many
-    yet.
+    """The best of the first `iterations` sets of a search, by the new timings of the best ones;
+    `None` where it has not tried so many yet.
+
+    A search of an earlier version timed none again: there it is the best of the trace.
     """
     if not trace.exists():
         return None
@@ -110,6 +110,8 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
         trials = [t for t in lines[1 : iterations + 1] if t["value"] is not None]
         if len(lines) <= iterations or not trials:
             return None
+        if found := read_retimed(trace.parent, iterations):
+            return found.best
         return str(min(trials, key=lambda t: float(t["value"]))["skip"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SkipbenchError(

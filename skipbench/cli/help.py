@@ -16,6 +16,15 @@ from skipbench.config.signature import schema_of, source_of
 from skipbench.errors import SkipbenchError
 
 COMMANDS = {
+    "compare": (
+        "which method is fastest on your model, ranked:  compare model.path=/models/my-llama "
+        "prompts=prompts.jsonl [minutes=20] [--json]"
+    ),
+    "generate": (
+        'answer a prompt, streamed:  generate model=smollm2-135m "Why is the sky blue?" '
+        "[--compare] [--json]"
+    ),
+    "chat": "a conversation in the terminal:  chat model=smollm2-135m [--compare]",
     "table": (
         "run what is missing of experiments, then write their tables:  table swift-table2 "
         "scale=embedded [--render-only]"

@@ -37,7 +37,16 @@ HYDRA_FLAGS = {
     "--config-dir",
     "--hydra-help",
 }
-OWN_FLAGS = {"-h", "--help", "--version", "--render-only", "--print", "--distinct", "--fresh"}
+OWN_FLAGS = {
+    "-h",
+    "--help",
+    "--version",
+    "--render-only",
+    "--print",
+    "--distinct",
+    "--fresh",
+    "--plan",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

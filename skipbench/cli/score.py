@@ -110,4 +110,5 @@ def _lines(metrics: dict[str, Any] | None, scored: Scored | None) -> list[str]:
     else:
         same = "equal" if vanilla == method else "not equal"
         lines.append(f"  vanilla and the method are {same}, {scored.samples} samples")
-    return lines
+    rules = scored.metrics["score_rules"]
+    return [*lines, f"  a program had {rules['program']} ({rules['limits']})"]

@@ -4,6 +4,7 @@ rest.
 
 import sys
 
+from skipbench.cli.plan import show_plan
 from skipbench.launch.status import TO_RUN, cell_statuses, command_line, counts, parse_submit
 from skipbench.report.console import show
 from skipbench.runs.state import STATES
@@ -16,7 +17,10 @@ def run(arguments: list[str]) -> None:
         SkipbenchError: no such experiment.
         SystemExit: 1, unless every cell is done.
     """
-    asked = parse_submit(arguments, "status")
+    asked = parse_submit(arguments, "status", ("--plan",))
+    if "--plan" in asked.request.flags:
+        show_plan(asked.request.names, asked.request, asked.hardware)
+        return
     undone = False
     for name in asked.request.names:
         cells = cell_statuses(name, asked)

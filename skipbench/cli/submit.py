@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import places
 from skipbench.config.hardware import Local, Slurm
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.launch import local, manifest, slurm
-from skipbench.launch.script import Part, parts, script
+from skipbench.launch.script import Part, memory_for, parts, script
 from skipbench.launch.status import (
     TO_RUN,
     CellStatus,
@@ -33,8 +34,11 @@ def run(arguments: list[str]) -> None:
         SkipbenchError: no such experiment or hardware, or Slurm refuses.
         SystemExit: 1 when a cell failed that was run here.
     """
-    asked = parse_submit(arguments, "submit", ("--print",))
+    asked = parse_submit(arguments, "submit", ("--print", "--plan"))
     hardware, only_print = asked.hardware, "--print" in asked.request.flags
+    if "--plan" in asked.request.flags:
+        show_plan(asked.request.names, asked.request, hardware)
+        return
     if hardware is None:
         raise SkipbenchError(
             f"submit needs hardware=NAME, one of: {', '.join(places())}; or a file of your "
@@ -144,9 +148,10 @@ def _submit(
     for number, stage in enumerate(stages):
         jobs = []
         for part, gpus in _parts(stage, limit, first):
-            text = script(
-                f"skipbench-{name}", path, part, replace(hardware, gpus=gpus), python, Path.cwd()
-            )
+            mine = [*itertools.chain(*stages)][part.first : part.first + part.count]
+            memory = memory_for(hardware.memory, max(_weight_bytes(cell) for cell in mine))
+            asked = replace(hardware, gpus=gpus, memory=memory)
+            text = script(f"skipbench-{name}", path, part, asked, python, Path.cwd())
             if only_print:
                 after = (
                     "# Submitted to start after the jobs of the scripts above.\n" if number else ""
@@ -162,6 +167,12 @@ def _submit(
                 f"cells{f' of {gpus} GPUs' if gpus > 1 else ''}, {file}"
             )
         first, before = first + len(stage), jobs
+
+
+def _weight_bytes(cell: CellStatus) -> int:
+    """Bytes of a cell's model; 0 where its size is not known."""
+    model = cell.config.model
+    return 0 if model.sizes is None else model.sizes.weight_bytes(model.dtype, model.quantization)
 
 
 def _parts(stage: Sequence[CellStatus], limit: int, start: int) -> Iterator[tuple[Part, int]]:

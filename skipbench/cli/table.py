@@ -1,17 +1,25 @@
 """`table`: runs what is missing of experiments, then writes their tables from the records alone."""
 
-import contextlib
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
+from skipbench.experiments.cell import run_cell
 from skipbench.experiments.grid import PlannedCell, plan
-from skipbench.experiments.plan import Request, composed, experiment_names, parse_request, scale_of
+from skipbench.experiments.plan import (
+    Request,
+    budgeted,
+    composed,
+    experiment_names,
+    parse_request,
+    scale_of,
+)
+from skipbench.experiments.repeats import all_done
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.console import complain, say, show
 from skipbench.report.tables.features import feature_table, feature_tables
@@ -37,8 +45,11 @@ def run(arguments: list[str]) -> None:
         return
     features = feature_tables()
     request = parse_request(
-        arguments, "table", sorted([*experiment_names(), *features]), ("--render-only",)
+        arguments, "table", sorted([*experiment_names(), *features]), ("--render-only", "--plan")
     )
+    if "--plan" in request.flags:
+        show_plan([name for name in request.names if name not in features], request, None)
+        return
     failed = []
     for name in request.names:
         if name in features:
@@ -63,7 +74,7 @@ def _experiment(name: str, request: Request) -> list[str]:
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
-    cells = composed(name, planned)
+    cells = budgeted(composed(name, planned), request.budget)
     reasons: dict[tuple[str, ...], str] = {}
     failed = []
     for number, (cell, config) in enumerate(cells, 1):
@@ -93,10 +104,7 @@ def _run(config: RunConfig, render_only: bool) -> None:
     Args:
         render_only: checks the records and runs nothing.
     """
-    done = False
-    if render_only or not config.fresh:
-        with contextlib.suppress(NotHereError):
-            done = (checked_run(resolve_cell(config))["status"] or {}).get("state") == "done"
+    done = (render_only or not config.fresh) and all_done(config)
     if not render_only and (config.dry_run or not done):
         run_cell(config, print_table=False)
 

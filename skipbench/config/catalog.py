@@ -16,6 +16,10 @@ from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
+DEFAULT_METHOD = "prompt-lookup"
+"""The method of `generate`, `chat` and the Python API: it needs no search and no training. The
+default of a measured cell stands in conf/config.yaml.
+"""
 _folders = [CONF]
 
 
@@ -128,6 +132,17 @@ def shape_of(name: str) -> Shape:
             "LAYERSxHIDDEN as 24x256"
         )
     return Shape(**model_facts(found)["architecture"])
+
+
+@functools.cache
+def samples_in_paper(dataset: str, paper: str) -> int | None:
+    """How many instances of `dataset` a paper decodes; None where it does not say, or takes all."""
+    if dataset not in choices("dataset"):
+        return None
+    raw = OmegaConf.to_container(OmegaConf.load(file_of("dataset", dataset)))
+    assert isinstance(raw, dict)
+    size = (raw.get("variants") or {}).get(paper, {}).get("size", raw.get("size"))
+    return None if size is None else int(size)
 
 
 def axes(experiment: str) -> dict[str, str]:

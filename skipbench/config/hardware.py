@@ -45,10 +45,12 @@ class Slurm:
     """GPUs per cell; null: as many as its model needs, by `gpu_memory_gib`."""
     gpu_memory_gib: float | None = None
     """What a process can use of the memory of one GPU."""
+    device: str | None = None
+    """Its GPU among the devices of conf/hardware, by whose rates `--plan` estimates hours."""
     cpus: int = 1
     """CPUs per cell."""
     memory: str | None = None
-    """sbatch --mem, such as 120G."""
+    """sbatch --mem, such as 120G; a cell whose weights need more asks for more."""
     time: str | None = None
     """Time limit per cell, as sbatch --time."""
     exclusive: bool = False

@@ -51,6 +51,11 @@ class MethodConfig:
     def with_skip(self, skip: str) -> "MethodConfig":
         return MethodConfig({**self.node, "skip": skip})
 
+    def reseeded(self, offset: int) -> "MethodConfig":
+        """With `offset` added to the method's own seed, where it has one."""
+        own = self.node.get("seed")
+        return self if own is None else MethodConfig({**self.node, "seed": own + offset})
+
     def factory(self) -> Callable[..., Any]:
         """The method without its model; stop rules are built, and their values checked, at once."""
         part: Callable[..., Any] = instantiate(self.node, _partial_=True)
@@ -81,6 +86,8 @@ class RunConfig:
     results: Path
     dry_run: bool
     fresh: bool = False
+    repeats: int = 1
+    """Processes over which the speedup is measured; each has a record of its own."""
     label: str | None = None
     """In a sweep: the overrides in which this cell differs from the others."""
     hardware: Slurm | Local | None = None
@@ -88,6 +95,24 @@ class RunConfig:
     """In an experiment: where the cell's own search for a skip set draws its prompts; `None`: no
     search of its own.
     """
+
+    def repetitions(self) -> list["RunConfig"]:
+        """The cell once per process: the first as it is, the others with other seeds of sampling,
+        of the order of the arms and of the method.
+
+        An offline search is shared.
+
+        Raises:
+            SkipbenchError: `repeats` is below 1.
+        """
+        if self.repeats < 1:
+            raise SkipbenchError(f"repeats={self.repeats}; wanted 1 or more")
+        return [
+            dataclasses.replace(
+                self, repeats=1, seed=self.seed + number, method=self.method.reseeded(number)
+            )
+            for number in range(self.repeats)
+        ]
 
     @property
     def names(self) -> dict[str, str]:
@@ -171,6 +196,7 @@ class RunConfig:
             **parts,
             **{key: plain[key] for key in ("seed", "limit", "dry_run")},
             fresh=plain.get("fresh", False),
+            repeats=plain.get("repeats", 1),
             label=plain.get("label"),
         )
 

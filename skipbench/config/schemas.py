@@ -43,6 +43,7 @@ class StrategyName(StrEnum):
     random = "random"
     greedy = "greedy"
     exhaustive = "exhaustive"
+    nested = "nested"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ class Engine:
 @dataclass(frozen=True)
 class Search:
     strategy: StrategyName = StrategyName.bayes
-    """How the next set is chosen."""
+    """How the next set is chosen. `nested` tries the sub-layers that change their input least, in
+    growing number (not of the paper).
+    """
     iterations: int = 200
     """Skip sets to try."""
     on: str | None = None
@@ -85,7 +88,7 @@ class Search:
     """In an experiment: the cell searches its skip set first."""
     prompts: int = 8
     """Development prompts on which every set is timed."""
-    max_new_tokens: int = 64
+    max_new_tokens: int = 32
     """Tokens decoded per development prompt."""
     seed: int = 1
     """Seed of the strategy."""
@@ -135,6 +138,9 @@ class Config:
     """What the command `profile` measures."""
     seed: int = 0
     """Seed of sampling and of the order of the two arms."""
+    repeats: int = 1
+    """Processes that decode the cell, each anew and with a seed of its own: `seed`, `seed` + 1, ...
+    """
     limit: int | None = 20
     """Prompts per cell, in the units of dataset.size; null takes all."""
     results: str = "results"

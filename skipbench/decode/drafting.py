@@ -111,16 +111,18 @@ class Drafter:
     def _next(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
     ) -> tuple[Tensor, Tensor]:
-        """The next token of a chain [1] and its untempered probability [1], both still on the
-        device.
+        """The next token of a chain [1] and its confidence [1], both still on the device.
+
+        Confidence is a probability before temperature and top-p: the largest one (Self-SD Algorithm
+        4, SWIFT section 4.2), or that of the token drawn.
         """
         p = logits.float().softmax(-1)
+        top, first = p.max(-1)
         if state.sampler.greedy:
-            top, first = p.max(-1)
             return first, top
         q[parent] = distribution = state.sampler.probs(logits)[0]
         token = state.sampler.pick(distribution)
-        return token, p[0].index_select(0, token)
+        return token, top if self.stop.confidence == "top" else p[0].index_select(0, token)
 
     def _tree(self, state: State, skip: SkipSet, steps: int) -> Draft:
         """The chain of first choices with leaves beside it, whose number the confidence decides."""
@@ -144,9 +146,7 @@ class Drafter:
     def _children(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
     ) -> tuple[list[int], float]:
-        """Children of the last node, first choice first, and the untempered probability of that
-        choice.
-        """
+        """Children of the last node, first choice first, and the confidence as in `_next`."""
         p = logits.float().softmax(-1)
         if state.sampler.greedy:
             top, first = p.max(-1)
@@ -158,10 +158,10 @@ class Drafter:
             return children[: self._width(confidence)], confidence
         q[parent] = distribution = state.sampler.probs(logits)[0]
         children = [state.sampler.draw(distribution)]
-        confidence = float(p[0, children[0]])
+        confidence = float(p.max() if self.stop.confidence == "top" else p[0, children[0]])
         left = distribution.clone()
         for _ in range(self._width(confidence) - 1):
-            left[children[-1]] = 0.0
+            left[children[-1]].zero_()  # `= 0.0` would wait for the copy of one number
             if not float(left.sum()) > 0:
                 break
             children.append(state.sampler.draw(left))

@@ -10,14 +10,16 @@ One round, with K = 3 drafted tokens of which the target accepts two:
     t0 t1 t2 t3 t4 t5 a b        x           commit: K/V rows of t5, a, b kept; x is pending
 """
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from skipbench.decode.method import Draft, Method, Verification
-from skipbench.decode.sampling import Sampler, best_tokens
-from skipbench.decode.state import Finish, State
+from skipbench.decode.sampling import Sampler
+from skipbench.decode.state import Finish, Process, State
+from skipbench.decode.top_tokens import choices
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
@@ -36,6 +38,22 @@ class Generation:
     rounds: list[Round]
     seconds: dict[str, float]
     finish: Finish
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the prefill, or one round, emitted.
+
+    Attributes:
+        tokens: emitted ids, cut at EOS and at the token limit.
+        sources: per token what proposed it; empty for the target's own, `draft` where the method
+            does not say more (`Draft.sources`).
+        round: counts of the round; `None` for the prefill.
+    """
+
+    tokens: list[int]
+    sources: list[str]
+    round: Round | None = None
 
 
 @torch.inference_mode()
@@ -60,26 +78,71 @@ def generate(
         NotFinite: NaN or infinite logits.
         SkipbenchError: the cache is too small.
     """
-    clock = clock or Clock(lm.output_device)
-    clock.start()
     state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos)
+    steps = _steps(state, method, clock or Clock(lm.output_device))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Generation = end.value
+            return result
+
+
+@torch.inference_mode()
+def stream(
+    lm: LM,
+    method: Method,
+    prompt: list[int],
+    max_new_tokens: int,
+    eos: frozenset[int] = frozenset(),
+    sampler: Sampler | None = None,
+    process: Process | None = None,
+) -> Generator[Step, None, Generation]:
+    """Decodes one prompt and yields what every round emitted; arguments and errors as `generate`.
+
+    Closed early, it leaves the method as after the last round; the next prompt begins anew.
+
+    Args:
+        process: changes the target's logits before tokens are chosen from them.
+    """
+    state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos, process)
+    return (yield from _steps(state, method, Clock(lm.output_device)))
+
+
+def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, Generation]:
+    """The loop itself."""
+    clock.start()
     state.emit([_prefill(state)])
     clock.mark("prefill")
     method.begin(state)
     clock.mark("adapt")
+    yield Step(state.output, [""])
     keeps_states = bool(getattr(method, "needs_hidden_states", False))
+    top = int(getattr(method, "needs_top_tokens", 0))
     rounds: list[Round] = []
     while state.finish is None:
         draft = method.propose(state, state.remaining - 1)
         clock.mark("draft")
-        verification = _verify(state, draft, keeps_states)
+        verification = _verify(state, draft, keeps_states, top)
         clock.mark("verify")
         emitted = state.commit(verification)
         rounds.append(_round(verification, emitted))
         clock.mark("other")
         method.adapt(state, verification)
         clock.mark("adapt")
+        yield _step(state, verification, rounds[-1])
     return Generation(state.output, rounds, clock.stop(), state.finish)
+
+
+def _step(state: State, verification: Verification, round: Round) -> Step:
+    """The tokens of a round with their sources."""
+    draft, accepted = verification.draft, verification.accepted[: round.emitted]
+    sources = [draft.sources[node] if draft.sources else "draft" for node in accepted]
+    return Step(
+        state.tokens[len(state.tokens) - round.emitted :],
+        sources + [""] * (round.emitted - len(sources)),
+        round,
+    )
 
 
 def _prefill(state: State) -> int:
@@ -89,9 +152,9 @@ def _prefill(state: State) -> int:
     return _accept(state, Draft(), logits)[1]  # an empty draft: the bonus alone
 
 
-def _verify(state: State, draft: Draft, keeps_states: bool) -> Verification:
+def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
     """Runs the pending token and the draft through the full model, and accepts what the target
-    would have said.
+    would have said; `top` of its most likely tokens per row are kept.
     """
     hidden_states: list[Tensor] = []
     rows = draft.token_rows(state.lm.cache.length)
@@ -99,21 +162,24 @@ def _verify(state: State, draft: Draft, keeps_states: bool) -> Verification:
     logits = state.lm.score(
         tokens, rows, draft.early_exit_states, hidden_states if keeps_states else None
     )
-    return Verification(draft, *_accept(state, draft, logits), hidden_states)
+    accepted, bonus, best, top_tokens = _accept(state, draft, logits, top)
+    return Verification(draft, accepted, bonus, best, hidden_states, top_tokens)
 
 
-def _accept(state: State, draft: Draft, logits: Tensor) -> tuple[list[int], int, list[int]]:
-    """Accepted nodes, the bonus, and the target's best tokens; `logits` [n + 1, V] of the pending
-    token and every node.
+def _accept(
+    state: State, draft: Draft, logits: Tensor, top: int = 0
+) -> tuple[list[int], int, list[int], list[list[int]]]:
+    """Accepted nodes, the bonus, and the target's best tokens, the first and `top` of them;
+    `logits` [n + 1, V] of the pending token and every node.
     """
-    best = best_tokens(logits)
-    finite = logits.gather(-1, best[:, None])[:, 0].isfinite()
-    target_tokens: list[int] = best.masked_fill(~finite, -1).tolist()  # one transfer
-    if min(target_tokens) < 0:
+    if state.process is not None:
+        logits = state.process(state.tokens, draft, logits)
+    best, top_tokens = choices(logits, top)
+    if min(best) < 0:
         raise NotFinite(f"logits are not finite behind token {len(state.tokens)} of the sequence")
     if state.sampler.greedy:
-        return *verify_greedy(draft, target_tokens), target_tokens
-    return *verify_sampling(draft, logits, state.sampler), target_tokens
+        return *verify_greedy(draft, best), best, top_tokens
+    return *verify_sampling(draft, logits, state.sampler), best, top_tokens
 
 
 def _round(verification: Verification, emitted: int) -> Round:

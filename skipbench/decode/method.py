@@ -31,6 +31,8 @@ class Draft:
             a chain whose early sub-layers have run as the target's own: one list per row, [1, D]
             before the first and after every sub-layer. Verification goes on behind the last of
             them.
+        sources: what proposed each node, for a method with several sources; empty where it has
+            one.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -39,6 +41,7 @@ class Draft:
     steps: int = 0
     num_verifiable: int | None = None
     early_exit_states: list[list[Tensor]] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
 
     def parents(self) -> list[int]:
         """Parent of every node, also for a chain."""
@@ -74,6 +77,9 @@ class Verification:
             node, n + 1 of them.
         hidden_states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that
             need them, else empty.
+        top_tokens: the target's `needs_top_tokens` most likely tokens behind the pending token and
+            behind every node, most likely first, n + 1 lists, for methods that need them, else
+            empty.
     """
 
     draft: Draft
@@ -81,6 +87,7 @@ class Verification:
     bonus: int
     target_tokens: list[int]
     hidden_states: list[Tensor]
+    top_tokens: list[list[int]] = field(default_factory=list)
 
     @property
     def last_row(self) -> int:
@@ -95,9 +102,11 @@ class Method(Protocol):
 
     Optional attributes, with the value that counts where one is missing:
         needs_hidden_states (False): `adapt` reads the target's hidden states.
+        needs_top_tokens (0): `adapt` reads so many of the target's most likely tokens per row.
         skip ("" for none): the skip set that drafts now; `str` of it is recorded per sample.
         state_dict ({}): JSON values that the next prompt starts from, so that an interrupted run
             can go on. A property with a setter where they are not one plain dict.
+        searching (none): whether the search for a skip set that goes on while decoding lasts.
         log ({}): the method's quantities over the prompt at hand, one list per quantity; set anew
             in `begin`.
         drafter (None): the `Drafter` in use, whose log and stop rule are recorded with the method's

@@ -1,12 +1,19 @@
 """`State`: one prompt being decoded."""
 
+from collections.abc import Callable
 from typing import Literal
 
-from skipbench.decode.method import Verification
+from torch import Tensor
+
+from skipbench.decode.method import Draft, Verification
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 
 Finish = Literal["eos", "length"]
+Process = Callable[[list[int], Draft, Tensor], Tensor]
+"""Committed tokens, the draft, and the target's logits [n + 1, V] behind the pending token and
+every node -> the logits to choose from; only the target's, so that any draft stays lossless.
+"""
 
 
 class State:
@@ -17,9 +24,15 @@ class State:
     """
 
     def __init__(
-        self, lm: LM, prompt: list[int], sampler: Sampler, max_new_tokens: int, eos: frozenset[int]
+        self,
+        lm: LM,
+        prompt: list[int],
+        sampler: Sampler,
+        max_new_tokens: int,
+        eos: frozenset[int],
+        process: Process | None = None,
     ) -> None:
-        self.lm, self.sampler = lm, sampler
+        self.lm, self.sampler, self.process = lm, sampler, process
         self.prompt_length = len(prompt)
         self.tokens = list(prompt)
         self.max_new_tokens, self.eos = max_new_tokens, eos

@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Protocol
 
 from skipbench.errors import SkipbenchError
 
+CONFIDENCES = ("top", "sampled")
+
 
 class StopRule(Protocol):
     """Decides after every draft step whether to take another, and learns after every round."""
@@ -13,7 +15,11 @@ class StopRule(Protocol):
     max_steps: int
     """K: most draft steps of a round."""
     threshold: float
-    """Drafting ends behind a token whose draft probability is below this; 0 never ends it."""
+    """Drafting ends behind a token whose confidence is below this; 0 never ends it."""
+    confidence: str
+    """Under sampling, the confidence of a step: `top`, the draft's largest probability, or
+    `sampled`, that of the token drawn.
+    """
 
     def begin(self) -> None:
         """A new prompt starts."""
@@ -27,10 +33,11 @@ class StopRule(Protocol):
     """JSON values that the next prompt starts from; optional."""
 
 
-def _check(max_steps: int, threshold: float) -> None:
-    if max_steps < 1 or not 0 <= threshold <= 1:
+def _check(max_steps: int, threshold: float, confidence: str) -> None:
+    if max_steps < 1 or not 0 <= threshold <= 1 or confidence not in CONFIDENCES:
         raise SkipbenchError(
-            f"stop rule: {max_steps=}, {threshold=}; wanted max_steps >= 1 and 0 <= threshold <= 1"
+            f"stop rule: {max_steps=}, {threshold=}, {confidence=}; wanted max_steps >= 1, "
+            f"0 <= threshold <= 1 and confidence {' or '.join(CONFIDENCES)}"
         )
 
 
@@ -39,16 +46,18 @@ class Fixed:
 
     Args:
         max_steps: K, most draft steps per round.
-        threshold: a draft token whose probability is below it is the last one; 0 never ends a
+        threshold: a draft token whose confidence is below it is the last one; 0 never ends a
             draft.
+        confidence: under sampling, `top` compares the draft's largest probability, `sampled` that
+            of the token drawn; both before temperature and top-p.
 
     Raises:
-        SkipbenchError: a number out of range.
+        SkipbenchError: a number out of range, or a word that is not known.
     """
 
-    def __init__(self, max_steps: int = 8, threshold: float = 0.0) -> None:
-        _check(max_steps, threshold)
-        self.max_steps, self.threshold = max_steps, threshold
+    def __init__(self, max_steps: int = 8, threshold: float = 0.0, confidence: str = "top") -> None:
+        _check(max_steps, threshold, confidence)
+        self.max_steps, self.threshold, self.confidence = max_steps, threshold, confidence
 
     def begin(self) -> None:
         """Nothing to reset."""
@@ -85,6 +94,8 @@ class Adaptive:
         first_beta1: beta1 in a prompt's first round: 0 (`paper`), or unchanged (`code`).
         full_length_guard: leaves gamma alone after a draft of full length with acceptance above
             alpha.
+        confidence: under sampling, `top` compares the draft's largest probability with gamma,
+            `sampled` that of the token drawn; both before temperature and top-p.
 
     Raises:
         SkipbenchError: a number out of range, or a word that is not known.
@@ -101,11 +112,12 @@ class Adaptive:
         every: int = 1,
         first_beta1: str = "paper",
         full_length_guard: bool = False,
+        confidence: str = "top",
     ) -> None:
-        _check(max_steps, threshold)
+        _check(max_steps, threshold, confidence)
         if first_beta1 not in ("paper", "code"):
             raise SkipbenchError(f"stop rule: {first_beta1=}; wanted 'paper' or 'code'")
-        self.max_steps, self.threshold = max_steps, threshold
+        self.max_steps, self.threshold, self.confidence = max_steps, threshold, confidence
         self.target, self.step, self.beta1, self.beta2 = target, step, beta1, beta2
         self.every, self.first_beta1, self.full_length_guard = every, first_beta1, full_length_guard
         if every < 1 or not (0 <= target <= 1 and 0 <= beta1 < 1 and 0 <= beta2 <= 1 and step >= 0):

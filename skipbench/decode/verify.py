@@ -49,36 +49,73 @@ def verify_sampling(draft: Draft, logits: Tensor, sampler: Sampler) -> tuple[lis
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
         children.setdefault(parent, []).append(node)
+    first = _first_children(draft, p_all, children)
     path: list[int] = []
     at, p = -1, p_all[0]
-    while True:
-        q = draft.q.get(at)
-        accepted = None
-        for node in children.get(at, []):
-            token = draft.tokens[node]
-            proposed = float(q[token]) if q is not None else 1.0
-            if sampler.uniform() * proposed < float(p[token]):
-                accepted = node
-                break
-            p, q = _after_rejection(p, q, token)
+    while at in children:
+        q, nodes = draft.q.get(at), children[at]
+        target, proposed = first[at]
+        if sampler.uniform() * proposed < target:
+            path.append(nodes[0])
+            at, p = nodes[0], p_all[nodes[0] + 1]
+            continue
+        accepted, p = _siblings(draft, nodes, p, q, sampler)
         if accepted is None:
-            return path, sampler.draw(p)
+            break
         path.append(accepted)
         at, p = accepted, p_all[accepted + 1]
+    return path, sampler.draw(p)
+
+
+def _first_children(
+    draft: Draft, p_all: Tensor, children: dict[int, list[int]]
+) -> dict[int, tuple[float, float]]:
+    """By node, p and q of its first child, in one transfer; q is 1 for a guess."""
+    if not children:
+        return {}
+    token = {at: draft.tokens[nodes[0]] for at, nodes in children.items()}
+    p = torch.stack([p_all[at + 1, token[at]] for at in children])
+    one = torch.ones((), dtype=p.dtype, device=p.device)
+    q = torch.stack([draft.q[at][token[at]] if at in draft.q else one for at in children])
+    pairs = torch.stack((p, q), 1).tolist()
+    return {at: (target, proposed) for at, (target, proposed) in zip(children, pairs, strict=True)}
+
+
+def _siblings(
+    draft: Draft, nodes: list[int], p: Tensor, q: Tensor | None, sampler: Sampler
+) -> tuple[int | None, Tensor]:
+    """Tries the children behind the first, which was rejected; their chances come in one transfer.
+
+    Returns:
+        The accepted one, if any, and what p has left over behind those that were rejected.
+    """
+    left: list[Tensor] = []
+    chances: list[Tensor] = []
+    for node, behind in zip(nodes, [*nodes[1:], None], strict=True):
+        p, q = _after_rejection(p, q, draft.tokens[node])
+        left.append(p)
+        if behind is not None:
+            token = draft.tokens[behind]
+            chances += [p[token], torch.ones_like(p[token]) if q is None else q[token]]
+    values = torch.stack(chances).tolist() if chances else []
+    for node, target, proposed in zip(nodes[1:], values[::2], values[1::2], strict=True):
+        if sampler.uniform() * proposed < target:
+            return node, p
+    return None, left[-1]
 
 
 def _after_rejection(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, Tensor | None]:
     """The target's residual distribution [V], and the draft's without the rejected token."""
     if q is None:
         residual = p.clone()
-        residual[token] = 0.0
+        residual[token].zero_()  # `= 0.0` would wait for the copy of one number
     else:
         residual = torch.clamp(p - q, min=0.0)
         q = q.clone()
-        q[token] = 0.0
+        q[token].zero_()
         left = q.sum()
-        q = q / left if float(left) > 0 else q
+        q = torch.where(left > 0, q / left, q)
     total = residual.sum()
     # p == q leaves nothing but rounding: then the rejection itself had probability zero, and p
     # stands.
-    return (residual / total if float(total) > 0 else p), q
+    return torch.where(total > 0, residual / total, p), q

@@ -12,7 +12,7 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.report.console import say, show
 from skipbench.runs.files import set_aside, write_atomic
-from skipbench.runs.fingerprint import refuse_other
+from skipbench.runs.fingerprint import other_package, refuse_other
 from skipbench.runs.provenance import config_hash, engine_text, run_name
 from skipbench.runs.store import load_run, read_samples
 from skipbench.scoring.execute import waits_for_score
@@ -118,8 +118,26 @@ def checked_run(cell: Cell) -> dict[str, Any]:
     state = load_run(cell.folder)
     if (state["status"] or {}).get("state") == "done":
         read_samples(cell.folder / "samples.jsonl")
+        _check_rows(cell, state["provenance"] or {})
     refuse_other(cell.folder, cell.config.model, cell.config.method)
     return state
+
+
+def _check_rows(cell: Cell, provenance: dict[str, Any]) -> None:
+    """Raises SkipbenchError where the rows of a local file are others than those of the record;
+    those of the hub are pinned by their revision.
+    """
+    from skipbench.data.rows import rows_hash
+
+    config, before = cell.config, provenance.get("rows_sha256")
+    path = config.dataset.node.get("path")
+    if before is None or path is None or not Path(path).is_file():
+        return
+    if rows_hash(config.dataset.rows(config.limit)) != before:
+        raise SkipbenchError(
+            f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
+            "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
+        )
 
 
 def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
@@ -135,8 +153,13 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
     }
 
 
-def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | None:
+def run_cell(
+    config: RunConfig, print_table: bool = True, loaded: Any = None
+) -> dict[str, Any] | None:
     """Runs what is missing of one cell and prints its table.
+
+    Args:
+        loaded: the model, as `bench.run.run` takes it.
 
     Returns:
         Its metrics; `None` for a dry run.
@@ -146,6 +169,8 @@ def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | No
     """
     from skipbench.bench.memory import check_memory
 
+    if config.repeats != 1:
+        return _run_repeats(config, print_table)
     if config.search_dataset is not None and not _search(config):
         return None
     cell = resolve_cell(config)
@@ -162,6 +187,11 @@ def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | No
             "method code are not compared"
         )
     metrics: dict[str, Any] | None = state["metrics"] if cell.state() == "done" else None
+    if metrics is not None and other_package(state["provenance"]):
+        say(
+            f"{cell.folder}: measured by another version of skipbench's code; fresh=true measures "
+            "it anew"
+        )
     if metrics is None:
         from skipbench.bench.run import run
 
@@ -170,7 +200,7 @@ def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | No
         rows = config.dataset.rows(config.limit)
         check_memory(config.model, config.dataset, rows)
         say(str(cell.folder), "dim")
-        metrics = run(config, cell.folder, rows, config.calibration_rows())
+        metrics = run(config, cell.folder, rows, config.calibration_rows(), loaded)
         head = header(config.record(), load_run(cell.folder)["provenance"])
         write_atomic(cell.folder / "table.md", markdown_cell(metrics, head))
     if print_table:
@@ -179,6 +209,22 @@ def run_cell(config: RunConfig, print_table: bool = True) -> dict[str, Any] | No
             say(to_score(cell.folder))
     if failed := metrics["lossless"]["failed"]:
         raise SkipbenchError(f"{failed} samples failed; see {cell.folder / 'status.json'}")
+    return metrics
+
+
+def _run_repeats(config: RunConfig, print_table: bool) -> dict[str, Any] | None:
+    """`run_cell` of a cell with several processes."""
+    from skipbench.experiments.repeats import joined_record, run_repeats
+
+    if config.dry_run:
+        for one in config.repetitions():
+            run_cell(one, print_table)
+        return None
+    run_repeats(config)
+    record = joined_record(resolve_cell(config))
+    metrics: dict[str, Any] = record["metrics"]
+    if print_table:
+        show(render_cell(metrics, header(config.record(), record["provenance"])))
     return metrics
 
 
@@ -210,9 +256,9 @@ def _search(config: RunConfig) -> bool:
     return True
 
 
-def search_set(config: RunConfig, store: bool) -> Any:
+def search_set(config: RunConfig, store: bool, loaded: Any = None) -> Any:
     """Searches a skip set on prompts of the training split, or else on rows that the run leaves
-    out.
+    out; `loaded` as in `run_cell`.
     """
     from skipbench.bench.memory import check_memory
     from skipbench.bench.skip_search import search_skip_set
@@ -221,7 +267,7 @@ def search_set(config: RunConfig, store: bool) -> Any:
     calibration = config.calibration_rows()
     config = dataclasses.replace(config, dataset=config.dataset.for_search(config.limit))
     rows, shared = config.dataset.search_rows(config.search.prompts)
-    return search_skip_set(config, rows, shared, store, calibration)
+    return search_skip_set(config, rows, shared, store, calibration, loaded)
 
 
 def to_score(folder: Path) -> str:

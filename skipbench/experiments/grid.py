@@ -14,6 +14,7 @@ import yaml
 from skipbench.config.catalog import axes, choices, paper_side
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
+from skipbench.report.compared import BASELINE
 from skipbench.report.published import KEYS, paper_of, published
 
 SCALES = ("paper", "embedded", "laptop")
@@ -34,6 +35,10 @@ KEY_OF = {  # an override, and the key under which `published` has it
     "search.iterations": "search_steps",
     "search.on": "set_from",
 }
+NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
+NOISE_LIMIT = "20"
+OF_METHOD = ("method", "stop", "search")
+"""Beginnings of overrides that vanilla does not have."""
 Keys = dict[str, Any]
 
 
@@ -47,6 +52,8 @@ class PlannedCell:
     stands_for: str | None = None
     reason: str | None = None
     run: bool = True
+    noise: bool = False
+    """Vanilla against itself, which is no row of the paper's table."""
 
     @property
     def searches(self) -> bool:
@@ -114,7 +121,48 @@ def plan(
     for cell in cells:
         if cell not in unique:
             unique.append(cell)
-    return unique
+    if own and scale == "paper" and "-table" in experiment:
+        unique = _without_repeats(unique)
+    timed = any(row["column"] == "speedup" for row in rows)
+    alone = own is not None and own[1].startswith("table") and timed and "method" not in given
+    return unique + (_noise_cells(unique, given) if alone else [])
+
+
+def _noise_cells(cells: Sequence[PlannedCell], given: Mapping[str, str]) -> list[PlannedCell]:
+    """Vanilla against itself for each model, dataset and decoding of a table that has no such cell,
+    on few samples.
+    """
+    found: dict[tuple[str | None, ...], PlannedCell] = {}
+    for cell in cells:
+        place = tuple(cell.overrides.get(axis) for axis in NOISE_PER)
+        if cell.overrides.get("method") == BASELINE:
+            return []
+        kept = {k: v for k, v in cell.overrides.items() if not k.startswith(OF_METHOD)}
+        few = {} if {"limit"} & {*kept, *given} else {"limit": NOISE_LIMIT}
+        keys = {k: v for k, v in cell.keys.items() if k in NOISE_PER} | {"method": BASELINE}
+        if cell.run:
+            found.setdefault(
+                place,
+                PlannedCell(kept | {"method": BASELINE} | few, keys, cell.stands_for, noise=True),
+            )
+    return list(found.values())
+
+
+def _without_repeats(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
+    """The cells without those of vanilla alone where another method runs on the same: its record
+    holds vanilla's arm, from which the table fills vanilla's row.
+    """
+
+    def rest(cell: PlannedCell) -> tuple[tuple[str, str], ...]:
+        own = {k: v for k, v in cell.overrides.items() if not k.startswith(("method", "search"))}
+        return tuple(sorted(own.items()))
+
+    covered = {rest(c) for c in cells if c.run and c.overrides.get("method") != "vanilla"}
+    return [
+        cell
+        for cell in cells
+        if not (cell.run and cell.overrides.get("method") == "vanilla" and rest(cell) in covered)
+    ]
 
 
 def _points(

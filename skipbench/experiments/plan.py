@@ -15,7 +15,7 @@ from skipbench.experiments.grid import PlannedCell, plan
 from skipbench.report.console import say
 from skipbench.report.published import paper_of
 
-OWN = ("scale", "models")
+OWN = ("scale", "models", "budget")
 """Keys of a command on experiments that are no overrides of a cell."""
 
 
@@ -29,6 +29,7 @@ class Request:
         scale: `paper`, `embedded` or `laptop`; `None`: by the device.
         models: only these of the paper's models; all where empty.
         flags: words with a leading dash.
+        budget: GPU-hours for all cells of an experiment together, as given; `None` for no limit.
     """
 
     names: list[str]
@@ -36,6 +37,7 @@ class Request:
     scale: str | None
     models: list[str]
     flags: list[str]
+    budget: str | None = None
 
 
 def parse_request(
@@ -50,6 +52,7 @@ def parse_request(
     Raises:
         SkipbenchError: no name, an unknown name, or an unknown flag.
     """
+    words = _with_budget(words)
     names = [w for w in words if "=" not in w and not w.startswith("-")]
     if not names:
         raise SkipbenchError(f"{command} needs an experiment; known: {', '.join(known)}")
@@ -69,7 +72,16 @@ def parse_request(
     own = dict(w.split("=", 1) for w in pairs if w.partition("=")[0] in OWN)
     overrides = [w for w in pairs if w.partition("=")[0] not in OWN]
     models = [m for m in own.get("models", "").split(",") if m]
-    return Request(names, overrides, own.get("scale"), models, given)
+    return Request(names, overrides, own.get("scale"), models, given, own.get("budget"))
+
+
+def _with_budget(words: Sequence[str]) -> list[str]:
+    """`--budget 200h` and `--budget=200h` as `budget=200h`."""
+    found, rest = list[str](), iter(words)
+    for word in rest:
+        flag, _, value = word.partition("=")
+        found.append(f"budget={value or next(rest, '')}" if flag == "--budget" else word)
+    return found
 
 
 def scale_of(experiment: str, given: str | None, without_torch: bool = False) -> str:
@@ -106,7 +118,21 @@ def composed(
 
 def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
     """Every cell of an experiment that can be run, those that are the same once."""
-    return composed(experiment, plan(experiment, request.overrides, scale, request.models))
+    cells = composed(experiment, plan(experiment, request.overrides, scale, request.models))
+    return budgeted(cells, request.budget)
+
+
+def budgeted(
+    cells: Sequence[tuple[PlannedCell, RunConfig]], budget: str | None
+) -> list[tuple[PlannedCell, RunConfig]]:
+    """The cells with as many prompts as a budget leaves; all prompts without one."""
+    if budget is None:
+        return list(cells)
+    from skipbench.experiments.costs import budget_hours, gpu_of, limited
+
+    hardware = next((config.hardware for _, config in cells), None)
+    configs = limited([config for _, config in cells], budget_hours(budget), gpu_of(hardware))
+    return [(cell, config) for (cell, _), config in zip(cells, configs, strict=True)]
 
 
 def experiment_names() -> list[str]:

@@ -10,6 +10,9 @@ from typing import Any
 from skipbench.config.hardware import Slurm
 from skipbench.errors import SkipbenchError
 
+BESIDE_GIB = 16
+"""Memory of a job beside the weights: Python, torch, and the libraries of CUDA."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -73,6 +76,20 @@ def gres(hardware: Slurm) -> str | None:
     """
     gpus = 1 if hardware.gpus is None else _number(hardware, "gpus", 0)
     return ":".join(["gpu", *filter(None, [hardware.gpu]), str(gpus)]) if gpus else None
+
+
+def memory_for(asked: str | None, weight_bytes: int) -> str | None:
+    """sbatch's --mem for a model: what was asked for, or as much more as its weights and
+    `BESIDE_GIB` need, since a checkpoint passes through the memory of the node.
+    """
+    found = re.fullmatch(r"(\d+)([KMGT]?)B?", asked or "", re.IGNORECASE)
+    if found is None:
+        return asked  # left to the cluster
+    given_gib = (
+        int(found[1]) * {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}[found[2].upper()]
+    )
+    needed = -(-weight_bytes // 2**30) + BESIDE_GIB
+    return asked if given_gib >= needed else f"{needed}G"
 
 
 def more(hardware: Slurm) -> dict[str, Any]:

@@ -121,7 +121,8 @@ def cell_statuses(experiment: str, asked: SubmitRequest) -> list[CellStatus]:
     live = slurm.jobs()
     submitted: dict[str, list[manifest.Task]] | None = None
     cells: dict[str, CellStatus] = {}
-    for _, config in cells_of(experiment, asked.request, scale_of(experiment, asked.request.scale)):
+    planned = cells_of(experiment, asked.request, scale_of(experiment, asked.request.scale))
+    for config in (one for _, whole in planned for one in whole.repetitions()):
         cell = _status(config, live, asked.stale_s)
         if submitted is None:
             submitted = manifest.tasks(config.results)

@@ -15,6 +15,7 @@ from torch import Tensor
 from skipbench.lm.attention import fold, unfold
 from skipbench.lm.families import family_of, parts_of
 from skipbench.lm.metadata import rotary_tables
+from skipbench.lm.upload import upload
 
 HEAD_ROWS = 8192  # of the output table that are widened at once
 CHUNK = 512  # rows of the text that pass a layer at once
@@ -29,7 +30,7 @@ def float32_logits(model: Any, tokens: list[int]) -> Tensor | None:
     if not parts.layers[0][1].down.weight.is_floating_point():
         return None
     table = parts.embedding.weight
-    hidden = F.embedding(torch.tensor(tokens, device=table.device), table).float()
+    hidden = F.embedding(upload(torch.tensor(tokens), table.device), table).float()
     for index, (attention, mlp) in enumerate(parts.layers):
         window, (query_of, key_of, value_of) = family.window(model.config, index), attention.qkv
         hidden = hidden.to(query_of.weight.device)

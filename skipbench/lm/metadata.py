@@ -11,6 +11,7 @@ from torch import Tensor
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 
+ALIGNED = 8  # elements; 16 bytes of half precision
 BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of one prepared band
 
 
@@ -78,34 +79,56 @@ class AttentionMetadata:
     def mask(self, window: int | None, group: int = 1) -> Tensor | None:
         """Additive mask [group * T, end], or `None` when one row sees everything or a square chain
         is causal.
+
+        On a GPU it is a part of a tensor whose rows are longer: the memory-efficient kernel wants
+        rows that start at multiples of `ALIGNED` elements. It would copy others at every layer, and
+        refuses a view of the band whose address is odd.
         """
         if window is not None and max(self.token_rows.positions) < window:
             window = None
         if (window, group) not in self._masks:
-            mask = self._make_mask(window) if group == 1 else self.mask(window)
-            self._masks[window, group] = (
-                mask if mask is None or group == 1 else torch.cat([mask] * group)
-            )
+            self._masks[window, group] = self._repeated(self._base(window), group)
         return self._masks[window, group]
 
+    def _repeated(self, mask: Tensor | None, group: int) -> Tensor | None:
+        """[T, end] -> [group * T, end], the rows of one query head after the other."""
+        if mask is None or mask.device.type == "cpu":
+            return mask if mask is None or group == 1 else torch.cat([mask] * group)
+        rows, end = mask.shape
+        wide = mask.new_zeros(group, rows, -(-end // ALIGNED) * ALIGNED)
+        wide[..., :end] = mask
+        return wide.flatten(0, 1)[:, :end]
+
+    def _base(self, window: int | None) -> Tensor | None:
+        """The mask [T, end] of one query head, made once per window."""
+        if (window, 0) not in self._masks:
+            self._masks[window, 0] = self._make_mask(window)
+        return self._masks[window, 0]
+
     def _make_mask(self, window: int | None) -> Tensor | None:
-        token_rows = self.token_rows
+        token_rows, device = self.token_rows, self.tables.device
         if self.whole is not None:
-            mask = self.whole.mask(window)
+            mask = self.whole._base(window)
             return None if mask is None else mask[: self.rows, : self.end]
         if window is None and token_rows.contiguous_chain:
             if token_rows.rows == 1 or token_rows.start == 0:
                 return None
             return self.tables.chain_mask(token_rows.start, token_rows.rows)
-        mask = torch.full((token_rows.rows, token_rows.end), float("-inf"), dtype=self.tables.dtype)
+        # Made on the device: of a tree only what its rows see of one another is uploaded.
+        shape = (token_rows.rows, token_rows.end)
+        mask = torch.full(shape, float("-inf"), dtype=self.tables.dtype, device=device)
         mask[:, : token_rows.context_len] = 0.0
-        mask[:, token_rows.start :].masked_fill_(torch.from_numpy(token_rows.tree_mask()), 0.0)
+        sees = upload(torch.from_numpy(token_rows.tree_mask()), device)
+        mask[:, token_rows.start :].masked_fill_(sees, 0.0)
         if window is not None:
-            rows = torch.tensor(token_rows.positions)[:, None]
-            columns = torch.arange(token_rows.end)
-            columns[token_rows.start :] = rows[:, 0]
-            mask.masked_fill_(rows - columns >= window, float("-inf"))
-        return upload(mask, self.tables.device)
+            positions, index = token_rows.positions, self.index
+            if isinstance(positions, range):
+                index = torch.arange(positions.start, positions.stop, device=device)
+            assert isinstance(index, Tensor)
+            columns = torch.arange(token_rows.end, device=device)
+            columns[token_rows.start :] = index
+            mask.masked_fill_(index[:, None] - columns >= window, float("-inf"))
+        return mask
 
 
 class ForwardMetadata:

@@ -50,28 +50,30 @@ def choose_layers(
 
     Returns:
         Skipped units; and for reports the cosines of executing and of skipping, [N, M] each, and
-        g[N, M] [D]. Row i - 1, column j - 1 of the cosines belongs to cell (i, j); cells with j > i
-        mean nothing.
+        g[N, M] [D]. Row i - 1, column j - 1 of the cosines belongs to cell (i, j); minus infinity
+        where it is not computed. Only cells from which (N, M) can be reached are: j of them are
+        skipped with N - i units left, so that M - (N - i) <= j <= i.
     """
     units, width = x.shape[0] - 1, skipped
     norm = x.float() / x.float().norm(dim=-1, keepdim=True)
-    g = x[0].expand(width + 1, -1)  # g[0, 0] = x_0; where j > i nothing is read
-    executes, skips, kept = [], [], []
-    # g[i, i] is x_0: all skipped
-    may_execute = torch.ones(units, width, dtype=torch.bool, device=x.device).tril_(-1)
+    g = x[0].repeat(width + 1, 1)  # g[0, 0] = x_0
+    executes = torch.full((units, width), -torch.inf, device=x.device)
+    skips = executes.clone()
     for i in range(1, units + 1):
+        low, high = max(1, width - (units - i)), min(i, width)
+        run = range(low, min(high, i - 1) + 1)  # cell (i, i) can only skip: its state is x_0
         # f_{i-1}(g[i-1, j]) and g[i-1, j-1], Eq. 2
-        candidates = torch.cat((run_unit(i - 1, g[1:]), g[:-1]))
+        executed = [run_unit(i - 1, g[run.start : run.stop])] if run else []
+        candidates = torch.cat((*executed, g[low - 1 : high]))
         cosine = (candidates.float() @ norm[i]) / candidates.float().norm(dim=-1)
-        execute = (cosine[:width] > cosine[width:]) & may_execute[i - 1]  # a tie skips
-        g = torch.cat(
-            (x[i : i + 1], torch.where(execute[:, None], candidates[:width], candidates[width:]))
-        )
-        executes.append(cosine[:width])
-        skips.append(cosine[width:])
-        kept.append(execute)
-    chosen = backtrack(torch.stack(kept).tolist(), skipped)
-    return chosen, torch.stack(executes), torch.stack(skips), g[skipped]
+        executes[i - 1, run.start - 1 : run.stop - 1] = cosine[: len(run)]
+        skips[i - 1, low - 1 : high] = cosine[len(run) :]
+        best = candidates[len(run) :]
+        execute = cosine[: len(run)] > cosine[len(run) :][: len(run)]  # a tie skips
+        best[: len(run)] = torch.where(execute[:, None], candidates[: len(run)], best[: len(run)])
+        g[0], g[low : high + 1] = x[i], best
+    chosen = backtrack((executes > skips).tolist(), skipped)
+    return chosen, executes, skips, g[skipped]
 
 
 def backtrack(executed: list[list[bool]], skipped: int) -> list[int]:

@@ -33,6 +33,7 @@ from skipbench.decode.stopping import StopRule
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
+from skipbench.lm.upload import upload
 from skipbench.metrics.formulas import tpt
 from skipbench.metrics.summary import Latency
 from skipbench.profile.latency import LatencyModel
@@ -185,12 +186,13 @@ class KnapSpec:
         history: m, rounds whose tokens a programme looks at; at most `interval`.
         lengths: first and last draft length that are compared (D).
         use_gamma: drafts at most gamma* tokens per round, besides the stop rule.
-        weight_cap: largest integer weight of a sub-layer; null for none (the published code: 5).
+        weight_cap: largest integer weight of a sub-layer; null for none (the paper). It matters
+            where attention or MLP takes more than 5 times as long as the other.
         budget: share of all weight that may be skipped, above 0 to 1 (the paper: K / 2 is half).
         protect_ends: never skips the first and the last layer.
         drop_first: leaves the lightest surviving candidate out, as the published code.
-        start: `carry` keeps the set of the prompt before; `full` drafts with the full model until a
-            prompt's first programme.
+        start: `full` drafts with the full model until a prompt's first programme; `carry` keeps the
+            set of the prompt before, and counts rounds across prompts.
         latency: seconds of [MLP, attention per context token, attention]; null profiles the engine.
         tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
             first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
@@ -212,11 +214,11 @@ class KnapSpec:
         history: int = 5,
         lengths: Sequence[int] = (1, 10),
         use_gamma: bool = False,
-        weight_cap: int | None = None,
+        weight_cap: int | None = 5,
         budget: float = 0.5,
         protect_ends: bool = False,
         drop_first: bool = False,
-        start: str = "carry",
+        start: str = "full",
         latency: Sequence[float] | None = None,
         tree: Sequence[int] = (),
     ) -> None:
@@ -286,8 +288,10 @@ class KnapSpec:
         self._due -= 1
         if state.finish is not None or self._due >= self.history:
             return
-        rows = [0, *(node + 1 for node in verification.accepted)]
-        self._x = [*self._x, torch.stack(verification.hidden_states)[:, rows]][-self.history :]
+        rows = torch.tensor([0, *(node + 1 for node in verification.accepted)])
+        states = torch.stack(verification.hidden_states)
+        states = states.index_select(1, upload(rows, states.device))
+        self._x = [*self._x, states][-self.history :]
         if self._due <= 0 and len(self._x) >= min(self.history, self.interval):
             self._optimise(state.lm)
             self._due, self._x = self.interval, []

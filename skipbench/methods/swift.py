@@ -60,6 +60,8 @@ class SWIFT:
         initial: first set: `ratio` spreads whole layers evenly, scored like a candidate; `odd`
             skips every odd layer, with score 0.
         context: tokens that candidates are scored on: `first` of the output, or the most `recent`.
+        rescore: scores the best set again where these tokens have changed: in every prompt, or in
+            every step with `context=recent`; false compares scores of different tokens.
         register: point of a Bayesian step that the regression keeps: `rounded` to the candidate, or
             `raw`.
         bayes_draws: random points at which the acquisition function is evaluated per Bayesian step.
@@ -89,6 +91,7 @@ class SWIFT:
         protect_ends: bool = True,
         initial: str = "ratio",
         context: str = "first",
+        rescore: bool = True,
         register: str = "rounded",
         bayes_draws: int = 200,
         bayes_starts: int = 0,
@@ -124,7 +127,8 @@ class SWIFT:
             register,
             seed,
         )
-        self.recent, self.adjust_below = context == "recent", adjust_below
+        self.recent, self.rescore, self.adjust_below = context == "recent", rescore, adjust_below
+        self._moved = False
         self.effort = {"draws": bayes_draws, "starts": bayes_starts, "restarts": bayes_restarts}
         inner = range(1, layers - 1) if protect_ends else range(layers)
         # the code's order of variables
@@ -167,6 +171,7 @@ class SWIFT:
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
+        self._moved = bool(self.tried)  # the best set's score is of another prompt
         self.log: dict[str, list[Any]] = {"step": [], "matchness": [], "best": [], "ratio": []}
 
     def propose(self, state: State, budget: int) -> Draft:
@@ -183,8 +188,9 @@ class SWIFT:
             self._adjust()
 
     def _optimise(self, state: State) -> None:
-        if self.score is None:
+        if self.score is None or (self._moved and self.rescore):
             self.score = self.matchness(state, self.skip)
+        self._moved = self.recent
         point = self._suggest()
         skip = self.rounded(point)
         matchness = self.matchness(state, skip)

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from skipbench.metrics.bootstrap import paired_ratio_interval
-from skipbench.metrics.formulas import expected_speedup_measured, expected_speedup_paper, tpt
+from skipbench.metrics.formulas import (
+    expected_speedup_measured,
+    expected_speedup_paper,
+    expected_tokens,
+)
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.scores import mean_scores, score_equal, score_summary
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.skipset import SkipSet
@@ -74,8 +78,9 @@ def summarise(
         "samples": len(sound),
         "rounds": len(rounds),
         **acceptance,
+        "M_eq1": expected_M(rounds),
         "accepted_by_position": _accepted_by_position(rounds),
-        "tpt": _tpt(sound, rounds, acceptance, layers, latency),
+        "tpt": _tpt(sound, rounds, layers, latency),
         "tpt_vanilla": _over(1, latency.target_s()) if latency and vanilla_s_per_token else None,
         "tokens_per_s": _over(1, method_s_per_token),
         "tokens_per_s_vanilla": _over(1, vanilla_s_per_token),
@@ -83,6 +88,7 @@ def summarise(
             sound, rounds, acceptance, layers, vanilla_s_per_token
         ),
         "speedup": {"micro": _over(vanilla_s_per_token, method_s_per_token), **_speedup(sound)},
+        "speedup_by_search": _by_search(sound),
         "seconds": {
             f.name: math.fsum(getattr(s.method.seconds, f.name) for s in sound) if sound else None
             for f in dataclasses.fields(Seconds)
@@ -202,24 +208,38 @@ def _mean_step_cost(
     return _over(math.fsum(costs), steps)
 
 
-def _tpt(
-    sound: Sequence[Sample],
-    rounds: Sequence[Round],
-    acceptance: dict[str, float | None],
-    layers: int,
-    latency: Latency | None,
-) -> float | None:
-    gamma, alpha = _mean(r.steps for r in rounds), acceptance["alpha"]
-    if latency is None or gamma is None:
+def expected_M(rounds: Sequence[Round]) -> float | None:
+    """Tokens per round by KnapSpec Eq. 1, to be held against the measured M.
+
+    Rounds that drafted have the conditional alpha and the mean draft length; the others emit one
+    token. None without rounds, and where steps are fewer than the tokens along one path, for which
+    Eq. 1 has no meaning.
+
+    Eq. 1 takes tokens to be accepted independently. Where a stop rule ends drafts at doubtful
+    tokens they are not, and it gives less than M: `scripts/eq1.py`.
+    """
+    drafted = [r for r in rounds if r.steps]
+    if not rounds or sum(r.accepted for r in drafted) > sum(r.steps for r in drafted):
         return None
-    if alpha is not None and alpha > 1:  # counts fewer steps than it proposes along one path
-        return None  # Eq. 4 has no meaning there
+    if not drafted:
+        return 1.0
+    tokens = expected_tokens(alpha_cond(drafted) or 0.0, fmean(r.steps for r in drafted))
+    return (tokens * len(drafted) + len(rounds) - len(drafted)) / len(rounds)
+
+
+def _tpt(
+    sound: Sequence[Sample], rounds: Sequence[Round], layers: int, latency: Latency | None
+) -> float | None:
+    M = expected_M(rounds)
+    if latency is None or M is None:
+        return None
 
     def set_s(skip: SkipSet) -> float:
         return latency.draft_s(len(skip.attention), len(skip.mlp))
 
     draft_s = _mean_step_cost(sound, layers, set_s)
-    return tpt(acceptance["alpha_cond"] or 0.0, gamma, draft_s or 0.0, latency.target_s())
+    steps = fmean(r.steps for r in rounds)
+    return M / (steps * (draft_s or 0.0) + latency.target_s())
 
 
 def _expected_speedup(
@@ -245,12 +265,19 @@ def _expected_speedup(
     }
 
 
+def speedups(samples: Iterable[Sample]) -> dict[int, float]:
+    """Speedup of each prompt by its index, of one process; those that failed or decoded nothing
+    have none.
+    """
+    pairs = {s.index: _pair(s) for s in samples if s.lossless != "failed"}
+    return {index: v / m for index, (v, m) in pairs.items() if v and m}
+
+
 def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
     """The aggregations of per-sample rates that the papers use, over samples in which both arms
     decoded something.
     """
-    pairs = [(_s_per_token(s.vanilla), _s_per_token(s.method)) for s in sound]
-    timed = [(v, m) for v, m in pairs if v and m]
+    timed = [(v, m) for v, m in map(_pair, sound) if v and m]
     mean, interval = paired_ratio_interval([v / m for v, m in timed]) if timed else (None, None)
     return {
         # SWIFT: mean tokens/s
@@ -263,6 +290,26 @@ def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
             _end_to_end(s.method for s in sound), _end_to_end(s.vanilla for s in sound)
         ),
     }
+
+
+def _by_search(sound: Sequence[Sample]) -> dict[str, Any] | None:
+    """Speedups of the prompts that began while the method searched its skip set, and of those
+    behind the search; None for a method that does not search while it decodes.
+    """
+    parts = {
+        name: [s for s in sound if s.trace.get("searching") == [lasts]]
+        for name, lasts in (("during", True), ("after", False))
+    }
+    if not parts["during"]:
+        return None
+    return {
+        name: {"samples": len(part), **{k: _speedup(part)[k] for k in ("paired", "ci95")}}
+        for name, part in parts.items()
+    }
+
+
+def _pair(sample: Sample) -> tuple[float | None, float | None]:
+    return _s_per_token(sample.vanilla), _s_per_token(sample.method)
 
 
 def _s_per_token(arm: Arm) -> float | None:

@@ -100,6 +100,7 @@ def load(
     spare_mib: int = SPARE_MIB,
     deepened: float = 0.0,
     deepened_seed: int = 0,
+    gpus: int | None = None,
 ) -> tuple[LM, Any]:
     """The model and its tokenizer.
 
@@ -112,6 +113,7 @@ def load(
             only.
         shape: sizes that the checkpoint must have.
         strict, spare_mib: as `make_lm` takes them.
+        gpus: over how many of the GPUs `auto` spreads the layers, the first ones; `None` for all.
         deepened, deepened_seed: as `deepen` takes them; 0.0 adds no layer.
         allow_pickle: also load `.bin` weights, which can run code. Code of the checkpoint itself is
             never run.
@@ -141,7 +143,7 @@ def load(
         model, tokenizer = found.model(DTYPES[dtype]).to(device_map), found.tokenizer()
     else:
         model, tokenizer = _load_folder(
-            path, revision, dtype, device_map, allow_pickle, quantization, shape
+            path, revision, dtype, device_map, allow_pickle, quantization, shape, gpus
         )
     model = model.eval().requires_grad_(False)
     if deepened:
@@ -157,6 +159,7 @@ def _load_folder(
     allow_pickle: bool,
     quantization: str,
     shape: Shape | None,
+    gpus: int | None = None,
 ) -> tuple[Any, Any]:
     """The Hugging Face model of a folder or a hub id, and its tokenizer; arguments as `load`."""
     from safetensors import SafetensorError
@@ -179,6 +182,7 @@ def _load_folder(
             attn_implementation="sdpa",
             output_loading_info=True,
             **({"device_map": device_map} if spread else {}),
+            **({"max_memory": _free(gpus)} if spread and gpus else {}),
             **_fewer_bits(quantization, DTYPES[dtype]),
             **source,
         )
@@ -189,6 +193,11 @@ def _load_folder(
     if wrong:
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")
     return model if spread else model.to(device_map), tokenizer
+
+
+def _free(gpus: int) -> dict[int, int]:
+    """Free bytes of the first GPUs: layers go to these alone."""
+    return {i: torch.cuda.mem_get_info(i)[0] for i in range(gpus)}
 
 
 def _fewer_bits(quantization: str, dtype: torch.dtype) -> dict[str, Any]:

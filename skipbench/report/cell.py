@@ -35,6 +35,13 @@ def figures(value: Any) -> str:
     )
 
 
+def sample_count(metrics: Mapping[str, Any]) -> str:
+    """Prompts that were decoded, and where these were several, by how many processes."""
+    repeats = metrics.get("repeats")
+    shown = number(metrics.get("prompts" if repeats else "samples"), 0)
+    return f"{shown} x {repeats}" if repeats else shown
+
+
 def main_cells(metrics: Mapping[str, Any]) -> dict[str, str]:
     """The main row of a cell, by column."""
     paper, measured = (
@@ -59,7 +66,7 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
     """Label and text of every line but the main row, the header first; items of a text are
     separated by `; `.
     """
-    named = {**header, "samples": header.get("samples") or number(metrics.get("samples"), 0)}
+    named = {**header, "samples": header.get("samples") or sample_count(metrics)}
     speedups = _items(metrics, "speedup", ("micro", "macro", "s_per_token", "end_to_end"), "x")
     alphas = [f"{n} {number(metrics.get(f'alpha_{n}'), 3)}" for n in ("macro", "chain", "cond")]
     roofline = _scaled(metrics.get("roofline_fraction_vanilla"), 100)
@@ -67,6 +74,7 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
     lines = {
         "time": _join(_time(metrics)),
         "speedup by": _join(speedups),
+        "search": _join(search_phases(metrics)),
         "alpha": _join(alphas),
         "by position": _join(map(number, metrics.get("accepted_by_position") or ())),
         "tau_draft": number(metrics.get("tau_draft")),
@@ -110,6 +118,18 @@ def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
     if metrics.get("roofline_fraction_vanilla") is None:
         reasons["roofline"] = "roofline: memory bandwidth was not measured"
     return reasons
+
+
+def search_phases(metrics: Mapping[str, Any]) -> list[str]:
+    """Speedup while a method searched its skip set and behind that, of one that searches while it
+    decodes.
+    """
+    parts = metrics.get("speedup_by_search") or {}
+    return [
+        f"speedup {word} its search {_speedup({'speedup': part})} (n {part['samples']})"
+        for word, part in (("during", parts.get("during")), ("after", parts.get("after")))
+        if part and part["samples"]
+    ]
 
 
 def exceptions(metrics: Mapping[str, Any]) -> list[str]:

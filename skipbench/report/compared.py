@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from skipbench.metrics.drafted import alike
+from skipbench.runs.reading import value_at
 
 Key = TypeVar("Key", bound=Hashable)
 Interval = tuple[float, float]
@@ -48,6 +49,28 @@ def _winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
     )
     others = [high for row, (_, high) in ends.items() if row != first]
     return first if first is not None and ends[first][0] > max([1.0, *others]) else None
+
+
+def noise_floor(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line of what vanilla measures against itself, which is what timing alone does to a speedup;
+    none where nothing was measured.
+    """
+    measured = [run for run in runs if run.get("metrics")]
+    if not measured:
+        return []
+    found = dict.fromkeys(
+        f"{run.get('model')}, {run.get('dataset')} {_speedup(run['metrics'])}"
+        for run in measured
+        if run.get("method") == BASELINE and value_at(run, "metrics", "speedup", "paired")
+    )
+    told = "; ".join(found) or "not measured, there is no such run"
+    return [f"noise floor, the speedup of vanilla over itself: {told}."]
+
+
+def _speedup(metrics: Mapping[str, Any]) -> str:
+    ends, n = value_at(metrics, "speedup", "ci95"), metrics.get("prompts", metrics.get("samples"))
+    shown = f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else ""
+    return f"{value_at(metrics, 'speedup', 'paired'):.2f}x{shown} (n = {n})"
 
 
 def same_drafts(runs: Sequence[Mapping[str, Any]]) -> list[str]:

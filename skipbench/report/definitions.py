@@ -7,6 +7,7 @@ EQ_6 = (
     "sets that drafted, and c = 0 for drafts without a forward pass"
 )
 DEFINITIONS: dict[str, str] = {
+    "n": "prompts decoded by both arms; with repeats, times the number of processes.",
     "M": (
         "tokens emitted per verification pass, bonus included; the prefill and its token are in "
         "neither (SWIFT B.3)."
@@ -17,16 +18,18 @@ DEFINITIONS: dict[str, str] = {
     "accepted once verification comes to it (KnapSpec Eq. 1).",
     "tau": "tokens emitted per round that drafted, bonus included (CLaSp 4).",
     "TPT": "(1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) in tokens/s (KnapSpec Eq. 4): a is "
-    "alpha cond, g the mean draft length over all rounds; latencies profiled in this engine for "
-    "the sets that drafted, lm_head included; t_draft is 0 for drafts without a forward pass, g is "
-    "0 for vanilla.",
+    "alpha cond, g the mean draft length; a round without a draft emits one token; latencies "
+    "profiled in this engine for the sets that drafted, lm_head included; t_draft is 0 for drafts "
+    "without a forward pass, g is 0 for vanilla.",
     "E(Spd)": f"{EQ_6} / the same with the measured cost of a draft step and of a verification "
     "pass.",
     "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation "
     "included: geometric mean of the per-sample ratios [95 % interval: Student's t on the "
-    "logarithms, BCa bootstrap from 20 samples on].",
+    "logarithms; with repeats, of the prompts and of the processes together].",
     "speedup by": "micro: sum of tokens / sum of seconds; macro: mean tokens/s (SWIFT); s/token: "
     "mean s/token (Self-SD); end-to-end: micro with the prefill.",
+    "search": "the speedup of the prompts that began while the method searched its skip set, and "
+    "of those that began behind the end of the search.",
     "tok/s": "decoded tokens per second, pooled, without the prefill: vanilla -> method.",
     "lossless": "samples whose tokens are identical to vanilla's under greedy decoding; a tie "
     "first differs where the target's two best logits are equal within rounding; unchecked: "

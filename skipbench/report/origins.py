@@ -9,7 +9,7 @@ from skipbench.report.cell import MISSING
 from skipbench.runs.reading import value_at
 
 Run = Mapping[str, Any]
-TOLD_BY = ("commit", "dirty", "device", "torch", "transformers")
+TOLD_BY = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")
 """What makes two runs of the same settings different runs."""
 
 
@@ -33,12 +33,36 @@ def told(origin: tuple[str, ...]) -> str:
     """An origin in words."""
     commit, dirty, *others = origin
     changed = " with uncommitted changes" if dirty == "True" else ""
+    *others, code = others
     named = [
         f"{name} {value}"
-        for name, value in zip(TOLD_BY[2:], others, strict=True)
+        for name, value in zip(TOLD_BY[2:-1], others, strict=True)
         if value != MISSING
     ]
+    named += [f"code {code[:9]}"] if code != MISSING else []
     return ", ".join([f"commit {commit[:9]}{changed}", *named])
+
+
+def mixed(runs: Sequence[Run]) -> list[str]:
+    """A line for each method whose runs are of several sources, and for each model of several
+    weights.
+    """
+    lines = []
+    for name, entry, what in (
+        ("method", "method_sha256", "sources"),
+        ("model", "weights_sha256", "weights"),
+    ):
+        found: dict[str, set[str]] = {}
+        for run in runs:
+            told_by = value_at(run, "provenance", entry)
+            if run.get("metrics") and isinstance(told_by, str):
+                found.setdefault(str(run.get(name)), set()).add(told_by)
+        lines += [
+            f"{name} {of}: its runs are of {len(hashes)} different {what}: do not compare them."
+            for of, hashes in found.items()
+            if len(hashes) > 1
+        ]
+    return lines
 
 
 def _mark(number: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import printable, read_bytes, strict_json
+from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
 from skipbench.runs.record import Count
 
 
@@ -58,7 +58,7 @@ def _lines(path: Path) -> list[bytes]:
     """Whole lines: what stands behind the last line break was being written when the process
     died.
     """
-    return (read_bytes(path) or b"").split(b"\n")[:-1]
+    return (read_bytes(path, MOST_SAMPLES) or b"").split(b"\n")[:-1]
 
 
 def read_completions(path: Path) -> list[Completion]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import check_name, printable, read_bytes
+from skipbench.runs.reading import MOST_SAMPLES, check_name, printable, read_bytes
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -69,7 +69,7 @@ def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
 
 
 def lines_of(path: Path, repair: bool) -> list[tuple[int, bytes]]:
-    data = read_bytes(path) or b""
+    data = read_bytes(path, MOST_SAMPLES) or b""
     end = data.rfind(b"\n") + 1
     if repair and end < len(data):
         os.truncate(path, end)

@@ -1,5 +1,5 @@
-"""Fingerprints of a run's weights and of its method's source: they tell a record from what the same
-settings would give now.
+"""Fingerprints of a run's weights, of its method's source and of the package: they tell a record
+from what the same settings would give now.
 """
 
 import ast
@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.model import Model, PlantedModel, is_gguf
+from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import read_json
-from skipbench.runs.shapes import Origin
+from skipbench.runs.shapes import Origin, Status
 
+FORMS = ("quantization", "sparsity")
+"""Settings that make other weights of one checkpoint."""
 WHOLE = 64 * 2**20
 """Weight files up to this many bytes are hashed in full, larger ones by samples."""
 BLOCK, BLOCKS = 4096, 512
@@ -31,15 +34,53 @@ rest.
 """
 
 
+MEASURING = (
+    "skipset.py",
+    "lm",
+    "models",
+    "decode",
+    "profile/clock.py",
+    "bench",
+    "methods/vanilla.py",
+)
+"""Files and folders of the package on which the tokens and the seconds of a run depend, beside its
+method.
+"""
+
+
 def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
     """Entries of the provenance; None where the weights or the source are not on this machine."""
-    return {"weights_sha256": weights_sha256(model), "method_sha256": method_sha256(method)}
+    return {
+        "weights_sha256": weights_sha256(model),
+        "method_sha256": method_sha256(method),
+        "package_sha256": package_sha256(),
+    }
+
+
+@functools.cache
+def package_sha256() -> str:
+    """Hash of the sources of the package that measure; those of reports and commands are not among
+    them.
+    """
+    files = [
+        path
+        for name in MEASURING
+        for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.py"))
+    ]
+    return _sha256(
+        {
+            path.relative_to(PACKAGE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+        }
+    )
 
 
 def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
-    """Compares the record in `folder` with the weights and the method's source as they are now.
+    """Compares the record in `folder` with the weights and the code as they are now.
 
-    A fingerprint that the record lacks, or that cannot be taken here, is not compared.
+    A fingerprint that the record lacks, or that cannot be taken here, is not compared. A run that
+    is done may be of an earlier version of the package: tables say so (`other_package`). One that
+    is not done does not go on with another.
 
     Raises:
         SkipbenchError: they have changed since the run was begun.
@@ -52,6 +93,8 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
         "weights_sha256": f"other weights (model.path={model.path})",
         "method_sha256": f"other code of method {method.name} ({method.target})",
     }
+    if (read_json(folder / "status.json", Status) or {}).get("state") != "done":
+        names["package_sha256"] = "other code of skipbench"
     changed = [
         names[key]
         for key in names
@@ -62,6 +105,11 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
             f"{folder} was made with {' and '.join(changed)}: changed since; fresh=true sets it "
             "aside and starts anew, results=FOLDER keeps both"
         )
+
+
+def other_package(provenance: Mapping[str, Any] | None) -> bool:
+    """Whether a record says that another version of the package measured it."""
+    return (provenance or {}).get("package_sha256") not in (None, package_sha256())
 
 
 def weights_sha256(model: Model) -> str | None:

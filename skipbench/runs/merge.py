@@ -24,15 +24,15 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, dump_completion, read_completions
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import config_hash
-from skipbench.runs.reading import printable, read_bytes, run_folders, strict_json
+from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, run_folders, strict_json
 from skipbench.runs.record import Sample, dump
-from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.runs.store import RunStore, digests, load_run, read_samples
 
 COPIED = ("config.yaml", "provenance.json", "scores.jsonl", "metrics.json", "table.md")
 OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")
 """What is made of all samples together, and no longer true where some were added."""
 ORIGIN = ("commit", "dirty", "device", "versions", "model_commit", "rows_sha256", "prompts_sha256")
-FINGERPRINTS = ("weights_sha256", "method_sha256")
+FINGERPRINTS = ("weights_sha256", "method_sha256", "package_sha256")
 _UNFINISHED = "merged before it was finished; the same command goes on"
 
 
@@ -90,7 +90,11 @@ def merge_into(source: Path, target: Path) -> Merged:
         for folder in run_folders(source):
             with _refused(done):
                 _merge_run(_read(folder), target / "runs", done)
-        for kind, pattern in (("search", "*/trace.jsonl"), ("skip_sets", "*.json")):
+        for kind, pattern in (
+            ("search", "*/trace.jsonl"),
+            ("search", "*/retimed.jsonl"),
+            ("skip_sets", "*.json"),
+        ):
             with _refused(done):
                 if (source / kind).is_symlink():
                     raise SkipbenchError(
@@ -168,7 +172,11 @@ def _read(folder: Path) -> _Run:
     texts = {
         c.index: c for c in read_completions(folder / "completions.jsonl") if c.index in samples
     }
-    files = {name: found for name in COPIED if (found := read_bytes(folder / name)) is not None}
+    files = {
+        name: found
+        for name in COPIED
+        if (found := read_bytes(folder / name, MOST_SAMPLES)) is not None
+    }
     return _Run(folder, state, files, samples, texts)
 
 
@@ -201,19 +209,19 @@ def _copy(run: _Run, folder: Path) -> None:
         (half / "completions.jsonl").write_text(
             "".join(f"{dump_completion(t)}\n" for t in run.texts.values())
         )
-    (half / "status.json").write_text(json.dumps(_status(run), indent=2) + "\n")
+    (half / "status.json").write_text(_status(run, half))
     half.chmod(0o755)
     os.rename(half, folder)
 
 
-def _status(run: _Run) -> dict[str, Any]:
-    """The run's own, but what was running there does not run here."""
+def _status(run: _Run, folder: Path) -> str:
+    """The run's own, sealing what is in `folder`; but what was running does not run here."""
     status: dict[str, Any] = dict(run.state["status"] or {"state": "running"})
-    return (
-        status | {"state": "failed", "error": _UNFINISHED}
-        if status["state"] == "running"
-        else status
-    )
+    if status["state"] == "running":
+        status |= {"state": "failed", "error": _UNFINISHED}
+    if run.done:
+        status["sha256"] = digests(folder)
+    return json.dumps(status, indent=2) + "\n"
 
 
 def _unite(there: _Run, run: _Run, done: Merged) -> None:
@@ -263,7 +271,7 @@ def _take_over(store: RunStore, run: _Run) -> None:
             write_atomic(store.folder / name, run.files[name].decode())
         else:
             (store.folder / name).unlink(missing_ok=True)
-    write_atomic(store.folder / "status.json", json.dumps(_status(run), indent=2) + "\n")
+    write_atomic(store.folder / "status.json", _status(run, store.folder))
 
 
 def _add(store: RunStore, run: _Run, new: list[int]) -> None:
@@ -291,7 +299,7 @@ def _merge_file(path: Path, target: Path, done: Merged) -> None:
     """A search's trace, of which the longer of two is taken where one goes on with the other; or a
     stored set.
     """
-    data = read_bytes(path) or b""
+    data = read_bytes(path, MOST_SAMPLES) or b""
     if path.suffix == ".jsonl":
         data = data[: data.rfind(b"\n") + 1]
     try:
@@ -299,7 +307,7 @@ def _merge_file(path: Path, target: Path, done: Merged) -> None:
             strict_json(line)
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(f"{path} cannot be read: {error}") from error
-    before = read_bytes(target)
+    before = read_bytes(target, MOST_SAMPLES)
     if before is not None and (before.startswith(data) or not data):
         done.did["files there already"] += 1
         return

@@ -25,6 +25,8 @@ MOST_BYTES = 64 << 20
 """Of a file that is read as a whole and holds no samples; the largest that a run writes has
 kilobytes.
 """
+MOST_SAMPLES = 1 << 30
+"""Bytes of a file with a line per sample; a run of 1000 long samples has some 100 MiB."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -43,7 +45,7 @@ def check_name(path: Path) -> None:
         )
 
 
-def read_bytes(path: Path, most: int | None = None) -> bytes | None:
+def read_bytes(path: Path, most: int) -> bytes | None:
     """The contents of a regular file; None if there is none.
 
     Raises:
@@ -68,8 +70,8 @@ def read_bytes(path: Path, most: int | None = None) -> bytes | None:
         os.close(handle)
         raise SkipbenchError(f"{path} is no regular file; move it away")
     with os.fdopen(handle, "rb") as file:
-        data = file.read(-1 if most is None else most + 1)
-    if most is not None and len(data) > most:
+        data = file.read(most + 1) if os.fstat(handle).st_size <= most else bytes(most + 1)
+    if len(data) > most:
         raise SkipbenchError(f"{path} has more than {most} bytes; move it away")
     return data
 

@@ -3,7 +3,7 @@ names are let through.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -49,12 +49,14 @@ class Origin(TypedDict, total=False):
     versions: dict[Text, Text]
     weights_sha256: Text | None
     method_sha256: Text | None
+    package_sha256: Text | None
 
 
 class Status(TypedDict):
-    """`status.json`: `state` is there always."""
+    """`status.json`: `state` is there always; `sha256` has the files of a done run."""
 
     state: Text
+    sha256: NotRequired[dict[Text, Text]]
 
 
 class _Expected(TypedDict, total=False):

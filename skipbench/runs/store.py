@@ -5,11 +5,12 @@
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from skipbench.runs.files import (
     write_atomic,
 )
 from skipbench.runs.provenance import portable
-from skipbench.runs.reading import check_name, read_json, read_yaml
+from skipbench.runs.reading import MOST_SAMPLES, check_name, read_bytes, read_json, read_yaml
 from skipbench.runs.record import Sample, dump, parse
 from skipbench.runs.shapes import Metrics, Origin, Status, check_config
 
@@ -36,6 +37,10 @@ BEAT_S = 5.0
 """A sign of life is given after a sample, and not more often than this: it may be a round trip to a
 file server.
 """
+SEALED = (
+    *("config.yaml", "provenance.json", "metrics.json"),
+    *("samples.jsonl", "completions.jsonl", "scores.jsonl"),
+)
 
 
 def read_samples(path: Path, repair: bool = False) -> list[Sample]:
@@ -54,7 +59,8 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
 
 def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
     """`read_samples`, one at a time: many are read faster where none is kept."""
-    done = is_done(path.parent)
+    status = read_json(path.parent / "status.json", Status) or {}
+    done = status.get("state") == "done"
     repair = repair and not done
     lines = lines_of(path, repair)
     if not repair:
@@ -66,13 +72,35 @@ def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
         except SkipbenchError as error:
             if number == len(lines) and not done and not _is_json(line):
                 if repair:
-                    os.truncate(path, path.read_bytes()[:-1].rfind(b"\n") + 1)
+                    os.truncate(path, sum(len(before) + 1 for _, before in lines[:-1]))
                 return
             raise SkipbenchError(f"{path}, line {number}: {error}") from error
         if sample.index in seen:
             raise SkipbenchError(f"{path}, line {number}: samples [{sample.index}] occur twice")
         seen.add(sample.index)
         yield sample
+    _check_digest(path, status)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files that make up a run; `status.json` of a done one holds them."""
+    found = {name: _digest(folder / name) for name in SEALED}
+    return {name: digest for name, digest in found.items() if digest is not None}
+
+
+def _digest(path: Path) -> str | None:
+    data = read_bytes(path, MOST_SAMPLES)
+    return None if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _check_digest(path: Path, status: Mapping[str, Any]) -> None:
+    """Raises SkipbenchError for a file of a done run that is not what the run wrote."""
+    wanted = (status.get("sha256") or {}).get(path.name)
+    if wanted is not None and _digest(path) != wanted:
+        raise SkipbenchError(
+            f"{path} is not what its run wrote: status.json has another sha256 of it; put the file "
+            "back from a copy, or move the folder away and run its command again"
+        )
 
 
 def _check_count(path: Path, lines: int, done: bool) -> None:
@@ -167,8 +195,22 @@ class RunStore:
                 os.utime(self.folder / "status.json")
 
     def status(self, state: str, error: str | None = None) -> None:
-        """`state`: running, done, interrupted, or failed."""
-        self._replace("status.json", _status(state, error))
+        """`state`: running, done, interrupted, or failed; `done` seals the files of the run."""
+        sealed = digests(self.folder) if state == "done" else None
+        self._replace("status.json", _status(state, error, sealed))
+
+    @contextlib.contextmanager
+    def unsealed(self) -> Iterator[None]:
+        """Lets a run's files be replaced; killed within, it stays as done as it was, unsealed."""
+        path = self.folder / "status.json"
+        status = read_json(path, Status) or {}
+        sealed = status.pop("sha256", None)
+        if sealed is not None:
+            self._replace("status.json", json.dumps(status, indent=2) + "\n")
+        yield
+        if status.get("state") == "done":
+            status["sha256"] = digests(self.folder)
+            self._replace("status.json", json.dumps(status, indent=2) + "\n")
 
     def amend(self, **known: Any) -> None:
         """Adds to the provenance what showed only while the run went on."""
@@ -200,9 +242,9 @@ class RunStore:
             self._lock = -1
 
 
-def _status(state: str, error: str | None) -> str:
+def _status(state: str, error: str | None, sealed: dict[str, str] | None = None) -> str:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    value = {
+    value: dict[str, Any] = {
         "state": state,
         "error": error,
         "pid": os.getpid(),
@@ -210,6 +252,7 @@ def _status(state: str, error: str | None) -> str:
         "updated": now,
     }
     value["slurm"] = os.environ.get("SLURM_JOB_ID")
+    value |= {"sha256": sealed} if sealed else {}
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
@@ -240,15 +283,21 @@ def load_run(folder: Path) -> dict[str, Any]:
     `None` if missing.
 
     Raises:
-        SkipbenchError: a file cannot be read, is a link, or holds something else.
+        SkipbenchError: a file cannot be read, is a link, holds something else, or is not what a
+            done run wrote; whoever reads the samples is told so of them.
     """
     check_name(folder)
     config = read_yaml(folder / "config.yaml")
     if config is not None:
         check_config(folder / "config.yaml", config)
-    return {
+    found = {
         "config": config,
         "provenance": read_json(folder / "provenance.json", Origin),
         "status": read_json(folder / "status.json", Status),
         "metrics": read_json(folder / "metrics.json", Metrics),
     }
+    status = found["status"] or {}
+    for name in SEALED:
+        if name != "samples.jsonl":
+            _check_digest(folder / name, status)
+    return found

@@ -15,8 +15,8 @@ from skipbench.metrics.scores import ArmScores, score_summary
 from skipbench.runs.completions import Completion
 from skipbench.runs.record import Sample
 from skipbench.runs.store import RunStore, load_run, read_samples
-from skipbench.scoring.programs import EXECUTED, program_of
-from skipbench.scoring.sandbox import Outcome, isolation, run_program
+from skipbench.scoring.programs import EXECUTED, RULES, Program, is_fenced, program_of
+from skipbench.scoring.sandbox import MEMORY_BYTES, Outcome, isolation, run_program
 
 ARMS = ("vanilla", "method")
 PASS_AT = (1, 10)
@@ -69,8 +69,7 @@ def score_run(
             f"the run in {folder} is not finished; run its command again, then score it"
         )
     read_samples(folder / "samples.jsonl")  # refused where a sample is missing, not repaired
-    if sandbox == "auto":
-        isolation()
+    name = isolation().name if sandbox == "auto" else "none"
     store = RunStore(folder, config, {})
     try:
         completions = _completions(store)
@@ -78,11 +77,14 @@ def score_run(
         verdicts = _execute(
             scorer, [completions[s.index] for s in sound], sandbox, timeout_s, progress
         )
-        store.write_scores([_line(s, verdicts[s.index]) for s in sound])
         differ = [s.id for s in sound if len({o.ok for o in verdicts[s.index].values()}) > 1]
         summary = score_summary(sound, lambda members: _pass_at(members, verdicts))
-        metrics = {**metrics, "score": summary, "score_equal": not differ}
-        store.write_metrics(metrics)
+        limits = f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB; sandbox: {name}"
+        rules = {**RULES, "limits": limits}
+        metrics |= {"score": summary, "score_equal": not differ, "score_rules": rules}
+        with store.unsealed():
+            store.write_scores([_line(completions[s.index], verdicts[s.index]) for s in sound])
+            store.write_metrics(metrics)
     finally:
         store.close()
     return Scored(metrics, len(sound), differ)
@@ -113,7 +115,7 @@ def _execute(
         for arm in ARMS
     }
     distinct = list(dict.fromkeys(programs.values()))
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[Program, Outcome] = {}
     pool = ThreadPoolExecutor(_cores())
     try:
         made = pool.map(lambda program: run_program(program, timeout_s, sandbox=sandbox), distinct)
@@ -154,8 +156,14 @@ def task_of(sample_id: str) -> str:
     return sample_id.partition("#")[0]
 
 
-def _line(sample: Sample, verdict: dict[str, Outcome]) -> dict[str, Any]:
+def _line(completion: Completion, verdict: dict[str, Outcome]) -> dict[str, Any]:
     arms = {
-        arm: {"passed": o.ok, "reason": o.reason, "detail": o.detail} for arm, o in verdict.items()
+        arm: {
+            "passed": o.ok,
+            "reason": o.reason,
+            "detail": o.detail,
+            "fenced": is_fenced(getattr(completion, arm)),
+        }
+        for arm, o in verdict.items()
     }
-    return {"index": sample.index, "id": sample.id, **arms}
+    return {"index": completion.index, "id": completion.id, **arms}

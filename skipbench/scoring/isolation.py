@@ -9,9 +9,6 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
-from skipbench.scoring import jail
-
-FOLDER_BYTES, FOLDER_FILES = 16 << 20, 1000  # of the program's own folder, which lies in memory
 NOBODY = 65534
 
 
@@ -24,9 +21,7 @@ class Isolation:
     name: str
     prefix: list[str] = field(default_factory=list)
     view: dict[str, Any] | None = None
-    own_users: bool = False
     uid: int | None = None
-    start_as_nobody: bool = False
 
 
 NONE = Isolation("none")
@@ -36,26 +31,21 @@ def routes() -> list[Isolation]:
     """The ways that this machine has the tools for, best first."""
     binds, links = _visible()
     devices = ["/dev/null", "/dev/zero", "/dev/urandom"]
-    # The kernel exempts root from the limit on processes, so the program is nobody.
-    is_root = os.geteuid() == 0
     found = []
     if bwrap := shutil.which("bwrap"):
-        prefix = bwrap_arguments(bwrap, binds, links, devices)
-        found.append(Isolation("bwrap", prefix, start_as_nobody=is_root))
+        found.append(Isolation("bwrap", bwrap_arguments(bwrap, binds, links, devices)))
     if unshare := shutil.which("unshare"):
         view = {
             "mount_point": tempfile.gettempdir(),
             "binds": binds,
             "links": links,
             "devices": devices,
-            "bytes": FOLDER_BYTES,
-            "files": FOLDER_FILES,
         }
         words = [unshare, "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"]
-        if is_root:
+        if os.geteuid() == 0:
             found.append(Isolation("unshare by root", words, view, uid=NOBODY))
         with_user = [unshare, "--user", "--map-root-user", *words[1:]]
-        found.append(Isolation("unshare", with_user, view, own_users=True, start_as_nobody=is_root))
+        found.append(Isolation("unshare", with_user, view))
     return found
 
 
@@ -65,32 +55,15 @@ def bwrap_arguments(
     """bubblewrap's command line for the view that `jail.make_root` makes, up to the interpreter's
     own words.
     """
-    words = [
-        bwrap,
-        "--unshare-all",
-        "--die-with-parent",
-        "--as-pid-1",
-        "--cap-drop",
-        "ALL",
-        "--clearenv",
-    ]
+    words = [bwrap, "--unshare-all", "--die-with-parent", "--as-pid-1", "--clearenv"]
+    words += ["--cap-drop", "ALL"]
     for path in binds:
         words += ["--ro-bind", path, path]
     for path in devices:
         words += ["--dev-bind", path, path]
     for path, target in links:
         words += ["--symlink", target, path]
-    words += [
-        "--size",
-        str(FOLDER_BYTES),
-        "--perms",
-        "1777",
-        "--tmpfs",
-        jail.WORK,
-        "--remount-ro",
-        "/",
-    ]
-    return [*words, "--chdir", jail.WORK, "--"]
+    return [*words, "--remount-ro", "/", "--chdir", "/", "--"]
 
 
 def interpreter() -> str:

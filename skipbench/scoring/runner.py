@@ -1,26 +1,49 @@
-"""Runs one program under limits and says with a token that its end was reached.
+"""A program and its tests as two processes: calls and results go between them as plain data.
 
 A fresh interpreter is handed the source of this file: it may import only the standard library, and
-as little of that as it can, for the program finds those modules loaded.
+as little of that as it can, for the program finds those modules loaded. The process of the tests
+holds no code of the program, and what it decodes is of built-in types: no `__eq__`, no frame, no
+exit handler of the program has a part in a comparison.
 """
 
+import builtins
+import contextlib
+import json
 import os
 import resource
 import sys
 import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-TOKEN_BYTES = 32
 OPEN_FILES = 64
+MOST_BYTES = 32 << 20  # of one call or result
+DETAIL_BYTES = 1000
+KINDS: dict[str, Callable[[Iterable[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "dict": dict,
+    "set": set,
+    "frozenset": frozenset,
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "complex": lambda parts: complex(*parts),
+    "iterator": lambda items: iter(list(items)),
+}
 
 
-def limit(memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
-    """Bounds this process for good; the number of processes is bounded to the one that runs, for
-    all users but root.
+class Ended(BaseException):
+    """The program's process has closed its side; no test may catch this."""
+
+
+def limit(memory_bytes: int, cpu_s: int) -> None:
+    """Bounds this process for good, and the number of processes to the ones that run, for all
+    users but root.
     """
     limits = [
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NPROC, 0),
@@ -36,21 +59,125 @@ def limit(memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
                 raise
 
 
-def main(memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
-    """Reads a token and a program from stdin, leaves `program.py` in the working folder, runs it,
-    and prints the token.
+def plain(value: Any) -> Any:
+    """`value` for JSON: as the built-in type that it is an instance of.
+
+    Raises:
+        TypeError: it is no plain data.
     """
-    told = b"".join(iter(lambda: os.read(0, 1 << 16), b""))
-    token, source = told[:TOKEN_BYTES], told[TOKEN_BYTES:]
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    with open("program.py", "wb") as file:  # tracebacks and `inspect` look it up
-        file.write(source)
-    limit(memory_bytes, cpu_s, file_bytes)
-    # A module under its own name: dataclasses look it up, and `if __name__ == "__main__"` must not
-    # run.
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, complex):
+        return ["complex", [value.real, value.imag]]
+    if isinstance(value, dict):
+        return ["dict", [plain(pair) for pair in value.items()]]
+    for name in ("list", "tuple", "set", "frozenset", "bytes", "bytearray"):
+        if isinstance(value, KINDS[name]):  # type: ignore[arg-type]  # these are classes
+            return [name, [plain(item) for item in value]]
+    if isinstance(value, Iterator):
+        return ["iterator", [plain(item) for item in value]]
+    raise TypeError(f"a {type(value).__name__} is no plain data")
+
+
+def unplain(value: Any) -> Any:
+    """The value that `plain` was given, of built-in types only; raises for anything else."""
+    if not isinstance(value, list):
+        return value
+    name, items = value
+    return KINDS[name](map(unplain, items))
+
+
+def send(handle: int, value: Any) -> None:
+    data = memoryview(json.dumps(value).encode() + b"\n")
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def serve(asked: int, answer: int) -> None:
+    """The process of the program: runs the text of the first request, then each call."""
     module = types.ModuleType("program")
+    # under its own name: dataclasses look it up, and `if __name__ == "__main__"` must not run
     sys.modules["program"] = module
-    exec(compile(source, "program.py", "exec"), module.__dict__)
-    os.write(1, token)
-    # the verdict is out: threads and exit handlers of the program may no longer change it
+
+    def load(source: str) -> None:
+        exec(compile(source, "program.py", "exec"), module.__dict__)
+
+    def call(name: str, arguments: Any, named: Any) -> Any:
+        return module.__dict__[name](*arguments, **named)
+
+    work: Callable[..., Any] = load
+    with open(asked, "rb") as requests:
+        for line in requests:
+            try:
+                said = ["value", plain(work(*unplain(json.loads(line))))]
+            except Exception as error:
+                kinds = [kind.__name__ for kind in type(error).__mro__]
+                said = ["error", kinds, str(error)[:DETAIL_BYTES]]
+            send(answer, said)
+            work = call
+
+
+def asker(ask: int, answers: int) -> Callable[..., Any]:
+    """A function that has the program's process do something, and returns or raises what came of
+    it.
+    """
+    replies = open(answers, "rb")  # noqa: SIM115  # as long as this process lives
+
+    def request(*words: Any) -> Any:
+        try:
+            send(ask, plain(words))
+        except BrokenPipeError:
+            raise Ended from None
+        line = replies.readline(MOST_BYTES)
+        if not line:
+            raise Ended
+        kind, *said = json.loads(line)
+        if kind == "value" and len(said) == 1:
+            return unplain(said[0])
+        names, text = said
+        # The first of its classes that is a built-in error: never one that ends this process.
+        for name in names:
+            known = getattr(builtins, str(name), None)
+            if isinstance(known, type) and issubclass(known, Exception):
+                with contextlib.suppress(TypeError):  # of those that want more than a text
+                    error = known(str(text))
+                    break
+        raise error
+
+    return request
+
+
+def judge(ask: int, answers: int, tell: int) -> None:
+    """The process of the tests: says `ok` at their end, `ended` if the program's process was gone
+    before, else the error.
+    """
+    with open(0, "rb", closefd=False) as file:
+        job = json.loads(file.read())
+    said = b"ended"
+    try:
+        request = asker(ask, answers)
+        request(job["code"])
+
+        def candidate(*arguments: Any, **named: Any) -> Any:
+            return request(job["entry_point"], arguments, named)
+
+        names = {"__name__": "tests", "CANDIDATE": candidate}
+        exec(compile(job["tests"], "tests.py", "exec"), names)
+        said = b"ok"
+    except Ended:
+        pass
+    except BaseException as error:  # of the tests, or of an answer that is not as expected
+        words = filter(None, (type(error).__name__, str(error)))
+        said = ": ".join(words).encode(errors="replace")[:DETAIL_BYTES]
+    os.write(tell, said)
+
+
+def main(role: str, handles: tuple[int, ...], limits: tuple[int, int]) -> None:
+    """What `jail.py` starts twice; never returns."""
+    sys.set_int_max_str_digits(0)
+    limit(*limits)
+    if role == "tests":
+        judge(*handles[1:])
+    else:
+        serve(*handles)
     os._exit(0)

@@ -168,6 +168,12 @@ def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> lis
     return [_trial(trace, number, line, layers) for number, line in lines[1:]][:limit]
 
 
+def read_trials(trace: Path, layers: int, iterations: int) -> list[Trial]:
+    """The first `iterations` trials of a trace; raises SkipbenchError where a line is damaged."""
+    lines = list(read_lines(trace, repair=False))[1 : iterations + 1]
+    return [_trial(trace, number, line, layers) for number, line in lines]
+
+
 def _trial(trace: Path, number: int, line: str, layers: int) -> Trial:
     try:
         trial: Trial = msgspec.convert(strict_json(line), Trial)

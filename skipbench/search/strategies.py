@@ -147,6 +147,34 @@ class Exhaustive:
         self._next = next(self._sets, None)
 
 
+class Nested:
+    """Sets of which each contains the one before: the first sub-layers of `order`, 0, some, more.
+
+    Half of the trials are spread evenly over the sizes, up to `space.size` or all; the others
+    halve the distance to the best size so far, on both of its sides.
+    """
+
+    def __init__(self, space: Space, order: Sequence[int], iterations: int) -> None:
+        free = set(space.free)
+        self.space, self._order = space, [s for s in order if s in free]
+        top = len(self._order) if space.size is None else space.size
+        grid = max(2, (iterations + 1) // 2)
+        self._gap = max(1, round(top / (grid - 1)))
+        self._top, self._queue = top, sorted({*range(0, top, self._gap), top})
+        self._values: dict[int, float] = {}
+
+    def suggest(self) -> SkipSet | None:
+        return self.space.set_of(self._order[: self._queue[0]]) if self._queue else None
+
+    def register(self, skip: SkipSet, value: float) -> None:
+        self._values[self._queue.pop(0)] = value
+        while not self._queue and self._gap > 1:
+            self._gap = -(-self._gap // 2)
+            best = min(self._values, key=lambda size: self._values[size])
+            near = {max(0, best - self._gap), min(self._top, best + self._gap)}
+            self._queue = sorted(near - set(self._values))
+
+
 def make_strategy(
     name: str,
     layers: int,
@@ -157,8 +185,12 @@ def make_strategy(
     rounded: bool,
     tol: float,
     start: SkipSet | None = None,
+    order: Sequence[int] = (),
+    iterations: int = 0,
 ) -> Strategy:
-    """The strategy called `name`: bayes, random, greedy or exhaustive.
+    """The strategy called `name`: bayes, random, greedy, exhaustive or nested.
+
+    `order` and `iterations` are those of `Nested`; the others heed neither.
 
     Raises:
         SkipbenchError: another name, a ratio outside 0 to 1, a protected sub-layer that the model
@@ -180,6 +212,8 @@ def make_strategy(
             return Greedy(space, tol, start)
         case "exhaustive":
             return Exhaustive(space)
+        case "nested":
+            return Nested(space, order, iterations)
     raise SkipbenchError(
-        f"unknown search strategy {name!r}; known: bayes, random, greedy, exhaustive"
+        f"unknown search strategy {name!r}; known: bayes, random, greedy, exhaustive, nested"
     )

@@ -51,7 +51,7 @@ class GraphBuffers:
             self.sin = torch.zeros_like(self.cos)
             self.depth = self.ramp.clone()
             self.tree_mask = torch.ones(rows, rows, dtype=torch.bool, device=device).tril_()
-            self.ends = torch.tensor([0, rows], dtype=torch.int32).to(device)
+            self.ends = upload(torch.tensor([0, rows], dtype=torch.int32), device)
             self.used = torch.zeros(1, dtype=torch.int32, device=device)
             self.masks: dict[tuple[int, int | None], Tensor] = {}
             self.whole: dict[int, Tensor] = {}
@@ -122,7 +122,7 @@ class GraphBuffers:
         # Not minus infinity: a part of the cache that is masked altogether stays finite.
         low = torch.finfo(self.dtype).min / 2
         with torch.inference_mode(False):
-            self.whole[bucket] = torch.tensor([0, bucket], dtype=torch.int32).to(self.device)
+            self.whole[bucket] = upload(torch.tensor([0, bucket], dtype=torch.int32), self.device)
             for window in windows:
                 shape = (self.group * self.rows, bucket)
                 self.masks[bucket, window] = torch.zeros(

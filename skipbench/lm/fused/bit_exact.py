@@ -20,6 +20,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
+from skipbench.lm.upload import upload
 
 PROMPT, MOST = 24, 16  # of the probe: committed tokens, and rows at once
 COSTED = 9  # rows of the verification whose cost is told
@@ -48,7 +49,7 @@ def steps(metadata: AttentionMetadata) -> list[Step]:
         source = None
         if first is not None:
             laid[first : len(path)] = path[first:]
-            source = torch.tensor(path[first:], device=metadata.tables.device)
+            source = upload(torch.tensor(path[first:]), metadata.tables.device)
         alone = AttentionMetadata(TokenRows.chain(start + len(path) - 1, 1), metadata.tables)
         found.append(Step(row, alone, start + (first or 0), source))
     return found

@@ -179,7 +179,15 @@ def _attention(
             return F.scaled_dot_product_attention(query, keys, values, scale=scale).view(
                 1, heads * d
             )
-        query = query.transpose(0, 1)[None]  # a square chain from row 0
+        # a square chain from row 0
+        if group > 1 and query.is_cuda and query.dtype == torch.float32:
+            # Of the kernels of a GPU only flash takes grouped heads, and it takes no float32: the
+            # key heads become the batch, and each is seen by its group without a copy.
+            grouped = query.view(t, kv, group, d).permute(1, 2, 0, 3)
+            keys, values = (x[0][:, None].expand(-1, group, -1, -1) for x in (keys, values))
+            out = F.scaled_dot_product_attention(grouped, keys, values, is_causal=True, scale=scale)
+            return out.permute(2, 0, 1, 3).reshape(t, heads * d)
+        query = query.transpose(0, 1)[None]
         out = F.scaled_dot_product_attention(
             query, keys, values, is_causal=True, scale=scale, enable_gqa=group > 1
         )

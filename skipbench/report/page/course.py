@@ -10,7 +10,7 @@ from skipbench.skipset import SkipSet
 MOST_POINTS = 1000  # of one curve, so that hundreds of runs fit into one file
 MOST_SETS = 200
 # Skip sets have a map of their own; the others are the draft length again, or positions.
-NOT_DRAWN = ("skip", "steps", "optimised", "step", "weights")
+NOT_DRAWN = ("skip", "steps", "optimised", "step", "weights", "searching")
 
 
 def courses(samples: Sequence[Sample]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ example `{"model": "llama2-13b", "dataset": "cnndm", "method": "swift", "tempera
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skipbench.report.compared import BOLD, same_drafts
+from skipbench.report.compared import BOLD, noise_floor, same_drafts
 from skipbench.report.published import published_file
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.report.tables.paper_notes import (
@@ -18,6 +18,7 @@ from skipbench.report.tables.paper_notes import (
     paper_notes,
     provenance,
     run_notes,
+    sample_counts,
 )
 from skipbench.report.tables.paper_numbers import BEST, Number, numbers
 from skipbench.report.tables.paper_rows import Half, Run, halves, join, value_of
@@ -34,6 +35,8 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     document = published_file(paper)
     names = document["names"]
     parts = halves(document, table)
+    floor = noise_floor(runs) if "speedup" in {c for half in parts for _, c in half.columns} else []
+    runs = [run for run in runs if not run.get("noise")]
     left = join(parts, runs)
     columns = list(dict.fromkeys(column for half in parts for _, column in half.columns))
     rows = [row for half in parts for row in half.rows]
@@ -59,10 +62,11 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
             *paper_notes(document, table),
             *rule,
             *same_drafts(runs),
+            *floor,
             *run_notes(runs, left, parts),
         ),
         definitions=tuple(definitions(columns)),
-        provenance=(f"lossless: {lossless(runs)}", *provenance(runs)),
+        provenance=(f"lossless: {lossless(runs)}{sample_counts(runs)}", *provenance(runs)),
     )
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skipbench.report.cell import MISSING
+from skipbench.report.cell import MISSING, sample_count, search_phases
 from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
-from skipbench.report.origins import origin_of, origins, told
+from skipbench.report.origins import mixed, origin_of, origins, told
 from skipbench.report.tables.paper_rows import Half
 from skipbench.runs.reading import value_at
 
@@ -49,12 +49,14 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
         ours = _settings(measured, key)
         if theirs and ours - theirs:
             lines.append(_unlike(key, ours, theirs))
+    lines += _samples(measured)
     if texts := _values(measured, "calibration"):
         lines.append(
             f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences "
             "of C4); their zeros are multiplied as any weight, without a sparse kernel."
         )
     lines += _origins(measured)
+    lines += mixed(measured)
     if any(value_at(run, "provenance", "dirty") for run in measured):
         lines.append("Some runs were made with uncommitted changes to the code.")
     return lines
@@ -62,6 +64,24 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
 
 def _unlike(name: str, ours: Iterable[str], theirs: Iterable[str]) -> str:
     return f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
+
+
+def sample_counts(runs: Sequence[Run]) -> str:
+    """The numbers of prompts behind the runs that have metrics."""
+    counts = dict.fromkeys(sample_count(run["metrics"]) for run in runs if run.get("metrics"))
+    return f"; n: {', '.join(sorted(counts))} samples per run" if counts else ""
+
+
+def _samples(measured: Sequence[Run]) -> list[str]:
+    """A line where a run rests on fewer prompts than the paper's, or on more."""
+    counts = {
+        (value_at(run, "metrics", "prompts") or value_at(run, "metrics", "samples"), theirs)
+        for run in measured
+        if (theirs := run.get("paper_samples")) is not None
+    }
+    unlike = {(ours, theirs) for ours, theirs in counts if ours != theirs}
+    ours, theirs = ({str(pair[i]) for pair in unlike} for i in (0, 1))
+    return [_unlike("n (samples per cell)", ours, theirs)] if unlike else []
 
 
 def _settings(runs: Sequence[Run], key: str) -> set[str]:
@@ -124,6 +144,11 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
     attached = [run for half in parts for run in half.runs.values()]
     arms = ", ".join(sorted({str(run["arm_of"]) for run in attached if run.get("arm_of")}))
     reasons = [f"{_named(r)}: {r['reason']}" for r in runs if r.get("metrics") and r.get("reason")]
+    phases = [
+        f"{_named(run)}: {'; '.join(told)}."
+        for run in runs
+        if run.get("metrics") and (told := search_phases(run["metrics"]))
+    ]
     twice = " | ".join(text for half in parts for text in half.twice)
     # a run with metrics has its reason among `reasons`
     unplaced = " | ".join(
@@ -132,7 +157,7 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
     )
     notes = {
         f"vanilla without a run of its own is the vanilla arm of {arms}.": arms,
-        **dict.fromkeys(reasons, True),
+        **dict.fromkeys([*reasons, *phases], True),
         f"several runs stand for the same numbers, the first is shown: {twice}.": twice,
         f"Runs that belong to no row of this table: {unplaced}.": unplaced,
     }

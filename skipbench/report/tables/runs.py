@@ -8,10 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons
-from skipbench.report.compared import BOLD, Interval, same_drafts, winners
+from skipbench.report.cell import (
+    MISSING,
+    exceptions,
+    main_cells,
+    missing_reasons,
+    sample_count,
+    search_phases,
+)
+from skipbench.report.compared import BOLD, Interval, noise_floor, same_drafts, winners
 from skipbench.report.definitions import caution, definitions_for
-from skipbench.report.origins import origin_of, origins, told
+from skipbench.report.origins import mixed, origin_of, origins, told
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.runs.reading import value_at
@@ -19,7 +26,7 @@ from skipbench.runs.reading import value_at
 Run = Mapping[str, Any]
 NAMES = ("dataset", "model", "method")
 LABELS = (*NAMES, "point")
-NUMBERS = ("M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
+NUMBERS = ("n", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
 TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)
 """Columns that are left out where no row has any content."""
@@ -57,11 +64,12 @@ def run_table(title: str, runs: Sequence[Run], notes: Sequence[str] = (), name: 
         source="" if runs else "No runs.",
         grids=(Grid(tuple(columns), lines),) if runs else (),
         records=tuple(map(_record, ordered)),
-        cautions=(warning,) if warning else (),
+        cautions=(*([warning] if warning else []), *mixed(runs)),
         remarks=(
             *(f"origin {mark}: {told(origin)}" for origin, mark in marks.items()),
             *notes,
             *same_drafts(runs),
+            *noise_floor(runs),
             *([f"{BOLD}."] if any(run.get("metrics") for run in runs) else []),
         ),
         definitions=tuple(definitions_for(column.name for column in columns)),
@@ -90,6 +98,7 @@ def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
     texts = {
         **{name: str(run.get(name) or MISSING) for name in NAMES},
         "point": str(run.get("label") or ""),
+        "n": sample_count(metrics or {}),
         **main_cells(metrics or {}),
         "origin": marks.get(origin_of(run), "") if metrics else "",
         "note": _note(run),
@@ -124,7 +133,14 @@ def _note(run: Run) -> str:
         return str(run.get("reason") or "not run")
     own = [str(run["reason"])] if run.get("reason") else []
     reasons = missing_reasons(metrics)
-    return "; ".join([*own, *exceptions(metrics), *(reasons[n] for n in NOTED if n in reasons)])
+    return "; ".join(
+        [
+            *own,
+            *search_phases(metrics),
+            *exceptions(metrics),
+            *(reasons[n] for n in NOTED if n in reasons),
+        ]
+    )
 
 
 def _provenance(runs: Sequence[Run]) -> dict[str, list[str]]:

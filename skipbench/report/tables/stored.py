@@ -17,12 +17,14 @@ from skipbench.runs.shapes import Metrics
 
 Run = Mapping[str, Any]
 _ABOUT = ("id", "model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
-_OPTIONAL = ("label", "rank")  # of a sweep's cells, and of an experiment that ranks its cells
+# of a sweep's cells, of an experiment that ranks its cells, and of a paper's
+_OPTIONAL = ("label", "rank", "paper_samples", "noise")
 # The fields of a run's origin: no name of a machine, a folder or a person, so that a summary can be
 # published.
 _PUBLISHED = (
     *("engine", "device", "cpu", "dtype", "sparsity", "calibration"),
     *("torch", "transformers", "commit", "dirty", "date"),
+    *("weights_sha256", "method_sha256", "package_sha256"),
 )
 
 
@@ -39,6 +41,8 @@ class _Shown(TypedDict):
     drafted: NotRequired[str | None]
     label: NotRequired[str]
     rank: NotRequired[int]
+    noise: NotRequired[bool]
+    paper_samples: NotRequired[int | str]
 
 
 class _Summary(TypedDict):

@@ -1,0 +1,242 @@
+"""The Python API: `skipbench.load`, `generate`, `compare`, `custom_generate`, `published`."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from skipbench.bench.prompts import eos_ids
+from skipbench.bench.ready import encode_prompt, load_ready, make_method
+from skipbench.config.catalog import DEFAULT_METHOD
+from skipbench.config.compose import compose
+from skipbench.config.names import model_words, quoted
+from skipbench.config.run_config import RunConfig
+from skipbench.decode.answer import Answer, Stream
+from skipbench.decode.loop import stream as decode_stream
+from skipbench.decode.method import Method
+from skipbench.decode.sampling import Sampler
+from skipbench.lm.model import LM
+from skipbench.report.published import published as published
+from skipbench.runs.files import write_atomic
+from skipbench.runs.reading import value_at
+
+if TYPE_CHECKING:
+    import pandas
+
+Prompt = str | list[dict[str, str]]
+
+
+def load(
+    model: str = "tiny",
+    method: str | Method = DEFAULT_METHOD,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    engine: str | None = None,
+    threads: int | None = None,
+    overrides: Sequence[str] = (),
+) -> "LanguageModel":
+    """Loads a model with the method that it decodes with.
+
+    Args:
+        model: a folder with a Hugging Face checkpoint, a GGUF file, an id on the hub, or a name
+            that `python -m skipbench list models` prints.
+        method: a name that `list methods` prints, or an object with `begin`, `propose`, `adapt`.
+        dtype: float32, bfloat16 or float16; by default as the model's file in `conf/model` says,
+            float32 for a folder or a hub id.
+        device: cpu, cuda, cuda:N or auto; by default as the model's file says, cpu for others.
+        engine: fused, reference or cuda_graphs; by default fused.
+        threads: of torch on a CPU; by default 1.
+        overrides: more settings, as on the command line: `["method.window=8"]`.
+
+    Raises:
+        SkipbenchError: anything that the caller can put right, in one line.
+    """
+    given = {"model.dtype": dtype, "model.device": device, "engine": engine}
+    words = [f"{key}={value}" for key, value in given.items() if value is not None]
+    words += [] if threads is None else [f"engine.threads={threads}"]
+    return load_settings([*model_words(model), *words, *overrides], method)
+
+
+def load_settings(
+    settings: Sequence[str], method: str | Method = DEFAULT_METHOD
+) -> "LanguageModel":
+    """`load` by overrides, as the command line takes them; `method` as there.
+
+    Raises:
+        SkipbenchError: as `load`.
+    """
+    own = None if isinstance(method, str) else method
+    config = compose([*settings, f"method={method if own is None else 'vanilla'}"])
+    return LanguageModel(settings, config, *load_ready(config, own))
+
+
+def compare(
+    model: str,
+    prompts: str | Path | Sequence[Prompt] | None = None,
+    *,
+    methods: Sequence[str] = (),
+    minutes: float = 20.0,
+    limit: int | None = None,
+    results: str | Path = "results",
+    overrides: Sequence[str] = (),
+) -> "pandas.DataFrame":
+    """Measures which method is fastest on a model, as the command `compare` does.
+
+    Args:
+        model: as `load` takes it.
+        prompts: a file (.jsonl or .parquet with `prompt` or `messages`, .txt with one per line), or
+            a list of texts and lists of messages; by default text that comes with Python.
+        methods: only these; by default all that can run.
+        minutes: budget; what does not fit is left out, with the reason.
+        limit: prompts per method; by default as many as fit, 20 at most.
+        results: folder of the records; what is there is not measured again.
+        overrides: more settings, as on the command line.
+
+    Returns:
+        One row per method, best first: `method`, `speedup` with `low` and `high` (95 % interval),
+        `tokens_per_s`, `tokens_per_s_vanilla`, `M`, `alpha`, `identical` and `samples`, `reason`
+        where it was left out; vanilla against itself is the noise.
+
+    Raises:
+        SkipbenchError: a model or prompts that cannot be used.
+    """
+    import pandas
+
+    from skipbench.experiments.compare import compare as run
+
+    settings = [*model_words(model), f"results={quoted(str(results))}", *overrides]
+    if prompts is not None:
+        path = prompts if isinstance(prompts, str | Path) else _written(prompts, Path(results))
+        settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
+    found = run(settings, 60 * minutes, methods, limit)
+    return pandas.DataFrame([_frame_row(run) for run in found.runs])
+
+
+def _written(prompts: Sequence[Prompt], results: Path) -> Path:
+    """The prompts as a file, whose name is their hash."""
+    lines = [{"prompt": p} if isinstance(p, str) else {"messages": p} for p in prompts]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    path = results / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text)
+    return path
+
+
+def _frame_row(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What `compare` returns of a run."""
+    metrics = run["metrics"] or {}
+    low, high = value_at(metrics, "speedup", "ci95") or (None, None)
+    return {
+        "method": run["method"],
+        "speedup": value_at(metrics, "speedup", "paired"),
+        "low": low,
+        "high": high,
+        **{k: metrics.get(k) for k in ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")},
+        "identical": value_at(metrics, "lossless", "identical"),
+        "samples": metrics.get("samples"),
+        "reason": run["reason"],
+    }
+
+
+class LanguageModel:
+    """A loaded model, its tokenizer and a method.
+
+    The method keeps what it learns from one prompt to the next.
+
+    Attributes:
+        lm: the model primitive over its K/V cache.
+        tokenizer: Hugging Face's.
+        method: the decoding method.
+        config: the settings that it was made from.
+    """
+
+    def __init__(
+        self, settings: Sequence[str], config: RunConfig, lm: LM, tokenizer: Any, method: Method
+    ) -> None:
+        """As `load` makes them; `settings` are the overrides that compose `config`."""
+        self._settings = tuple(settings)
+        self.config, self.lm, self.tokenizer, self.method = config, lm, tokenizer, method
+
+    def with_method(self, method: str | Method, overrides: Sequence[str] = ()) -> "LanguageModel":
+        """The same weights and cache with another method; use one of the two at a time.
+
+        Raises:
+            SkipbenchError: no such method, or one that does not fit the model.
+        """
+        settings = [word for word in self._settings if not word.startswith("method.")]
+        if not isinstance(method, str):
+            return LanguageModel(settings, self.config, self.lm, self.tokenizer, method)
+        settings += overrides
+        config = compose([*settings, f"method={method}"])
+        made = make_method(config, self.lm)
+        return LanguageModel(settings, config, self.lm, self.tokenizer, made)
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int = ...,
+        *,
+        temperature: float = ...,
+        top_p: float = ...,
+        top_k: int = ...,
+        seed: int = ...,
+        stop: str | Sequence[str] = ...,
+        chat: str | None = ...,
+        stream: Literal[False] = ...,
+    ) -> Answer: ...
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int = ...,
+        *,
+        temperature: float = ...,
+        top_p: float = ...,
+        top_k: int = ...,
+        seed: int = ...,
+        stop: str | Sequence[str] = ...,
+        chat: str | None = ...,
+        stream: Literal[True],
+    ) -> Stream: ...
+    def generate(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int = 128,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+        chat: str | None = None,
+        stream: bool = False,
+    ) -> Answer | Stream:
+        """Decodes one prompt; ends at an EOS of the model's generation config.
+
+        Args:
+            prompt: a text, which is continued as it is, or a list of messages, dicts with `role`
+                and `content`, which pass the model's chat template where it has one.
+            max_new_tokens: most tokens of the output.
+            temperature: 0 decodes greedily: the model's own tokens. Above 0, speculative sampling
+                with the model's own distribution.
+            top_p, top_k: the usual limits of sampling; 1 and 0 are off.
+            seed: of sampling; the same seed gives the same tokens, unless the method has learnt
+                from a prompt in between.
+            stop: a text, or several, before which the output ends.
+            chat: `none` for plain text, `template`, `auto` or `vicuna`; by default none for a text
+                and auto for messages.
+            stream: returns an iterator of pieces instead of the whole answer.
+
+        Raises:
+            SkipbenchError: a prompt that does not fit, or a value out of range.
+        """
+        form = chat or ("none" if isinstance(prompt, str) else "auto")
+        sampler = Sampler(temperature, top_p, top_k, seed)
+        ids = encode_prompt(self.lm, self.tokenizer, prompt, max_new_tokens, form)
+        steps = decode_stream(self.lm, self.method, ids, max_new_tokens, eos_ids(self.lm), sampler)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        answer = Stream(steps, self.tokenizer, stops, len(ids), self.method.name)
+        return answer if stream else answer.answer

@@ -1,0 +1,223 @@
+"""What `generate` and `chat` share: their arguments, and an answer on the terminal while it is
+decoded.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.control import Control
+from rich.live import Live
+from rich.segment import ControlType
+from rich.text import Text
+
+from skipbench.config.catalog import DEFAULT_METHOD, choices
+from skipbench.config.explain import did_you_mean
+from skipbench.config.names import model_words
+from skipbench.errors import SkipbenchError
+from skipbench.report.console import err, out, say, show
+
+if TYPE_CHECKING:
+    from skipbench.api import LanguageModel
+    from skipbench.decode.answer import Answer, Stream
+    from skipbench.decode.text import Piece
+
+KEYS = ("prompt", "system", "stop", "max_new_tokens", "chat")
+"""Keys of these commands alone; every other one is a setting, as for a cell."""
+COLOURS = ("green", "cyan", "magenta", "yellow", "blue")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A command line of `generate` or `chat`.
+
+    Attributes:
+        settings: overrides that compose the model.
+        method: name of the method.
+        own: the keys of `KEYS` that were given.
+        text: the bare words, which are the prompt.
+        flags: such as `--json`.
+    """
+
+    settings: list[str]
+    method: str
+    own: dict[str, str]
+    text: str
+    flags: frozenset[str]
+
+    def max_new_tokens(self, model: "LanguageModel", default: int) -> int:
+        """As given, else `default`, but at most half of the model's context."""
+        given = self.own.get("max_new_tokens")
+        if given is None:
+            return min(default, model.lm.max_positions // 2)
+        if not given.isdecimal() or int(given) < 1:
+            raise SkipbenchError(f"max_new_tokens={given}; wanted a number of 1 or more")
+        return int(given)
+
+    def decoding(self, model: "LanguageModel") -> dict[str, Any]:
+        """Arguments of `LanguageModel.generate`: sampling, and where the output stops."""
+        stop = self.own.get("stop")
+        return {
+            **asdict(model.config.decoding),
+            "seed": model.config.seed,
+            "stop": () if stop is None else stop.replace(r"\n", "\n").replace(r"\t", "\t"),
+            "chat": self.own.get("chat", "auto"),
+        }
+
+
+def parse(arguments: Sequence[str], command: str, flags: list[str]) -> Asked:
+    """Splits a command line into settings, keys of the command, and text.
+
+    Raises:
+        SkipbenchError: an unknown flag.
+    """
+    settings: list[str] = []
+    own: dict[str, str] = {}
+    words: list[str] = []
+    given: set[str] = set()
+    method = DEFAULT_METHOD
+    for word in arguments:
+        key, sign, value = word.partition("=")
+        if word.startswith("--"):
+            if word not in flags:
+                raise SkipbenchError(
+                    f"unknown flag {word!r} of {command}.{did_you_mean(word, flags)} "
+                    f"Flags: {', '.join(flags)}"
+                )
+            given.add(word)
+        elif not sign or not re.fullmatch(r"[+~]?[a-z_][\w./@]*", key):
+            words.append(word)
+        elif key in KEYS:
+            own[key] = value
+        elif key == "method":
+            method = value
+        elif key == "model" and value not in choices("model"):
+            settings += model_words(value)
+        else:
+            settings.append(word)
+    return Asked(settings, method, own, " ".join(words), frozenset(given))
+
+
+def read_text(asked: Asked) -> str:
+    """The prompt: `prompt=`, the bare words, or what is piped in.
+
+    Raises:
+        SkipbenchError: there is none.
+    """
+    text = asked.own.get("prompt") or asked.text
+    if not text and not sys.stdin.isatty():
+        text = sys.stdin.read().strip()
+    if not text:
+        raise SkipbenchError(
+            'no prompt; give one, as in generate model=smollm2-135m "Why is the sky blue?", or '
+            "pipe a text in"
+        )
+    return text
+
+
+def load_model(asked: Asked) -> "LanguageModel":
+    """The model, with a line while it loads."""
+    from skipbench.api import load_settings
+
+    with working("loading the model"):
+        model = load_settings(asked.settings, asked.method)
+    for note in model.lm.notes():
+        say(note, "dim")
+    return model
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A line on stderr while something takes its time, gone afterwards."""
+    if not err.is_terminal:
+        yield
+        return
+    # no spinner: its thread would run beside what is timed
+    err.print(f"{what} ...", style="dim", end="")
+    try:
+        yield
+    finally:
+        err.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+
+
+def show_stream(stream: "Stream") -> "Answer":
+    """Prints an answer while it is decoded; Ctrl-C ends it. Returns what was decoded."""
+    painted = _Painter()
+    try:
+        if out.is_terminal:
+            _paint(stream, painted)
+        else:
+            for piece in stream:
+                out.file.write(piece.text)
+                out.file.flush()
+            out.file.write("\n")
+    except KeyboardInterrupt:
+        stream.close()
+        say("\nstopped")
+    return stream.so_far
+
+
+class _Painter:
+    """Colours by source, in the order in which sources appear."""
+
+    def __init__(self) -> None:
+        self._styles: dict[str, str] = {"": ""}
+
+    def __call__(self, piece: "Piece") -> Text:
+        if piece.source not in self._styles:
+            self._styles[piece.source] = COLOURS[(len(self._styles) - 1) % len(COLOURS)]
+        return Text(piece.text.expandtabs(4), style=self._styles[piece.source])
+
+    def legend(self) -> Text:
+        """The sources with their colours."""
+        parts = [Text(f" {name}", style) for name, style in self._styles.items() if name]
+        return Text.assemble(*parts)
+
+
+def _paint(stream: "Stream", painted: _Painter) -> None:
+    """Finished lines scroll; the last one stays live, above a line with the speed."""
+    line = Text()
+    with Live(console=out, auto_refresh=False, transient=True) as live:
+        for piece in stream:
+            line.append_text(painted(piece))
+            rows = [
+                row
+                for part in line.split("\n", allow_blank=True)
+                for row in (part.wrap(out, max(20, out.width - 1)) or [part])
+            ]
+            for row in rows[:-1]:
+                live.console.print(row)
+            line = rows[-1]
+            status = Text(speed_text(stream.so_far), style="dim")
+            live.update(Group(line, Text.assemble(status, painted.legend())), refresh=True)
+    out.print(line)
+
+
+def speed_text(answer: "Answer") -> str:
+    """Counts and speed of an answer in a line."""
+    drafted = (
+        f", {answer.accepted} of {answer.drafted} drafted tokens accepted" if answer.drafted else ""
+    )
+    return (
+        f"{answer.method}: {len(answer.tokens)} tokens in {answer.rounds} passes{drafted}, "
+        f"{answer.tokens_per_s:.0f} tokens/s, first after {answer.first_token_s:.2f} s"
+    )
+
+
+def compare_with_vanilla(answer: "Answer", vanilla: "Answer", greedy: bool) -> str:
+    """Vanilla's counts, the ratio of the two speeds, and whether the tokens are the same."""
+    same = "the same tokens" if answer.tokens == vanilla.tokens else "other tokens"
+    why = "" if greedy or answer.tokens == vanilla.tokens else ", as sampling draws them"
+    ratio = answer.tokens_per_s / vanilla.tokens_per_s if vanilla.tokens_per_s else 0.0
+    return f"{speed_text(vanilla)}\n{ratio:.2f}x of vanilla on this prompt; {same}{why}"
+
+
+def show_json(answers: Sequence["Answer"]) -> None:
+    """One JSON object per line and answer, for machines."""
+    for answer in answers:
+        show(json.dumps(asdict(answer) | {"tokens_per_s": answer.tokens_per_s}))

@@ -1,0 +1,143 @@
+"""`compare`: which method is fastest on a model of one's own, on prompts of one's own."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skipbench.config.catalog import choices
+from skipbench.config.explain import did_you_mean
+from skipbench.config.names import model_words, quoted
+from skipbench.errors import SkipbenchError
+from skipbench.report.cell import main_cells
+from skipbench.report.console import say, show
+from skipbench.report.tables.formats import write
+from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.runs import run_table
+from skipbench.runs.files import write_atomic
+
+if TYPE_CHECKING:
+    from skipbench.experiments.compare import Comparison
+
+KEYS = ("prompts", "minutes", "methods")
+"""Keys of this command alone; every other one is a setting, as for a cell."""
+MINUTES = 20.0
+
+
+def run(arguments: list[str]) -> None:
+    """Runs what can run within `minutes`, prints the ranked table and one recommendation.
+
+    Raises:
+        SkipbenchError: a model, a file of prompts or a value that cannot be used.
+    """
+    from skipbench.experiments.compare import compare
+
+    settings, own = _parse([a for a in arguments if a != "--json"])
+    limit = next((w.partition("=")[2] for w in settings if w.startswith("limit=")), None)
+    found = compare(
+        settings,
+        60 * _minutes(own.get("minutes")),
+        [name for name in own.get("methods", "").split(",") if name],
+        None if limit is None else _count(limit),
+        say,
+    )
+    quiet = "--json" in arguments
+    _write(found, settings, quiet)
+    if quiet:
+        show(json.dumps([{k: v for k, v in r.items() if k != "provenance"} for r in found.runs]))
+    for line in advice(found, [word for word in settings if word.startswith("model")]):
+        (say if quiet else show)(line)
+
+
+def _parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    settings: list[str] = []
+    own: dict[str, str] = {}
+    for word in arguments:
+        key, sign, value = word.partition("=")
+        if not sign or word.startswith("-"):
+            raise SkipbenchError(
+                f"compare: {word!r} is no KEY=VALUE.{did_you_mean(word, [*KEYS, '--json'])} As in "
+                "compare model.path=/models/my-llama prompts=prompts.jsonl minutes=20"
+            )
+        if key == "method":
+            own["methods"] = value
+        elif key in KEYS:
+            own[key] = value
+        elif key == "model" and value not in choices("model"):
+            settings += model_words(value)
+        else:
+            settings.append(word)
+    if file := own.get("prompts"):
+        if not Path(file).is_file():
+            raise SkipbenchError(
+                f"prompts={file}: no such file; wanted .jsonl or .parquet with `prompt` or "
+                "`messages`, or .txt with one prompt per line"
+            )
+        settings += ["dataset=prompts", f"dataset.path={quoted(file)}"]
+    return settings, own
+
+
+def _minutes(given: str | None) -> float:
+    try:
+        minutes = MINUTES if given is None else float(given)
+    except ValueError:
+        minutes = 0.0
+    if not minutes > 0:
+        raise SkipbenchError(f"minutes={given}; wanted a number above 0")
+    return minutes
+
+
+def _count(given: str) -> int:
+    if given == "null":
+        return sys.maxsize
+    if not given.isdecimal() or int(given) < 1:
+        raise SkipbenchError(f"limit={given}; wanted 1 or more, or null for all")
+    return int(given)
+
+
+def _write(found: "Comparison", settings: Sequence[str], quiet: bool) -> None:
+    """Writes the table below `results/tables` and shows it, unless `quiet`."""
+    results = next((w.partition("=")[2] for w in settings if w.startswith("results=")), "results")
+    measured = [run for run in found.runs if run["metrics"]]
+    left_out = [run for run in found.runs if not run["metrics"]]
+    name = f"compare-{found.runs[0]['model']}"
+    table = run_table(
+        f"Methods on {found.runs[0]['model']}",
+        measured,
+        [
+            "vanilla against itself is the noise of this machine",
+            *(f"left out: {run['method']}: {run['reason']}" for run in left_out),
+        ],
+        name,
+    )
+    folder = Path(results) / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    formats = write(table)
+    for suffix, text in formats.items():
+        write_atomic(folder / f"{name}.{suffix}", text)
+    if not quiet:
+        show(markdown(replace(table, definitions=())).rstrip())
+        show("\ncolumns: docs/metrics.md, and below the written table")
+    say(f"written: {folder / name}.{', .'.join(formats)}")
+
+
+def advice(found: "Comparison", model: Sequence[str]) -> list[str]:
+    """The recommendation, and how to go on with it."""
+    if found.best is None:
+        return [
+            "Recommended: vanilla. No method is faster beyond the noise here; more prompts "
+            "(limit=40), or longer outputs (dataset.max_new_tokens=256), may tell more."
+        ]
+    best = str(found.best["method"])
+    tied = f"; not told apart from {', '.join(found.tied)}" if found.tied else ""
+    words = shlex.join(["python", "-m", "skipbench", "chat", *model, f"method={best}"])
+    name = next(w.partition("=")[2] for w in model if w.startswith(("model.path=", "model=")))
+    path = next((w.partition("=")[2] for w in model if w.startswith("model.path=")), name)
+    return [
+        f"Recommended: {best}, {main_cells(found.best['metrics'])['speedup']} of vanilla{tied}.",
+        f"  {words}",
+        f'  skipbench.load("{path.strip(chr(39))}", method="{best}")',
+    ]

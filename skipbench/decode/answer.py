@@ -1,0 +1,177 @@
+"""One answer while it is decoded: an iterator of pieces of text, with counts and time."""
+
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from skipbench.decode.loop import Generation, NotFinite, Step
+from skipbench.decode.text import Detokenizer, Piece, StopStrings
+from skipbench.errors import SkipbenchError
+
+Finish = Literal["eos", "length", "stop", "unfinished"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Output of one prompt, and what the method did for it.
+
+    Attributes:
+        text: without special tokens and without the stop string.
+        tokens: emitted ids; an EOS, and the tokens of a stop string, are among them.
+        finish: `eos`, `length` (max_new_tokens), `stop` (a stop string), or `unfinished`.
+        prompt_tokens: length of the prompt.
+        method: name of the method.
+        rounds: verification passes, each a full forward; the prefill is not among them.
+        drafted: draft steps; a guess that needs no forward pass counts one per token.
+        accepted: draft tokens that verification accepted.
+        seconds: from the call to the last token, time of whoever reads the stream left out.
+        first_token_s: from the call to the first token (TTFT): the prefill.
+    """
+
+    text: str
+    tokens: list[int]
+    finish: Finish
+    prompt_tokens: int
+    method: str
+    rounds: int
+    drafted: int
+    accepted: int
+    seconds: float
+    first_token_s: float
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Decoded tokens per second, without the prefill and its token; 0 where none was."""
+        decode_s = self.seconds - self.first_token_s
+        return (len(self.tokens) - 1) / decode_s if decode_s > 0 and len(self.tokens) > 1 else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """M: tokens emitted per verification pass; 1 for vanilla."""
+        return (len(self.tokens) - 1) / self.rounds if self.rounds else 1.0
+
+
+class Stream:
+    """Iterates over the pieces of an answer as they are decoded."""
+
+    def __init__(
+        self,
+        steps: Generator[Step, None, Generation],
+        tokenizer: Any,
+        stop: Sequence[str],
+        prompt_tokens: int,
+        method: str,
+    ) -> None:
+        """
+        Args:
+            steps: of `decode.loop.stream`.
+            stop: texts before which the output ends.
+
+        Raises:
+            SkipbenchError: an empty stop string.
+        """
+        if "" in stop:
+            raise SkipbenchError("stop: an empty text stops before the first token; leave it out")
+        self._steps, self._prompt_tokens, self._method = steps, prompt_tokens, method
+        self._text = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
+        self._stops = StopStrings(stop)
+        self._ready: deque[Piece] = deque()
+        self._open: list[int] = []  # tokens of a character that is not complete
+        self._shown: list[str] = []
+        self._tokens: list[int] = []
+        self._finish: Finish = "unfinished"
+        self._ended = False
+        self._rounds = self._drafted = self._accepted = 0
+        self._seconds = self._first_token_s = 0.0
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        while not self._ready:
+            if self._ended:
+                raise StopIteration
+            self._step()
+        piece = self._ready.popleft()
+        self._shown.append(piece.text)
+        return piece
+
+    @property
+    def so_far(self) -> Answer:
+        """The answer up to the last piece that was read."""
+        return Answer(
+            text="".join(self._shown),
+            tokens=list(self._tokens),
+            finish=self._finish,
+            prompt_tokens=self._prompt_tokens,
+            method=self._method,
+            rounds=self._rounds,
+            drafted=self._drafted,
+            accepted=self._accepted,
+            seconds=self._seconds,
+            first_token_s=self._first_token_s,
+        )
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer: decodes what is left."""
+        for _ in self:
+            pass
+        return self.so_far
+
+    def close(self) -> None:
+        """Ends the answer where it is."""
+        self._steps.close()
+        self._ended = True
+
+    def _step(self) -> None:
+        """Decodes one round."""
+        began = time.perf_counter()
+        try:
+            step = next(self._steps)
+        except StopIteration as end:
+            self._end(end.value.finish)
+            return
+        except NotFinite as error:
+            raise SkipbenchError(
+                f"{error}; float16 may overflow, try dtype bfloat16 or float32"
+            ) from error
+        finally:
+            self._seconds += time.perf_counter() - began
+        if step.round is None:
+            self._first_token_s = self._seconds
+        else:
+            self._rounds += 1
+            self._drafted += step.round.steps
+            self._accepted += sum(source != "" for source in step.sources)
+        for token, source in zip(step.tokens, step.sources, strict=True):
+            self._add(token, source)
+            if self._stops.found is not None:
+                self._steps.close()
+                self._finish, self._ended = "stop", True
+                return
+
+    def _add(self, token: int, source: str) -> None:
+        self._tokens.append(token)
+        self._open.append(token)
+        text = self._text.add(token)
+        if text:
+            self._put(text, source)
+
+    def _put(self, text: str, source: str) -> None:
+        self._ready += self._stops.add(Piece(text, tuple(self._open), source))
+        self._open = []
+
+    def _end(self, finish: Finish) -> None:
+        """Shows what was held back."""
+        if rest := self._text.rest():
+            self._put(rest, "")
+        if self._stops.found is None:
+            self._ready += self._stops.rest()
+        self._finish = finish if self._stops.found is None else "stop"
+        self._ended = True

@@ -1,0 +1,160 @@
+"""Sources of draft tokens that need no forward pass: earlier occurrences of the text's own n-grams,
+and the target's most likely tokens where a context was verified before.
+"""
+
+from collections.abc import Sequence
+
+Match = tuple[int, int]
+"""Index in the text of the token that follows an occurrence, and how many tokens before it are
+those of the context.
+"""
+SEPARATOR = -1  # between two texts; no token
+
+
+class TextIndex:
+    """Finds where the last tokens of a text, or of a path drafted behind it, stood before.
+
+    Occurrences are kept by their last two tokens, the newest `matches` of them, and compared
+    backwards; a context whose last two tokens are new is looked up by the last one.
+    """
+
+    def __init__(self, matches: int = 8, longest: int = 16) -> None:
+        """`matches`: occurrences looked at per context; `longest`: tokens compared."""
+        self.matches, self.longest = matches, longest
+        self.earlier: list[int] = []
+        """Texts of earlier prompts, each with a separator behind it."""
+        self.begin([])
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """A new text starts; what stands in `earlier` is found, too."""
+        self.text = list(self.earlier)
+        self._pairs: dict[tuple[int, int], list[int]] = {}
+        self._single: dict[int, int] = {}
+        self._indexed = 0
+        self._start = len(self.text)
+        self.extend(tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends tokens, each of them a continuation of those before it."""
+        text = self.text
+        text += tokens
+        pairs, single, keep = self._pairs, self._single, 2 * self.matches
+        for at in range(max(1, self._indexed), len(text)):
+            before, token = text[at - 1], text[at]
+            if token < 0 or before < 0:
+                continue
+            single[before] = at
+            if at > 1 and text[at - 2] >= 0:
+                found = pairs.setdefault((text[at - 2], before), [])
+                found.append(at)
+                if len(found) > keep:
+                    del found[: self.matches]
+        self._indexed = len(text)
+
+    def keep(self, output: Sequence[int], most: int) -> None:
+        """Puts an output into `earlier`, of which the newest `most` tokens stay."""
+        if most:
+            self.earlier = [*self.earlier, *output, SEPARATOR][-most:]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the present text."""
+        return len(self.text) - self._start
+
+    def find(self, path: Sequence[int] = ()) -> list[Match]:
+        """Occurrences of the end of the text followed by `path`, the longest first, of equal ones
+        the newest.
+        """
+        text, drafted = self.text, len(path)
+        end = len(text)
+
+        def back(k: int) -> int:
+            """The k-th last token of the context."""
+            if k <= drafted:
+                return path[-k]
+            return text[end + drafted - k] if k - drafted <= end else SEPARATOR
+
+        last = back(1)
+        positions = self._pairs.get((back(2), last))
+        if positions is None:
+            at = self._single.get(last)
+            return [] if at is None else [(at, 1)]
+        found: list[Match] = []
+        for at in positions[-self.matches :][::-1]:
+            length, most = 2, min(self.longest, at)
+            while length < most and text[at - 1 - length] == back(length + 1) != SEPARATOR:
+                length += 1
+            found.append((at, length))
+        found.sort(key=lambda match: -match[1])  # stable: of equal ones the newest stays first
+        return found
+
+    def follow(self, matches: Sequence[Match], token: int) -> list[Match]:
+        """Of `matches`, those that go on with `token`, one token further."""
+        text, end = self.text, len(self.text)
+        return [
+            (at + 1, length + 1)
+            for at, length in matches
+            if text[at] == token and at + 1 < end and text[at + 1] >= 0
+        ]
+
+
+class Successors:
+    """The target's most likely tokens behind a context of one or two tokens, as last verified
+    (Token Recycling's matrix, arXiv:2408.08696, with a second one for pairs of tokens).
+    """
+
+    def __init__(self, capacity: int, pairs: bool = True) -> None:
+        """`capacity`: contexts kept of each kind, the ones verified last; `pairs`: keeps those of
+        two tokens.
+        """
+        self.capacity, self.pairs = capacity, pairs
+        self._single: dict[int, list[int]] = {}
+        self._pair: dict[tuple[int, int], list[int]] = {}
+
+    def get(self, before: int, token: int) -> tuple[list[int], int]:
+        """The tokens last seen as most likely behind `before`, `token`, and how many tokens of the
+        context that rests on: 2, 1, or 0 for none.
+        """
+        found = self._pair.get((before, token))
+        if found is not None:
+            return found, 2
+        found = self._single.get(token)
+        return ([], 0) if found is None else (found, 1)
+
+    def update(self, before: int, token: int, top: list[int]) -> None:
+        """Enters the most likely tokens `top` of a verified row."""
+        single, pair = self._single, self._pair
+        single.pop(token, None)  # what is entered again stands last
+        single[token] = top
+        if len(single) > self.capacity:
+            del single[next(iter(single))]
+        if self.pairs:
+            pair.pop((before, token), None)
+            pair[before, token] = top
+            if len(pair) > self.capacity:
+                del pair[next(iter(pair))]
+
+    def learn(
+        self, before: int, pending: int, tokens: list[int], parents: list[int], top: list[list[int]]
+    ) -> None:
+        """Enters every row of a verification: `pending` behind `before`, and the nodes `tokens`.
+
+        Nodes nearer to the front are entered last, so that of rows with one context the likelier
+        one stays.
+        """
+        for node in range(len(tokens) - 1, -1, -1):
+            parent = parents[node]
+            self.update(tokens[parent] if parent >= 0 else pending, tokens[node], top[node + 1])
+        self.update(before, pending, top[0])
+
+    def to_json(self) -> list[list[list[int]]]:
+        """Rows `[token, *top]` and `[before, token, *top]`, oldest first."""
+        return [
+            [[token, *top] for token, top in self._single.items()],
+            [[*context, *top] for context, top in self._pair.items()],
+        ]
+
+    def from_json(self, rows: list[list[list[int]]]) -> None:
+        """Restores what `to_json` returned."""
+        self._single = {row[0]: row[1:] for row in rows[0]}
+        self._pair = {(row[0], row[1]): row[2:] for row in rows[1]}

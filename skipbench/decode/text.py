@@ -1,0 +1,98 @@
+"""From tokens to text while they come: whole characters only, and nothing behind a stop string."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+Decode = Callable[[list[int]], str]
+BROKEN = "\ufffd"  # a tokenizer shows it for the first bytes of a character
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A bit of text, one or more tokens long; `str` and `print` give the text.
+
+    Attributes:
+        text: what the tokens add to the output; may be empty where a stop string cut it.
+        tokens: ids, in order.
+        source: what proposed the last token; empty where it is the target's own, `draft` where the
+            method does not say more.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    source: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Detokenizer:
+    """Text of one token after another.
+
+    Tokens are decoded behind the few before them, since a tokenizer drops the space in front of a
+    first token; as vLLM and text-generation-inference do.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        """`decode`: ids -> text."""
+        self._decode = decode
+        self._tokens: list[int] = []
+        self._before, self._shown = 0, 0  # the window begins; its tokens up to here are shown
+
+    def add(self, token: int) -> str:
+        """The text that `token` completes; empty inside a character of several tokens."""
+        self._tokens.append(token)
+        before = self._decode(self._tokens[self._before : self._shown])
+        text = self._decode(self._tokens[self._before :])
+        if text.endswith(BROKEN) or len(text) <= len(before):
+            return ""
+        self._before, self._shown = self._shown, len(self._tokens)
+        return text[len(before) :]
+
+    def rest(self) -> str:
+        """What is left at the end of an output that breaks off inside a character."""
+        before = self._decode(self._tokens[self._before : self._shown])
+        return self._decode(self._tokens[self._before :])[len(before) :]
+
+
+class StopStrings:
+    """Holds back what may be the beginning of a stop string, and cuts the output before one."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        """`stop`: texts, none of them empty."""
+        self._stop = stop
+        self._held: list[Piece] = []
+        self.found: str | None = None
+        """The stop string that the output ends before."""
+
+    def add(self, piece: Piece) -> Iterator[Piece]:
+        """Yields what is safe to show; once `found`, all that was left of it."""
+        self._held.append(piece)
+        text = "".join(held.text for held in self._held)
+        places = {word: text.find(word) for word in self._stop if word in text}
+        if places:
+            self.found = min(places, key=lambda word: (places[word], -len(word)))
+            yield from self._cut(places[self.found])
+            return
+        safe = len(text) - max((_overlap(text, word) for word in self._stop), default=0)
+        while self._held and len(self._held[0].text) <= safe:
+            safe -= len(self._held[0].text)
+            yield self._held.pop(0)
+
+    def _cut(self, length: int) -> Iterator[Piece]:
+        """The held pieces, of which only `length` characters are shown."""
+        for held in self._held:
+            yield Piece(held.text[:length], held.tokens, held.source)
+            length = max(0, length - len(held.text))
+        self._held = []
+
+    def rest(self) -> Iterator[Piece]:
+        """What was held back when the output ends without a stop string."""
+        yield from self._held
+        self._held = []
+
+
+def _overlap(text: str, word: str) -> int:
+    """Length of the longest end of `text` that begins `word`."""
+    longest = min(len(text), len(word) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(word[:n])), 0)

@@ -1,0 +1,120 @@
+"""Growing a draft tree node by node, the likeliest path first, as far as its price allows."""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Child = tuple[float, int, Any, Any]
+"""Chance given that the parent is accepted, token, kind (for counters), and what its own children
+are found by.
+"""
+Expand = Callable[[list[int], Any], Sequence[Child]]
+"""Path of tokens from the pending one (without it) and what the node carries -> its children, the
+likeliest first.
+"""
+
+
+@dataclass
+class Tree:
+    """Flat arrays over the nodes, parents before children, likelier paths before others.
+
+    Attributes:
+        tokens, parents: as in `Draft`.
+        kinds: what `expand` gave per node.
+        products: product of the chances along the path of every node.
+        expected: of the verified nodes, how many will be accepted.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    kinds: list[Any] = field(default_factory=list)
+    products: list[float] = field(default_factory=list)
+    expected: float = 0.0
+
+    def cut(self, nodes: int, expected: float) -> "Tree":
+        """Its first `nodes` nodes."""
+        return Tree(
+            self.tokens[:nodes],
+            self.parents[:nodes],
+            self.kinds[:nodes],
+            self.products[:nodes],
+            expected,
+        )
+
+    def tried(self, accepted: Sequence[int]) -> list[tuple[int, bool]]:
+        """Nodes whose parent was accepted, and whether they were, too."""
+        path = {-1, *accepted}
+        return [(n, n in path) for n, parent in enumerate(self.parents) if parent in path]
+
+
+def least_slopes(prices: Sequence[float]) -> list[float]:
+    """By number of rows, the least price per row of any further rows: no path whose chance is worth
+    less can make a longer tree pay.
+    """
+    last = len(prices) - 1
+    return [
+        min((prices[m] - prices[n]) / (m - n) for m in range(n + 1, last + 1)) if n < last else 0.0
+        for n in range(last + 1)
+    ]
+
+
+def grow(
+    root: Any,
+    expand: Expand,
+    calibrated: Callable[[float], float],
+    prices: Sequence[float],
+    slopes: Sequence[float],
+    rate: float,
+    depth: int,
+) -> Tree:
+    """The tree with the most `expected tokens - rate * price`: of the nodes in order of their
+    chance, the best number of first ones.
+
+    Args:
+        root: what the pending token carries for `expand`.
+        expand: finds the children of a node.
+        calibrated: the chance of a path, given the product of chances.
+        prices: of 0, 1, ... rows verified, in passes of one row; they bound the nodes.
+        slopes: `least_slopes(prices)`.
+        rate: tokens per pass of one row at present.
+        depth: most tokens of a path.
+    """
+    tree = Tree()
+    most = len(prices) - 2  # one row is the pending token's
+    paths: list[list[int]] = []
+    heap: list[tuple[float, int, int, int, Sequence[Child]]] = []
+    count = 0  # of the heap's entries, so that equal chances never compare what they carry
+    best, kept, kept_expected, expected = -rate * prices[1], 0, 0.0, 0.0
+    children = expand([], root) if depth > 0 else ()
+    if children:
+        heap.append((-children[0][0], 0, -1, 0, children))
+    while heap and len(tree.tokens) < most:
+        minus, _, parent, rank, siblings = heapq.heappop(heap)
+        product = -minus
+        chance = calibrated(product)
+        if chance < rate * slopes[1 + len(tree.tokens)]:
+            break
+        _, token, kind, carried = siblings[rank]
+        node = len(tree.tokens)
+        path = [*paths[parent], token] if parent >= 0 else [token]
+        paths.append(path)
+        tree.tokens.append(token)
+        tree.parents.append(parent)
+        tree.kinds.append(kind)
+        tree.products.append(product)
+        expected += chance
+        value = expected - rate * prices[node + 2]
+        if value > best:
+            best, kept, kept_expected = value, node + 1, expected
+        if rank + 1 < len(siblings):
+            count += 1
+            above = tree.products[parent] if parent >= 0 else 1.0
+            entry = (-above * siblings[rank + 1][0], count, parent, rank + 1, siblings)
+            heapq.heappush(heap, entry)
+        if len(path) < depth:
+            children = expand(path, carried)
+            if children:
+                count += 1
+                heapq.heappush(heap, (-product * children[0][0], count, node, 0, children))
+    return tree.cut(kept, kept_expected)

@@ -1,0 +1,220 @@
+"""Which method is fastest on a model: every method that can run, within a budget, ranked."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from skipbench.config.catalog import DEFAULT_METHOD, choices
+from skipbench.config.compose import compose
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.cell import resolve_cell, run_cell, search_set
+from skipbench.experiments.table_runs import run_entry
+from skipbench.runs.reading import value_at
+
+NOISE = "vanilla"
+FIRST = (NOISE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
+"""The first to run; others follow in the order of their names, a search for a skip set last."""
+LEFT_OUT = {
+    **dict.fromkeys(
+        ("first", "last", "middle", "random"), "a control of the papers; uniform stands for it"
+    ),
+    "fixed": "takes a skip set by hand: method=fixed method.skip='\"attn:1,2;mlp:3\"'",
+    "self-sd-c": "self-sd with another search",
+    **dict.fromkeys(("layerskip", "del"), "for checkpoints trained for early exit"),
+}
+EARLY_EXIT = "layerskip"
+"""In the name or path of a checkpoint that was trained for early exit."""
+PROMPTS = (20, 10, 5, 3)
+"""Prompts per method: the most that the budget allows."""
+ARMS_S = 2.5
+"""Time of a method on a prompt, with vanilla beside it and warm-up, over that of vanilla."""
+SEARCH = ("search.iterations=24", "search.prompts=2", "search.max_new_tokens=24")
+LONG = 2048
+"""Tokens of context from which the prompts are sections of Python's reference."""
+SEARCH_TOKENS = 24 * 2 * 24
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs, best first, and what follows from them.
+
+    Attributes:
+        runs: as `report.tables.runs` takes them; with `reason` and without metrics where a method
+            was left out.
+        best: the fastest method whose interval lies above 1 and above vanilla against itself;
+            `None` where there is none.
+        tied: methods whose intervals overlap that of the best.
+    """
+
+    runs: list[Run]
+    best: Run | None
+    tied: list[str]
+
+
+def compare(
+    settings: Sequence[str],
+    budget_s: float,
+    methods: Sequence[str] = (),
+    limit: int | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Runs every method that can run on the model of `settings`.
+
+    Args:
+        settings: overrides of all cells: model, dataset, engine; without a dataset, prompts are
+            sections of Python's own reference, or generated stories for a short context.
+        budget_s: seconds that the runs may take; vanilla and the first method always run.
+        methods: only these; all where empty.
+        limit: prompts per method; by default as many of `PROMPTS` as the budget allows.
+        tell: gets a line per method.
+
+    Raises:
+        SkipbenchError: a model or dataset that cannot be used, or an unknown method.
+    """
+    from skipbench.bench.load import load_model
+    from skipbench.bench.memory import check_memory
+
+    began = time.monotonic()
+    names = _ordered(methods)
+    base = compose([*settings, f"method={NOISE}"])
+    check_memory(base.model, base.dataset, [])
+    loaded = load_model(base.model, base.engine, base.calibration_rows())
+    for note in loaded[0].notes():
+        tell(note)
+    if not any(word.startswith("dataset=") for word in settings):
+        settings = [*settings, _dataset(loaded[0].max_positions)]
+        base = compose([*settings, f"method={NOISE}"])
+    configs = {name: _composed(settings, name, base, given=bool(methods)) for name in names}
+    prompt_s = _seconds_per_prompt(loaded, base)
+    able = [name for name, config in configs.items() if isinstance(config, RunConfig)]
+    if limit is None:
+        each_s = ARMS_S * prompt_s * len(able)
+        limit = next((n for n in PROMPTS if n * each_s <= budget_s), PROMPTS[-1])
+    limit = len(base.dataset.rows(limit))  # a file may hold fewer
+    runs = []
+    for number, (name, config) in enumerate(configs.items(), 1):
+        if isinstance(config, str):
+            runs.append(_left_out(base, name, config))
+            continue
+        left_s = budget_s - (time.monotonic() - began)
+        cost_s = ARMS_S * prompt_s * limit
+        cost_s += 2 * SEARCH_TOKENS * prompt_s / base.dataset.max_new_tokens * _searches(config)
+        config = replace(config, limit=limit)
+        if cost_s > left_s and number > 2 and not _done(config):
+            reason = f"not run: it would take {cost_s / 60:.0f} min of the {left_s / 60:.0f} left"
+            runs.append(_left_out(base, name, reason))
+            continue
+        tell(f"{number} of {len(configs)}: {name}, {limit} prompts")
+        runs.append(_run(config, loaded))
+    return conclude(runs)
+
+
+def _dataset(context: int) -> str:
+    """Prompts for a model of which none were given; no network is needed."""
+    return f"dataset={'pydoc-summary' if context >= LONG else 'mini-stories'}"
+
+
+def _ordered(methods: Sequence[str]) -> list[str]:
+    known = choices("method")
+    if unknown := [name for name in methods if name not in known]:
+        raise SkipbenchError(f"unknown method {unknown[0]!r}; known: {', '.join(known)}")
+    wanted = dict.fromkeys([NOISE, *methods] if methods else [*FIRST, *known])
+    return sorted(wanted, key=lambda name: (name == "self-sd", name in LEFT_OUT))
+
+
+def _composed(settings: Sequence[str], name: str, base: RunConfig, given: bool) -> RunConfig | str:
+    """The cell of a method, or why it is left out; `given`: the user has named the methods."""
+    from skipbench.bench.load import check_method
+
+    trained = EARLY_EXIT in f"{base.model.name} {base.model.path}".lower()
+    exits = name in ("layerskip", "del")
+    if name in LEFT_OUT and not given and not (exits and trained):
+        return LEFT_OUT[name]
+    try:
+        config = compose([*settings, f"method={name}", *(SEARCH if name == "self-sd" else ())])
+        if not _searches(config):
+            resolved = resolve_cell(config).config
+            check_method(resolved.model, resolved.method.factory())
+    except SkipbenchError as error:
+        return str(error)
+    return config
+
+
+def _searches(config: RunConfig) -> bool:
+    """Whether its skip set has still to be searched."""
+    if config.method.skip != "stored":
+        return False
+    try:
+        resolve_cell(config)
+    except NotHereError:
+        return True
+    return False
+
+
+def _done(config: RunConfig) -> bool:
+    return not _searches(config) and resolve_cell(config).state() == "done"
+
+
+def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
+    """Vanilla's time for one prompt of the dataset, from a few tokens of the first."""
+    from skipbench.bench.load import prepare
+    from skipbench.bench.prompts import eos_ids
+    from skipbench.decode.loop import generate
+    from skipbench.methods.vanilla import Vanilla
+
+    lm, tokenizer = loaded
+    prompt = prepare(lm, tokenizer, base.dataset.rows(1), base.dataset)[0]
+    for tokens in (2, 16):  # the first is the warm-up
+        out = generate(lm, Vanilla(), prompt.ids, tokens, eos_ids(lm))
+    decode_s = sum(out.seconds.values()) - out.seconds["prefill"]
+    token_s = decode_s / max(1, len(out.tokens) - 1)
+    return out.seconds["prefill"] + token_s * base.dataset.max_new_tokens
+
+
+def _run(config: RunConfig, loaded: Any) -> Run:
+    """A cell's run, or the reason why it has none."""
+    try:
+        if _searches(config):
+            search_set(config, store=True, loaded=loaded)
+        run_cell(config, print_table=False, loaded=loaded)
+        return run_entry(resolve_cell(config))
+    except SkipbenchError as error:
+        reason = str(error)
+    except Exception as error:  # the next methods do not depend on it
+        reason = f"{type(error).__name__}: {error}"
+    return _left_out(config, config.method.name, reason)
+
+
+def _left_out(config: RunConfig, name: str, reason: str) -> Run:
+    names = config.names | {"method": name}
+    return names | {"metrics": None, "reason": reason, "provenance": {}, "drafted": None}
+
+
+def conclude(runs: Sequence[Run]) -> Comparison:
+    """Ranks runs by their speedup; those without metrics come last."""
+
+    def slowness(run: Run) -> float:
+        speedup = value_at(run, "metrics", "speedup", "paired")
+        return -float(speedup) if speedup else math.inf
+
+    ranked = [{**run, "rank": rank} for rank, run in enumerate(sorted(runs, key=slowness))]
+    measured = [run for run in ranked if run["metrics"] and run["method"] != NOISE]
+    noise = next((run for run in ranked if run["method"] == NOISE and run["metrics"]), None)
+    bar = max(1.0, value_at(noise or {}, "metrics", "speedup", "paired") or 1.0)
+    best = next((run for run in measured if _interval(run)[0] > bar), None)
+    tied = [
+        run["method"]
+        for run in measured
+        if best is not None and run is not best and _interval(run)[1] > _interval(best)[0]
+    ]
+    return Comparison(ranked, best, tied)
+
+
+def _interval(run: Mapping[str, Any]) -> tuple[float, float]:
+    """The interval of the speedup; from 0 to infinity where there is none."""
+    ends = value_at(run, "metrics", "speedup", "ci95")
+    return (float(ends[0]), float(ends[1])) if ends else (0.0, math.inf)

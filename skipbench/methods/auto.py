@@ -1,0 +1,225 @@
+"""`auto`: one draft tree per round from every source, as large as its measured price allows.
+
+Published training-free methods each have one source of draft tokens and a fixed rule for how many
+to draft. Here every source says how likely its tokens are, every row of the verification has a
+measured price, and a node is added while its chance is worth more than its price.
+
+| symbol | here | |
+|---|---|---|
+| rho | `rate` | tokens per pass of one row, lately |
+| C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
+| p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
+| round's value | `sum p - rho * C(1 + nodes)` | what the tree of a round makes largest |
+
+The derivation (renewal reward), what the rule contains as special cases, and measurements:
+docs/auto.md.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode.method import Draft, Verification
+from skipbench.decode.sources import Match, Successors, TextIndex
+from skipbench.decode.state import State
+from skipbench.decode.tree import Child, grow, least_slopes
+from skipbench.errors import SkipbenchError
+from skipbench.profile.rows import ROWS, curve, verification_seconds
+
+RATE_SHARE = 0.1  # of the newest round in the rate
+TOP = 8  # of the target's most likely tokens that are kept per context
+USED = 6  # of them, proposed again; the others are accepted less often than a row costs
+CONTINUATIONS = 3  # different tokens that copies propose per node
+
+# Kinds of free tokens: class of the longest match, rank among the continuations of the matches,
+# rank among recycled successors, and tokens of context that these rest on.
+MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer ones are class 5
+MATCH_CHANCE = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)  # priors, as SmolLM2-135M's own outputs have it
+LATER_SHARE = (1.0, 0.3, 0.1)  # of the first continuation, the second, the third
+RECYCLED_CHANCE = (0.42, 0.12, 0.07, 0.05, 0.035, 0.025, 0.02, 0.015)
+BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # of it, where the match says another token
+NONE, ABSENT = CONTINUATIONS, TOP  # ranks of a token that the source does not propose
+
+
+def kind_of(match: int, copied: int, recycled: int, context: int) -> int:
+    """Index of a kind; `match` is -1 without one."""
+    return (((match + 1) * (CONTINUATIONS + 1) + copied) * (TOP + 1) + recycled) * 3 + context
+
+
+def prior(match: int, copied: int, recycled: int) -> float:
+    """Chance of a kind before it was tried."""
+    if copied < NONE and match >= 0:
+        chance = MATCH_CHANCE[match] * LATER_SHARE[copied]
+        return 1 - (1 - chance) * 0.8 if recycled == 0 else chance
+    chance = RECYCLED_CHANCE[min(recycled, TOP - 1)]
+    return chance * BESIDE_A_MATCH[match] if match >= 0 else chance
+
+
+PRIORS = [
+    prior(match, copied, recycled)
+    for match in range(-1, len(MATCH_CHANCE))
+    for copied in range(CONTINUATIONS + 1)
+    for recycled in range(TOP + 1)
+    for _ in range(3)
+]
+
+
+class Auto:
+    """Copies and recycled successors in one tree per round, by marginal value.
+
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        max_nodes: most nodes of a tree; the price decides below it.
+        memory: contexts whose successors are kept, of one token and of two each.
+        earlier: tokens of earlier outputs in which copies are looked up, too; 0 looks in the prompt
+            and its own output only.
+        row_prices: seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them before the
+            first prompt.
+
+    Raises:
+        SkipbenchError: a number out of range, or prices that are not one positive number per size.
+    """
+
+    needs_top_tokens = TOP
+
+    def __init__(
+        self,
+        layers: int,
+        name: str,
+        max_nodes: int = 31,
+        memory: int = 1024,
+        earlier: int = 0,
+        row_prices: Sequence[float] = (),
+    ) -> None:
+        if min(max_nodes, memory) < 1 or earlier < 0:
+            raise SkipbenchError(
+                f"auto: {max_nodes=}, {memory=}, {earlier=}; wanted max_nodes and memory of 1 or "
+                "more, earlier of 0 or more"
+            )
+        if row_prices and (len(row_prices) != len(ROWS) or min(row_prices) <= 0):
+            raise SkipbenchError(
+                f"auto: row_prices={list(row_prices)}; wanted {len(ROWS)} positive numbers, the "
+                f"seconds of {', '.join(map(str, ROWS))} rows, or none to measure them"
+            )
+        self.name, self.max_nodes, self.earlier = name, max_nodes, earlier
+        self.given = dict(zip(ROWS, row_prices, strict=True)) if row_prices else None
+        self.text, self.successors = TextIndex(), Successors(memory)
+        self.counters, self.calibration = Counters(PRIORS), Calibration()
+        self.rate = 1.2
+        self.measured: dict[str, dict[int, float]] = {}
+        """Seconds by rows, by class of the context's length."""
+
+    def begin(self, state: State) -> None:
+        self.log: dict[str, list[Any]] = {"expected": [], "price": [], "source": []}
+        self.text.begin(state.tokens)
+        self.prices = curve(self._seconds(state), self.max_nodes + 1)
+        self.slopes = least_slopes(self.prices)
+
+    def _seconds(self, state: State) -> dict[int, float]:
+        """Measured anew where the context is four times as long as any before, or a fourth."""
+        if self.given is not None:
+            return self.given
+        key = str(state.lm.cache.length.bit_length() // 2)
+        if key not in self.measured:
+            self.measured[key] = verification_seconds(state.lm)
+        return self.measured[key]
+
+    def propose(self, state: State, budget: int) -> Draft:
+        self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
+        self._pending = state.pending
+        self.tree = grow(
+            self.text.find(),
+            self._children,
+            self.calibration,
+            self.prices,
+            self.slopes,
+            max(1.0, self.rate),
+            budget,
+        )
+        tokens, parents = self.tree.tokens, self.tree.parents
+        return Draft(tokens, parents, steps=len(tokens))
+
+    def _children(self, path: list[int], matches: list[Match]) -> list[Child]:
+        """What every source proposes behind a path, the likeliest first."""
+        if path:
+            before, token = path[-2] if len(path) > 1 else self._pending, path[-1]
+        else:
+            before, token = self._before, self._pending
+        if not matches:
+            matches = self.text.find(path)
+        match, text = -1, self.text.text
+        ranks: dict[int, int] = {}
+        for at, length in matches:
+            if not ranks:
+                match = MATCH_CLASS[length] if length < len(MATCH_CLASS) else 5
+            ranks.setdefault(text[at], len(ranks))
+            if len(ranks) == CONTINUATIONS:
+                break
+        recycled, context = self.successors.get(before, token)
+        p = self.counters.p
+        found: list[Child] = []
+        first = kind_of(match, 0, 0, context)  # kinds of this node differ from it by the ranks
+        for rank, candidate in enumerate(recycled[:USED]):
+            copied = ranks.pop(candidate, NONE)
+            kind = first + (copied * (TOP + 1) + rank) * 3
+            found.append((p[kind], candidate, kind, matches))
+        for candidate, copied in ranks.items():
+            kind = first + (copied * (TOP + 1) + ABSENT) * 3
+            found.append((p[kind], candidate, kind, matches))
+        found.sort(key=_likeliest)
+        follow = self.text.follow
+        return [
+            (chance, candidate, kind, follow(matches, candidate))
+            for chance, candidate, kind, _ in found
+        ]
+
+    def adapt(self, state: State, verification: Verification) -> None:
+        tree, accepted = self.tree, verification.accepted
+        for node, hit in tree.tried(accepted):
+            self.counters.update(tree.kinds[node], hit)
+        path = set(accepted)
+        for node, product in enumerate(tree.products):
+            self.calibration.update(product, node in path)
+        price = self.prices[1 + len(tree.tokens)]
+        self.rate += RATE_SHARE * ((len(accepted) + 1) / price - self.rate)
+        self.successors.learn(
+            self._before, self._pending, tree.tokens, tree.parents, verification.top_tokens
+        )
+        self.text.extend(state.tokens[self.text.tokens :])
+        if state.finish is not None:
+            self.text.keep(state.output, self.earlier)
+        self.log["expected"].append(round(tree.expected + 1, 4))
+        self.log["price"].append(round(price, 4))
+        self.log["source"].append("".join(_letter(tree.kinds[node]) for node in accepted))
+
+    @property
+    def state_dict(self) -> dict[str, Any]:
+        """Successors, counters, calibration, rate and prices, which go from prompt to prompt."""
+        return {
+            "successors": self.successors.to_json(),
+            "counters": self.counters.state_dict,
+            "calibration": self.calibration.state_dict,
+            "rate": self.rate,
+            "earlier": self.text.earlier,
+            "measured": {k: {str(n): s for n, s in v.items()} for k, v in self.measured.items()},
+        }
+
+    @state_dict.setter
+    def state_dict(self, state: dict[str, Any]) -> None:
+        self.successors.from_json(state["successors"])
+        self.counters.state_dict = state["counters"]
+        self.calibration.state_dict = state["calibration"]
+        self.rate, self.text.earlier = state["rate"], list(state["earlier"])
+        self.measured = {k: {int(n): s for n, s in v.items()} for k, v in state["measured"].items()}
+
+
+def _likeliest(child: Child) -> float:
+    return -child[0]
+
+
+def _letter(kind: int) -> str:
+    """Which source proposed a token: `s`uffix match, `r`ecycled, or `b`oth."""
+    recycled = kind // 3 % (TOP + 1) != ABSENT
+    copied = kind // (3 * (TOP + 1)) % (CONTINUATIONS + 1) != NONE
+    return "b" if recycled and copied else "s" if copied else "r"

@@ -1,0 +1,118 @@
+"""Token Recycling: Turning Trash into Treasure: Accelerating Inference of Large Language Models
+with Token Recycling, arXiv:2408.08696.
+
+A matrix holds, for every token, the target's k most likely successors as last verified. The draft
+is a tree of fixed shape filled from it, rank by rank; every verified row, of accepted and rejected
+nodes alike, refreshes the matrix, which goes from prompt to prompt.
+
+| paper | here | |
+|---|---|---|
+| adjacency matrix M [V, k] | `successors` | k most likely tokens behind a token |
+| k | `TOP` | 8 |
+| static tree | `TEMPLATE` | 80 nodes, depth 6, template 2.2.2 of the published code |
+
+Deviations from the paper and its published code, with their switches: docs/methods/recycling.md.
+"""
+
+from typing import Any
+
+from skipbench.decode.method import Draft, Verification
+from skipbench.decode.sources import Successors
+from skipbench.decode.state import State
+from skipbench.errors import SkipbenchError
+
+TOP = 8
+# Children per path of ranks, of the paths that have any: the published template.
+CHILDREN = {
+    "": 8,
+    **{"0": 8, "1": 4, "2": 3, "3": 2, "4": 1, "5": 1, "6": 1, "7": 1},
+    **{"00": 8, "01": 3, "02": 2, "03": 1, "04": 1, "05": 1, "06": 1, "07": 1},
+    **{"10": 2, "11": 1, "20": 1, "30": 1, "40": 1, "50": 1},
+    **{"000": 5, "001": 2, "002": 1, "003": 1, "004": 1, "010": 1, "020": 1},
+    **{"100": 1, "200": 1, "300": 1},
+    **{"0000": 3, "0001": 1, "0002": 1, "0010": 1, "0100": 1, "1000": 1},
+    **{"00000": 2, "00010": 1},
+}
+
+
+def template() -> list[tuple[int, int]]:
+    """`(parent, rank)` of every node of the static tree, depth by depth."""
+    nodes: list[tuple[int, int]] = []
+    level = [("", -1)]
+    while level:
+        below = []
+        for path, at in level:
+            for rank in range(CHILDREN.get(path, 0)):
+                below.append((f"{path}{rank}", len(nodes)))
+                nodes.append((at, rank))
+        level = below
+    return nodes
+
+
+TEMPLATE = template()
+
+
+class Recycling:
+    """Drafts from successors that were seen before.
+
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        nodes: most nodes of the static tree, its first ones, depth by depth.
+        memory: tokens whose successors are kept, those verified last; the published code keeps all.
+
+    Raises:
+        SkipbenchError: a number below 1, or more nodes than the template has.
+    """
+
+    needs_top_tokens = TOP
+
+    def __init__(self, layers: int, name: str, nodes: int = 80, memory: int = 8192) -> None:
+        if not 1 <= nodes <= len(TEMPLATE) or memory < 1:
+            raise SkipbenchError(
+                f"recycling: {nodes=}, {memory=}; wanted nodes of 1 to {len(TEMPLATE)}, and memory "
+                "of 1 or more"
+            )
+        self.name, self.template = name, TEMPLATE[:nodes]
+        self.successors = Successors(memory, pairs=False)
+
+    def begin(self, state: State) -> None:
+        self.log: dict[str, list[Any]] = {"filled": []}
+
+    def propose(self, state: State, budget: int) -> Draft:
+        """Nodes whose successors are not known yet are left out, with all below them."""
+        pending, get = state.pending, self.successors.get
+        tokens: list[int] = []
+        parents: list[int] = []
+        depths: list[int] = []
+        placed: dict[int, int] = {-1: -1}  # node of the template -> node of the draft
+        for node, (above, rank) in enumerate(self.template):
+            parent = placed.get(above)
+            if parent is None:
+                continue
+            depth = 1 + (depths[parent] if parent >= 0 else 0)
+            top = get(-1, tokens[parent] if parent >= 0 else pending)[0]
+            if depth > budget or rank >= len(top):
+                continue
+            placed[node] = len(tokens)
+            tokens.append(top[rank])
+            parents.append(parent)
+            depths.append(depth)
+        self.log["filled"].append(len(tokens))
+        self._pending = pending
+        return Draft(tokens, parents, steps=len(tokens))
+
+    def adapt(self, state: State, verification: Verification) -> None:
+        draft = verification.draft
+        self.successors.learn(
+            -1, self._pending, draft.tokens, draft.parents(), verification.top_tokens
+        )
+
+    @property
+    def state_dict(self) -> dict[str, Any]:
+        """The matrix, oldest row first."""
+        return {"successors": self.successors.to_json()}
+
+    @state_dict.setter
+    def state_dict(self, state: dict[str, Any]) -> None:
+        self.successors.from_json(state["successors"])

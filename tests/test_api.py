@@ -1,0 +1,153 @@
+"""The Python API, used as a stranger would: tokens are vanilla's, streams add up to the answer,
+and mistakes are answered in one line.
+"""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, random_lm
+
+import skipbench
+from skipbench.api import LanguageModel
+from skipbench.decode.loop import Step, generate, stream
+from skipbench.decode.method import Draft
+from skipbench.decode.text import Piece, StopStrings
+from skipbench.errors import SkipbenchError
+from skipbench.methods.prompt_lookup import PromptLookup
+
+STORY = "Once upon a time there was a dog. Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> LanguageModel:
+    return skipbench.load("tiny", method="self-sd")
+
+
+def test_the_import_is_light() -> None:
+    code = "import skipbench, sys; assert not {'torch', 'hydra', 'pandas'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert skipbench.__version__ and callable(skipbench.load)
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        _ = skipbench.nope
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "swift", "knapspec"])
+def test_every_method_gives_vanillas_tokens(tiny: LanguageModel, method: str) -> None:
+    vanilla = tiny.with_method("vanilla").generate(STORY, 32)
+    answer = tiny.with_method(method).generate(STORY, 32)
+    assert (answer.tokens, answer.text) == (vanilla.tokens, vanilla.text) and vanilla.text
+    assert (answer.method, vanilla.accepted, vanilla.drafted) == (method, 0, 0)
+    assert answer.accepted > 0 and answer.rounds == vanilla.rounds - answer.accepted
+    assert answer.tokens_per_s > 0 and 0 < answer.first_token_s < answer.seconds
+
+
+def test_a_stream_adds_up_to_the_answer(tiny: LanguageModel) -> None:
+    whole = tiny.generate(STORY, 32)
+    pieces = list(tiny.generate(STORY, 32, stream=True))
+    assert "".join(map(str, pieces)) == whole.text
+    assert {p.source for p in pieces} == {"", "draft"}
+    assert [t for p in pieces for t in p.tokens] == whole.tokens[
+        : sum(len(p.tokens) for p in pieces)
+    ]
+
+
+def test_stop_strings_end_the_text_before_them(tiny: LanguageModel) -> None:
+    whole = tiny.generate(STORY, 32)
+    word = whole.text.split()[3]
+    cut = tiny.generate(STORY, 32, stop=[word, "never there"])
+    assert cut.text == whole.text[: whole.text.index(word)] and cut.finish == "stop"
+    assert cut.tokens == whole.tokens[: len(cut.tokens)] and len(cut.tokens) < len(whole.tokens)
+
+
+def test_a_stop_string_may_lie_across_pieces() -> None:
+    stops = StopStrings(["\n\nUser:"])
+    shown = [
+        p.text
+        for text in ["a\n", "\nUs", "ing\n\n", "User", ": b"]
+        for p in stops.add(Piece(text, (1,)))
+    ]
+    assert "".join(shown) == "a\n\nUsing" and stops.found == "\n\nUser:"
+
+
+def test_seeds_decide_samples(tiny: LanguageModel) -> None:
+    lookup = tiny.with_method("prompt-lookup")
+
+    def sample(seed: int) -> list[int]:
+        return lookup.generate(STORY, 24, temperature=1.0, top_p=0.95, seed=seed).tokens
+
+    assert sample(1) == sample(1) != sample(2)
+
+
+def test_messages_without_a_template_are_plain_text(tiny: LanguageModel) -> None:
+    said = [{"role": "system", "content": "Be short."}, {"role": "user", "content": STORY}]
+    assert tiny.generate(said, 8).tokens == tiny.generate(f"Be short.\n\n{STORY}", 8).tokens
+
+
+def test_a_method_of_ones_own_decodes(tiny: LanguageModel) -> None:
+    own = tiny.with_method(PromptLookup(tiny.lm.layers, "mine", ngram=1, length=4))
+    assert own.generate(STORY, 24).tokens == tiny.generate(STORY, 24).tokens
+    assert own.generate(STORY, 24).method == "mine"
+
+
+def test_a_closed_stream_keeps_what_there_is(tiny: LanguageModel) -> None:
+    running = tiny.generate(STORY, 32, stream=True)
+    first = next(running)
+    running.close()
+    assert list(running) == [] or running.so_far.finish == "unfinished"
+    assert running.so_far.text.startswith(first.text)
+    assert tiny.generate(STORY, 8).tokens  # the model is usable afterwards
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"prompt": "x", "max_new_tokens": 0}, "max_new_tokens=0; wanted 1 or more"),
+        ({"prompt": "x", "max_new_tokens": 9999}, "leaves no room"),
+        ({"prompt": "x", "temperature": -1.0}, "wanted a finite temperature"),
+        ({"prompt": "x", "stop": ["", "b"]}, "leave it out"),
+        ({"prompt": []}, "no messages"),
+        ({"prompt": [{"content": "x"}]}, "wanted a dict with 'role'"),
+        ({"prompt": "x", "chat": "template"}, "has no chat template"),
+    ],
+)
+def test_mistakes_are_told(tiny: LanguageModel, wrong: dict[str, object], says: str) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        tiny.generate(**wrong)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "says"),
+    [
+        ("tinny", "vanilla", "Did you mean tiny"),
+        ("/nope", "vanilla", "neither a folder"),
+        ("tiny", "swfit", "Did you mean swift"),
+        ("tiny", "fixed", "method.skip must be given"),
+    ],
+)
+def test_a_wrong_name_is_told_before_loading(model: str, method: str, says: str) -> None:
+    with pytest.raises(SkipbenchError, match=says):
+        skipbench.load(model, method)
+
+
+class Named:
+    """Drafts two tokens that name their sources."""
+
+    name = "named"
+
+    def begin(self, state: object) -> None: ...
+
+    def propose(self, state: object, budget: int) -> Draft:
+        return Draft(self.guess[:budget], steps=budget, sources=["copy", "skip"][:budget])
+
+    def adapt(self, state: object, verification: object) -> None: ...
+
+
+def test_steps_say_what_proposed_their_tokens() -> None:
+    lm, prompt = random_lm("llama", "reference"), [5, 9, 2]
+    target = generate(lm, PromptLookup(4, "x"), prompt, 6).tokens
+    method = Named()
+    method.guess = [target[1], (target[2] + 1) % 61]
+    steps: list[Step] = list(stream(lm, method, prompt, 3))
+    assert [s.tokens for s in steps] == [[target[0]], target[1:3]]
+    assert [s.sources for s in steps] == [[""], ["copy", ""]]

@@ -1,0 +1,123 @@
+"""The parts of `auto`: the most likely tokens, matches in the text, prices, and the tree they
+choose.
+"""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_method, random_lm
+
+from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode.loop import generate
+from skipbench.decode.sources import Successors, TextIndex
+from skipbench.decode.top_tokens import choices
+from skipbench.decode.tree import Child, grow, least_slopes
+from skipbench.profile.rows import curve, verification_seconds
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("size", "shift"), [(7, 0), (61, -9), (5000, 0), (5000, -40)])
+def test_the_most_likely_tokens(size: int, shift: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(size)
+    logits = (torch.randn(5, size) * 4 + shift).to(dtype)
+    best, top = choices(logits, 8)
+    assert best == logits.float().numpy().argmax(-1).tolist()
+    wanted = logits.float().topk(min(8, size)).values
+    torch.testing.assert_close(logits.float().gather(-1, torch.tensor(top)), wanted)
+    assert all(len(set(row)) == len(row) for row in top)
+    logits[3, 2] = float("nan")
+    assert choices(logits, 8)[0][3] == -1
+
+
+def test_matches_are_those_of_a_plain_search() -> None:
+    draw = random.Random(0)
+    tokens = [draw.randrange(3) for _ in range(60)]
+    index = TextIndex(matches=100)
+    index.begin(tokens[:20])
+    index.extend(tokens[20:])
+    for path in ([], [1], [0, 2], [2, 2, 2, 1]):
+        whole = [*tokens, *path]
+        found = {}
+        for at in range(1, len(tokens)):
+            length = 0
+            while length < min(16, at) and tokens[at - 1 - length] == whole[-1 - length]:
+                length += 1
+            found[at] = length
+        long = {at: length for at, length in found.items() if length >= 2}
+        got = index.find(path)
+        assert dict(got) == long or (not long and got == [(max(found), 1)])
+        assert [length for _, length in got] == sorted((n for _, n in got), reverse=True)
+
+
+def test_copies_go_over_no_border_of_texts() -> None:
+    index = TextIndex()
+    index.keep([5, 6, 7], 100)
+    index.begin([1, 5, 6])
+    ((at, length),) = index.find()
+    assert (index.text[at], length) == (7, 2)
+    assert index.follow([(at, length)], 7) == []
+
+
+def test_successors_forget_the_oldest() -> None:
+    found = Successors(2)
+    for token in (1, 2, 3):
+        found.update(0, token, [token + 10])
+    assert found.get(0, 1) == ([], 0) and found.get(9, 3) == ([13], 1)
+    assert found.get(0, 3) == ([13], 2)
+    again = Successors(2)
+    again.from_json(found.to_json())
+    assert again.get(0, 2) == ([12], 2)
+
+
+def children(path: list[int], carried: object) -> list[Child]:
+    return [(0.6, 1, 0, None), (0.3, 2, 1, None), (0.05, 3, 2, None)]
+
+
+@pytest.mark.parametrize("rate", [0.1, 1.0, 2.0, 8.0])
+def test_the_tree_is_the_best_of_all_sizes(rate: float) -> None:
+    """Prices with a jump: rows behind it can pay although the next one does not."""
+    prices = [0.0, 1.0, 1.01, 1.02, 1.3, 1.3, 1.3, 1.31, 1.32, 1.6, 2.0]
+    tree = grow(None, children, lambda p: p, prices, least_slopes(prices), rate, 6)
+    every = grow(None, children, lambda p: p, [0.0] * 11, [0.0] * 11, rate, 6)
+    assert every.products == sorted(every.products, reverse=True) and len(every.tokens) == 9
+    values = [sum(every.products[:n]) - rate * prices[n + 1] for n in range(10)]
+    assert len(tree.tokens) == int(np.argmax(values))
+    assert tree.parents == every.parents[: len(tree.tokens)]
+    assert tree.expected == pytest.approx(sum(tree.products))
+
+
+def test_chances_follow_what_is_counted() -> None:
+    counters, calibration = Counters([0.5, 0.1]), Calibration()
+    for _ in range(400):
+        counters.update(1, True)
+        calibration.update(0.5, False)
+    assert counters.p[0] == 0.5 and counters.p[1] > 0.9
+    assert calibration(0.5) < 0.1 and calibration(0.01) == 0.01
+
+
+def test_prices_never_fall_and_reach_every_row() -> None:
+    found = curve({1: 2.0, 2: 1.9, 4: 3.0, 8: 2.9}, 12)
+    assert found[:5] == [0.0, 1.0, 1.0, 1.25, 1.5] and len(found) == 13
+    assert found == sorted(found) and found[12] > found[8]
+    lm = random_lm("llama", "fused")
+    lm.prefill([1, 2, 3])
+    assert list(verification_seconds(lm, (1, 4, 10_000), repeats=1)) == [1, 4]
+
+
+def test_nothing_is_drafted_where_rows_cost_a_pass_each() -> None:
+    method = make_method("auto", "method.row_prices=[1,2,4,8,16,32]")
+    rounds = generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 24).rounds
+    assert sum(r.nodes for r in rounds) == 0
+    free = make_method("auto", "method.row_prices=[1,1,1,1,1,1]")
+    rounds = generate(random_lm("llama", "fused"), free, [3, 1, 4, 1, 5], 24).rounds
+    assert sum(r.accepted for r in rounds) > 0
+
+
+def test_every_accepted_token_has_its_source() -> None:
+    method = make_method("auto")
+    out = generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5] * 3, 48)
+    sources = method.log["source"]  # type: ignore[attr-defined]
+    assert [len(s) for s in sources] == [r.accepted for r in out.rounds]
+    assert set("".join(sources)) <= set("sbr") and len(set("".join(sources))) > 1

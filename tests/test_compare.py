@@ -1,0 +1,92 @@
+"""`compare`: what can run is ranked, what cannot says why, and one recommendation ends it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import METHODS, ROOT, Command
+
+import skipbench
+from skipbench.cli.compare import advice
+from skipbench.experiments.compare import LEFT_OUT, compare, conclude
+
+SHORT = ["dataset.max_new_tokens=12", "engine.warmup=0"]
+
+
+def run(method: str, low: float, high: float) -> dict[str, Any]:
+    speedup = {"paired": (low + high) / 2, "ci95": (low, high)}
+    return {"model": "m", "dataset": "d", "method": method, "metrics": {"speedup": speedup}}
+
+
+def test_the_fastest_beyond_the_noise_is_recommended() -> None:
+    runs = [run("vanilla", 0.98, 1.04), run("a", 1.2, 1.3), run("b", 0.9, 1.25), run("c", 0.5, 0.6)]
+    left_out = {"model": "m", "dataset": "d", "method": "x", "metrics": None, "reason": "y"}
+    found = conclude([left_out, *runs])
+    assert [r["method"] for r in found.runs] == ["a", "b", "vanilla", "c", "x"]
+    assert found.best is not None and found.best["method"] == "a" and found.tied == ["b"]
+    text = "\n".join(advice(found, ["model=path", "model.path='/my model'"]))
+    assert "Recommended: a, 1.25x [1.20, 1.30] of vanilla; not told apart from b." in text
+    assert "chat model=path 'model.path='" in text and 'load("/my model", method="a")' in text
+
+
+@pytest.mark.parametrize("fast", [run("a", 0.99, 1.5), run("a", 1.01, 1.5)])
+def test_noise_is_not_recommended(fast: dict[str, Any]) -> None:
+    found = conclude([run("vanilla", 0.98, 1.08), fast])
+    assert found.best is None and "Recommended: vanilla" in advice(found, ["model=m"])[0]
+
+
+def test_a_folder_and_a_file_of_prompts(tmp_path: Path, skipbench: Command) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Once upon a time"}\n{"prompt": "A dog and a cat"}\n')
+    words = [
+        "compare",
+        f"model.path={ROOT / 'skipbench/models/tiny'}",
+        f"prompts={prompts}",
+        f"results={tmp_path / 'results'}",
+        "method=uniform,prompt-lookup,fixed",
+        *SHORT,
+    ]
+    done = skipbench(*words)
+    assert done.returncode == 0, done.stderr
+    assert "| uniform" in done.stdout and "| vanilla" in done.stdout
+    assert "left out: fixed: method.skip must be given" in done.stdout
+    assert "Recommended: " in done.stdout.splitlines()[-3] or "Recommended: vanilla" in done.stdout
+    again = skipbench(*words, "--json")
+    assert "samples:" not in again.stderr  # nothing is measured twice
+    runs = json.loads(again.stdout)
+    assert {r["method"] for r in runs} == {"vanilla", "uniform", "prompt-lookup", "fixed"}
+
+
+def test_the_budget_leaves_methods_out(tmp_path: Path) -> None:
+    settings = ["model=tiny", "dataset=mini-stories", f"results={tmp_path}", *SHORT]
+    found = compare(settings, 1e-3, ["uniform", "swift"], limit=1)
+    reasons = {r["method"]: r["reason"] for r in found.runs if not r["metrics"]}
+    assert list(reasons) == ["swift"] and "min of the" in reasons["swift"]
+
+
+def test_the_frame(tmp_path: Path) -> None:
+    frame = skipbench.compare(
+        "tiny", ["Once upon a time"], methods=["uniform"], results=tmp_path, overrides=SHORT
+    )
+    assert set(frame["method"]) == {"vanilla", "uniform"} and (frame["speedup"] > 0).all()
+    assert list(frame["identical"]) == [1, 1] and list(frame["reason"]) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("prompts=/nope.jsonl", "no such file; wanted .jsonl"),
+        ("minutes=0", "minutes=0; wanted a number above 0"),
+        ("model.path=/nope", "neither a folder"),
+        ("method=swfit", "unknown method 'swfit'"),
+        ("swift", "'swift' is no KEY=VALUE"),
+    ],
+)
+def test_mistakes(words: str, says: str, skipbench: Command) -> None:
+    done = skipbench("compare", *words.split())
+    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_what_is_left_out_exists() -> None:
+    assert set(LEFT_OUT) <= set(METHODS)

@@ -1,0 +1,309 @@
+"""The CUDA code path on FakeTensors: devices, host reads, copies, captures and attention kernels of
+every method and engine, counted on a machine without CUDA.
+"""
+
+import itertools
+import re
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from conftest import EVERY_ENGINE, METHODS, composed_method, make_method, random_model, rest_slow
+from fake_cuda import FakeCapture, Journal, PhaseClock, fake_cuda, place_of, planted
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import LlamaForCausalLM
+
+from skipbench.decode import loop
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.loop import Generation, generate
+from skipbench.decode.sampling import Sampler, best_tokens
+from skipbench.lm import metadata
+from skipbench.lm.cuda_graphs import sublayers
+from skipbench.lm.cuda_graphs.buffers import GraphBuffers
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.fused import engine as fused
+from skipbench.lm.metadata import AttentionMetadata
+from skipbench.lm.model import LM
+from skipbench.lm.rows import TokenRows
+from skipbench.lm.upload import upload
+from skipbench.methods.knapspec import KnapSpec
+
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+FAULTS = ("device", "capture", "kernel", "pageable")
+TREE = "method.tree=[4,3,2,1]"
+MECHANISMS = [  # one case per way of drafting, verifying and adapting
+    ("vanilla", "greedy", "fused", "bf16"),
+    ("uniform", "greedy", "fused", "fp32"),
+    ("uniform", "sampling", "fused", "bf16"),
+    ("uniform", "tree", "fused", "bf16"),
+    ("uniform", "threshold", "fused", "bf16"),
+    ("layerskip", "greedy", "fused", "bf16"),
+    ("del", "greedy", "fused", "bf16"),
+    ("clasp", "greedy", "fused", "bf16"),
+    ("knapspec", "greedy", "fused", "bf16"),
+    ("swift", "tree", "fused", "bf16"),
+    ("lookahead", "greedy", "fused", "bf16"),
+    ("clasp", "greedy", "reference", "bf16"),
+    ("uniform", "tree", "cuda_graphs", "bf16"),
+    ("clasp", "greedy", "cuda_graphs", "fp32"),
+]
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "greedy": (),
+    "sampling": (),
+    "tree": (TREE,),
+    "threshold": ("method.stop.threshold=0.3",),
+    "sampled tree": (TREE,),
+}
+
+
+def has(method: str, variant: str) -> bool:
+    keys = composed_method(method).node
+    return ("tree" not in variant or "tree" in keys) and (variant != "threshold" or "stop" in keys)
+
+
+def overrides_of(method: str, variant: str) -> tuple[str, ...]:
+    own = ("method.share=false",) if method == "layerskip" and "tree" in variant else ()
+    return (*VARIANTS[variant], *own)
+
+
+PRODUCT = [
+    (m, v, e, d)
+    for m, v, e, d in itertools.product(METHODS, VARIANTS, EVERY_ENGINE, DTYPES)
+    if has(m, v)
+]
+
+
+def fake_lm(
+    journal: Journal,
+    engine: str,
+    dtype: torch.dtype,
+    backend: str | None = "masked",
+    config: Any = None,
+    capacity: int = 300,
+) -> LM:
+    """The random model on a device that is not there; inside `fake_cuda`."""
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("cuda"):
+            model = random_model("llama") if config is None else LlamaForCausalLM(config).eval()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    make: Any = engine
+    if engine == "cuda_graphs":  # its self-test compares numbers, which are not there
+        blind = type("Blind", (CudaGraphsEngine,), {"self_test": lambda *_: None})
+        capture = type("Capture", (FakeCapture,), {"journal": journal})
+        make = partial(blind, capture=capture, backend=backend)
+    lm = LM(model, make)
+    lm.allocate(capacity)
+    return lm
+
+
+def decoded(
+    method: str, variant: str, engine: str, dtype: str, tokens: int = 8
+) -> tuple[Generation, Journal]:
+    """One generation, and what the host did meanwhile; graphs are captured in one before."""
+    composed_method(
+        method, *overrides_of(method, variant)
+    )  # composed outside, where nothing is watched
+    with fake_cuda() as journal:
+        made = make_method(method, *overrides_of(method, variant))
+        sampler = Sampler(0.8 if "sampl" in variant else 0.0, top_p=0.9)
+        lm = fake_lm(journal, engine, DTYPES[dtype])
+        if engine == "cuda_graphs":
+            generate(lm, made, PROMPT, tokens, sampler=sampler)
+        journal.mark("")
+        assert not (wrong := journal.lines("device", "capture", "kernel")), "\n".join(wrong)
+        journal.clear()
+        clock: Any = PhaseClock(journal)
+        return generate(lm, made, PROMPT, tokens, sampler=sampler, clock=clock), journal
+
+
+def excess(out: Generation, journal: Journal, variant: str) -> list[str]:
+    """What the host did that it must not do, or more often than it may."""
+    found = journal.lines(*FAULTS)
+    rounds, steps = len(out.rounds), sum(r.steps for r in out.rounds)
+    fetches = {"tree": steps, "sampled tree": 4 * steps}.get(variant, rounds)
+    # Of a chain: one transfer of the tokens per round, and one event per confidence; in
+    # verification one transfer, and under sampling two more, of the chances and of the bonus.
+    verified = 3 * rounds + (steps if variant == "sampled tree" else 0)
+    if journal.count("draft", "read") > fetches or journal.count("draft", "wait") > steps:
+        found += journal.lines("read", "wait")
+    if journal.count("verify", "read", "wait") > (verified if "sampl" in variant else rounds):
+        found += journal.lines("read", "wait")
+    if journal.count("other", "read", "wait"):
+        found += journal.lines("read", "wait")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "variant", "engine", "dtype"), rest_slow(PRODUCT, MECHANISMS.__contains__)
+)
+def test_the_host_reads_little_and_nothing_is_in_a_wrong_place(
+    method: str, variant: str, engine: str, dtype: str
+) -> None:
+    assert not excess(*decoded(method, variant, engine, dtype), variant)
+
+
+FAULTY = {  # name: function, text, text with the fault, case, file that must be named
+    "item in a chain": (
+        Drafter._next, "top, first = p.max(-1)\n            return first, top",
+        "top, first = p.max(-1); int(first)\n            return first, top",
+        ("uniform", "greedy", "fused"), "decode/drafting.py",
+    ),
+    "pageable copy": (
+        upload, "values.pin_memory().to(device, non_blocking=True)", "values.to(device)",
+        ("vanilla", "greedy", "fused"), "lm/upload.py",
+    ),
+    "mask on the host": (
+        AttentionMetadata._make_mask, "dtype=self.tables.dtype, device=device)",
+        "dtype=self.tables.dtype)", ("uniform", "tree", "fused"), "lm/metadata.py",
+    ),
+    "frozen length": (
+        GraphBuffers.input_preparation, "start, context_len, target = self.bounds.chunk(3)",
+        "start, context_len, target = self.bounds.tolist()", ("vanilla", "greedy", "cuda_graphs"),
+        "lm/cuda_graphs/buffers.py",
+    ),
+    "boolean index": (
+        loop._accept, "best = best_tokens(logits)", "best = best_tokens(logits); best[best < 0]",
+        ("vanilla", "greedy", "fused"), "decode/loop.py",
+    ),
+    "index on the host": (
+        KnapSpec.adapt, "states.index_select(1, upload(rows, states.device))", "states[:, rows]",
+        ("knapspec", "tree", "fused"), "methods/knapspec.py",
+    ),
+    "copy to the host": (
+        best_tokens, "return logits.argmax(-1)", "return logits.cpu().argmax(-1)",
+        ("vanilla", "greedy", "fused"), "decode/",
+    ),
+    "condition on a tensor": (
+        fused._attention, "out = attend(rotated_qk[:, :heads], metadata)",
+        "out = attend(rotated_qk[:, :heads], metadata) if bool(qkv.sum() < 1) or t else qkv",
+        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+    ),
+    "grouped heads with a mask": (
+        fused._attention, "fold(query, kv), keys, values, mask, scale=scale)",
+        "fold(query, kv), keys, values, mask, scale=scale, enable_gqa=True)",
+        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+    ),
+    "unaligned mask": (
+        AttentionMetadata._repeated, 'mask is None or mask.device.type == "cpu"', "True",
+        ("uniform", "greedy", "fused"), "lm/fused/engine.py",
+    ),
+    "number of the host in a capture": (
+        sublayers.Mlp.work, "gate, up = _product(",
+        "float(buffers.hidden.sum()); gate, up = _product(",
+        ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/sublayers.py",
+    ),
+    "tables on the host": (
+        metadata.rotary_tables, "return cos[0].to(device), sin[0].to(device)",
+        "return cos[0].cpu(), sin[0].cpu()", ("vanilla", "greedy", "fused"), "lm/",
+    ),
+}  # fmt: skip
+
+
+LENGTHS = {"greedy": 5, "tree": 12}  # tokens; of a tree so many that rows have to be moved
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+def test_an_injected_fault_is_caught_with_file_and_line(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, old, new, (method, variant, engine), file = FAULTY[fault]
+    planted(monkeypatch, function, old, new)
+    try:
+        found = excess(*decoded(method, variant, engine, "bf16", LENGTHS[variant]), variant)
+    except AssertionError as error:  # what was found before the first token
+        found = str(error).splitlines()
+    except RuntimeError as error:  # operands on two devices
+        found = [f"{place_of(error)}: {error}"]
+    assert any(re.search(rf"{file}[\w/.]*:\d+", line) for line in found), found
+
+
+def test_a_faultless_run_finds_nothing() -> None:
+    """Whatever the faults above are caught in runs clean without them."""
+    for method, variant, engine in {case for *_, case, _ in FAULTY.values()}:
+        assert not excess(*decoded(method, variant, engine, "bf16", LENGTHS[variant]), variant)
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_every_backend_of_graphs_can_be_captured(rows: int) -> None:
+    """`backend=None` tries all of them; what fails there for want of a kernel is not captured."""
+    with fake_cuda() as journal:
+        lm = fake_lm(journal, "cuda_graphs", torch.bfloat16, None)
+        lm.prefill(PROMPT)
+        lm.logits([5] * rows, TokenRows.chain(len(PROMPT), rows))
+        journal.mark("")
+        assert not journal.lines("device", "capture", "kernel")
+
+
+class Allocated(TorchDispatchMode):
+    """Bytes of the storages that operators made while this is on."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {
+            t.untyped_storage()._cdata
+            for t in tree_leaves((args, kwargs))
+            if isinstance(t, torch.Tensor)
+        }
+        out = func(*args, **(kwargs or {}))
+        for made in tree_leaves(out):
+            if isinstance(made, torch.Tensor) and made.untyped_storage()._cdata not in given:
+                self.bytes += made.untyped_storage().nbytes()
+        return out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize(
+    "rows", [TokenRows.chain(8192, 11), TokenRows.tree(8192, (-1,) + 10 * (0,))]
+)
+def test_verification_allocates_little(rows: TokenRows, engine: str, dtype: str) -> None:
+    """One layer's attention of 11 rows at 8,192 tokens, with Llama-3.1-8B's heads, allocates at
+    most twice the keys and values that it reads; the reference engine runs Hugging Face's module,
+    which repeats the heads.
+    """
+    config = transformers.LlamaConfig(
+        hidden_size=4096, intermediate_size=64, num_hidden_layers=1, num_attention_heads=32,
+        num_key_value_heads=8, vocab_size=64, max_position_embeddings=8704,
+    )  # fmt: skip
+    with fake_cuda() as journal:
+        lm = fake_lm(journal, engine, DTYPES[dtype], config=config, capacity=8704)
+        metadata = lm.metadata(rows).on(torch.device("cuda", 0))
+        hidden = torch.empty(11, 4096, dtype=DTYPES[dtype], device="cuda")
+        lm.engine.sublayers[0](hidden, metadata)  # graphs are captured
+        journal.clear()
+        with Allocated() as seen:
+            lm.engine.sublayers[0](hidden, lm.metadata(rows).on(torch.device("cuda", 0)))
+        journal.mark("")
+    read = 2 * 8203 * 8 * 128 * DTYPES[dtype].itemsize
+    assert not journal.lines("kernel", "device")
+    assert seen.bytes <= (10 if engine == "reference" else 2) * read, seen.bytes / read
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("capacity", [296, 300])  # rows of the band that are aligned, and not
+def test_no_chain_meets_the_math_kernel(capacity: int, kv_heads: int, dtype: str) -> None:
+    """Prefill, one row, and verification at every alignment of the text, with and without groups;
+    the efficient kernel refuses a mask whose address is odd.
+    """
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=kv_heads, vocab_size=61, max_position_embeddings=512,
+    )  # fmt: skip
+    with fake_cuda() as journal:
+        lm = fake_lm(journal, "fused", DTYPES[dtype], config=config, capacity=capacity)
+        lm.prefill(PROMPT)
+        for start in range(20, 29):
+            for rows in (1, 3, 70):
+                lm.logits([5] * rows, TokenRows.chain(start, rows))
+        journal.mark("")
+    assert not journal.lines("kernel", "device")
+    assert journal.kernels["efficient"] and not journal.kernels["math"]

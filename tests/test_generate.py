@@ -1,0 +1,105 @@
+"""`generate` and `chat`: what a user types and reads, in a pipe and on a terminal."""
+
+import io
+import json
+import sys
+
+import pytest
+from conftest import Command
+
+from skipbench import api
+from skipbench.cli import answers
+from skipbench.runs.terminal import Console
+
+STORY = "Once upon a time there was a dog. Once upon a time"
+
+
+def test_generate_streams_and_compares(skipbench: Command) -> None:
+    done = skipbench("generate", "method=self-sd", "max_new_tokens=24", "--compare", STORY)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip("\n") == api.load("tiny").generate(STORY, 24).text
+    ours, vanilla, ratio = done.stderr.splitlines()[-3:]
+    assert ours.startswith("self-sd: 24 tokens in ") and "drafted tokens accepted" in ours
+    assert vanilla.startswith("vanilla: 24 tokens in 23 passes, ")
+    assert ratio.endswith("x of vanilla on this prompt; the same tokens")
+
+
+def test_generate_for_machines(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{STORY}\n"))
+    done = skipbench("generate", "max_new_tokens=8", "stop=\\n", "--json", "--compare")
+    ours, vanilla = map(json.loads, done.stdout.splitlines())
+    assert ours["tokens"] == vanilla["tokens"] and ours["method"] != vanilla["method"] == "vanilla"
+    assert ours["tokens_per_s"] > 0 and ours["finish"] in ("length", "stop")
+
+
+def test_chat_keeps_its_history(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys, "stdin", io.StringIO("Hello\n/help\nAnd then?\n/new\nHello\n/quit\nx\n")
+    )
+    done = skipbench("chat", "max_new_tokens=12")
+    assert done.returncode == 0, done.stderr
+    model = api.load("tiny")
+    turns = [{"role": "user", "content": "Hello"}]
+    first = model.generate(turns, 12).text
+    turns += [{"role": "assistant", "content": first}, {"role": "user", "content": "And then?"}]
+    assert done.stdout == f"{first}\n{model.generate(turns, 12).text}\n{first}\n"
+    assert "/new forgets" in done.stderr and "no chat template" in done.stderr
+
+
+def test_chat_leaves_old_turns_out(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = api.load("tiny").lm.max_positions
+    words = " ".join(["dog"] * (room // 3))
+    monkeypatch.setattr(
+        sys, "stdin", io.StringIO(f"{words}\n{words}\n{words}\n{words} {words} {words}\n")
+    )
+    done = skipbench("chat", "max_new_tokens=4")
+    assert done.returncode == 0 and "no longer fits and is left out" in done.stderr
+    assert "error: prompt 'prompt' has" in done.stderr
+
+
+def test_a_terminal_shows_accepted_tokens_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = Console(
+        file=screen, force_terminal=True, width=40, height=20, color_system="standard"
+    )
+    monkeypatch.setattr(answers, "out", terminal)
+    answer = answers.show_stream(api.load("tiny", "self-sd").generate(STORY, 24, stream=True))
+    shown = screen.getvalue()
+    assert answer.accepted > 0 and "\x1b[32m" in shown  # green
+    assert "self-sd: 24 tokens in" in shown and "tokens/s" in shown
+
+
+def test_ctrl_c_ends_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = api.load("tiny").generate(STORY, 64, stream=True)
+    read = iter(stream)
+    texts = [next(read).text, next(read).text]
+
+    def pressed() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stream, "_step", pressed)
+    answer = answers.show_stream(stream)
+    assert answer.finish == "unfinished" and answer.text.startswith("".join(texts))
+    assert "stopped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("generate --fast x", "unknown flag '--fast' of generate"),
+        ("generate model=tinny x", "Did you mean tiny"),
+        ("generate max_new_tokens=x y", "max_new_tokens=x; wanted a number"),
+        ("generate decoding.temprature=1 x", "Did you mean decoding.temperature"),
+        ("chat hello", "for a single one use generate"),
+    ],
+)
+def test_mistakes(words: str, says: str, skipbench: Command) -> None:
+    done = skipbench(*words.split())
+    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_no_prompt(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert "no prompt; give one" in skipbench("generate").stderr

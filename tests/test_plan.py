@@ -1,0 +1,125 @@
+"""`--plan` and `--budget`: GPUs, memory and hours of cells before anything is loaded."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+from skipbench.config.compose import compose
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.costs import LEAST, Cost, budget_hours, cost_of, gpu_of, limited, within
+from skipbench.experiments.grid import experiments, plan
+from skipbench.launch.script import memory_for
+
+
+def config(*words: str) -> RunConfig:
+    return compose(list(words))
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "least", "most"),
+    [
+        ("llama3-8b", "bfloat16", 1, 1),
+        ("llama2-13b", "float16", 1, 1),
+        ("llama2-70b", "bfloat16", 2, 2),
+        ("llama3.1-405b", "float16", 6, 6),  # in int8, as its file says
+    ],
+)
+def test_gpus_follow_from_the_size_of_the_model(
+    model: str, dtype: str, least: int, most: int
+) -> None:
+    words = [f"model={model}", f"model.dtype={dtype}", "dataset=cnndm", "method=swift"]
+    cost = cost_of(config(*words, "limit=null"), gpu_of(None))
+    assert cost is not None and least <= cost.gpus <= most
+    # the weights alone, read once per token by both arms at the whole bandwidth, take less
+    shape = config(*words).model.sizes
+    assert shape is not None
+    quantization = config(*words).model.quantization
+    weights = shape.weight_bytes(dtype, quantization)
+    floor = 2 * 1000 * 64 * weights / 2.039e12 / 3600
+    assert floor < cost.hours < 3 * floor + cost.fixed_h + 1
+    assert cost.memory_bytes > weights
+
+
+def test_the_405b_takes_at_least_five() -> None:
+    words = ["model=llama3.1-405b", "dataset=cnndm", "method=swift", "model.quantization=nf4"]
+    quantized = cost_of(config(*words, "engine=reference"), gpu_of(None))
+    half = cost_of(config(*words[:3]), gpu_of(None))
+    assert quantized is not None and half is not None
+    assert quantized.gpus < 5 <= half.gpus
+
+
+def test_a_context_bounds_what_a_novel_needs() -> None:
+    cut = cost_of(config("model=llama3.1-8b", "dataset=pg19", "method=swift"), gpu_of(None))
+    assert cut is not None and cut.memory_bytes < 20 * 2**30
+
+
+def test_a_budget_is_kept_and_shared() -> None:
+    costs = [Cost(1000, 1000, 1, 1, 0.5, 0.01), Cost(80, 80, 2, 1, 0.0, 0.1)]
+    whole = sum(c.gpu_hours for c in costs)
+    assert within(costs, whole) == costs
+    some = within(costs, whole / 2)
+    assert sum(c.gpu_hours for c in some) <= whole / 2
+    shares = [c.prompts / c.of for c in some]
+    assert max(shares) - min(shares) < 0.02 and min(c.prompts for c in some) > LEAST
+    with pytest.raises(SkipbenchError, match=f"{LEAST} prompts per cell take"):
+        within(costs, 0.5)
+
+
+def test_a_budget_becomes_the_limit_of_cells() -> None:
+    words = ["model=llama3-8b", "method=swift", "dataset=cnndm", "limit=null"]
+    (some,) = limited([config(*words)], 0.5, gpu_of(None))
+    (all_of,) = limited([config(*words)], 500, gpu_of(None))
+    assert some.limit is not None and LEAST < some.limit < 1000 and all_of.limit is None
+    (unknown,) = limited([config("limit=3")], 0.5, gpu_of(None))
+    assert unknown.limit == 3
+
+
+@pytest.mark.parametrize(("text", "hours"), [("200h", 200), ("30min", 0.5), ("1.5", 1.5)])
+def test_hours(text: str, hours: float) -> None:
+    assert budget_hours(text) == hours
+
+
+@pytest.mark.parametrize("text", ["", "h", "-3h", "2 days", "nan", "inf"])
+def test_what_is_no_number_of_hours_is_refused(text: str) -> None:
+    with pytest.raises(SkipbenchError, match="budget="):
+        budget_hours(text)
+
+
+def test_vanilla_alone_is_no_cell_of_a_table_where_another_arm_holds_it() -> None:
+    methods = {c.overrides["method"] for c in plan("clasp-table1", [], "paper")}
+    assert methods == {"self-sd", "swift", "clasp"}
+    assert "vanilla" in {c.overrides["method"] for c in plan("clasp-table1", [], "embedded")}
+
+
+def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> None:
+    words = ["scale=paper", "models=llama3-8b", f"results={tmp_path}"]
+    for command in (["table"], ["status"], ["submit"]):
+        more = ["hardware=slurm-a100"] if command == ["submit"] else []
+        done = skipbench(*command, "clasp-table1", *words, *more, "--plan")
+        assert done.returncode == 0, done.stderr
+        assert "sum: 6 cells" in done.stdout and "GPU-hours on a100-80gb" in done.stdout
+    some = skipbench("table", "clasp-table1", *words, "--plan", "--budget", "5h")
+    assert " of 480 " in some.stdout
+    used = float(some.stdout.partition("at most ")[2].partition(" ")[0])
+    assert 4 < used <= 5.05
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", experiments())
+def test_every_experiment_plans(name: str, skipbench: Command, tmp_path: Path) -> None:
+    words = ["scale=paper", "hardware=slurm-a100", f"results={tmp_path}"]
+    assert "sum: " in skipbench("submit", name, *words, "--plan").stdout
+    for command in (["submit", name, *words, "--print"], ["status", name, *words]):
+        done = skipbench(*command)
+        assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+
+
+def test_the_memory_of_a_job_grows_with_the_weights() -> None:
+    assert memory_for("120G", 16 * 2**30) == "120G"
+    assert memory_for("120G", 129 * 2**30) == "145G"
+    assert memory_for("1T", 800 * 2**30) == "1T"
+    assert memory_for("800G", 800 * 2**30) == "816G"
+    assert memory_for(None, 800 * 2**30) is None

@@ -1,0 +1,101 @@
+"""A cell in several processes: which runs it has, and what its metrics and tables say of them."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_metrics import arm, sample, vanilla
+
+from skipbench.config.compose import compose
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.grid import plan
+from skipbench.experiments.repeats import all_done, joined_record, repetitions
+from skipbench.experiments.table_runs import run_entry, table_runs
+from skipbench.metrics.interval import repeated_ratio_interval
+from skipbench.metrics.repeats import summarise_repeats
+from skipbench.metrics.summary import summarise
+from skipbench.report.tables.runs import markdown_table
+from skipbench.runs.record import Round, Sample, Seconds
+
+SMALL = ["limit=2", "dataset.max_new_tokens=8", "engine.warmup=0", "dataset=mini-math"]
+
+
+def timed(seconds: list[float]) -> list[Sample]:
+    """A run whose prompts take 4 s with vanilla."""
+    rounds = [Round(2, 2, 1, 1, 2)] * 2
+    return [
+        replace(
+            sample(vanilla(4, 4.0), arm(rounds, Seconds(1, s / 2, s / 2, 0, 0))),
+            index=index,
+            score={"vanilla": {"rouge": 0.5}, "method": {"rouge": s}},
+        )
+        for index, s in enumerate(seconds)
+    ]
+
+
+def summary(samples: list[Sample]) -> dict[str, Any]:
+    return summarise(samples, 4, None, None, 10)
+
+
+def test_processes_differ_in_their_seeds_and_the_first_is_the_plain_run() -> None:
+    config = compose(["method=swift", "repeats=3"])
+    ones = config.repetitions()
+    assert [one.seed for one in ones] == [0, 1, 2]
+    assert [one.method.node["seed"] for one in ones] == [0, 1, 2]
+    assert resolve_cell(ones[0]).folder == resolve_cell(compose(["method=swift"])).folder
+    assert len({resolve_cell(one).folder for one in ones}) == 3
+    assert RunConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(SkipbenchError, match="repeats=0; wanted 1 or more"):
+        compose(["repeats=0"]).repetitions()
+
+
+def test_metrics_of_several_processes_by_hand() -> None:
+    runs = [timed([2.0, 4.0]), timed([1.0, 2.0])]
+    found = summarise_repeats([(run, summary(run)) for run in runs], layers=4)
+    assert (found["samples"], found["prompts"], found["repeats"]) == (4, 2, 2)
+    # speedups 2 and 1, then 4 and 2
+    mean, interval = repeated_ratio_interval([{0: 2.0, 1: 1.0}, {0: 4.0, 1: 2.0}])
+    assert found["speedup"]["paired"] == pytest.approx(2) == mean
+    assert interval is not None and found["speedup"]["ci95"] == list(interval)
+    assert found["speedup"]["by_repeat"] == pytest.approx([2**0.5, 8**0.5])
+    assert found["tokens_per_s"] == pytest.approx(16 / 9) and found["peak_memory_bytes"] == 10
+    assert found["score"]["method"]["rouge"] == pytest.approx((3 + 1.5) / 2)
+
+
+@pytest.mark.slow
+def test_a_cell_runs_in_processes_of_its_own(tmp_path: Path) -> None:
+    words = [*SMALL, "method=uniform", f"results={tmp_path}"]
+    run_cell(compose(words), print_table=False)
+    first = resolve_cell(compose(words)).folder
+    before = (first / "samples.jsonl").read_bytes()
+    config = compose([*words, "repeats=2"])
+    assert not all_done(config)
+    metrics = run_cell(config, print_table=False)
+    assert metrics is not None and all_done(config)
+    assert (metrics["prompts"], metrics["repeats"]) == (2, 2)
+    cells = repetitions(resolve_cell(config))
+    assert cells[0].folder == first and (first / "samples.jsonl").read_bytes() == before
+    pids = {json.loads((c.folder / "status.json").read_text())["pid"] for c in cells}
+    assert len(pids) == 2
+    entry = run_entry(resolve_cell(config))
+    assert "| 2 x 2 |" in markdown_table("Sweep", [entry])
+    shutil.rmtree(cells[1].folder)
+    record = joined_record(resolve_cell(config))
+    assert record["reason"] == "1 of 2 repeats are done" and record["metrics"]["repeats"] == 1
+
+
+def test_a_table_knows_how_many_samples_the_paper_has() -> None:
+    def known(scale: str, *words: str) -> Any:
+        given = ["method=swift", *(words or ("dataset=cnndm",))]
+        cell = plan("swift-table2", given if scale == "paper" or words else given[:1], scale)[0]
+        return table_runs("swift-table2", cell, compose(cell.words("swift-table2")), None)[0].get(
+            "paper_samples"
+        )
+
+    assert known("embedded") == known("paper") == 1000
+    assert known("embedded", "dataset=mini-math") is None
