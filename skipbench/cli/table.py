@@ -9,7 +9,7 @@ from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.experiments.grid import PlannedCell, plan
+from skipbench.experiments.grid import PlannedCell, noise_cells, plan
 from skipbench.experiments.plan import Request, composed, experiment_names, parse_request, scale_of
 from skipbench.experiments.repeats import all_done
 from skipbench.experiments.table_runs import table_runs
@@ -63,6 +63,7 @@ def _experiment(name: str, request: Request) -> list[str]:
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
+    planned += noise_cells(name, planned, request.overrides)
     cells = composed(name, planned)
     reasons: dict[tuple[str, ...], str] = {}
     failed = []
