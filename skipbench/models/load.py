@@ -8,7 +8,7 @@ from skipbench.config.architecture import Shape
 from skipbench.config.model import check_path, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import SPARE_MIB
-from skipbench.lm.families import family_of
+from skipbench.lm.families import attention_kernel, check_config, text_config
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_packages, check_shape, explain
@@ -83,8 +83,8 @@ def layer_count(path: str, revision: str | None = None) -> int:
         config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise SkipbenchError(explain(path, revision, error)) from error
-    family_of(config)
-    return int(config.num_hidden_layers)
+    check_config(text_config(config))
+    return int(text_config(config).num_hidden_layers)
 
 
 def load(
@@ -168,7 +168,7 @@ def _load_folder(
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(path, **source)
-        family_of(config)
+        check_config(text_config(config))
         check_shape(path, config, shape)
         tokenizer = AutoTokenizer.from_pretrained(path, **source)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -176,7 +176,7 @@ def _load_folder(
             config=config,
             dtype=DTYPES[dtype],
             use_safetensors=None if allow_pickle else True,
-            attn_implementation="sdpa",
+            attn_implementation=attention_kernel(config),
             output_loading_info=True,
             **({"device_map": device_map} if spread else {}),
             **_fewer_bits(quantization, DTYPES[dtype]),
