@@ -77,10 +77,12 @@ def described_model(family: str) -> Any:
     model: Any = auto.from_config(config, attn_implementation=attention_kernel(config))
     model = model.eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
-    for parameter in dict.fromkeys(model.parameters()):
+    for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        # peaked enough that acceptance is neither 0 nor 1
-        parameter.add_(0.1 * noise) if parameter.ndim == 1 else parameter.copy_(0.12 * noise)
+        if parameter.ndim == 1:
+            parameter.add_(0.1 * noise)
+        else:  # so wide that outputs vary and some drafts are accepted
+            parameter.copy_((0.7 if "embed" in name else 0.2) * noise)
     return model
 
 

@@ -43,7 +43,7 @@ def generated(model: Any, prompt: list[int], length: int) -> list[int]:
 def test_greedy_is_generate(family: str) -> None:
     lm = described_lm(family)
     wanted = generated(lm.model, contract.PROMPT, 24)
-    assert len(set(wanted)) > 3
+    assert len(set(wanted)) >= 3
     methods = make_method("vanilla"), make_method("uniform"), make_method("uniform", *TREE)
     for method in methods:
         contract.check_greedy(lm, method)
@@ -81,7 +81,7 @@ def test_draft_and_tree_logits(family: str) -> None:
 
 
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
-def test_fused_projections_are_lama_layers(engine: str) -> None:
+def test_fused_projections_are_llama_layers(engine: str) -> None:
     contract.check_greedy(described_lm("phi3", engine), make_method("uniform", *TREE))
     assert described_lm("phi3", "fused").engine.name == "fused"
 

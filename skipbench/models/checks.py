@@ -37,6 +37,34 @@ def check_shape(path: str, config: Any, shape: Shape | None) -> None:
         )
 
 
+TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tekken.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""Files, one of which every tokenizer has."""
+
+
+def check_tokenizer(path: str, base: str) -> str:
+    """The first of two checkpoints that has a tokenizer, as far as this machine can tell.
+
+    Raises:
+        SkipbenchError: neither folder has one.
+    """
+    for place in dict.fromkeys((path, base)):
+        folder = Path(place)
+        if not folder.is_dir() or any((folder / name).is_file() for name in TOKENIZERS):
+            return place
+    raise SkipbenchError(
+        f"model.path={path!r} has no tokenizer: copy tokenizer.json and tokenizer_config.json "
+        "there from the model that it was trained from, or use tokenizer.save_pretrained(FOLDER)"
+    )
+
+
 def explain(path: str, revision: str | None, error: Exception) -> str:
     """What a failed load was, by the exceptions of the hub's library in the chain of causes, and
     what to do.
