@@ -180,17 +180,18 @@ def profile(
 
 
 def part_bytes(lm: LM) -> dict[str, int]:
-    """Bytes of the weights of one attention and one MLP (means over layers), of the head, of one
-    layer's K/V row, of a number.
+    """Bytes of the weights that a row reads of one attention and one MLP (means over layers), of
+    the head, of one layer's K/V row, of a number.
     """
 
     def size(modules: Sequence[Any]) -> int:
         return sum(p.numel() * p.element_size() for m in modules for p in m.parameters())
 
     parts = parts_of(lm.model)
+    inactive = sum(mlp.inactive_bytes for _, mlp in parts.layers)
     return {
-        "attention": size([m for a, _ in parts.layers for m in (a.module, a.norm)]) // lm.layers,
-        "mlp": size([m for _, mlp in parts.layers for m in (mlp.module, mlp.norm)]) // lm.layers,
+        "attention": size([m for a, _ in parts.layers for m in a.modules]) // lm.layers,
+        "mlp": (size([m for _, mlp in parts.layers for m in mlp.modules]) - inactive) // lm.layers,
         "head": size([parts.head, parts.norm]),
         "row": row_bytes(lm) // lm.layers,
         "number": lm.dtype.itemsize,

@@ -1,6 +1,7 @@
 """Schemas of `conf/model`."""
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +13,9 @@ from skipbench.config.architecture import Shape
 from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import deepened_layers
+
+ADAPTER_CONFIG = "adapter_config.json"
+CONFIGS = ("config.json", ADAPTER_CONFIG)
 
 
 class Dtype(StrEnum):
@@ -175,15 +179,62 @@ def is_gguf(path: str) -> bool:
     return path.endswith(".gguf")
 
 
-def check_path(path: str) -> None:
-    """Raises SkipbenchError for a path of a checkpoint that is no folder or GGUF file here and
-    cannot be an id on the hub.
+def adapter_base(path: str) -> str | None:
+    """The base model that an adapter folder (LoRA) was trained on, as peft wrote it down: a folder
+    or a hub id; `None` for any other path.
+
+    Raises:
+        SkipbenchError: the folder's adapter_config.json names none.
     """
-    if is_gguf(path):
-        if not Path(path).is_file():
-            raise SkipbenchError(f"model.path={path!r}: no such file")
-    elif not Path(path).is_dir() and (path.startswith((".", "/")) or path.count("/") != 1):
+    file = Path(path) / ADAPTER_CONFIG
+    if is_gguf(path) or (Path(path) / "config.json").is_file() or not file.is_file():
+        return None
+    try:
+        base = json.loads(file.read_text())["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError):
+        base = None
+    if not isinstance(base, str) or not base:
         raise SkipbenchError(
-            f"model.path={path!r} is neither a folder, nor a .gguf file, nor a hub id like "
+            f"model.path={path!r} is an adapter whose {ADAPTER_CONFIG} names no "
+            "base_model_name_or_path; write the base model's folder or hub id there"
+        )
+    return base
+
+
+def check_path(path: str, named: str = "model.path") -> None:
+    """Raises SkipbenchError for a path of a checkpoint that is no checkpoint here and cannot be an
+    id on the hub, with what it is.
+
+    Args:
+        named: what the message calls the path.
+    """
+    folder = Path(path)
+    if is_gguf(path):
+        if not folder.is_file():
+            raise SkipbenchError(f"{named}={path!r}: no such file")
+    elif folder.is_dir():
+        if (base := adapter_base(path)) is not None:
+            check_path(base, f"{named}={path!r} is an adapter (LoRA) of base_model_name_or_path")
+        elif not (folder / "config.json").is_file():
+            raise SkipbenchError(f"{named}={path!r} is no checkpoint: {_instead(folder)}")
+    elif path.startswith((".", "/", "~")) or path.count("/") != 1:
+        raise SkipbenchError(
+            f"{named}={path!r} is neither a folder, nor a .gguf file, nor a hub id like "
             "'owner/name'"
         )
+
+
+def _instead(folder: Path) -> str:
+    """What a folder without config.json holds, and what to give in its place."""
+    names = sorted(entry.name for entry in folder.iterdir())
+    below = [n for n in names if any((folder / n / c).is_file() for c in CONFIGS)]
+    files = [n for n in names if is_gguf(n)]
+    if below or files:
+        return (
+            f"it has no config.json, but holds {', '.join([*below, *files][:5])}; give one of them"
+        )
+    held = f"it holds {', '.join(names[:5])}" if names else "it is empty"
+    return (
+        f"it has no config.json ({held}). Wanted: what `save_pretrained` writes, config.json, "
+        "*.safetensors and the tokenizer's files, or an adapter folder of peft"
+    )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.families import Family
+from skipbench.lm.layer import Family
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]

@@ -1,99 +1,194 @@
 """The model families that the engines can drive: one row each, keyed by `model_type` of the Hugging
 Face config.
 
-Only this file knows Hugging Face's attribute paths; everything else gets `ModelParts`. All families
-share the decoder layer `x + attention(norm(x))`, `x + mlp(norm(x))` with rotary positions and a
-gated MLP. Llama's class covers Llama 1 to 3.2, Code Llama, Yi, DeepSeek-Coder and Vicuna.
+Only this file knows Hugging Face's attribute paths; everything else gets `ModelParts`. A row says
+how the layer differs from Llama's (`lm/layer.py`). Llama's class covers Llama 1 to 3.2, Code Llama,
+Yi, DeepSeek-Coder and Vicuna; Phi-3's covers Phi-4. A model of another family is traced at load
+(`lm/traced.py`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from skipbench.errors import SkipbenchError
+from skipbench.lm.layer import (
+    AttentionParts,
+    Block,
+    Family,
+    MlpParts,
+    ModelParts,
+    one_window,
+    rotary_by_layer,
+    rotary_where_kept,
+    window_by_layer,
+)
+from skipbench.lm.traced import trace
+
+SANDWICH = (
+    Block("self_attn", "input_layernorm", "post_attention_layernorm"),
+    Block("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+)
+"""Norms before and behind both sub-layers, as Gemma names them."""
+POST_NORM = (
+    Block("self_attn", None, "post_attention_layernorm"),
+    Block("mlp", None, "post_feedforward_layernorm"),
+)
+PARALLEL = (Block("self_attn", "input_layernorm"), Block("mlp", "input_layernorm"))
+"""One norm, whose output attention and MLP share."""
+
+FAMILIES = {
+    "llama": Family(),
+    "mistral": Family(window=one_window),
+    "qwen2": Family(window=window_by_layer),
+    "qwen3": Family(qk_norm="head", window=window_by_layer),
+    "phi3": Family(qkv=("qkv_proj",), gate_up=("gate_up_proj",), window=one_window),
+    "smollm3": Family(window=window_by_layer, rotary_kind=rotary_where_kept),
+    "granite": Family(
+        embedding_scale="embedding_multiplier",
+        residual_scale="residual_multiplier",
+        logit_divisor="logits_scaling",
+    ),
+    "olmo2": Family(*POST_NORM, qk_norm="row"),
+    "gemma2": Family(
+        *SANDWICH,
+        norm="rms1",
+        window=window_by_layer,
+        attention_kernel="eager",
+        logit_cap="final_logit_softcapping",
+    ),
+    "gemma3_text": Family(
+        *SANDWICH,
+        norm="rms1",
+        qk_norm="head",
+        window=window_by_layer,
+        rotary_kind=rotary_by_layer,
+        logit_cap="final_logit_softcapping",
+    ),
+    "gemma3": Family(
+        *SANDWICH,
+        norm="rms1",
+        qk_norm="head",
+        window=window_by_layer,
+        rotary_kind=rotary_by_layer,
+        logit_cap="final_logit_softcapping",
+        embedding_path="model.language_model.embed_tokens",
+        layers_path="model.language_model.layers",
+        norm_path="model.language_model.norm",
+        rotary_path="model.language_model.rotary_emb",
+    ),
+    "glm4": Family(
+        Block("self_attn", "input_layernorm", "post_self_attn_layernorm"),
+        Block("mlp", "post_attention_layernorm", "post_mlp_layernorm"),
+        gate_up=("gate_up_proj",),
+        rotary_pairs=True,
+    ),
+    "starcoder2": Family(
+        norm="layer", gated=False, gate_up=("c_fc",), down="c_proj", window=one_window
+    ),
+    "mixtral": Family(window=one_window, experts_per_token="num_experts_per_tok"),
+    "qwen3_moe": Family(qk_norm="head", window=one_window, experts_per_token="num_experts_per_tok"),
+    "phi": Family(
+        *PARALLEL,
+        parallel=True,
+        norm="layer",
+        output="dense",
+        gated=False,
+        gate_up=("fc1",),
+        down="fc2",
+        norm_path="model.final_layernorm",
+    ),
+    "cohere": Family(
+        *PARALLEL,
+        parallel=True,
+        norm="layer",
+        rotary_pairs=True,
+        logit_scale="logit_scale",
+    ),
+    "cohere2": Family(
+        *PARALLEL,
+        parallel=True,
+        norm="layer",
+        rotary_pairs=True,
+        window=window_by_layer,
+        logit_scale="logit_scale",
+    ),
+}
+
+HEAD = ("lm_head",)
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+"""Types whose cosines do not depend on the length decoded so far; longrope's do not up to
+`angle_limit`."""
+
+_traced: "WeakKeyDictionary[Any, Family]" = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class Family:
-    """What differs between families."""
+def describe(model: Any) -> Family:
+    """The row of a Hugging Face model, or what tracing it finds.
 
-    qk_norm: bool
-    """Whether queries and keys are normalised per head (Qwen3)."""
-    window: Callable[[Any, int], int | None]
-    """Sliding window in tokens of one layer of a config, `None` for full attention."""
+    Raises:
+        SkipbenchError: as `check_config` and `trace`.
+    """
+    check_config(text_config(model.config))
+    if model.config.model_type in FAMILIES:
+        return FAMILIES[model.config.model_type]
+    if model not in _traced:
+        _traced[model] = trace(model)
+    return _traced[model]
 
 
-def _no_window(config: Any, layer: int) -> int | None:
+def text_config(config: Any) -> Any:
+    """The configuration of the decoder of text, which a model of text and images keeps apart."""
+    return config.get_text_config(decoder=True)
+
+
+def attention_kernel(config: Any) -> str | None:
+    """Hugging Face's `attn_implementation` with which a checkpoint is loaded; `None` leaves it the
+    choice.
+    """
+    row = FAMILIES.get(config.model_type)
+    return None if row is None else row.attention_kernel
+
+
+def check_config(config: Any) -> None:
+    """What a config alone can tell.
+
+    Raises:
+        SkipbenchError: rotary positions that change with the length of the text.
+    """
+    for rope in _rope_parameters(config):
+        if rope["rope_type"] not in ROPE_TYPES:
+            raise SkipbenchError(
+                f"rope_type {rope['rope_type']!r} is not supported (its angles depend on the "
+                "current length, which a shared K/V cache cannot follow); supported: "
+                f"{', '.join(ROPE_TYPES)}"
+            )
+
+
+def angle_limit(config: Any) -> int | None:
+    """Under longrope the most tokens of a text, the context that the model was first trained with:
+    beyond it the angles of all positions change. Else `None`.
+    """
+    for rope in _rope_parameters(config):
+        if rope["rope_type"] == "longrope":
+            short = rope.get("original_max_position_embeddings")
+            return int(short or config.original_max_position_embeddings)
     return None
 
 
-def _one_window(config: Any, layer: int) -> int | None:
-    window: int | None = config.sliding_window
-    return window
+def kv_shape(model: Any) -> tuple[int, int]:
+    """Key heads, and the size of a head."""
+    if (found := describe(model).kv_shape) is not None:
+        return found
+    config = text_config(model.config)
+    heads = int(config.num_attention_heads)
+    kv = int(getattr(config, "num_key_value_heads", None) or heads)
+    return kv, int(getattr(config, "head_dim", None) or config.hidden_size // heads)
 
 
-def _window_by_layer(config: Any, layer: int) -> int | None:
-    return config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
-
-
-FAMILIES = {
-    "llama": Family(qk_norm=False, window=_no_window),
-    "mistral": Family(qk_norm=False, window=_one_window),
-    "qwen2": Family(qk_norm=False, window=_window_by_layer),
-    "qwen3": Family(qk_norm=True, window=_window_by_layer),
-}
-
-
-@dataclass(frozen=True)
-class AttentionParts:
-    """One attention sub-layer: its norm, its module, and the linear modules in it."""
-
-    norm: Any
-    module: Any
-    qkv: tuple[Any, Any, Any]
-    output: Any
-    qk_norms: tuple[Any, Any] | None
-    """Norms of queries and keys per head."""
-
-    @property
-    def head_dim(self) -> int:
-        return int(self.module.head_dim)
-
-    @property
-    def scale(self) -> float:
-        """Factor of the products of queries and keys."""
-        return float(self.module.scaling)
-
-
-@dataclass(frozen=True)
-class MlpParts:
-    """One gated MLP sub-layer."""
-
-    norm: Any
-    module: Any
-    gate_up: tuple[Any, Any]
-    down: Any
-
-
-@dataclass(frozen=True)
-class ModelParts:
-    """The modules of a causal language model, by what they do."""
-
-    embedding: Any
-    layers: list[tuple[AttentionParts, MlpParts]]
-    norm: Any
-    head: Any
-    rotary: Any
-
-
-QKV, OUTPUT, GATE_UP, DOWN, HEAD = (
-    ("q_proj", "k_proj", "v_proj"),
-    ("o_proj",),
-    ("gate_proj", "up_proj"),
-    ("down_proj",),
-    ("lm_head",),
-)
-"""Names of the linear modules inside an attention module, an MLP module, and the model."""
+def _rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """One dictionary, or one for each type of layer; none without rotary positions."""
+    found = getattr(config, "rope_parameters", None) or {}
+    return [found] if "rope_type" in found else [rope for rope in found.values() if rope]
 
 
 def parts_of(model: Any) -> ModelParts:
@@ -101,46 +196,114 @@ def parts_of(model: Any) -> ModelParts:
     place of linear ones.
 
     Raises:
-        SkipbenchError: as `family_of`.
+        SkipbenchError: as `describe`.
     """
-    family, body = family_of(model.config), model.model
+    family, config = describe(model), text_config(model.config)
 
-    def of(layer: Any) -> tuple[AttentionParts, MlpParts]:
-        attention, mlp = layer.self_attn, layer.mlp
-        norms = (attention.q_norm, attention.k_norm) if family.qk_norm else None
-        q, k, v, gate, up = (
-            getattr(m, n) for m, names in ((attention, QKV), (mlp, GATE_UP)) for n in names
-        )
-        return (
-            AttentionParts(layer.input_layernorm, attention, (q, k, v), attention.o_proj, norms),
-            MlpParts(layer.post_attention_layernorm, mlp, (gate, up), mlp.down_proj),
-        )
+    def scalar(field: str) -> float:
+        return float(getattr(config, field)) if field else 1.0
 
+    layers = model.get_submodule(family.layers_path)
+    rotary = None if family.rotary_path is None else model.get_submodule(family.rotary_path)
     return ModelParts(
-        body.embed_tokens, [of(y) for y in body.layers], body.norm, model.lm_head, body.rotary_emb
+        model.get_submodule(family.embedding_path),
+        [
+            (_attention(family, layer, family.rotary_kind(config, i)), _mlp(family, layer, config))
+            for i, layer in enumerate(layers)
+        ],
+        model.get_submodule(family.norm_path),
+        model.get_submodule(family.head_path),
+        rotary,
+        scalar(family.embedding_scale),
+        scalar(family.residual_scale),
+        scalar(family.logit_scale) / scalar(family.logit_divisor),
+        getattr(config, family.logit_cap) if family.logit_cap else None,
     )
 
 
-# their cos/sin do not depend on the length decoded so far
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+def _attention(family: Family, layer: Any, rotary_kind: str | None) -> AttentionParts:
+    names = family.attention
+    module = getattr(layer, names.module)
+    norms = (module.q_norm, module.k_norm) if family.qk_norm else None
+    return AttentionParts(
+        _norm(layer, names.before),
+        module,
+        None if names.after is None else getattr(layer, names.after),
+        _linears(module, family.qkv),
+        getattr(module, family.output, None),
+        norms,
+        rotary_kind,
+    )
+
+
+def _mlp(family: Family, layer: Any, config: Any) -> MlpParts:
+    names = family.mlp
+    module = getattr(layer, names.module)
+    inactive = 0
+    if family.experts_per_token and hasattr(module, "experts"):
+        held = list(module.experts.parameters())
+        whole, count = sum(p.numel() * p.element_size() for p in held), len(held[0])
+        inactive = whole - whole * getattr(config, family.experts_per_token) // count
+    return MlpParts(
+        _norm(layer, names.before),
+        module,
+        None if names.after is None else getattr(layer, names.after),
+        _linears(module, family.gate_up),
+        getattr(module, family.down, None),
+        inactive,
+    )
+
+
+def _norm(layer: Any, name: str | None) -> Any:
+    return (lambda x: x) if name is None else getattr(layer, name)
+
+
+def _linears(module: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    found = [getattr(module, name, None) for name in names]
+    return () if None in found else tuple(found)
+
+
+def unlike_llama(model: Any) -> str | None:
+    """What of a model's layer the fused engine does not compute, `None` if it computes all."""
+    family, parts, config = describe(model), parts_of(model), text_config(model.config)
+    kinds = {attention.rotary_kind for attention, _ in parts.layers}
+    activation = getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None)
+    scales = (parts.embedding_scale, parts.residual_scale, parts.logit_scale)
+    partial = any(
+        rope.get("partial_rotary_factor", 1.0) != 1.0 for rope in _rope_parameters(config)
+    )
+    found = {
+        "a layer that was traced by hooks": family.traced,
+        "norms behind attention and MLP": family.attention.after is not None,
+        "attention and MLP side by side": family.parallel,
+        {"rms1": "norms times 1 + w", "layer": "layer norms"}.get(family.norm, ""): (
+            family.norm != "rms"
+        ),
+        "one norm over all heads of queries and keys": family.qk_norm == "row",
+        "experts": bool(family.experts_per_token),
+        "an MLP without a gate": not family.gated,
+        f"activation {activation}": activation != "silu",
+        "rotary positions of neighbouring numbers": family.rotary_pairs,
+        "rotary positions of a part of each head": partial,
+        "layers without rotary positions": None in kinds,
+        "several rotary tables": len(kinds - {None}) > 1,
+        "capped attention scores": family.attention_kernel == "eager",
+        "scaled embeddings, residuals or logits": set(scales) != {1.0},
+        "capped logits": parts.logit_cap is not None,
+    }
+    return "; ".join(text for text, differs in found.items() if differs) or None
 
 
 def family_of(config: Any) -> Family:
     """The row of a Hugging Face config.
 
     Raises:
-        SkipbenchError: the family is unknown, or its rotary positions change with the length of the
-            text.
+        SkipbenchError: a family without a row, or as `check_config`.
     """
     if config.model_type not in FAMILIES:
         raise SkipbenchError(
-            f"model family {config.model_type!r} is not supported; known: {', '.join(FAMILIES)}. A "
-            "family with the same decoder layer is one row in skipbench/lm/families.py"
+            f"model family {config.model_type!r} has no row in skipbench/lm/families.py; known: "
+            f"{', '.join(FAMILIES)}"
         )
-    rope = config.rope_parameters["rope_type"]
-    if rope not in ROPE_TYPES:
-        raise SkipbenchError(
-            f"rope_type {rope!r} is not supported (its angles depend on the current length, which "
-            f"a shared K/V cache cannot follow); supported: {', '.join(ROPE_TYPES)}"
-        )
+    check_config(text_config(config))
     return FAMILIES[config.model_type]

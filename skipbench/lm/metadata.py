@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.lm.layer import ModelParts
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 
@@ -18,11 +19,19 @@ BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of on
 class RotaryCache:
     """Rotary angles and the causal band of one device, for every position up to `positions`."""
 
-    def __init__(self, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> None:
-        """`cos`, `sin`: [P, d] in the model's dtype."""
-        self.cos, self.sin = cos, sin
-        self.device, self.dtype = cos.device, dtype
-        self.positions = cos.shape[0]
+    def __init__(
+        self,
+        kinds: dict[str, tuple[Tensor, Tensor]],
+        dtype: torch.dtype,
+        device: torch.device,
+        positions: int,
+    ) -> None:
+        """`kinds`: cosine and sine [P, d] in the model's dtype, by kind of layer; most models have
+        one, and one without rotary positions none.
+        """
+        self.kinds, self.device, self.dtype, self.positions = kinds, device, dtype, positions
+        if kinds:
+            self.cos, self.sin = next(iter(kinds.values()))
         self.band: Tensor | None = None
         self.rope_cos_sin: tuple[Tensor, Tensor] | None = None
         """What an engine keeps of these tables in its own layout; likewise in a metadata."""
@@ -67,6 +76,13 @@ class AttentionMetadata:
         self.steps: list[Any] | None = None
         self._masks: dict[tuple[int | None, int], Tensor | None] = {}
         self.whole: AttentionMetadata | None = None
+
+    @property
+    def positions(self) -> Tensor:
+        """Position of every row, [T]."""
+        if isinstance(self.index, Tensor):
+            return self.index
+        return torch.arange(self.index.start, self.index.stop, device=self.tables.device)
 
     def first(self, rows: int) -> "AttentionMetadata":
         """The same without its last rows; its masks are views of the whole one's."""
@@ -157,10 +173,43 @@ class ForwardMetadata:
         return part
 
 
+def rotary_cache(
+    parts: ModelParts,
+    positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    limit: int | None,
+) -> RotaryCache:
+    """The tables of every kind of layer that a model has; arguments as `rotary_tables`."""
+    kinds = dict.fromkeys(a.rotary_kind for a, _ in parts.layers if a.rotary_kind is not None)
+    if parts.rotary is None:
+        kinds = {}
+    return RotaryCache(
+        {k: rotary_tables(parts.rotary, positions, dtype, device, k, limit) for k in kinds},
+        dtype,
+        device,
+        positions,
+    )
+
+
 def rotary_tables(
-    rotary: Any, positions: int, dtype: torch.dtype, device: torch.device
+    rotary: Any,
+    positions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    kind: str = "",
+    limit: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin [P, d] of every position, from the model's own rotary module."""
-    index = torch.arange(positions, device=rotary.inv_freq.device)[None]
-    cos, sin = rotary(torch.empty(0, dtype=dtype, device=index.device), index)
+    """cos and sin [P, d] of every position, from the model's own rotary module.
+
+    Args:
+        kind: type of layer, where the module has tables by type.
+        limit: positions from here on get the last one's angles; nothing reads them.
+    """
+    index = torch.arange(positions, device=next(rotary.buffers()).device)[None]
+    if limit is not None:
+        index = index.clamp(max=limit - 1)
+    cos, sin = rotary(
+        torch.empty(0, dtype=dtype, device=index.device), index, *filter(None, [kind])
+    )
     return cos[0].to(device), sin[0].to(device)

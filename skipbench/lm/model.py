@@ -9,10 +9,11 @@ from torch import Tensor
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine, engine_factory
-from skipbench.lm.families import family_of, parts_of
+from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of, text_config
 from skipbench.lm.fused.bit_exact import self_test
 from skipbench.lm.fused.weights import pass_bytes
-from skipbench.lm.metadata import ForwardMetadata, RotaryCache, rotary_tables
+from skipbench.lm.metadata import ForwardMetadata, RotaryCache, rotary_cache
+from skipbench.lm.proof import prove
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 from skipbench.skipset import SkipSet
@@ -33,7 +34,7 @@ class LM:
     ) -> None:
         """
         Args:
-            model: a causal language model of Hugging Face, of a known family, in evaluation mode.
+            model: a causal language model of Hugging Face, in evaluation mode.
             engine: one of `ENGINES`; where it cannot run here, what replaces it is used, and
                 `notes` say why.
             strict: verified rows get the bits that decoding them alone would give; proven here,
@@ -41,23 +42,23 @@ class LM:
             spare_mib: memory that second layouts of weights may take, MiB.
 
         Raises:
-            SkipbenchError: unknown family, rotary type or activation; a machine on which `strict`
-                cannot be kept.
+            SkipbenchError: a layer that cannot be described, or a rotary type; a machine on which
+                `strict` cannot be kept.
         """
-        self.model, self.config = model, model.config
-        family, parts = family_of(self.config), parts_of(model)
+        self.model, self.config = model, text_config(model.config)
+        family, parts = describe(model), parts_of(model)
         self.layers = len(parts.layers)
-        self.max_positions: int = self.config.max_position_embeddings
+        self._angle_limit = angle_limit(self.config)
+        self.max_positions = int(self._angle_limit or self.config.max_position_embeddings)
         self.dtype = parts.embedding.weight.dtype
-        self.devices = [attention.qkv[0].weight.device for attention, _ in parts.layers]
+        self.devices = [next(a.module.parameters()).device for a, _ in parts.layers]
         self.input_device, self.output_device = (
             parts.embedding.weight.device,
             parts.head.weight.device,
         )
-        head_dim = parts.layers[0][0].head_dim
-        self.cache = KVCache(self.devices, self.config.num_key_value_heads, head_dim, self.dtype)
+        self.cache = KVCache(self.devices, *kv_shape(model), self.dtype)
         self._weight_bytes = pass_bytes(model)
-        self._rotary = parts.rotary
+        self._parts = parts
         make = engine_factory(engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
         self.strict = strict
@@ -70,6 +71,8 @@ class LM:
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
         if strict:
             self.strict_cost = self_test(self)
+        if family.traced:
+            self.remarks.append(prove(self, family))
 
     @property
     def sublayers(self) -> int:
@@ -95,8 +98,8 @@ class LM:
         self.cache.allocate(capacity)
         for device in dict.fromkeys(self.devices):
             if device not in self._tables or self._tables[device].positions < capacity:
-                self._tables[device] = RotaryCache(
-                    *rotary_tables(self._rotary, capacity, self.dtype, device), self.dtype
+                self._tables[device] = rotary_cache(
+                    self._parts, capacity, self.dtype, device, self._angle_limit
                 )
         if self.cache.rows is not before:
             self.engine = self.engine.allocated(self._tables)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Sublayer, refuse_strict
-from skipbench.lm.families import AttentionParts, Family, MlpParts, parts_of
+from skipbench.lm.families import parts_of, text_config, unlike_llama
+from skipbench.lm.layer import AttentionParts, Family, MlpParts, ModelParts
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 
@@ -17,6 +18,22 @@ def make_engine(
     """As `MakeEngine`; it lays no weights out, so that `spare_mib` has no effect."""
     refuse_strict(strict, "reference")
     return ReferenceEngine(model, family, cache)
+
+
+def reference_instead(
+    model: Any, family: Family, cache: KVCache, name: str
+) -> "ReferenceEngine | None":
+    """This engine with a note, where engine `name` does not compute the model's layer; else
+    `None`.
+    """
+    differs = unlike_llama(model)
+    if differs is None:
+        return None
+    note = (
+        f"engine={name} computes Llama's layer only, and {model.config.model_type} has {differs}: "
+        "engine=reference is used instead, which calls Hugging Face's modules one by one"
+    )
+    return ReferenceEngine(model, family, cache, note)
 
 
 class _LayerView:
@@ -40,24 +57,35 @@ class _LayerView:
 
 
 class ReferenceEngine:
-    """Sub-layers of any known family."""
+    """Sub-layers of any family: `x + scale * after(module(before(x)))` by Hugging Face's modules.
+
+    In a family whose attention and MLP stand side by side, the MLP reads the layer's input: the
+    attention sub-layer hands it on to the MLP that takes its result. Where attention is left out,
+    or an MLP is run on a state that is not that result, it reads the state that it is given.
+    """
 
     name = "reference"
     result_is_borrowed = False
 
-    def __init__(self, model: Any, family: Family, cache: KVCache) -> None:
-        self.parts = parts_of(model)
+    def __init__(self, model: Any, family: Family, cache: KVCache, note: str | None = None) -> None:
+        """`note`: why this engine was taken in the place of another."""
+        self.parts, self.family = parts_of(model), family
         self.kernels: dict[str, str] = {}
+        self._notes = [note] if note else []
         self._view = _LayerView(cache)
+        # sdpa takes a missing mask over several rows for a causal one, the others do not
+        self._needs_mask = text_config(model.config)._attn_implementation != "sdpa"
+        self._handed: tuple[Tensor, Tensor] | None = None
+        """Input and result of the attention that ran last, where attention and MLP are parallel."""
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(self.parts.layers):
             self.sublayers += [
-                self._attention(attention, family.window(model.config, index)),
+                self._attention(attention, family.window(text_config(model.config), index)),
                 self._mlp(mlp),
             ]
 
     def notes(self) -> list[str]:
-        return []
+        return self._notes
 
     def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> None:
         """Sub-layers run one by one."""
@@ -66,35 +94,74 @@ class ReferenceEngine:
         return self
 
     def _attention(self, parts: AttentionParts, window: int | None) -> Sublayer:
+        family, needs_mask = self.family, self._needs_mask
+
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
             self._view.metadata = metadata
             mask = metadata.mask(window)
-            tables = metadata.tables
-            out, _ = parts.module(
-                hidden_states=parts.norm(hidden[None]),
-                position_embeddings=(
-                    tables.cos[metadata.index][None],
-                    tables.sin[metadata.index][None],
-                ),
-                attention_mask=None if mask is None else mask[None, None],
-                past_key_values=self._view,
-            )
-            result: Tensor = hidden + out[0]
+            if mask is None and needs_mask and metadata.rows > 1:
+                mask = metadata.tables.chain_mask(metadata.start, metadata.rows)
+            values = {
+                "hidden": parts.norm(hidden[None]),
+                "rotary": _rotary(parts, metadata),
+                "mask": None if mask is None else mask[None, None],
+                "positions": metadata.positions[None],
+                "cache": self._view,
+            }
+            out = parts.module(**{name: values[role] for name, role in family.arguments})
+            result = self._added(hidden, out, parts.after)
+            if family.parallel:
+                self._handed = hidden, result
             return result
 
         return run
 
     def _mlp(self, parts: MlpParts) -> Sublayer:
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-            result: Tensor = hidden + parts.module(parts.norm(hidden[None]))[0]
-            return result
+            read = hidden
+            if self._handed is not None and hidden is self._handed[1]:
+                read = self._handed[0]
+            self._handed = None
+            return self._added(hidden, parts.module(parts.norm(read[None])), parts.after)
 
         return run
 
+    def _added(self, hidden: Tensor, out: Any, after: Any | None) -> Tensor:
+        """`hidden` [T, D] plus a module's output, normed and scaled as the family does."""
+        if isinstance(out, tuple):
+            out = out[0]
+        if after is not None:
+            out = after(out)
+        if self.parts.residual_scale != 1.0:
+            out = out * self.parts.residual_scale
+        result: Tensor = hidden + out[0]
+        return result
+
     def embed(self, tokens: Tensor) -> Tensor:
         rows: Tensor = self.parts.embedding(tokens)
-        return rows
+        return rows if self.parts.embedding_scale == 1.0 else rows * self.parts.embedding_scale
 
     def head(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.parts.head(self.parts.norm(hidden[None]))[0]
-        return logits
+        return scaled_logits(self.parts, self.parts.head(self.parts.norm(hidden[None]))[0])
+
+
+def scaled_logits(parts: ModelParts, logits: Tensor) -> Tensor:
+    """What a family does with the product of its head."""
+    if parts.logit_scale != 1.0:
+        logits = logits * parts.logit_scale
+    return (
+        logits
+        if parts.logit_cap is None
+        else torch.tanh(logits / parts.logit_cap) * parts.logit_cap
+    )
+
+
+def _rotary(parts: AttentionParts, metadata: AttentionMetadata) -> tuple[Tensor, Tensor] | None:
+    """Cosine and sine [1, T, d] of the rows; the first tables where the layer uses none, which its
+    module leaves alone.
+    """
+    tables, index = metadata.tables.kinds, metadata.index
+    if not tables:
+        return None
+    cos, sin = tables.get(parts.rotary_kind or "") or next(iter(tables.values()))
+    return cos[index][None], sin[index][None]

@@ -50,7 +50,7 @@ def check_sizes(path: str, config: Any) -> None:
     """Raises SkipbenchError for a config.json whose numbers no model can have."""
     sizes: dict[str, Any] = {name: getattr(config, name, None) for name in _SIZES}
     wrong = {k: v for k, v in sizes.items() if v is not None and (type(v) is not int or v < 1)}
-    if not wrong and sizes["num_hidden_layers"] > MOST_LAYERS:
+    if not wrong and (sizes["num_hidden_layers"] or 0) > MOST_LAYERS:
         wrong["num_hidden_layers"] = sizes["num_hidden_layers"]
     heads, groups = sizes["num_attention_heads"], sizes["num_key_value_heads"]
     if not wrong and groups and heads % groups:
@@ -79,6 +79,34 @@ def check_index(path: str) -> None:
                 raise SkipbenchError(
                     f"{index} names the file {name!r}; wanted names of files in its own folder"
                 )
+
+
+TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tekken.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""Files, one of which every tokenizer has."""
+
+
+def check_tokenizer(path: str, base: str) -> str:
+    """The first of two checkpoints that has a tokenizer, as far as this machine can tell.
+
+    Raises:
+        SkipbenchError: neither folder has one.
+    """
+    for place in dict.fromkeys((path, base)):
+        folder = Path(place)
+        if not folder.is_dir() or any((folder / name).is_file() for name in TOKENIZERS):
+            return place
+    raise SkipbenchError(
+        f"model.path={path!r} has no tokenizer: copy tokenizer.json and tokenizer_config.json "
+        "there from the model that it was trained from, or use tokenizer.save_pretrained(FOLDER)"
+    )
 
 
 def explain(path: str, revision: str | None, error: Exception) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from skipbench.lm.families import parts_of
+from skipbench.errors import SkipbenchError
+from skipbench.lm.families import parts_of, unlike_llama
 from skipbench.skipset import deepened_layers
 
 
@@ -25,8 +26,13 @@ def deepen(model: Any, share: float, seed: int) -> None:
         seed: as `deepened_layers` takes it.
 
     Raises:
-        SkipbenchError: as `deepened_layers`.
+        SkipbenchError: another layer than Llama's; as `deepened_layers`.
     """
+    if (differs := unlike_llama(model)) is not None:
+        raise SkipbenchError(
+            f"model.deepened={share} puts layers of Llama's form in; {model.config.model_type} has "
+            f"{differs}. Leave it out"
+        )
     body, config = model.model, model.config
     plan = deepened_layers(config.num_hidden_layers, share, seed)
     used: set[int] = set()

@@ -5,17 +5,19 @@ from typing import Any
 import torch
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import check_path, is_gguf
+from skipbench.config.model import adapter_base, check_path, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import SPARE_MIB
-from skipbench.lm.families import family_of
+from skipbench.lm.families import attention_kernel, check_config, text_config
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
+from skipbench.models.adapter import check_adapter, merge
 from skipbench.models.checks import (
     check_index,
     check_packages,
     check_shape,
     check_sizes,
+    check_tokenizer,
     explain,
 )
 from skipbench.models.deepened import deepen
@@ -83,14 +85,16 @@ def layer_count(path: str, revision: str | None = None) -> int:
     from transformers import AutoConfig
 
     check_path(path)
+    if (base := adapter_base(path)) is not None:
+        return layer_count(base, revision)
     if is_gguf(path):
         return int(read_gguf(path).config.num_hidden_layers)
     try:
         config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise SkipbenchError(explain(path, revision, error)) from error
-    family_of(config)
-    return int(config.num_hidden_layers)
+    check_config(text_config(config))
+    return int(text_config(config).num_hidden_layers)
 
 
 def load(
@@ -111,7 +115,7 @@ def load(
     """The model and its tokenizer.
 
     Args:
-        path: a Hugging Face folder, a GGUF file, or an id on the hub.
+        path: a Hugging Face folder, an adapter folder of peft, a GGUF file, or an id on the hub.
         device_map: a device such as `cpu` or `cuda:0`; `auto`, or a map from module to device
             (these need `accelerate`).
         quantization: `int8` keeps the layers in one byte a weight (LLM.int8(), on a GPU), `fp4` and
@@ -143,18 +147,26 @@ def load(
             "model.device=auto"
         )
     check_packages(device_map, quantization, engine)
+    base, notes = adapter_base(path), list[str]()
+    if base is not None:
+        check_adapter(path, quantization, allow_pickle)
     if is_gguf(path):
         found = read_gguf(path)
         check_shape(path, found.config, shape)
         model, tokenizer = found.model(DTYPES[dtype]).to(device_map), found.tokenizer()
     else:
         model, tokenizer = _load_folder(
-            path, revision, dtype, device_map, allow_pickle, quantization, shape, gpus
+            base or path, revision, dtype, device_map, allow_pickle, quantization, shape, path, gpus
         )
+    if base is not None:
+        model, note = merge(model, path, len(tokenizer))
+        notes.append(f"{note}: {base}")
     model = model.eval().requires_grad_(False)
     if deepened:
         deepen(model, deepened, deepened_seed)
-    return make_lm(model, engine, strict, spare_mib), tokenizer
+    lm = make_lm(model, engine, strict, spare_mib)
+    lm.remarks += notes
+    return lm, tokenizer
 
 
 def _load_folder(
@@ -165,9 +177,12 @@ def _load_folder(
     allow_pickle: bool,
     quantization: str,
     shape: Shape | None,
+    tokenizer_path: str,
     gpus: int | None = None,
 ) -> tuple[Any, Any]:
-    """The Hugging Face model of a folder or a hub id, and its tokenizer; arguments as `load`."""
+    """The Hugging Face model of a folder or a hub id, and its tokenizer: that of `tokenizer_path`
+    where it has one. Other arguments as `load`.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     if quantization != "none" and isinstance(device_map, str) and device_map != "auto":
@@ -177,16 +192,16 @@ def _load_folder(
     try:
         check_index(path)
         config = AutoConfig.from_pretrained(path, **source)
-        family_of(config)
-        check_sizes(path, config)
+        check_config(text_config(config))
+        check_sizes(path, text_config(config))
         check_shape(path, config, shape)
-        tokenizer = AutoTokenizer.from_pretrained(path, **source)
+        tokenizer = AutoTokenizer.from_pretrained(check_tokenizer(tokenizer_path, path), **source)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             config=config,
             dtype=DTYPES[dtype],
             use_safetensors=None if allow_pickle else True,
-            attn_implementation="sdpa",
+            attn_implementation=attention_kernel(config),
             output_loading_info=True,
             **({"device_map": device_map} if spread else {}),
             **({"max_memory": _free(gpus)} if spread and gpus else {}),

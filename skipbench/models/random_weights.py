@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skipbench.config.architecture import Shape
 from skipbench.errors import SkipbenchError
-from skipbench.lm.families import family_of, parts_of
+from skipbench.lm.families import family_of, parts_of, unlike_llama
 from skipbench.skipset import SkipSet
 
 # output of a redundant sub-layer, against 1 of another: near a rounding error in bfloat16
@@ -46,6 +46,11 @@ def planted_model(
     pool = _Pool(shape, words, seed, dtype, device)
     hidden, inner, heads = shape.hidden, shape.intermediate, shape.heads * shape.width
     parts = parts_of(model)
+    if unlike_llama(model) is not None or len(parts.layers[0][0].qkv) != 3:
+        raise SkipbenchError(
+            f"planted: layers of family {shape.family} cannot be made; wanted one with Llama's, as "
+            "llama, mistral, qwen2, qwen3"
+        )
     for index, (attention, mlp) in enumerate(parts.layers):
         sizes = {2 * index: 1.0, 2 * index + 1: 1.0} | {
             s: LEAK for s in redundant.skipped if s // 2 == index

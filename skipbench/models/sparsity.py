@@ -106,7 +106,13 @@ def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
         raise SkipbenchError(
             "model.sparsity needs calibration texts; there are none. Raise model.calibration.rows"
         )
-    layers = [linears(a.module) + linears(mlp.module) for a, mlp in parts_of(lm.model).layers]
+    parts = parts_of(lm.model)
+    if any(mlp.inactive_bytes for _, mlp in parts.layers):
+        raise SkipbenchError(
+            f"model.sparsity prunes linear modules; the experts of {lm.config.model_type} are "
+            "none. Leave it out"
+        )
+    layers = [linears(a.module) + linears(mlp.module) for a, mlp in parts.layers]
     for linear in (linear for found in layers for linear in found):
         pattern.dropped(linear.in_features)  # refused before anything is changed
     with torch.inference_mode():

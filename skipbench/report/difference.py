@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skipbench.metrics.bootstrap import paired_ratio_interval
+from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs.record import Arm, Sample
 from skipbench.runs.store import load_run, read_samples
 

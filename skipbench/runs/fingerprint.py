@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from skipbench.config.model import Model, PlantedModel, is_gguf
+from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_base, is_gguf
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
@@ -28,6 +28,8 @@ BLOCK, BLOCKS = 4096, 512
 """Bytes per sampled block, and blocks per file: a few megabytes are read of a checkpoint of any
 size.
 """
+ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
+"""What a run reads of an adapter folder; its base model is hashed beside it."""
 OWN = ("skipbench.decode.", "skipbench.methods.")
 """The parts of skipbench that belong to a method; the commit in the provenance stands for the
 rest.
@@ -127,6 +129,12 @@ def weights_sha256(model: Model) -> str | None:
         return _sha256([dataclasses.asdict(model.architecture), model.redundant, model.seed])
     folder = _folder(model.path, model.revision)
     try:
+        base = adapter_base(model.path)
+        if folder is not None and base is not None:
+            files = [p for name in ADAPTERS if (p := folder / name).is_file()]
+            own = [[p.name, *_digest(str(p), *_stamp(p))] for p in files]
+            below = weights_sha256(dataclasses.replace(model, path=base))
+            return None if below is None else _sha256([own, below])
         files = _weight_files(folder) if folder is not None else []
         if folder is None or not files:
             return None
@@ -135,7 +143,7 @@ def weights_sha256(model: Model) -> str | None:
             [[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()]
         )
     # loading the checkpoint tells what is wrong
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SkipbenchError):
         return None
     if model.deepened:  # its layers are made of those in the files
         return _sha256([found, model.deepened, model.deepened_seed])

@@ -27,9 +27,11 @@ from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, GraphCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.sublayers import Attention, Mlp
 from skipbench.lm.engine import Engine, Sublayer, refuse_strict
-from skipbench.lm.families import Family, parts_of
+from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine
+from skipbench.lm.layer import Family
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.reference import reference_instead
 from skipbench.lm.rows import TokenRows
 
 # bytes that graphs of a few row counts may take, beside weights and cache
@@ -45,6 +47,8 @@ def make_engine(
     model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
 ) -> Engine:
     """As `MakeEngine`; the fused engine where graphs cannot be used."""
+    if (other := reference_instead(model, family, cache, "cuda_graphs")) is not None:
+        return other
     if reason := unsupported_reason(model):
         return replaced(FusedEngine(model, family, cache, spare_mib), reason)
     return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)

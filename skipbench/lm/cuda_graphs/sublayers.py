@@ -13,7 +13,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.attention import AttentionBackend
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
-from skipbench.lm.families import AttentionParts, MlpParts
+from skipbench.lm.layer import AttentionParts, MlpParts
 
 Work = Callable[[], None]
 

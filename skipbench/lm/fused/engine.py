@@ -12,30 +12,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.errors import SkipbenchError
 from skipbench.lm.attention import fold, unfold
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Sublayer
-from skipbench.lm.families import (
-    DOWN,
-    GATE_UP,
-    HEAD,
-    OUTPUT,
-    QKV,
-    AttentionParts,
-    Family,
-    MlpParts,
-    parts_of,
-)
-from skipbench.lm.fused.bit_exact import rows_one_by_one
+from skipbench.lm.engine import Engine, Sublayer
+from skipbench.lm.families import HEAD, parts_of
+from skipbench.lm.fused.bit_exact import NotStrictError, rows_one_by_one
 from skipbench.lm.fused.weights import Weights, pass_bytes
+from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.reference import reference_instead
 
 
 def make_engine(
     model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
-) -> "FusedEngine":
-    """As `MakeEngine`."""
+) -> Engine:
+    """As `MakeEngine`; the reference engine where the layer is not Llama's."""
+    if (other := reference_instead(model, family, cache, "fused")) is not None:
+        if strict:
+            raise NotStrictError(
+                f"engine.strict=true cannot be kept: {other.notes()[0]}; use engine.strict=false"
+            )
+        return other
     return FusedEngine(model, family, cache, spare_mib, strict)
 
 
@@ -52,23 +49,15 @@ class FusedEngine:
         Args:
             spare_mib: memory that second layouts of weights may take, MiB.
             strict: verified rows pass attention one by one.
-
-        Raises:
-            SkipbenchError: another activation than SiLU.
         """
-        if model.config.hidden_act != "silu":
-            raise SkipbenchError(
-                "engine=fused knows hidden_act 'silu' only, the model has "
-                f"{model.config.hidden_act!r}; use engine=reference"
-            )
         weights, parts = Weights(spare_mib, pass_bytes(model)), parts_of(model)
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(parts.layers):
             window = family.window(model.config, index)
             self.sublayers.append(
-                _attention(attention, index, window, model.config, cache, weights, strict)
+                _attention(attention, index, window, family, model.config, cache, weights, strict)
             )
-            self.sublayers.append(_mlp(mlp, model.config, weights))
+            self.sublayers.append(_mlp(mlp, family, model.config, weights))
         self._final_norm, self._embedding = _Norm(parts.norm), parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
         self._head = weights.fuse(model, HEAD, 1, keep=tied)
@@ -152,6 +141,7 @@ def _attention(
     parts: AttentionParts,
     index: int,
     window: int | None,
+    family: Family,
     config: Any,
     cache: KVCache,
     weights: Weights,
@@ -160,8 +150,8 @@ def _attention(
     d, kv, heads = parts.head_dim, config.num_key_value_heads, config.num_attention_heads
     rotated, half, scale = heads + kv, d // 2, parts.scale
     norm = _Norm(parts.norm)
-    qkv_of = weights.fuse(parts.module, QKV, config.num_hidden_layers)
-    out_of = weights.fuse(parts.module, OUTPUT, config.num_hidden_layers)
+    qkv_of = weights.fuse(parts.module, family.qkv, config.num_hidden_layers)
+    out_of = weights.fuse(parts.module, (family.output,), config.num_hidden_layers)
     q_norm, k_norm = parts.qk_norms or (None, None)
     group = heads // kv
 
@@ -220,10 +210,10 @@ def _attention(
     return run
 
 
-def _mlp(parts: MlpParts, config: Any, weights: Weights) -> Sublayer:
+def _mlp(parts: MlpParts, family: Family, config: Any, weights: Weights) -> Sublayer:
     norm = _Norm(parts.norm)
-    up_of = weights.fuse(parts.module, GATE_UP, config.num_hidden_layers)
-    down_of = weights.fuse(parts.module, DOWN, config.num_hidden_layers)
+    up_of = weights.fuse(parts.module, family.gate_up, config.num_hidden_layers)
+    down_of = weights.fuse(parts.module, (family.down,), config.num_hidden_layers)
 
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
         gate, up = up_of(norm(hidden)).chunk(2, -1)

@@ -18,10 +18,12 @@ MIB = 1 << 20
 
 def pass_bytes(model: Any) -> int:
     """Bytes of weights that a pass of one row reads: all but an embedding table, which it only
-    looks one row up in.
+    looks one row up in, and experts that the row does not pass.
     """
+    parts = parts_of(model)
     total: int = sum(p.numel() * p.element_size() for p in model.parameters())
-    table = parts_of(model).embedding.weight
+    total -= sum(mlp.inactive_bytes for _, mlp in parts.layers)
+    table = parts.embedding.weight
     return (
         total
         if model.config.tie_word_embeddings

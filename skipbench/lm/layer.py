@@ -1,0 +1,181 @@
+"""`Family`: a decoder layer as data, and the modules of a model that it leads to.
+
+Every layer is two sub-layers, which both are `x + scale * after(module(before(x)))`. A family says
+which modules these are, which norms stand before and behind them, and what else differs from
+Llama's layer; nothing in it computes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Arguments = tuple[tuple[str, str], ...]
+"""Parameters of an attention module's `forward`, and what each is given: `hidden` (the normed
+state), `rotary` (cosine and sine), `mask` (additive), `positions`, or `cache`."""
+
+
+def no_window(config: Any, layer: int) -> int | None:
+    """Full attention in every layer."""
+    return None
+
+
+def one_window(config: Any, layer: int) -> int | None:
+    """The window of `sliding_window` in every layer, full attention where that is null."""
+    window: int | None = config.sliding_window
+    return window
+
+
+def window_by_layer(config: Any, layer: int) -> int | None:
+    """The window of `sliding_window` in the layers that `layer_types` names."""
+    return config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
+
+
+def one_rotary(config: Any, layer: int) -> str | None:
+    """The same rotary tables in every layer."""
+    return ""
+
+
+def rotary_by_layer(config: Any, layer: int) -> str | None:
+    """Rotary tables by the layer's type (Gemma 3: another base behind a window)."""
+    kind: str = config.layer_types[layer]
+    return kind
+
+
+def rotary_where_kept(config: Any, layer: int) -> str | None:
+    """No rotary positions in the layers where `no_rope_layers` is 0 (NoPE)."""
+    return "" if config.no_rope_layers[layer] else None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Attribute names of one sub-layer within a decoder layer."""
+
+    module: str
+    before: str | None
+    """Norm of the module's input; `None` for none."""
+    after: str | None = None
+    """Norm of the module's output, ahead of the residual sum; `None` for none."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A decoder layer and what stands around it; the defaults are Llama's.
+
+    Names of a configuration's fields stand for their values; an empty name stands for 1.
+    """
+
+    attention: Block = Block("self_attn", "input_layernorm")
+    mlp: Block = Block("mlp", "post_attention_layernorm")
+    parallel: bool = False
+    """Whether the MLP reads the layer's input, not what attention made of it."""
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    """Linear modules of queries, keys and values: three, or one that holds all."""
+    output: str = "o_proj"
+    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    """Linear modules of gate and input: two, or one that holds both."""
+    down: str = "down_proj"
+    gated: bool = True
+    """Whether the MLP is `down(act(gate) * up)`, not `down(act(up))`."""
+    norm: str = "rms"
+    """`rms` (times w), `rms1` (times 1 + w, Gemma), or `layer` (mean taken off)."""
+    qk_norm: str = ""
+    """Norms of queries and keys: `head` for each head by itself, `row` for all heads at once."""
+    rotary_pairs: bool = False
+    """Whether rotary positions turn neighbouring numbers of a head, not its halves."""
+    window: Callable[[Any, int], int | None] = no_window
+    """Sliding window in tokens of one layer of a config, `None` for full attention."""
+    rotary_kind: Callable[[Any, int], str | None] = one_rotary
+    """Which rotary tables a layer of a config uses, `None` for none."""
+    experts_per_token: str = ""
+    """Field with the number of experts that a token passes; empty without experts."""
+    attention_kernel: str = "sdpa"
+    """Hugging Face's `attn_implementation`: `eager` where scores are capped (`softcap`)."""
+    embedding_scale: str = ""
+    """Factor of the embedding that the embedding's module does not apply itself."""
+    residual_scale: str = ""
+    """Factor of what a sub-layer adds."""
+    logit_scale: str = ""
+    logit_divisor: str = ""
+    logit_cap: str = ""
+    """`cap * tanh(logits / cap)`; none where the field is null."""
+    embedding_path: str = "model.embed_tokens"
+    layers_path: str = "model.layers"
+    norm_path: str = "model.norm"
+    rotary_path: str | None = "model.rotary_emb"
+    head_path: str = "lm_head"
+    arguments: Arguments = (
+        ("hidden_states", "hidden"),
+        ("position_embeddings", "rotary"),
+        ("attention_mask", "mask"),
+        ("past_key_values", "cache"),
+    )
+    kv_shape: tuple[int, int] | None = None
+    """Key heads and size of a head, where the configuration does not tell."""
+    traced: bool = False
+    """Whether it was found by hooks at load (`lm/traced.py`), not written down."""
+
+
+@dataclass(frozen=True)
+class AttentionParts:
+    """One attention sub-layer: its norms, its module, and the linear modules in it."""
+
+    norm: Any
+    """Before the module; the identity where there is none."""
+    module: Any
+    after: Any | None
+    """Norm behind the module, ahead of the residual sum."""
+    qkv: tuple[Any, ...]
+    """Empty where the family does not name them."""
+    output: Any
+    """`None` likewise."""
+    qk_norms: tuple[Any, Any] | None
+    """Norms of queries and keys."""
+    rotary_kind: str | None
+    """Key into the rotary tables; `None` without rotary positions."""
+
+    @property
+    def modules(self) -> list[Any]:
+        """What holds weights of this sub-layer."""
+        return [m for m in (self.norm, self.module, self.after) if hasattr(m, "parameters")]
+
+    @property
+    def head_dim(self) -> int:
+        return int(self.module.head_dim)
+
+    @property
+    def scale(self) -> float:
+        """Factor of the products of queries and keys."""
+        return float(self.module.scaling)
+
+
+@dataclass(frozen=True)
+class MlpParts:
+    """One MLP sub-layer; its linear modules are named only where it has no experts."""
+
+    norm: Any
+    module: Any
+    after: Any | None
+    gate_up: tuple[Any, ...]
+    down: Any
+    inactive_bytes: int
+    """Bytes of the experts that one token does not pass."""
+
+    @property
+    def modules(self) -> list[Any]:
+        """What holds weights of this sub-layer."""
+        return [m for m in (self.norm, self.module, self.after) if hasattr(m, "parameters")]
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """The modules of a causal language model, by what they do."""
+
+    embedding: Any
+    layers: list[tuple[AttentionParts, MlpParts]]
+    norm: Any
+    head: Any
+    rotary: Any | None
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
+    logit_cap: float | None

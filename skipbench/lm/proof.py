@@ -1,0 +1,122 @@
+"""The proof at load of a model whose layer was traced: its logits against the model's own."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from skipbench.errors import SkipbenchError
+from skipbench.lm.layer import Family
+from skipbench.lm.rows import TokenRows
+from skipbench.lm.traced import TOKENS, probe_tokens
+
+COMMITTED = 8  # tokens behind which a chain and a tree are run
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
+LOW_PRECISION = 0.05
+"""Largest difference of two logits, as a share of the largest logit, by precision."""
+
+
+class Proven(Protocol):
+    """What the proof uses of an LM."""
+
+    model: Any
+    dtype: torch.dtype
+
+    def allocate(self, capacity: int) -> None: ...
+    def embed(self, tokens: list[int] | Tensor) -> Tensor: ...
+    def run(
+        self, hidden: Tensor, token_rows: TokenRows, *, hidden_states: list[Tensor] | None = None
+    ) -> Tensor: ...
+    def prefill(self, tokens: list[int]) -> Tensor: ...
+    def logits(self, tokens: list[int], token_rows: TokenRows) -> Tensor: ...
+
+
+@torch.inference_mode()
+def prove(lm: Proven, family: Family) -> str:
+    """Runs a short random prompt, a chain and a tree behind a part of it, and holds every logit
+    against the model's own forward pass.
+
+    Returns:
+        A line for the notes.
+
+    Raises:
+        SkipbenchError: they differ, with the first place where they do.
+    """
+    tokens = probe_tokens(lm.model)[0].tolist()
+    wanted = _own(lm, tokens)
+    lm.allocate(2 * TOKENS)
+    allowed = TOLERANCE.get(lm.dtype, LOW_PRECISION) * float(wanted.abs().max())
+    try:
+        whole = lm.logits(tokens, TokenRows.chain(0, TOKENS))
+    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError) as error:
+        raise SkipbenchError(
+            f"model family {lm.model.config.model_type!r} has no row in "
+            f"skipbench/lm/families.py, and its traced layer cannot be run: {error}"
+        ) from error
+    gaps = [_gap(whole, wanted)]
+    if gaps[0] > allowed:
+        raise SkipbenchError(_message(lm, _where(lm, family, tokens), gaps[0], allowed))
+    lm.prefill(tokens[:COMMITTED])
+    rest = tokens[COMMITTED:]
+    gaps.append(_gap(lm.logits(rest, TokenRows.chain(COMMITTED, len(rest))), wanted[COMMITTED:]))
+    branches = lm.logits(rest, TokenRows.branches(COMMITTED, COMMITTED, len(rest)))
+    own = [_own(lm, [*tokens[:COMMITTED], token])[-1] for token in rest]
+    gaps.append(_gap(branches, torch.stack(own)))
+    if max(gaps) > allowed:
+        what = "a chain" if gaps[1] > allowed else "the branches of a tree"
+        where = f"{what} behind {COMMITTED} committed tokens, where the prompt alone agrees"
+        raise SkipbenchError(_message(lm, where, max(gaps), allowed))
+    return (
+        f"model family {lm.model.config.model_type} has no row: its layer was traced by hooks and "
+        f"proven against the model's own forward pass over {TOKENS} tokens, a chain and a tree "
+        f"(logits differ by {max(gaps):.1g} at most, of {float(wanted.abs().max()):.3g})"
+    )
+
+
+def _own(lm: Proven, tokens: list[int]) -> Tensor:
+    """Logits [T, V] of the model's own forward pass."""
+    device = lm.model.get_input_embeddings().weight.device
+    logits: Tensor = lm.model(torch.tensor([tokens], device=device), use_cache=False).logits[0]
+    return logits
+
+
+def _gap(found: Tensor, wanted: Tensor) -> float:
+    gap = float((found.to(wanted.device) - wanted).abs().max())
+    return gap if gap == gap else float("inf")
+
+
+def _where(lm: Proven, family: Family, tokens: list[int]) -> str:
+    """The first state of the engine that is not the model's."""
+    own: list[Tensor] = []
+    layers = lm.model.get_submodule(family.layers_path)
+
+    def note(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if not own:
+            own.append((args[0] if args else kwargs["hidden_states"])[0])
+        own.append((output[0] if isinstance(output, tuple) else output)[0])
+
+    handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    try:
+        _own(lm, tokens)
+    finally:
+        for handle in handles:
+            handle.remove()
+    states: list[Tensor] = []
+    lm.run(lm.embed(tokens), TokenRows.chain(0, len(tokens)), hidden_states=states)
+    share = TOLERANCE.get(lm.dtype, LOW_PRECISION)
+    for index, (found, wanted) in enumerate(zip(states[::2], own, strict=True)):
+        if _gap(found, wanted) > share * float(wanted.abs().max()):
+            return (
+                "the input of the first layer (positions or a factor beside the embedding?)"
+                if index == 0
+                else f"the output of layer {index - 1}"
+            )
+    return "the head alone, behind states that all agree,"
+
+
+def _message(lm: Proven, where: str, gap: float, allowed: float) -> str:
+    return (
+        f"model family {lm.model.config.model_type!r} has no row in skipbench/lm/families.py, and "
+        f"its traced layer does not give the model's own forward pass: {where} differs; the "
+        f"logits by up to {gap:.3g}, allowed {allowed:.3g}"
+    )

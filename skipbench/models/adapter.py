@@ -1,0 +1,77 @@
+"""Adapter folders (LoRA) of peft: merged into their base model at load, so that every engine runs
+the weights of one plain checkpoint.
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+
+
+def check_adapter(path: str, quantization: str, allow_pickle: bool) -> None:
+    """What can be told of an adapter folder before its base model is loaded.
+
+    Raises:
+        SkipbenchError: peft is missing, the weights are pickled or missing, or the base model is
+            to be quantised.
+    """
+    if quantization != "none":
+        raise SkipbenchError(
+            f"model.path={path!r} is an adapter, which cannot be merged into weights of "
+            f"model.quantization={quantization}; leave that out, or merge it beforehand"
+        )
+    if importlib.util.find_spec("peft") is None:
+        raise SkipbenchError(
+            f"model.path={path!r} is an adapter (LoRA), which needs peft: pip install "
+            "'skipbench[lora]'; or give a folder that merge_and_unload() was saved to"
+        )
+    if (Path(path) / "adapter_model.safetensors").is_file():
+        return
+    if not (Path(path) / "adapter_model.bin").is_file():
+        raise SkipbenchError(
+            f"model.path={path!r} is an adapter without weights: it has no "
+            "adapter_model.safetensors"
+        )
+    if not allow_pickle:
+        raise SkipbenchError(
+            f"model.path={path!r} is an adapter of pickled weights (adapter_model.bin), which can "
+            "run code; save it as safetensors, or set model.allow_pickle=true"
+        )
+
+
+def merge(model: Any, path: str, tokens: int) -> tuple[Any, str]:
+    """Merges an adapter into its base model.
+
+    Args:
+        model: the base model; its weights are changed.
+        tokens: entries of the tokenizer; the embedding grows to them where the adapter was trained
+            with more than the base model has.
+
+    Returns:
+        The plain model of Hugging Face, and a line for the notes.
+
+    Raises:
+        SkipbenchError: the adapter does not fit the model.
+    """
+    import peft
+    from safetensors import SafetensorError
+
+    before = int(model.get_input_embeddings().weight.shape[0])
+    if tokens > before:
+        model.resize_token_embeddings(tokens, mean_resizing=False)
+    made: Any = peft.PeftModel  # untyped
+    try:
+        adapted = made.from_pretrained(model, path)
+        merged = adapted.merge_and_unload(safe_merge=True)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        text = " ".join(str(error).split())[:400]
+        raise SkipbenchError(
+            f"the adapter {path!r} cannot be merged into its base model: {text}"
+        ) from error
+    kind = adapted.peft_config["default"].peft_type
+    return (
+        merged,
+        f"adapter {path} ({kind}) was merged into its base model at load, by peft "
+        + str(peft.__version__),
+    )

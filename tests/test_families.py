@@ -1,0 +1,244 @@
+"""Families whose layer is described (`lm/layer.py`) or traced (`lm/traced.py`), against Hugging
+Face's own forward pass and `generate`.
+"""
+
+import copy
+import dataclasses
+from typing import Any
+
+import contract
+import pytest
+import torch
+from conftest import EVERY_ENGINE, LAYERS, METHODS, composed_method, make_method
+from described import DESCRIBED, SIZES, TRACED, described_lm, described_model
+
+from skipbench.decode.loop import generate
+from skipbench.errors import SkipbenchError
+from skipbench.lm import families
+from skipbench.lm.families import FAMILIES, parts_of, unlike_llama
+from skipbench.lm.float32 import float32_logits
+from skipbench.lm.fused.bit_exact import NotStrictError
+from skipbench.lm.layer import Family
+from skipbench.lm.model import LM
+from skipbench.lm.traced import trace
+from skipbench.models.load import make_lm
+from skipbench.skipset import SkipSet
+
+EVERY = [*DESCRIBED, *TRACED]
+TREE = ("stop@method.stop=fixed", "method.stop.max_steps=4", "method.tree=[4,3,2,1]")
+PROMPTS = [[(seed * 17 + 5 * i * i) % 61 for i in range(4 + 2 * seed)] for seed in range(8)]
+
+
+def generated(model: Any, prompt: list[int], length: int) -> list[int]:
+    """What Hugging Face's `generate` makes of a prompt, greedily."""
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=False
+    )
+    tokens: list[int] = out[0, len(prompt) :].tolist()
+    return tokens
+
+
+@pytest.mark.parametrize("family", EVERY)
+def test_greedy_is_generate(family: str) -> None:
+    lm = described_lm(family)
+    wanted = generated(lm.model, contract.PROMPT, 24)
+    assert len(set(wanted)) >= 3
+    methods = make_method("vanilla"), make_method("uniform"), make_method("uniform", *TREE)
+    for method in methods:
+        contract.check_greedy(lm, method)
+        assert generate(lm, method, contract.PROMPT, 24).tokens == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("family", EVERY)
+def test_every_method_is_generate(family: str, name: str) -> None:
+    lm = described_lm(family)
+    methods = [make_method(name)]
+    if "tree" in composed_method(name).node and name != "layerskip":
+        methods.append(make_method(name, *TREE))
+    for method in methods:
+        for prompt in PROMPTS:
+            assert generate(lm, method, prompt, 40).tokens == _generated(family, prompt)
+
+
+_known: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+
+
+def _generated(family: str, prompt: list[int]) -> list[int]:
+    key = family, tuple(prompt)
+    if key not in _known:
+        _known[key] = generated(described_model(family), prompt, 40)
+    return _known[key]
+
+
+@pytest.mark.parametrize("family", DESCRIBED)
+def test_draft_and_tree_logits(family: str) -> None:
+    lm = described_lm(family)
+    contract.check_draft_logits(lm, SkipSet.parse("attn:0,2;mlp:2,3", LAYERS))
+    contract.check_tree_logits(lm, SkipSet.parse("attn:1;mlp:2", LAYERS))
+
+
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
+def test_fused_projections_are_llama_layers(engine: str) -> None:
+    contract.check_greedy(described_lm("phi3", engine), make_method("uniform", *TREE))
+    assert described_lm("phi3", "fused").engine.name == "fused"
+
+
+@pytest.mark.parametrize("family", DESCRIBED)
+def test_what_is_traced_is_what_the_row_says(family: str) -> None:
+    found, row = trace(described_model(family)), FAMILIES[family]
+    names = ["attention", "mlp", "parallel", "arguments"]
+    names += [field.name for field in dataclasses.fields(Family) if field.name.endswith("_path")]
+    assert {n: getattr(found, n) for n in names} == {n: getattr(row, n) for n in names}
+    config = described_model(family).config
+    for layer in range(LAYERS):
+        assert found.window(config, layer) == row.window(config, layer)
+
+
+@pytest.mark.parametrize("family", TRACED)
+def test_a_traced_family_is_proven_and_says_so(family: str) -> None:
+    assert family not in FAMILIES
+    (note, proven) = LM(described_model(family), "fused").notes()
+    assert "a layer that was traced by hooks" in note and "reference is used instead" in note
+    assert f"model family {family} has no row" in proven and "logits differ by" in proven
+
+
+def unlisted(family: str, **more: Any) -> Any:
+    """A model of a family under a name that has no row."""
+    import transformers
+
+    config: Any = transformers.AutoConfig.for_model(family, **SIZES, **more)
+    auto: Any = transformers.AutoModelForCausalLM
+    torch.manual_seed(0)
+    model: Any = auto.from_config(config).eval()
+    model.config.model_type = "unlisted"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "says"),
+    [
+        ("gpt2", {}, "the input of the first layer"),
+        ("granite", {"embedding_multiplier": 3.0}, "the input of the first layer"),
+        ("granite", {"residual_multiplier": 0.5}, "the output of layer 0 differs"),
+        ("granite", {"logits_scaling": 2.0}, "the head alone"),
+        ("opt", {}, "not one attention and one MLP, but .*fc1"),
+        ("mamba2", {"num_heads": 8, "head_dim": 8}, "cannot be traced"),
+        ("llama", {"attention_chunk_size": 8}, "attention_chunk_size, which is unknown"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused_with_what_differs(
+    family: str, more: dict[str, Any], says: str
+) -> None:
+    sizes = {k: v for k, v in more.items() if k in SIZES}
+    rest = {k: v for k, v in more.items() if k not in SIZES}
+    model = unlisted(family, **rest) if not sizes else _sized(family, more)
+    with pytest.raises(SkipbenchError, match=says):
+        LM(model, "reference")
+
+
+def test_a_wrong_row_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The random weights tell every entry of a row from Llama's."""
+    for family, changed in [
+        ("granite", {"residual_scale": ""}),
+        ("gemma2", {"logit_cap": ""}),
+        ("gemma3_text", {"rotary_kind": lambda config, layer: "full_attention"}),
+        ("glm4", {"mlp": dataclasses.replace(FAMILIES["glm4"].mlp, after=None)}),
+        ("cohere", {"parallel": False}),
+        ("starcoder2", {"window": lambda config, layer: None}),
+    ]:
+        monkeypatch.setitem(FAMILIES, family, dataclasses.replace(FAMILIES[family], **changed))
+        lm = LM(described_model(family), "reference")
+        lm.allocate(64)
+        found = generate(lm, make_method("vanilla"), contract.PROMPT, 24).tokens
+        own = lm.model(torch.tensor([contract.PROMPT + found])).logits[0, -1]
+        assert not torch.allclose(lm.prefill(contract.PROMPT + found)[0], own, atol=1e-3), family
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("family", [f for f in DESCRIBED if f != "phi3"])
+def test_other_engines_say_why_the_reference_engine_is_used(family: str) -> None:
+    model = described_model(family)
+    for engine in ("fused", "cuda_graphs"):
+        lm = LM(model, engine)
+        (note,) = lm.notes()
+        assert lm.engine.name == "reference"
+        assert f"engine={engine}" in note and str(unlike_llama(model)) in note
+    with pytest.raises(NotStrictError, match=r"engine\.strict=false"):
+        LM(model, "fused", strict=True)
+
+
+def test_strict_where_it_can_be_kept_is_left_out_with_the_reason() -> None:
+    lm = make_lm(copy.deepcopy(described_model("olmo2")).to(torch.bfloat16), "fused", None)
+    assert lm.engine.name == "reference" and not lm.strict
+    assert any("not strict" in note and "norms behind" in note for note in lm.notes())
+
+
+@pytest.mark.parametrize("family", [*DESCRIBED, "stablelm"])
+@torch.inference_mode()
+def test_float32_logits_of_every_layer(family: str) -> None:
+    lm, text = described_lm(family), [*contract.PROMPT, *range(20)]
+    torch.testing.assert_close(
+        float32_logits(lm.model, text), lm.prefill(text)[0], rtol=1e-4, atol=1e-4
+    )
+    low = copy.deepcopy(lm.model).to(torch.bfloat16)
+    before = {k: v.clone() for k, v in low.state_dict().items()}
+    found = float32_logits(low, text)
+    assert found is not None and found.dtype == torch.float32
+    assert all(torch.equal(before[k], v) for k, v in low.state_dict().items())
+    wide = copy.deepcopy(low).float()
+    wanted = wide(torch.tensor([text]), use_cache=False).logits[0, -1]
+    coarse = low(torch.tensor([text]), use_cache=False).logits[0, -1].float()
+    assert float((found - wanted).abs().max()) < 0.5 * float((coarse - wanted).abs().max())
+
+
+def test_experts_that_a_token_does_not_pass_are_not_read() -> None:
+    from skipbench.bench.latency_file import part_bytes
+
+    lm = described_lm("mixtral")
+    expert = 3 * 32 * 48 * 4  # bytes: gate, up and down in float32
+    whole = sum(p.numel() * 4 for p in lm.model.parameters()) - 61 * 32 * 4  # without the table
+    assert lm.weight_bytes() == whole - LAYERS * 2 * expert  # two of four experts
+    sizes = part_bytes(lm)
+    assert LAYERS * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
+
+
+def test_longrope_is_kept_to_the_context_of_its_short_factors() -> None:
+    import transformers
+
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0, 1.1, 1.2, 1.3],
+        "long_factor": [2.0, 3.0, 4.0, 5.0],
+        "original_max_position_embeddings": 48,
+        "factor": 128 / 48,
+    }
+    config: Any = transformers.AutoConfig.for_model(
+        "phi3", **SIZES, rope_parameters=rope, original_max_position_embeddings=48
+    )
+    torch.manual_seed(0)
+    auto: Any = transformers.AutoModelForCausalLM
+    model: Any = auto.from_config(config).eval().requires_grad_(False)
+    for engine in ("reference", "fused"):
+        lm = LM(copy.deepcopy(model), engine)
+        assert lm.max_positions == 48
+        lm.allocate(400)  # more rows than the limit: scratch of wide trees
+        contract.check_greedy(lm, make_method("uniform", *TREE), length=30)
+
+
+def _sized(family: str, more: dict[str, Any]) -> Any:
+    import transformers
+
+    config: Any = transformers.AutoConfig.for_model(family, **(SIZES | more))
+    auto: Any = transformers.AutoModelForCausalLM
+    model: Any = auto.from_config(config).eval()
+    model.config.model_type = "unlisted"
+    return model
+
+
+def test_parts_of_a_quantised_or_missing_projection_are_empty() -> None:
+    assert parts_of(described_model("mixtral")).layers[0][1].gate_up == ()
+    assert families.text_config(described_model("gemma2").config).model_type == "gemma2"
