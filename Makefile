@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-all test-experiments test-real slurm check table table2 tables figures results bench report docs clean
+.PHONY: help demo real test test-all test-experiments test-real slurm check table table2 tables figures results bench report docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -89,6 +89,12 @@ results: $(READY) ## the committed results of the embedded model, made again fro
 	$(BIN)/python -m skipbench score all results=results/embedded
 	$(TABLE) $(TABLES) $(EMBEDDED) --render-only
 	@$(FIGURE) $(EMBEDDED) --distinct || failed=1; done; exit $$failed
+
+# Hashes of the registry's own builds, so not of TORCH_INDEX; with any of them pip wants one of every package.
+lock: $(READY) ## requirements.lock, every dependency with its hashes: pip install --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --target build/uv uv==0.13.9
+	build/uv/bin/uv pip compile pyproject.toml --extra dev --extra slurm --constraint constraints.txt --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
 
 docs: $(READY) ## docs/keys.md, written again from the schemas
 	$(BIN)/python scripts/make_keys.py

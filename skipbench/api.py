@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from skipbench.bench.custom_generate import CustomGenerate
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.ready import encode_prompt, load_ready, make_method
 from skipbench.config.catalog import DEFAULT_METHOD
@@ -138,6 +139,29 @@ def _frame_row(run: Mapping[str, Any]) -> dict[str, Any]:
         "samples": metrics.get("samples"),
         "reason": run["reason"],
     }
+
+
+def custom_generate(
+    method: str | Method = DEFAULT_METHOD,
+    *,
+    engine: str = "reference",
+    overrides: Sequence[str] = (),
+) -> CustomGenerate:
+    """A method for `generate` of a model that Hugging Face has loaded, whose weights it uses.
+
+    `model.generate(**inputs, custom_generate=skipbench.custom_generate())` gives the tokens of
+    `generate` where it is greedy, its distribution where it samples. Logits processors, stopping
+    criteria, EOS ids and a streamer are honoured; what cannot be (beams, padding, scores, a second
+    model) is refused by its name. Keep the callable: it keeps the cache and what the method learns.
+
+    Args:
+        method: as `load` takes it.
+        engine: `reference` runs the model's own modules and leaves them as they are; `fused` is
+            faster and gives the modules views of its own weights, which on a CPU can make
+            `generate` without it slower.
+        overrides: settings of the method, as on the command line: `["method.ngram=2"]`.
+    """
+    return CustomGenerate(method, engine, overrides)
 
 
 class LanguageModel:

@@ -99,35 +99,60 @@ def _skip_count(total: int, ratio: float) -> int:
     return count
 
 
-def fixed_set(kind: str, layers: int, ratio: float, seed: int = 0) -> SkipSet:
-    """The fixed strategies of Self-SD Table 8 and SWIFT Figure 2, in whole layers but for `random`.
+def fixed_set(
+    kind: str,
+    layers: int,
+    ratio: float,
+    seed: int = 0,
+    attention: float | None = None,
+    mlp: float | None = None,
+) -> SkipSet:
+    """The fixed strategies of Self-SD Table 8 and SWIFT Figure 2.
 
     `uniform` spreads the skipped layers evenly over the inner layers, keeping the first and the
-    last; `first`, `middle` and `last` skip one block of neighbours; `random` draws single
-    sub-layers with `seed`.
+    last; `first`, `middle` and `last` skip one block of neighbours; `random` draws with `seed`.
+    With a `ratio` alone whole layers are skipped, by `random` single sub-layers; with the shares
+    `attention` and `mlp` as many blocks of each kind, placed by the same rule.
+
+    Raises:
+        SkipbenchError: an unknown kind, or a share that skips none or all; only one of `attention`
+            and `mlp`.
     """
-    if kind == "random":
-        count = _skip_count(2 * layers, ratio)
-        return SkipSet.of(layers, random.Random(seed).sample(range(2 * layers), count))
-    count = _skip_count(layers, ratio)
+    draw = random.Random(seed)
+    if attention is None and mlp is None:
+        if kind == "random":
+            count = _skip_count(2 * layers, ratio)
+            return SkipSet.of(layers, draw.sample(range(2 * layers), count))
+        chosen = _placed(kind, layers, _skip_count(layers, ratio), draw)
+        return SkipSet.of(layers, [s for i in chosen for s in (2 * i, 2 * i + 1)])
+    if attention is None or mlp is None:
+        raise SkipbenchError(
+            f"{attention=}, {mlp=}: wanted both shares, of attention and of MLP blocks, or none"
+        )
+    skipped = [
+        2 * i + offset
+        for offset, share in enumerate((attention, mlp))
+        for i in _placed(kind, layers, _skip_count(layers, share), draw)
+    ]
+    return SkipSet.of(layers, skipped)
+
+
+def _placed(kind: str, layers: int, count: int, draw: random.Random) -> Iterable[int]:
+    """The layers that a fixed strategy skips."""
     match kind:
         case "uniform":
             inner = max(layers - 2, 1)
             count = min(count, inner)
-            chosen = (
-                {1 + int((i + 0.5) * inner / count) for i in range(count)} if layers > 2 else {1}
-            )
+            return {1 + int((i + 0.5) * inner / count) for i in range(count)} if layers > 2 else {1}
         case "first":
-            chosen = set(range(count))
+            return range(count)
         case "middle":
-            chosen = set(range((layers - count) // 2, (layers - count) // 2 + count))
+            return range((layers - count) // 2, (layers - count) // 2 + count)
         case "last":
-            chosen = set(range(layers - count, layers))
-        case _:
-            raise SkipbenchError(
-                f"unknown fixed set {kind=}; known: uniform, first, middle, last, random"
-            )
-    return SkipSet.of(layers, [s for i in chosen for s in (2 * i, 2 * i + 1)])
+            return range(layers - count, layers)
+        case "random":
+            return draw.sample(range(layers), count)
+    raise SkipbenchError(f"unknown fixed set {kind=}; known: uniform, first, middle, last, random")
 
 
 def planted_set(layers: int, share: float, seed: int) -> SkipSet:

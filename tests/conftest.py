@@ -92,7 +92,11 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
     "clasp": ["method.interval=2"],
     "knapspec": ["method.interval=3", "method.history=2", "method.latency=[1e-4,1e-7,1e-4]"],
     "swift": ["method.window=4", "method.beta=3"],
-    "auto": ["method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
+    "auto": [
+        "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",
+        "method.window=4",
+        "method.explore=1",
+    ],
 }
 
 

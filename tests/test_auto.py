@@ -7,14 +7,20 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import make_method, random_lm
+from conftest import LAYERS, make_method, random_lm
 
+from skipbench.config.architecture import Shape
 from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode.ladder import NOTHING_LOST, SkipLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.top_tokens import choices
 from skipbench.decode.tree import Child, grow, least_slopes
+from skipbench.lm.model import LM
+from skipbench.methods.vanilla import Vanilla
+from skipbench.models.random_weights import planted_model
 from skipbench.profile.rows import curve, verification_seconds
+from skipbench.skipset import SkipSet
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -120,4 +126,28 @@ def test_every_accepted_token_has_its_source() -> None:
     out = generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5] * 3, 48)
     sources = method.log["source"]  # type: ignore[attr-defined]
     assert [len(s) for s in sources] == [r.accepted for r in out.rounds]
-    assert set("".join(sources)) <= set("sbr") and len(set("".join(sources))) > 1
+    assert set("".join(sources)) <= set("sbrdo") and len(set("".join(sources))) > 1
+
+
+def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
+    """On a model whose layers can be left out without a trace, a chain of the cheapest set wins."""
+    shape, redundant = Shape(LAYERS, 32, 4, 2, 48, 61, 256), SkipSet.of(LAYERS, range(2, 7))
+    method = make_method("auto", "method.memory=1")
+    lm = LM(planted_model(shape, redundant, 0, torch.float32, "cpu", 61), "fused")
+    lm.allocate(480)
+    out = generate(lm, method, [3, 1, 4, 1, 5], 64)
+    ladder = method.ladder  # type: ignore[attr-defined]
+    assert all(
+        set(a.skipped) < set(b.skipped) for a, b in zip(ladder.sets, ladder.sets[1:], strict=False)
+    )
+    assert "d" in "".join(method.log["source"]) and method.log["skip"]  # type: ignore[attr-defined]
+    assert out.tokens == generate(lm, Vanilla(), [3, 1, 4, 1, 5], 64).tokens
+
+
+def test_hopeless_sets_are_not_tried() -> None:
+    assert chain_value(0.95, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) > NOTHING_LOST
+    assert chain_value(0.3, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) < NOTHING_LOST
+    ladder = SkipLadder(LAYERS, 4, 0.0)
+    method = make_method("auto", "method.explore=0")
+    generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 48)
+    assert method.ladder.trials == ladder.trials == 0  # type: ignore[attr-defined]

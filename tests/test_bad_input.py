@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
 from skipbench.data.rows import Row
+from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
@@ -203,6 +205,104 @@ def test_models_that_no_engine_can_drive(broken: Path, change: dict[str, Any], s
     (broken / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(SkipbenchError, match=says):
         load(str(broken))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": 0}, {"num_hidden_layers": 10**7}, {"num_attention_heads": 0},
+        {"num_key_value_heads": 3}, {"rms_norm_eps": -1}, {"tie_word_embeddings": "yes"},
+        {"vocab_size": 0}, {"hidden_size": "big"}, {"hidden_act": "none such"},
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}}, {"rope_parameters": [1]},
+    ],
+)  # fmt: skip
+def test_a_damaged_config_is_one_error(broken: Path, change: dict[str, Any]) -> None:
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(SkipbenchError, match=re.escape(str(broken)[-12:]) + "|hidden_act"):
+        load(str(broken))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tokenizer.json", '{"version": "1.0"}'),
+        ("tokenizer.json", "{"),
+        ("config.json", "[1]"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "../outside.safetensors"}}'),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "/etc/passwd"}}'),
+        ("model.safetensors.index.json", '{"weight_map": 7}'),
+    ],
+)
+def test_damaged_files_beside_the_weights_are_one_error(broken: Path, name: str, text: str) -> None:
+    (broken / name).write_text(text)
+    with pytest.raises(SkipbenchError, match=re.escape(str(broken)[-12:])):
+        load(str(broken))
+
+
+class Harm:
+    """Pickled, it makes a file when it is read."""
+
+    def __init__(self, note: Path) -> None:
+        self.note = note
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.note,)
+
+
+def test_pickled_weights_run_nothing(broken: Path, tmp_path: Path) -> None:
+    (broken / "model.safetensors").unlink()
+    torch.save({"a": Harm(tmp_path / "harmed")}, broken / "pytorch_model.bin")
+    for allow in (False, True):
+        with pytest.raises(SkipbenchError, match="cannot load"):
+            load(str(broken), allow_pickle=allow)
+    assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.parametrize("tokens", [[], [61], [-1, 3], [3, 10**9]])
+def test_prompts_that_the_model_has_no_embedding_for(tokens: list[int]) -> None:
+    with pytest.raises(SkipbenchError, match="ids from 0 to 60"):
+        generate(random_lm("llama", "fused"), make_method("uniform"), tokens, 4)
+
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ cycler.__init__.__globals__.os.system('true') }}",
+    "{{ messages.append({'role': 'user'}) }}",
+    "{{ raise_exception.__globals__.items() }}",
+    "{% for f in [].__class__.__base__.__subclasses__() %}{{ f }}{% endfor %}",
+    "{{ ('{0.__class__.__init__.__globals__}').format(raise_exception) }}",
+    "{{ (messages|attr('__class__')).__mro__ }}",
+]
+
+
+@pytest.mark.parametrize("template", ESCAPES)
+def test_a_chat_template_stays_in_its_sandbox(broken: Path, template: str) -> None:
+    _, tokenizer = load(str(broken))
+    tokenizer.chat_template = template + "{{ messages[0].content }}"
+    row = Row("r", "say", {}, {})
+    with pytest.raises(SkipbenchError, match="chat template refuses row 'r'"):
+        encode([row], tokenizer, random_lm("llama", "fused"), 8, "refuse", chat="template")
+
+
+def test_an_endless_chat_template_is_bounded(broken: Path) -> None:
+    _, tokenizer = load(str(broken))
+    tokenizer.chat_template = "{% for a in range(10**9) %}x{% endfor %}"
+    with pytest.raises(SkipbenchError, match="chat template refuses row 'r'"):
+        encode(
+            [Row("r", "say", {}, {})], tokenizer, random_lm("llama", "fused"), 8, "refuse",
+            chat="template",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["method.ratio=nan", "method.ratio=inf", "decoding.temperature=-inf", "decoding.top_p=nan"],
+)
+def test_no_setting_is_nan_or_infinite(setting: str) -> None:
+    key, _, value = setting.partition("=")
+    with pytest.raises(SkipbenchError, match=f"{key}={value}; wanted a finite number"):
+        compose(["method=uniform", setting])
 
 
 @pytest.mark.parametrize("rope", ["linear", "llama3", "yarn"])

@@ -18,6 +18,9 @@ from conftest import METHODS, ROOT, Command, random_lm, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scripts.make_keys import PAGE, page
+from skipbench.cli import answers
+from skipbench.cli.chat import FLAGS as CHAT_FLAGS
+from skipbench.cli.generate import FLAGS as GENERATE_FLAGS
 from skipbench.cli.help import COMMANDS, describe
 from skipbench.cli.list import KINDS
 from skipbench.cli.main import HYDRA_FLAGS
@@ -124,6 +127,13 @@ def check_command(
         assert names and set(names) <= {*choices("dataset"), *choices("model")}
     elif command in ("index", "merge"):
         parse(words, command, ("--fresh",))
+    elif command in ("generate", "chat"):
+        asked = answers.parse(words, command, [*GENERATE_FLAGS, *CHAT_FLAGS])
+        return cells([*asked.settings, f"method={asked.method}"])
+    elif command == "compare":
+        assert not names
+        own = ("prompts", "minutes")
+        return cells([o for o in overrides if o.partition("=")[0] not in own])
     elif command == "score":
         assert names in (["RUN"], ["all"])
     else:

@@ -5,12 +5,14 @@ from the records kept beside them.
 import re
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean, median
 
 import pytest
 from conftest import ROOT, rest_slow
 
 from skipbench.cli import figure
 from skipbench.config.catalog import choices
+from skipbench.metrics.summary import expected_M
 from skipbench.report.figures.kept import read_runs
 from skipbench.report.figures.registry import FIGURES
 from skipbench.report.figures.runs import swept
@@ -46,6 +48,28 @@ def test_no_figure_shows_one_run_many_times() -> None:
             text,
         )
         assert [path.suffix for path in EMBEDDED.glob(f"figures/{name}.*")] == [".txt"]
+
+
+def test_eq_1_gives_the_measured_tokens_of_the_committed_runs() -> None:
+    """The median of KnapSpec's Eq. 1 over M. A stop rule ends drafts at doubtful tokens, so that
+    acceptance is not independent of where a draft ends: there it is below 1 (`scripts/eq1.py`).
+    """
+    by_method: dict[str, list[float]] = {}
+    seen: set[str] = set()
+    for name in DRAWN:
+        for run in read_runs(EMBEDDED / "figures" / f"{name}.json")[1]:
+            rounds = [r for s in run["samples"] for r in s.method.rounds]
+            expected = expected_M(rounds)
+            if expected is None or run["folder"] in seen or not any(r.steps for r in rounds):
+                continue
+            seen.add(run["folder"])
+            by_method.setdefault(run["method"], []).append(
+                expected / fmean(r.emitted for r in rounds)
+            )
+    assert {"uniform", "random", "self-sd", "swift", "clasp", "knapspec"} <= by_method.keys()
+    of_all = [ratio for ratios in by_method.values() for ratio in ratios]
+    assert 0.94 < median(of_all) < 1.06
+    assert all(0.85 < median(ratios) < 1.15 for ratios in by_method.values())
 
 
 @pytest.mark.parametrize("name", TABLES)

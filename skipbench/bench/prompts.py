@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import TemplateError
-
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
@@ -196,7 +194,7 @@ def _render(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | 
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=False, **more
         )
-    except TemplateError as error:
+    except Exception as error:  # of the checkpoint's text, in jinja's sandbox: it raises anything
         raise SkipbenchError(
             f"the model's chat template refuses row {row.id!r} ({error}); change the row, or use "
             "dataset.chat=none"

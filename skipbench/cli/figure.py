@@ -16,6 +16,7 @@ from skipbench.report.figures.runs import Run, Search, read_run, swept
 from skipbench.report.figures.scatter import brute_force
 from skipbench.report.figures.style import save, styled
 from skipbench.runs.files import write_atomic
+from skipbench.runs.reading import MOST_BYTES, read_bytes
 
 
 def run(arguments: list[str]) -> None:
@@ -125,7 +126,8 @@ def _one_run(folder: Path) -> None:
 
 def _brute_force(path: Path) -> None:
     try:
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        text = (read_bytes(path, MOST_BYTES) or b"").decode()
+        lines = [json.loads(line) for line in text.splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise SkipbenchError(
             f"{path} cannot be read ({error}); make it with python scripts/brute_force.py > FILE"

@@ -49,6 +49,11 @@ COMMANDS = {
     "report": "one HTML page of all runs, tables and figures:  report results=FOLDER",
     "index": "a parquet index of a results folder, for pandas:  index [--fresh]",
     "merge": "bring the results of several machines together:  merge A B results=C",
+    "project": (
+        "what a run would do on another machine, from its records:  project results/runs/RUN "
+        "hardware=a100-80gb"
+    ),
+    "diff": "two folders of results, cell by cell, with intervals:  diff A B",
     "list": "models, methods, datasets, experiments:  list models",
     "doctor": "what this machine can run, and what is missing for more",
     "cell": "run one cell of a submitted manifest; jobs call it",

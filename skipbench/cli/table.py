@@ -10,7 +10,7 @@ from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.experiments.grid import PlannedCell, plan
+from skipbench.experiments.grid import PlannedCell, noise_cells, plan
 from skipbench.experiments.plan import (
     Request,
     budgeted,
@@ -74,6 +74,7 @@ def _experiment(name: str, request: Request) -> list[str]:
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
+    planned += noise_cells(name, planned, request.overrides)
     cells = budgeted(composed(name, planned), request.budget)
     reasons: dict[tuple[str, ...], str] = {}
     failed = []

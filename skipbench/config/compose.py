@@ -5,6 +5,7 @@ Only this room, and the sweeper, see a `DictConfig`.
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,7 @@ def to_run_config(config: DictConfig) -> RunConfig:
     """
     plain = OmegaConf.to_container(config, resolve=True, enum_to_str=True, throw_on_missing=True)
     assert isinstance(plain, dict)
+    _check_finite(plain)
     check_decoding(**plain["decoding"])
     _check_stop(plain["method"].get("stop"))
     plain["model"] |= derived.planted(plain["model"])
@@ -180,6 +182,15 @@ def to_run_config(config: DictConfig) -> RunConfig:
     return RunConfig.from_dict(
         {str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")}
     )
+
+
+def _check_finite(value: Any, key: str = "") -> None:
+    """Raises SkipbenchError for a setting that is NaN or infinite: no key means anything by it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SkipbenchError(f"{key}={value}; wanted a finite number")
+    items = value.items() if isinstance(value, dict) else ()
+    for name, part in items or (enumerate(value) if isinstance(value, list) else ()):
+        _check_finite(part, f"{key}.{name}".lstrip("."))
 
 
 def _check_stop(stop: Any) -> None:

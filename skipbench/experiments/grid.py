@@ -123,28 +123,30 @@ def plan(
             unique.append(cell)
     if own and scale == "paper" and "-table" in experiment:
         unique = _without_repeats(unique)
-    timed = any(row["column"] == "speedup" for row in rows)
-    alone = own is not None and own[1].startswith("table") and timed and "method" not in given
-    return unique + (_noise_cells(unique, given) if alone else [])
+    return unique
 
 
-def _noise_cells(cells: Sequence[PlannedCell], given: Mapping[str, str]) -> list[PlannedCell]:
-    """Vanilla against itself for each model, dataset and decoding of a table that has no such cell,
-    on few samples.
+def noise_cells(
+    experiment: str, cells: Sequence[PlannedCell], overrides: Sequence[str]
+) -> list[PlannedCell]:
+    """Vanilla against itself for each model, dataset and decoding of a table of speedups whose
+    `cells` have none, on few samples.
+
+    None where the command line chooses methods, or for an experiment of no paper.
     """
+    own, given = paper_of(experiment), dict(_pair(o) for o in overrides)
+    timed = any(row["column"] == "speedup" for row in printed_rows(experiment))
+    methods = {cell.overrides.get("method") for cell in cells}
+    if own is None or not own[1].startswith("table") or not timed or {"method"} & given.keys():
+        return []
     found: dict[tuple[str | None, ...], PlannedCell] = {}
     for cell in cells:
-        place = tuple(cell.overrides.get(axis) for axis in NOISE_PER)
-        if cell.overrides.get("method") == BASELINE:
-            return []
         kept = {k: v for k, v in cell.overrides.items() if not k.startswith(OF_METHOD)}
         few = {} if {"limit"} & {*kept, *given} else {"limit": NOISE_LIMIT}
         keys = {k: v for k, v in cell.keys.items() if k in NOISE_PER} | {"method": BASELINE}
-        if cell.run:
-            found.setdefault(
-                place,
-                PlannedCell(kept | {"method": BASELINE} | few, keys, cell.stands_for, noise=True),
-            )
+        if cell.run and BASELINE not in methods:
+            one = PlannedCell(kept | {"method": BASELINE} | few, keys, cell.stands_for, noise=True)
+            found.setdefault(tuple(cell.overrides.get(axis) for axis in NOISE_PER), one)
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ from skipbench.config.compose import compose_cells
 from skipbench.config.explain import did_you_mean
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import PlannedCell, plan
+from skipbench.experiments.grid import PlannedCell, noise_cells, plan
 from skipbench.report.console import say
 from skipbench.report.published import paper_of
 
@@ -117,9 +117,12 @@ def composed(
 
 
 def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
-    """Every cell of an experiment that can be run, those that are the same once."""
-    cells = composed(experiment, plan(experiment, request.overrides, scale, request.models))
-    return budgeted(cells, request.budget)
+    """Every cell of an experiment that can be run, those that are the same once; of a table with
+    its noise floor.
+    """
+    planned = plan(experiment, request.overrides, scale, request.models)
+    planned += noise_cells(experiment, planned, request.overrides)
+    return budgeted(composed(experiment, planned), request.budget)
 
 
 def budgeted(

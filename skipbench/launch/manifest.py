@@ -12,7 +12,7 @@ from typing import Any
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, lines_of, write_atomic
-from skipbench.runs.reading import strict_json
+from skipbench.runs.reading import MOST_SAMPLES, read_bytes, strict_json
 
 CELLS = "cells.jsonl"
 
@@ -48,7 +48,7 @@ def read_cell(path: Path, index: int) -> RunConfig:
         SkipbenchError: no such file or line, or no cell in it.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = (read_bytes(path, MOST_SAMPLES) or b"").decode().splitlines()
         config = (
             RunConfig.from_dict(json.loads(lines[index])["config"])
             if 0 <= index < len(lines)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine, engine_factory
 from skipbench.lm.families import family_of, parts_of
@@ -179,7 +180,18 @@ class LM:
         """Fills the cache with a prompt from row 0 and commits it.
 
         Returns the logits [1, V] behind its last token.
+
+        Raises:
+            SkipbenchError: no token, or one that the model has no embedding for.
         """
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        if not tokens or not 0 <= min(tokens) <= max(tokens) < vocabulary:
+            wrong = sorted({t for t in tokens if not 0 <= t < vocabulary})[:5]
+            raise SkipbenchError(
+                f"the prompt has {len(tokens)} tokens, {wrong} of them out of range; wanted one or "
+                f"more ids from 0 to {vocabulary - 1}. A tokenizer with more tokens than the model "
+                "has embeddings makes such ids: use the model's own"
+            )
         hidden = self.run(self.embed(tokens), TokenRows.chain(0, len(tokens)))
         self.cache.length = len(tokens)
         return self.head(hidden[-1:])

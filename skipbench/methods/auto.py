@@ -9,7 +9,9 @@ measured price, and a node is added while its chance is worth more than its pric
 | rho | `rate` | tokens per pass of one row, lately |
 | C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
-| round's value | `sum p - rho * C(1 + nodes)` | what the tree of a round makes largest |
+| c | `ladder.steps` | price of one draft step with a skip set |
+| a | `ladder.agreement.p` | chance that a token drafted with a skip set is right |
+| round's value | `sum p - rho * (steps * c + C(1 + nodes))` | what a round makes largest |
 
 The derivation (renewal reward), what the rule contains as special cases, and measurements:
 docs/auto.md.
@@ -18,15 +20,21 @@ docs/auto.md.
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode.drafting import CONFIDENCE_CLASSES
+from skipbench.decode.ladder import MOST_STEPS, SkipLadder
 from skipbench.decode.method import Draft, Verification
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.state import State
-from skipbench.decode.tree import Child, grow, least_slopes
+from skipbench.decode.tree import Child, Tree, grow, least_slopes
 from skipbench.errors import SkipbenchError
+from skipbench.lm.rows import TokenRows
+from skipbench.profile.latency import LatencyModel
 from skipbench.profile.rows import ROWS, curve, verification_seconds
 
-RATE_SHARE = 0.1  # of the newest round in the rate
+RATE_SHARE = 0.05  # of the newest round in the rate
 TOP = 8  # of the target's most likely tokens that are kept per context
 USED = 6  # of them, proposed again; the others are accepted less often than a row costs
 CONTINUATIONS = 3  # different tokens that copies propose per node
@@ -62,10 +70,20 @@ PRIORS = [
     for recycled in range(TOP + 1)
     for _ in range(3)
 ]
+# Kinds of drafted tokens stand behind them: by the confidence of the draft, and whether a free
+# source says the same: none, recycled successors, a copy.
+FREE = len(PRIORS)
+DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)
+PRIORS += [1 - (1 - p) * doubt for p in DRAFTED_CHANCE for doubt in (1.0, 0.8, 0.4)]
+UNCOUNTED = -1  # kind of a free token beside a drafted one, which is right more often than not
+
+
+Carried = tuple[list[Match], int]
+"""Occurrences of a node's path, and where on the drafted chain the node stands, -1 beside it."""
 
 
 class Auto:
-    """Copies and recycled successors in one tree per round, by marginal value.
+    """Copies, recycled successors and drafts of skip sets in one tree per round, by value.
 
     Args:
         layers: L, decoder layers of the model.
@@ -74,6 +92,9 @@ class Auto:
         memory: contexts whose successors are kept, of one token and of two each.
         earlier: tokens of earlier outputs in which copies are looked up, too; 0 looks in the prompt
             and its own output only.
+        window: output tokens that a skip set is tried on.
+        explore: share of the time that may be spent on trying skip sets, beside four passes at the
+            start; 0 never drafts with a skip set.
         row_prices: seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them before the
             first prompt.
 
@@ -90,12 +111,15 @@ class Auto:
         max_nodes: int = 31,
         memory: int = 1024,
         earlier: int = 0,
+        window: int = 24,
+        explore: float = 0.01,
         row_prices: Sequence[float] = (),
     ) -> None:
-        if min(max_nodes, memory) < 1 or earlier < 0:
+        if min(max_nodes, memory, window) < 1 or earlier < 0 or not 0 <= explore <= 1:
             raise SkipbenchError(
-                f"auto: {max_nodes=}, {memory=}, {earlier=}; wanted max_nodes and memory of 1 or "
-                "more, earlier of 0 or more"
+                f"auto: {max_nodes=}, {memory=}, {window=}, {earlier=}, {explore=}; wanted "
+                "max_nodes, memory and window of 1 or more, earlier of 0 or more, explore from 0 "
+                "to 1"
             )
         if row_prices and (len(row_prices) != len(ROWS) or min(row_prices) <= 0):
             raise SkipbenchError(
@@ -106,15 +130,26 @@ class Auto:
         self.given = dict(zip(ROWS, row_prices, strict=True)) if row_prices else None
         self.text, self.successors = TextIndex(), Successors(memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
+        self.ladder = SkipLadder(layers, window, explore)
+        self.latency: LatencyModel | None = None
         self.rate = 1.2
         self.measured: dict[str, dict[int, float]] = {}
         """Seconds by rows, by class of the context's length."""
 
     def begin(self, state: State) -> None:
-        self.log: dict[str, list[Any]] = {"expected": [], "price": [], "source": []}
+        self.log: dict[str, list[Any]] = {
+            "expected": [],
+            "price": [],
+            "source": [],
+            "skip": [],
+            "explored": [],
+        }
+        self._drafted: list[tuple[int, float, int]] = []  # token, confidence, its class
+        self._rung = -1
         self.text.begin(state.tokens)
         self.prices = curve(self._seconds(state), self.max_nodes + 1)
         self.slopes = least_slopes(self.prices)
+        self.ladder.begin(state, self.latency)
 
     def _seconds(self, state: State) -> dict[int, float]:
         """Measured anew where the context is four times as long as any before, or a fourth."""
@@ -128,20 +163,45 @@ class Auto:
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
         self._pending = state.pending
-        self.tree = grow(
-            self.text.find(),
-            self._children,
-            self.calibration,
-            self.prices,
-            self.slopes,
-            max(1.0, self.rate),
-            budget,
-        )
+        rate, self._drafted = max(1.0, self.rate), []
+        self.tree = self._grow(rate, budget)
+        rung, value = self.ladder.best(self.prices, rate, budget)
+        verify = rate * self.prices[1 + len(self.tree.tokens)]
+        self._step_price = 0.0
+        if rung >= 0 and value > self.tree.expected - verify:
+            self._draft(state, rung, rate, budget)
+            self.tree = self._grow(rate, budget)
+            self._step_price = len(self._drafted) * self.ladder.steps[rung]
         tokens, parents = self.tree.tokens, self.tree.parents
         return Draft(tokens, parents, steps=len(tokens))
 
-    def _children(self, path: list[int], matches: list[Match]) -> list[Child]:
+    def _grow(self, rate: float, budget: int) -> Tree:
+        """The tree of all sources, the drafted chain among them."""
+        root: Carried = (self.text.find(), 0)
+        return grow(root, self._children, self.calibration, self.prices, self.slopes, rate, budget)
+
+    def _draft(self, state: State, rung: int, rate: float, budget: int) -> None:
+        """Draft steps with the rung's skip set, as long as the next one is worth its price."""
+        lm, base, skip = state.lm, state.lm.cache.length, self.ladder.sets[rung]
+        agreement, step = self.ladder.agreement.p[rung], self.ladder.steps[rung]
+        if rung != self._rung:
+            self._rung = rung
+            self.log["skip"].append([len(self.log["source"]), str(skip)])
+        chance, token = 1.0, state.pending
+        for at in range(min(budget, MOST_STEPS, self.max_nodes)):
+            if at and chance * agreement <= rate * (step + self.slopes[1 + at]):
+                break
+            p = lm.logits([token], TokenRows.chain(base + at, 1), skip).float().softmax(-1)
+            top, first = p.max(-1)
+            confidence, found = torch.cat((top.double(), first.double())).tolist()
+            token = int(found)
+            kind = FREE + 3 * sum(confidence > bound for bound in CONFIDENCE_CLASSES)
+            self._drafted.append((token, confidence, kind))
+            chance *= self.counters.p[kind]
+
+    def _children(self, path: list[int], carried: Carried) -> list[Child]:
         """What every source proposes behind a path, the likeliest first."""
+        matches, at = carried
         if path:
             before, token = path[-2] if len(path) > 1 else self._pending, path[-1]
         else:
@@ -163,25 +223,44 @@ class Auto:
         for rank, candidate in enumerate(recycled[:USED]):
             copied = ranks.pop(candidate, NONE)
             kind = first + (copied * (TOP + 1) + rank) * 3
-            found.append((p[kind], candidate, kind, matches))
+            found.append((p[kind], candidate, kind, None))
         for candidate, copied in ranks.items():
             kind = first + (copied * (TOP + 1) + ABSENT) * 3
-            found.append((p[kind], candidate, kind, matches))
+            found.append((p[kind], candidate, kind, None))
+        drafted = self._drafted[at][0] if 0 <= at < len(self._drafted) else None
+        if drafted is not None:
+            found = self._with_drafted(found, at)
         found.sort(key=_likeliest)
         follow = self.text.follow
         return [
-            (chance, candidate, kind, follow(matches, candidate))
-            for chance, candidate, kind, _ in found
+            (chance, token, kind, (follow(matches, token), at + 1 if token == drafted else -1))
+            for chance, token, kind, _ in found
         ]
+
+    def _with_drafted(self, found: list[Child], at: int) -> list[Child]:
+        """The children of a node with the drafted one among them; the others are as likely as they
+        were where that one is wrong.
+        """
+        token, _, kind = self._drafted[at]
+        same = [child for child in found if child[1] == token]
+        if same:
+            kind += 2 if _letter(same[0][2]) in "sb" else 1
+        chance = self.counters.p[kind]
+        others = [(p * (1 - chance), t, UNCOUNTED, None) for p, t, _, _ in found if t != token]
+        return [(chance, token, kind, None), *others]
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
         for node, hit in tree.tried(accepted):
-            self.counters.update(tree.kinds[node], hit)
+            kind = tree.kinds[node]
+            if kind != UNCOUNTED:
+                self.counters.update(kind, hit)
+            if kind >= FREE:
+                self.ladder.agreement.update(self._rung, hit)
         path = set(accepted)
         for node, product in enumerate(tree.products):
             self.calibration.update(product, node in path)
-        price = self.prices[1 + len(tree.tokens)]
+        price = self.prices[1 + len(tree.tokens)] + self._step_price
         self.rate += RATE_SHARE * ((len(accepted) + 1) / price - self.rate)
         self.successors.learn(
             self._before, self._pending, tree.tokens, tree.parents, verification.top_tokens
@@ -189,6 +268,11 @@ class Auto:
         self.text.extend(state.tokens[self.text.tokens :])
         if state.finish is not None:
             self.text.keep(state.output, self.earlier)
+        self.ladder.spent += price
+        explored = 0.0
+        if state.finish is None:
+            explored = self.ladder.explore_one(state, self.prices, max(1.0, self.rate))
+        self.log["explored"].append(round(explored, 4))
         self.log["expected"].append(round(tree.expected + 1, 4))
         self.log["price"].append(round(price, 4))
         self.log["source"].append("".join(_letter(tree.kinds[node]) for node in accepted))
@@ -202,6 +286,7 @@ class Auto:
             "calibration": self.calibration.state_dict,
             "rate": self.rate,
             "earlier": self.text.earlier,
+            "ladder": self.ladder.state_dict,
             "measured": {k: {str(n): s for n, s in v.items()} for k, v in self.measured.items()},
         }
 
@@ -211,6 +296,7 @@ class Auto:
         self.counters.state_dict = state["counters"]
         self.calibration.state_dict = state["calibration"]
         self.rate, self.text.earlier = state["rate"], list(state["earlier"])
+        self.ladder.state_dict = state["ladder"]
         self.measured = {k: {int(n): s for n, s in v.items()} for k, v in state["measured"].items()}
 
 
@@ -219,7 +305,11 @@ def _likeliest(child: Child) -> float:
 
 
 def _letter(kind: int) -> str:
-    """Which source proposed a token: `s`uffix match, `r`ecycled, or `b`oth."""
+    """Which source proposed a token: `s`uffix match, `r`ecycled, `b`oth, `d`rafted, or `o`ther: a
+    free token beside a drafted one.
+    """
+    if kind == UNCOUNTED or kind >= FREE:
+        return "d" if kind >= FREE else "o"
     recycled = kind // 3 % (TOP + 1) != ABSENT
     copied = kind // (3 * (TOP + 1)) % (CONTINUATIONS + 1) != NONE
     return "b" if recycled and copied else "s" if copied else "r"

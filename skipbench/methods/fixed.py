@@ -37,7 +37,14 @@ class FixedSet:
 
 
 def strategy(
-    layers: int, name: str, ratio: float, stop: StopRule, seed: int = 0, tree: Sequence[int] = ()
+    layers: int,
+    name: str,
+    ratio: float,
+    stop: StopRule,
+    attention: float | None = None,
+    mlp: float | None = None,
+    seed: int = 0,
+    tree: Sequence[int] = (),
 ) -> FixedSet:
     """A set by rule.
 
@@ -47,14 +54,17 @@ def strategy(
         ratio: share of the layers to skip, above 0 to below 1; of the rule `random`, of the
             sub-layers.
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        attention: share of the attention blocks to skip, in place of `ratio`; with `mlp`.
+        mlp: share of the MLP blocks to skip. Self-SD Table 8 skips 24 attention and 12 MLP blocks
+            of 40 layers: 0.6 and 0.3.
         seed: of the rule `random`.
         tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
             first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
 
     Raises:
-        SkipbenchError: a ratio out of range.
+        SkipbenchError: a ratio or share out of range, or one share without the other.
     """
-    return FixedSet(name, fixed_set(name, layers, ratio, seed), Drafter(stop, tree))
+    return FixedSet(name, fixed_set(name, layers, ratio, seed, attention, mlp), Drafter(stop, tree))
 
 
 def explicit(

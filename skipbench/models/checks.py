@@ -1,6 +1,8 @@
 """What a checkpoint needs and must be, and why loading one failed."""
 
 import importlib.util
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,48 @@ def check_shape(path: str, config: Any, shape: Shape | None) -> None:
             f"{path!r} is not the model that model.architecture describes: {'; '.join(wrong)}. "
             f"Use model=path model.path={path} for a checkpoint of your own"
         )
+
+
+MOST_LAYERS = 4096
+_SIZES = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
+    *("intermediate_size", "vocab_size", "max_position_embeddings", "head_dim"),
+)
+
+
+def check_sizes(path: str, config: Any) -> None:
+    """Raises SkipbenchError for a config.json whose numbers no model can have."""
+    sizes: dict[str, Any] = {name: getattr(config, name, None) for name in _SIZES}
+    wrong = {k: v for k, v in sizes.items() if v is not None and (type(v) is not int or v < 1)}
+    if not wrong and sizes["num_hidden_layers"] > MOST_LAYERS:
+        wrong["num_hidden_layers"] = sizes["num_hidden_layers"]
+    heads, groups = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    if not wrong and groups and heads % groups:
+        wrong["num_key_value_heads"] = groups
+    epsilon, tied = getattr(config, "rms_norm_eps", 0.0), config.tie_word_embeddings
+    sound = isinstance(epsilon, int | float) and 0 <= epsilon < math.inf
+    wrong |= {} if sound else {"rms_norm_eps": epsilon}
+    wrong |= {} if isinstance(tied, bool) else {"tie_word_embeddings": tied}
+    if wrong:
+        told = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
+        raise SkipbenchError(
+            f"the config.json of {path!r} has {told}; wanted whole numbers from 1, at most "
+            f"{MOST_LAYERS} layers, heads that divide into num_key_value_heads, a norm's epsilon "
+            "from 0, and true or false for tied embeddings"
+        )
+
+
+def check_index(path: str) -> None:
+    """Raises SkipbenchError for an index of weights in a folder that names files outside of it, and
+    anything for one that is no index.
+    """
+    for index in sorted(Path(path).glob("*.index.json")):
+        # may be a link: the hub's cache has nothing else
+        for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values())):
+            if not name or Path(name).name != name:
+                raise SkipbenchError(
+                    f"{index} names the file {name!r}; wanted names of files in its own folder"
+                )
 
 
 def explain(path: str, revision: str | None, error: Exception) -> str:

@@ -11,7 +11,13 @@ from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import family_of
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
-from skipbench.models.checks import check_packages, check_shape, explain
+from skipbench.models.checks import (
+    check_index,
+    check_packages,
+    check_shape,
+    check_sizes,
+    explain,
+)
 from skipbench.models.deepened import deepen
 from skipbench.models.gguf import read_gguf
 from skipbench.models.random_weights import planted_model
@@ -162,7 +168,6 @@ def _load_folder(
     gpus: int | None = None,
 ) -> tuple[Any, Any]:
     """The Hugging Face model of a folder or a hub id, and its tokenizer; arguments as `load`."""
-    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     if quantization != "none" and isinstance(device_map, str) and device_map != "auto":
@@ -170,8 +175,10 @@ def _load_folder(
     spread = device_map == "auto" or isinstance(device_map, dict)
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     try:
+        check_index(path)
         config = AutoConfig.from_pretrained(path, **source)
         family_of(config)
+        check_sizes(path, config)
         check_shape(path, config, shape)
         tokenizer = AutoTokenizer.from_pretrained(path, **source)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -186,7 +193,9 @@ def _load_folder(
             **_fewer_bits(quantization, DTYPES[dtype]),
             **source,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except SkipbenchError:
+        raise
+    except Exception as error:  # damaged files raise anything: transformers does not check them
         raise SkipbenchError(explain(path, revision, error)) from error
     model, info = loaded
     wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}

@@ -24,8 +24,8 @@ DEFINITIONS: dict[str, str] = {
     "E(Spd)": f"{EQ_6} / the same with the measured cost of a draft step and of a verification "
     "pass.",
     "speedup": "decode wall-clock over vanilla on the same samples in the same process, adaptation "
-    "included: geometric mean of the per-sample ratios [95 % interval: Student's t on the "
-    "logarithms; with repeats, of the prompts and of the processes together].",
+    "included: geometric mean of the per-sample ratios [95 % interval on the logarithms: Student's "
+    "t, from 8 samples on the studentised bootstrap; with repeats, of prompts and processes].",
     "speedup by": "micro: sum of tokens / sum of seconds; macro: mean tokens/s (SWIFT); s/token: "
     "mean s/token (Self-SD); end-to-end: micro with the prefill.",
     "search": "the speedup of the prompts that began while the method searched its skip set, and "

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures.runs import Run
+from skipbench.runs.reading import MOST_SAMPLES, read_bytes
 from skipbench.runs.record import dump, parse
 
 
@@ -34,7 +35,7 @@ def read_runs(path: Path) -> tuple[str, list[Run]]:
         SkipbenchError: it cannot be read, or holds something else.
     """
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_bytes(path, MOST_SAMPLES) or b"")
         runs = [
             Run(**(run | {"samples": [parse(json.dumps(s)) for s in run["samples"]]}))  # type: ignore[typeddict-item]  # of a file
             for run in found["runs"]

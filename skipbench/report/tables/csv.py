@@ -2,15 +2,25 @@
 
 import csv as stdlib_csv
 import io
+from typing import Any
 
 from skipbench.report.tables.model import Table
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
 
 def csv(table: Table) -> str:
-    """A line per record below the names of all columns; a missing value is an empty field."""
+    """A line per record below the names of all columns; a missing value is an empty field.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     names = dict.fromkeys(name for record in table.records for name in record)
     out = io.StringIO()
     writer = stdlib_csv.DictWriter(out, list(names), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table.records)
+    writer.writerows({k: _inert(v) for k, v in record.items()} for record in table.records)
     return out.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

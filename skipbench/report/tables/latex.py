@@ -130,7 +130,8 @@ def _longtable(table: Table, grid: Grid, size: str, first: int, last: int, numbe
     shown = [*range(grid.labels), *range(first, last)]
     settings = f". {grid.settings}" if grid.settings else ""
     again = rf"\caption[]{{{escape(f'{table.title} (continued){settings}')}}} \\"
-    first_caption = rf"\caption{{{escape(table.title + settings)}}}\label{{tab:{table.name}}} \\"
+    label = re.sub(r"[^A-Za-z0-9_.:-]+", "-", table.name)
+    first_caption = rf"\caption{{{escape(table.title + settings)}}}\label{{tab:{label}}} \\"
     names = " & ".join(escape(grid.columns[i].name) for i in shown) + r" \\"
     head = [r"\toprule", *_groups(grid, first, last), names, r"\midrule"]
     return "\n".join(

@@ -12,7 +12,7 @@ from skipbench.report.published import paper_of
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import run_table
-from skipbench.runs.reading import printable, strict_json
+from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
 from skipbench.runs.shapes import Metrics
 
 Run = Mapping[str, Any]
@@ -97,7 +97,7 @@ def read_table(path: Path) -> Table:
         SkipbenchError: it cannot be read, or holds no summary.
     """
     try:
-        text = path.read_text()
+        text = (read_bytes(path, MOST_SAMPLES) or b"").decode()
     except (OSError, UnicodeDecodeError) as error:
         raise SkipbenchError(f"{path} cannot be read: {error}") from error
     try:

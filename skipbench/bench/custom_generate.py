@@ -1,0 +1,150 @@
+"""Decoding inside Hugging Face: `model.generate(**inputs, custom_generate=...)`."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skipbench.bench.prompts import SCRATCH_ROWS
+from skipbench.bench.ready import make_method
+from skipbench.config.compose import compose
+from skipbench.config.names import quoted
+from skipbench.decode.loop import stream
+from skipbench.decode.method import Draft, Method
+from skipbench.decode.sampling import Sampler
+from skipbench.errors import SkipbenchError
+from skipbench.lm.model import LM
+from skipbench.models.generation import check_generation, output, own_criteria, split_processors
+
+REFUSED = ("assistant_model", "synced_gpus", "negative_prompt_ids")
+
+
+class CustomGenerate:
+    """The callable that `generate` calls in place of its own loop.
+
+    It keeps the method, which learns from prompt to prompt, and a K/V cache; the weights are the
+    model's own.
+
+    Attributes:
+        method: the method in use, `None` before the first call.
+    """
+
+    def __init__(self, method: str | Method, engine: str, overrides: Sequence[str]) -> None:
+        """As `skipbench.custom_generate` takes them."""
+        self._given, self._engine, self._overrides = method, engine, tuple(overrides)
+        self._lm: LM | None = None
+        self.method: Method | None = None
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> Any:
+        """As `generate` calls it; `input_ids` [1, T] -> ids [1, T + new].
+
+        Raises:
+            SkipbenchError: what cannot be honoured, by its name.
+        """
+        if input_ids.shape[0] != 1:
+            raise SkipbenchError(
+                f"custom_generate decodes one prompt at a time, not {input_ids.shape[0]} (beams "
+                "and return sequences count)"
+            )
+        call = _call_of_generate()
+        check_generation(generation_config, model_kwargs, {k: call.get(k) for k in REFUSED})
+        processors, sampling = split_processors(logits_processor, generation_config.do_sample)
+        criteria, streamer = own_criteria(stopping_criteria), call.get("streamer")
+        lm, method = self._ready(model)
+        prompt = input_ids[0].tolist()
+        most = generation_config.max_length - len(prompt)
+        lm.allocate(len(prompt) + most + SCRATCH_ROWS)
+        # the seed comes from torch's generator, so that torch.manual_seed decides it
+        sampler = Sampler(**sampling, seed=int(torch.randint(2**31, ())) if sampling else 0)
+        process = _Processed(processors, input_ids.device) if processors else None
+        tokens = list(prompt)
+        steps = stream(lm, method, prompt, most, _eos(generation_config), sampler, process)
+        for step in steps:
+            for token in step.tokens:
+                tokens.append(token)
+                if streamer is not None:
+                    streamer.put(torch.tensor([token]))
+                if criteria and _stopped(criteria, tokens, input_ids):
+                    steps.close()
+                    break
+        if streamer is not None:
+            streamer.end()
+        sequences = torch.tensor([tokens], device=input_ids.device)
+        return output(sequences, bool(generation_config.return_dict_in_generate))
+
+    def _ready(self, model: Any) -> tuple[LM, Method]:
+        """The primitive over the model's own weights, and the method for it; made once."""
+        if self._lm is None or self._lm.model is not model:
+            attention = getattr(model.config, "_attn_implementation", "sdpa")
+            if self._engine == "reference" and attention != "sdpa":
+                raise SkipbenchError(
+                    f"custom_generate with engine=reference needs attn_implementation='sdpa', not "
+                    f"{attention!r}; load the model with that, or give engine='fused'"
+                )
+            self._lm, self.method = LM(model, self._engine), None
+        if self.method is None:
+            if isinstance(self._given, str):
+                path = str(getattr(model.config, "_name_or_path", "")) or "model"
+                config = compose(
+                    [
+                        "model=path",
+                        f"model.path={quoted(path)}",
+                        f"method={self._given}",
+                        *self._overrides,
+                    ]
+                )
+                self.method = make_method(config, self._lm)
+            else:
+                self.method = self._given
+        return self._lm, self.method
+
+
+def _call_of_generate() -> dict[str, Any]:
+    """Arguments of the call of `generate` above.
+
+    transformers 5.23 hands a callable neither the streamer nor the assistant: they stand in the
+    frame of `generate` only.
+    """
+    frame = sys._getframe(2)
+    return dict(frame.f_locals) if frame.f_code.co_name == "generate" else {}
+
+
+def _eos(config: Any) -> frozenset[int]:
+    found = getattr(config, "_eos_token_tensor", None)
+    return frozenset() if found is None else frozenset(found.flatten().tolist())
+
+
+def _stopped(criteria: Sequence[Any], tokens: list[int], like: Tensor) -> bool:
+    ids = torch.tensor([tokens], device=like.device)
+    return any(bool(torch.as_tensor(one(ids, None)).all()) for one in criteria)
+
+
+class _Processed:
+    """Hugging Face's processors over every row of a verification, each behind its own tokens."""
+
+    def __init__(self, processors: Sequence[Any], device: torch.device) -> None:
+        self._processors, self._device = processors, device
+
+    def __call__(self, committed: list[int], draft: Draft, logits: Tensor) -> Tensor:
+        """As `decode.state.Process`; rows that no token is chosen from stay as they are."""
+        rows = logits.float().clone()
+        paths: list[list[int]] = [[]]
+        for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
+            paths.append([*paths[parent + 1], draft.tokens[node]])
+        for row, path in enumerate(paths):
+            ids = torch.tensor([committed + path], device=self._device)
+            scores = rows[row : row + 1].to(self._device)
+            for processor in self._processors:
+                scores = processor(ids, scores)
+            rows[row] = scores[0].to(rows.device)
+        return rows

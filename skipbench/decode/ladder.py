@@ -1,0 +1,178 @@
+"""`SkipLadder`: nested skip sets, found and judged while decoding, within a budget of time."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skipbench.decode.chances import Counters
+from skipbench.decode.sampling import best_tokens
+from skipbench.decode.state import State
+from skipbench.decode.trial_passes import forward_committed
+from skipbench.metrics.summary import Latency
+from skipbench.profile.latency import LatencyModel
+from skipbench.skipset import SkipSet
+
+SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8)
+"""Of the sub-layers, that the rungs leave out, each all that the one before does."""
+PRIOR, WEIGHT = 0.5, 4.0  # agreement of a rung that was not tried yet, and the tokens it counts for
+DECAY = 0.99
+CREDIT = 4.0  # passes that may be spent before any decoding has earned them
+MOST_STEPS = 16
+HOPE, DOUBT = 0.95, 0.3  # best agreement of what was never tried, and what one trial leaves open
+NOTHING_LOST = -1.0
+"""Value of a round, less its bonus, that earns the present rate: `accepted + 1 = rate * price`."""
+RANK_EVERY = 16  # trials between two rankings
+
+
+def rank_by_cosine(hidden_states: Sequence[Tensor]) -> list[int]:
+    """Sub-layers in order of how little they turn the state, the least turning first.
+
+    Args:
+        hidden_states: S + 1 states [rows, D], before the first and behind every sub-layer.
+    """
+    x = torch.stack(list(hidden_states)).float()
+    cosine = torch.cosine_similarity(x[:-1], x[1:], dim=-1).mean(-1)
+    return cosine.argsort(descending=True).tolist()
+
+
+class SkipLadder:
+    """Skip sets S1 inside S2 inside ..., each with the chance that a token drafted without it is
+    right.
+
+    A trial runs the newest output tokens once more without a set, over scratch rows, and counts
+    where it says what the target said (SWIFT's matchness); a ranking runs them with the full model.
+    Both are done while they cost at most `explore` of the time, and not where even the best that may
+    be hoped for would not pay.
+    """
+
+    def __init__(self, layers: int, window: int, explore: float) -> None:
+        """`window`: output tokens of a trial; `explore`: share of the time that trials may
+        take.
+        """
+        self.layers, self.window, self.explore = layers, window, explore
+        self.sets: list[SkipSet] = []
+        self.agreement = Counters([PRIOR] * len(SHARES), WEIGHT, DECAY)
+        self.steps = [1.0] * len(SHARES)
+        """Price of a draft step per rung, in passes of one row."""
+        self.rank: list[int] = []
+        self.trials = 0
+        self.tried = [0] * len(SHARES)  # trials per rung of the present ranking
+        self.spent = self.explored = 0.0
+
+    def price(self, latency: Latency | None) -> None:
+        """Prices the rungs by sub-layer latencies; without them, by the number of sub-layers."""
+        for rung, skip in enumerate(self.sets):
+            if latency is None:
+                self.steps[rung] = 1 - len(skip.skipped) / (2 * self.layers)
+            else:
+                step_s = latency.draft_s(len(skip.attention), len(skip.mlp))
+                self.steps[rung] = step_s / latency.target_s()
+
+    def begin(self, state: State, latency: LatencyModel | None) -> None:
+        """A new prompt starts."""
+        self._latency = None if latency is None else latency.at(state.lm.cache.length)
+        self.price(self._latency)
+
+    def _enter(self, rank: list[int]) -> None:
+        self.rank = rank
+        count = 2 * self.layers
+        self.sets = [
+            SkipSet.of(self.layers, rank[: max(1, min(count - 1, round(share * count)))])
+            for share in SHARES
+        ]
+        self.tried = [0] * len(SHARES)
+
+    def best(self, prices: Sequence[float], rate: float, budget: int) -> tuple[int, float]:
+        """The rung whose chain is worth most, tokens beyond the bonus less `rate` times the price
+        of the round; -1 where none was tried.
+        """
+        found, value = -1, float("-inf")
+        for rung in range(len(self.sets)):
+            if not self.tried[rung]:
+                continue
+            worth = chain_value(self.agreement.p[rung], self.steps[rung], prices, rate, budget)
+            if worth > value:
+                found, value = rung, worth
+        return found, value
+
+    def explore_one(self, state: State, prices: Sequence[float], rate: float) -> float:
+        """One ranking or trial, where enough output stands and enough time was earned; returns its
+        price in passes.
+        """
+        if len(state.output) < self.window + 2 or self.explore <= 0:
+            return 0.0
+        rows = prices[min(self.window, len(prices) - 1)]
+        ranks = not self.rank or self.trials % RANK_EVERY == RANK_EVERY - 1
+        rung, value = self._most_promising(prices, rate)
+        if value <= NOTHING_LOST:
+            return 0.0
+        price = rows if ranks else rows * self.steps[rung]
+        if self.explored + price > self.explore * self.spent + CREDIT:
+            return 0.0
+        self.explored += price
+        self.trials += 1
+        at = state.lm.cache.length - self.window
+        if ranks:
+            states: list[Tensor] = []
+            forward_committed(state, at, self.window, hidden_states=states)
+            self._enter(rank_by_cosine(states))
+            self.price(self._latency)
+            return price
+        hidden = forward_committed(state, at, self.window, self.sets[rung])
+        said: list[int] = best_tokens(state.lm.head(hidden)).tolist()
+        wanted = state.tokens[at + 1 : at + 1 + self.window]
+        for a, b in zip(said, wanted, strict=True):
+            self.agreement.update(rung, a == b)
+        self.tried[rung] += 1
+        return price
+
+    def _most_promising(self, prices: Sequence[float], rate: float) -> tuple[int, float]:
+        """The rung that would be worth most if it were as good as it may still be, and its value
+        then.
+
+        A set is no better than one inside it; what was tried rarely may be better than it looked.
+        """
+        hope, found, value = HOPE, 0, float("-inf")
+        steps = self.steps if self.sets else [1 - share for share in SHARES]
+        for rung in range(len(SHARES)):
+            if self.tried[rung]:
+                doubt = DOUBT / self.tried[rung] ** 0.5
+                hope = min(hope, self.agreement.p[rung] + doubt)
+            worth = chain_value(hope, steps[rung], prices, rate, MOST_STEPS)
+            if worth > value:
+                found, value = rung, worth
+        return found, value
+
+    @property
+    def state_dict(self) -> dict[str, Any]:
+        """Ranking, agreement, and the time spent."""
+        return {
+            "rank": self.rank,
+            "agreement": self.agreement.state_dict,
+            "tried": list(self.tried),
+            "trials": self.trials,
+            "spent": self.spent,
+            "explored": self.explored,
+        }
+
+    @state_dict.setter
+    def state_dict(self, state: dict[str, Any]) -> None:
+        if state["rank"]:
+            self._enter(list(state["rank"]))
+        self.agreement.state_dict = state["agreement"]
+        self.tried, self.trials = list(state["tried"]), state["trials"]
+        self.spent, self.explored = state["spent"], state["explored"]
+
+
+def chain_value(
+    agreement: float, step: float, prices: Sequence[float], rate: float, budget: int
+) -> float:
+    """Largest `sum_i a^i - rate * (n step + C(1 + n))` over chains of n >= 1 draft steps."""
+    best, expected, chance = float("-inf"), 0.0, 1.0
+    for n in range(1, min(budget, MOST_STEPS, len(prices) - 2) + 1):
+        chance *= agreement
+        expected += chance
+        best = max(best, expected - rate * (n * step + prices[1 + n]))
+    return best
