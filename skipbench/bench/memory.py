@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.architecture import BYTES
 from skipbench.config.catalog import known_models
@@ -97,6 +95,8 @@ def devices_needed(model: Model, tokens: int | None) -> int | None:
     Args:
         tokens: of prompt and output; `None` for a prompt of `PROMPT_TOKENS`.
     """
+    import torch  # not above: a plan computes sizes without it
+
     if model.sizes is None or not torch.cuda.is_available():
         return None
     free = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
@@ -169,6 +169,8 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
     """What a cell that ran out of memory needs at least, and smaller settings; `None` for an error
     of another kind.
     """
+    import torch  # as above
+
     words = ("can't allocate memory", "out of memory")
     if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
         w in str(error) for w in words
@@ -207,6 +209,8 @@ def free_bytes(device: str) -> int | None:
     """Memory that is free on a device, or on all GPUs for `auto`; `None` where a GPU is asked for
     and there is none.
     """
+    import torch  # as above
+
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return host_free_bytes()
     if not torch.cuda.is_available():

@@ -3,11 +3,13 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
-from skipbench.lm.model import LM
+
+if TYPE_CHECKING:  # a plan needs `SCRATCH_ROWS`, and no torch
+    from skipbench.lm.model import LM
 
 # cache rows behind the text for the largest draft: SWIFT's tree of 25 steps of 10 nodes, and more
 SCRATCH_ROWS = 320
@@ -54,7 +56,7 @@ class Prompt:
 def encode(
     rows: list[Row],
     tokenizer: Any,
-    lm: LM,
+    lm: "LM",
     max_new_tokens: int,
     truncate: str,
     keep: int | str = 0,
@@ -202,7 +204,7 @@ def _render(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | 
     return ids
 
 
-def eos_ids(lm: LM) -> frozenset[int]:
+def eos_ids(lm: "LM") -> frozenset[int]:
     """Every id that ends an output, from the generation config, else from the model's."""
     generation = getattr(lm.model, "generation_config", None)
     value = getattr(generation, "eos_token_id", None)
