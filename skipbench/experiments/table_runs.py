@@ -8,6 +8,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, checked_run, resolve_cell, to_score
 from skipbench.experiments.grid import PlannedCell
+from skipbench.experiments.search_costs import search_costs
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.summary import summarise
 from skipbench.runs.provenance import engine_text
@@ -36,6 +37,8 @@ def table_runs(
             | about
         ]
     run = run_entry(cell, reason or one.reason) | about
+    if run["metrics"] is not None:
+        run["metrics"] = run["metrics"] | search_costs(config, cell.folder)
     groups = paper_side(experiment).get("groups", {})
     missing = {key: group for key, group in groups.items() if key not in one.keys}
     split = [r for key, group in missing.items() for r in _by_group(run, cell.folder, key, group)]
