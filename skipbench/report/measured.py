@@ -139,7 +139,7 @@ def _per_token(
         return None
     total = math.fsum(seconds.get(name) or 0 for name in PHASES)
     if phase == "latency" and part == "all":
-        return unit / rate
+        return float(unit / rate)
     if phase == "latency" and total:
         parts = [_per_token(metrics, name, part, unit) for name in ("draft", "verify")]
         return None if None in parts else math.fsum(p for p in parts if p is not None)
