@@ -115,7 +115,8 @@ def test_cells_stand_for_printed_rows(name: str) -> None:
     if name in JOINED:
         assert len(joined) == JOINED[name]
     if "-table" in name:  # a number of a table that no cell stands for would stay empty for ever
-        assert len(joined) == len(planned)
+        ours = [c for c in planned if str(c.keys["method"]).endswith(", our defaults")]
+        assert len(joined) + len(ours) == len(planned) and bool(ours) == (name == "knapspec-table2")
         assert all(
             any(matches(c.keys, r) for c in planned) for r in rows if r.get("dataset") != "overall"
         )

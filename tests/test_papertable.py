@@ -465,6 +465,10 @@ def test_rows_that_drafted_the_same_tokens_are_named() -> None:
     assert [note for note in t.remarks if "drafted the same" in note] == [line]
     assert line in markdown(t) and line in html(t)
     assert escape(line) in latex(t)
+    one = [{**r, "id": "tiny_self-sd"} for r in runs[1:3]]
+    assert same_drafts(one) == [
+        "have the same settings here, and are one run: max_steps=12 | max_steps=14."
+    ]
 
 
 def test_one_run_that_stands_for_two_datasets_and_vanilla_are_not_rows_of_the_same_tokens() -> None:

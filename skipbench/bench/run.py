@@ -165,7 +165,11 @@ def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> dict[str, 
         )
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return summarise(samples, lm.layers, latency.at(context), floor_s, peak)
+    here = latency.at(context)
+    profiled = {"attention_s": here.attention_s, "mlp_s": here.mlp_s, "head_s": here.head_s}
+    return summarise(samples, lm.layers, here, floor_s, peak) | {
+        "profiled": profiled | {"layers": lm.layers}
+    }
 
 
 def _with_speedup(advance: Advance) -> Callable[[Sample], None]:

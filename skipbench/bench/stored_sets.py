@@ -119,9 +119,14 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
         ) from error
 
 
+def trials_of_trace(trace: Path, iterations: int) -> list[dict[str, Any]]:
+    """The first `iterations` trials of a search, as its trace has them."""
+    return [json.loads(line) for _, line in read_lines(trace, repair=False)][1 : iterations + 1]
+
+
 def seconds_of_trace(trace: Path, iterations: int) -> float:
     """What the first `iterations` sets of a search took, in seconds."""
-    trials = [json.loads(line) for _, line in read_lines(trace, repair=False)][1 : iterations + 1]
+    trials = trials_of_trace(trace, iterations)
     return sum(float(t["seconds_suggest"]) + float(t["seconds_objective"]) for t in trials)
 
 

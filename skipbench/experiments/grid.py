@@ -112,7 +112,9 @@ def plan(
         cell = PlannedCell(
             point, keys, None, case.get("reason") or case.get("note"), "reason" not in case
         )
-        cells += _scaled(cell, given, rows, scale) if own and scale != "paper" else [cell]
+        cells += (
+            _scaled(cell, given, rows, scale, experiment) if own and scale != "paper" else [cell]
+        )
     if not cells and not models:
         raise SkipbenchError(
             f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out"
@@ -229,12 +231,19 @@ def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 
 
 def _scaled(
-    cell: PlannedCell, given: Mapping[str, str], rows: Sequence[Mapping[str, Any]], name: str
+    cell: PlannedCell,
+    given: Mapping[str, str],
+    rows: Sequence[Mapping[str, Any]],
+    name: str,
+    experiment: str,
 ) -> list[PlannedCell]:
     """The cell with the model and the dataset of a smaller scale in it; one per subtask where each
     has its own.
     """
     scale = _scale(name)
+    if experiment in scale["long"]["experiments"]:
+        overrides = {**scale["overrides"], **scale["long"]["overrides"]}
+        scale = {**scale, "datasets": {}, "overrides": overrides}
     point, keys = dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
         keys["model"] = scale["model"]

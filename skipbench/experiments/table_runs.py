@@ -8,6 +8,7 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, resolve_cell, to_score
 from skipbench.experiments.grid import PlannedCell, printed_rows
 from skipbench.experiments.repeats import joined_record, repetitions
+from skipbench.experiments.search_costs import search_costs
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
@@ -42,6 +43,8 @@ def table_runs(
     run = run_entry(cell, reason or one.reason) | about
     if one.noise:
         return [run | {"noise": True}]
+    if run["metrics"] is not None:
+        run["metrics"] = run["metrics"] | search_costs(config, cell.folder)
     groups = paper_side(experiment).get("groups", {})
     missing = {key: group for key, group in groups.items() if key not in one.keys}
     if missing:

@@ -74,14 +74,15 @@ def _speedup(metrics: Mapping[str, Any]) -> str:
 
 
 def same_drafts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each set of rows that drafted the same tokens, as `drafted` in a run tells;
-    vanilla drafts nothing.
+    """A line for each set of rows that drafted the same tokens, as `drafted` in a run tells, or
+    that are one run; vanilla drafts nothing.
 
     Rows are named by what differs in the table. One run that stands for several datasets of a paper
     is one row.
     """
     rows = [
-        {**{k: run.get(k) for k in NAMES}, **run.get("keys", {}), "drafted": run.get("drafted")}
+        {**{k: run.get(k) for k in (*NAMES, "id")}, **run.get("keys", {})}
+        | {"drafted": run.get("drafted")}
         for run in runs
     ]
     rows = [row for row in rows if row["drafted"] and row["method"] != BASELINE]
@@ -89,7 +90,7 @@ def same_drafts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         k
         for row in rows
         for k in row
-        if k != "drafted" and len({repr(other.get(k)) for other in rows}) > 1
+        if k not in ("drafted", "id") and len({repr(other.get(k)) for other in rows}) > 1
     }
     lines = []
     for places in alike(row["drafted"] for row in rows):
@@ -101,8 +102,11 @@ def same_drafts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
                 tuple(v for k, v in told.items() if k not in STOOD_FOR), ", ".join(told.values())
             )
         if len(named) > 1:
-            lines.append(
-                "drafted the same tokens, so that only timing tells them apart: "
-                f"{' | '.join(named.values())}."
+            runs_of = {rows[place]["id"] for place in places}
+            how = (
+                "have the same settings here, and are one run"
+                if len(runs_of) == 1 and None not in runs_of
+                else "drafted the same tokens, so that only timing tells them apart"
             )
+            lines.append(f"{how}: {' | '.join(named.values())}.")
     return lines

@@ -61,6 +61,17 @@ PAPER_DEFINITIONS: dict[str, str] = {
         "the most that was allocated at one time during the run of both arms, in 10^9 bytes."
     ),
     "ratio": DEFINITIONS["skipped"],
+    "ms": (
+        "milliseconds of the phase per decoded token; attention and MLP take the shares that the "
+        "profiled sub-layers have in a draft step and in a full forward."
+    ),
+    "us": "microseconds of the phase per decoded token; the threshold update is the adaptation.",
+    "random_steps": "sets tried at random, the first ones included.",
+    "bayes_steps": "sets tried that Bayesian optimisation suggested.",
+    "search_s": "seconds of the search; for SWIFT those of adaptation while it decodes.",
+    "search_h": "the same in hours.",
+    "search_min": "the same in minutes.",
+    "opt_step_ms": "milliseconds of adaptation per optimisation step.",
 }
 """Of the columns of the papers' tables."""
 SCORE = "the method's score, a mean over the samples."

@@ -151,7 +151,8 @@ def _measured(half: Half, place: Place, scale: str) -> Measured:
     if not run.get("metrics"):
         return None, None, str(run.get("reason") or "not run yet")
     phase = value_of(identity, "phase") or half.settings.get("phase")
-    value, interval, reason = measure(run["metrics"], column, phase)
+    part = value_of(identity, "part") or half.settings.get("part")
+    value, interval, reason = measure(run["metrics"], column, phase, part)
     # A run that waits for its scores gives the better reason for a missing score.
     if reason and column in SCORES and run.get("reason"):
         reason = str(run["reason"])
