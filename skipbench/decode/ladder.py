@@ -43,8 +43,8 @@ class SkipLadder:
 
     A trial runs the newest output tokens once more without a set, over scratch rows, and counts
     where it says what the target said (SWIFT's matchness); a ranking runs them with the full model.
-    Both are done while they cost at most `explore` of the time, and not where even the best that may
-    be hoped for would not pay.
+    Both are done while they cost at most `explore` of the time, and not where even the best that
+    may be hoped for would not pay.
     """
 
     def __init__(self, layers: int, window: int, explore: float) -> None:

@@ -201,7 +201,7 @@ class Auto:
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
         """What every source proposes behind a path, the likeliest first."""
-        matches, at = carried
+        matches, step = carried
         if path:
             before, token = path[-2] if len(path) > 1 else self._pending, path[-1]
         else:
@@ -227,21 +227,21 @@ class Auto:
         for candidate, copied in ranks.items():
             kind = first + (copied * (TOP + 1) + ABSENT) * 3
             found.append((p[kind], candidate, kind, None))
-        drafted = self._drafted[at][0] if 0 <= at < len(self._drafted) else None
+        drafted = self._drafted[step][0] if 0 <= step < len(self._drafted) else None
         if drafted is not None:
-            found = self._with_drafted(found, at)
+            found = self._with_drafted(found, step)
         found.sort(key=_likeliest)
         follow = self.text.follow
         return [
-            (chance, token, kind, (follow(matches, token), at + 1 if token == drafted else -1))
+            (chance, token, kind, (follow(matches, token), step + 1 if token == drafted else -1))
             for chance, token, kind, _ in found
         ]
 
-    def _with_drafted(self, found: list[Child], at: int) -> list[Child]:
+    def _with_drafted(self, found: list[Child], step: int) -> list[Child]:
         """The children of a node with the drafted one among them; the others are as likely as they
         were where that one is wrong.
         """
-        token, _, kind = self._drafted[at]
+        token, _, kind = self._drafted[step]
         same = [child for child in found if child[1] == token]
         if same:
             kind += 2 if _letter(same[0][2]) in "sb" else 1
