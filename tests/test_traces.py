@@ -76,7 +76,18 @@ def same(found: Any, wanted: Any) -> bool:
 
 # One per file of a method, and one that samples.
 DAILY = (
-    *("asd", "clasp", "del", "knapspec", "layerskip", "lookahead", "parallel", "prompt-lookup"),
+    *(
+        "asd",
+        "auto",
+        "clasp",
+        "conflayers",
+        "del",
+        "knapspec",
+        "layerskip",
+        "lookahead",
+        "parallel",
+        "prompt-lookup",
+    ),
     *("self-sd", "swift tree", "uniform", "uniform sampling"),
 )
 
