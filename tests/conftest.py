@@ -91,6 +91,7 @@ NEEDED = {  # what a run provides, or what lets a method act within a few tokens
     "self-sd-c": ['method.skip="attn:1,2;mlp:2"'],
     "clasp": ["method.interval=2"],
     "knapspec": ["method.interval=3", "method.history=2", "method.latency=[1e-4,1e-7,1e-4]"],
+    "conflayers": ["method.window=4", "method.interval=4", "method.ratio=0.25"],
     "swift": ["method.window=4", "method.beta=3"],
     "auto": [
         "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]",

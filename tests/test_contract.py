@@ -25,6 +25,7 @@ VARIANTS = {
     "default": (),
     "chain": ("stop@method.stop=fixed", "method.stop.max_steps=5", "method.stop.threshold=0"),
     "adaptive": ("stop@method.stop=adaptive", "method.stop.threshold=0.1"),
+    "tapout": ("stop@method.stop=tapout",),
     "tree": ("stop@method.stop=fixed", "method.stop.max_steps=4", "method.tree=[4,3,2,1]"),
 }
 SWITCHES = {
@@ -43,6 +44,7 @@ SWITCHES = {
     ],
     "layerskip": ["exit_layer=1", "exit_layer=3", "share=false"],
     "del": ["use_gamma=false", "dynamic_threshold=false", "count_rejected=true", "omega=1"],
+    "conflayers": ["ratio=0", "ratio=0.75", "interval=2"],
     "asd": ["threshold=-1", "threshold=1", "keep_first=0", "keep_last=0", "most=0.3", "every=1"],
     "parallel": ["init=prompt", "init=random", "window=sliding", "block_size=2"],
     "lookahead": ["pool_from_prompt=true", "repeat_hit=true", "whole=false", "window=2", "level=3",
@@ -55,7 +57,13 @@ SWITCHES = {
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip
 KEYS = {m: composed_method(m).node for m in METHODS}
-NEEDS = {"default": (), "chain": ("stop",), "adaptive": ("stop",), "tree": ("stop", "tree")}
+NEEDS = {
+    "default": (),
+    "chain": ("stop",),
+    "adaptive": ("stop",),
+    "tapout": ("stop",),
+    "tree": ("stop", "tree"),
+}
 CASES = [(m, v) for m in METHODS for v in VARIANTS if all(key in KEYS[m] for key in NEEDS[v])]
 # Method, engine and family are nearly independent, and `test_draft_logits` ties every engine to
 # every family. So: every method and variant on one engine and family; every engine and family with

@@ -32,11 +32,10 @@ from skipbench.decode.tree import Child, Tree, grow, least_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.latency import LatencyModel
-from skipbench.profile.rows import ROWS, curve, verification_seconds
+from skipbench.profile.rows import ROWS, curve, kept_verification_seconds
 
 RATE_SHARE = 0.05  # of the newest round in the rate
-TOP = 8  # of the target's most likely tokens that are kept per context
-USED = 6  # of them, proposed again; the others are accepted less often than a row costs
+TOP = 6  # of the target's most likely tokens kept per context; later ones are not worth a row
 CONTINUATIONS = 3  # different tokens that copies propose per node
 
 # Kinds of free tokens: class of the longest match, rank among the continuations of the matches,
@@ -44,7 +43,7 @@ CONTINUATIONS = 3  # different tokens that copies propose per node
 MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer ones are class 5
 MATCH_CHANCE = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)  # priors, as SmolLM2-135M's own outputs have it
 LATER_SHARE = (1.0, 0.3, 0.1)  # of the first continuation, the second, the third
-RECYCLED_CHANCE = (0.42, 0.12, 0.07, 0.05, 0.035, 0.025, 0.02, 0.015)
+RECYCLED_CHANCE = (0.42, 0.12, 0.07, 0.05, 0.035, 0.025)
 BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # of it, where the match says another token
 NONE, ABSENT = CONTINUATIONS, TOP  # ranks of a token that the source does not propose
 
@@ -152,12 +151,13 @@ class Auto:
         self.ladder.begin(state, self.latency)
 
     def _seconds(self, state: State) -> dict[int, float]:
-        """Measured anew where the context is four times as long as any before, or a fourth."""
+        """Measured where the context is below 1024 tokens, and anew at every fourfold above."""
         if self.given is not None:
             return self.given
-        key = str(state.lm.cache.length.bit_length() // 2)
+        length_class = max(0, state.lm.cache.length.bit_length() - 9) // 2
+        key = str(length_class)
         if key not in self.measured:
-            self.measured[key] = verification_seconds(state.lm)
+            self.measured[key] = kept_verification_seconds(state.lm, length_class)
         return self.measured[key]
 
     def propose(self, state: State, budget: int) -> Draft:
@@ -201,7 +201,7 @@ class Auto:
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
         """What every source proposes behind a path, the likeliest first."""
-        matches, at = carried
+        matches, step = carried
         if path:
             before, token = path[-2] if len(path) > 1 else self._pending, path[-1]
         else:
@@ -220,28 +220,28 @@ class Auto:
         p = self.counters.p
         found: list[Child] = []
         first = kind_of(match, 0, 0, context)  # kinds of this node differ from it by the ranks
-        for rank, candidate in enumerate(recycled[:USED]):
+        for rank, candidate in enumerate(recycled):
             copied = ranks.pop(candidate, NONE)
             kind = first + (copied * (TOP + 1) + rank) * 3
             found.append((p[kind], candidate, kind, None))
         for candidate, copied in ranks.items():
             kind = first + (copied * (TOP + 1) + ABSENT) * 3
             found.append((p[kind], candidate, kind, None))
-        drafted = self._drafted[at][0] if 0 <= at < len(self._drafted) else None
+        drafted = self._drafted[step][0] if 0 <= step < len(self._drafted) else None
         if drafted is not None:
-            found = self._with_drafted(found, at)
+            found = self._with_drafted(found, step)
         found.sort(key=_likeliest)
         follow = self.text.follow
         return [
-            (chance, token, kind, (follow(matches, token), at + 1 if token == drafted else -1))
+            (chance, token, kind, (follow(matches, token), step + 1 if token == drafted else -1))
             for chance, token, kind, _ in found
         ]
 
-    def _with_drafted(self, found: list[Child], at: int) -> list[Child]:
+    def _with_drafted(self, found: list[Child], step: int) -> list[Child]:
         """The children of a node with the drafted one among them; the others are as likely as they
         were where that one is wrong.
         """
-        token, _, kind = self._drafted[at]
+        token, _, kind = self._drafted[step]
         same = [child for child in found if child[1] == token]
         if same:
             kind += 2 if _letter(same[0][2]) in "sb" else 1

@@ -1,18 +1,17 @@
-"""Seconds of one verification by number of rows, and of one draft step, behind what the cache
-holds.
-"""
+"""Seconds of one verification by number of rows, behind what the cache holds."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.skipset import SkipSet
 
 ROWS = (1, 2, 4, 8, 16, 32)
+_KEPT: WeakKeyDictionary[LM, dict[int, dict[int, float]]] = WeakKeyDictionary()
 
 
 @torch.inference_mode()
@@ -35,12 +34,12 @@ def verification_seconds(lm: LM, rows: Sequence[int] = ROWS, repeats: int = 3) -
     return _fastest(lm, calls, repeats)
 
 
-@torch.inference_mode()
-def step_seconds(lm: LM, sets: Sequence[SkipSet], repeats: int = 3) -> list[float]:
-    """Seconds of one draft step without each of `sets`, behind the committed rows."""
-    row = TokenRows.chain(lm.cache.length, 1)
-    calls = {i: partial(lm.logits, [0], row, skip) for i, skip in enumerate(sets)}
-    return list(_fastest(lm, calls, repeats).values())
+def kept_verification_seconds(lm: LM, length_class: int) -> dict[int, float]:
+    """`verification_seconds`, measured once per model and class of context lengths."""
+    kept = _KEPT.setdefault(lm, {})
+    if length_class not in kept:
+        kept[length_class] = verification_seconds(lm)
+    return kept[length_class]
 
 
 def _fastest(
