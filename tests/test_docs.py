@@ -130,6 +130,9 @@ def check_command(
     elif command in ("generate", "chat"):
         asked = answers.parse(words, command, [*GENERATE_FLAGS, *CHAT_FLAGS])
         return cells([*asked.settings, f"method={asked.method}"])
+    elif command == "export":
+        assert len(names) == 1
+        return cells(overrides)
     elif command == "compare":
         assert not names
         own = ("prompts", "minutes")

@@ -25,6 +25,10 @@ COMMANDS = {
         "[--compare] [--json]"
     ),
     "chat": "a conversation in the terminal:  chat model=smollm2-135m [--compare]",
+    "export": (
+        "a method for other programs: a custom_generate folder, skipset.json, llama.cpp's "
+        "prune line:  export OUT model=tiny method=self-sd"
+    ),
     "table": (
         "run what is missing of experiments, then write their tables:  table swift-table2 "
         "scale=embedded [--render-only]"

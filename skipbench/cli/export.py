@@ -1,0 +1,166 @@
+"""`export`: a method and its skip set for other programs: a `custom_generate` folder for the hub,
+`skipset.json`, and the line that prunes whole layers in llama.cpp.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from skipbench.config.compose import compose
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import SkipbenchError
+from skipbench.report.console import say, show
+from skipbench.runs.files import write_atomic
+from skipbench.runs.fingerprint import weights_sha256
+from skipbench.runs.provenance import portable
+from skipbench.runs.reading import value_at
+from skipbench.skipset import SkipSet
+
+FORMAT = 1
+"""Version of `skipset.json`; docs/use.md describes it."""
+GENERATE = '''\
+"""Decodes with skipbench: `model.generate(..., custom_generate=..., trust_remote_code=True)`."""
+
+import skipbench
+
+FAST = skipbench.custom_generate({method!r}, overrides={overrides!r})
+
+
+def generate(model, **arguments):
+    """As transformers calls it, with every argument of the call."""
+    given = {{name: value for name, value in arguments.items() if value is not None}}
+    return model.generate(**given, custom_generate=FAST)
+'''
+README = """\
+---
+tags: [custom_generate]
+library_name: transformers
+---
+
+{model} decoded with {method}, layer-skipping self-speculative decoding: greedy output is the
+model's own.
+
+```python
+model.generate(**inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=True)
+```
+
+`skipset.json` holds the skip set. {llama_cpp}
+"""
+
+
+def run(arguments: list[str]) -> None:
+    """Writes the folder; no weights are loaded.
+
+    Raises:
+        SkipbenchError: no folder was given, the method has no stored set, or it does not fit the
+            model.
+    """
+    from skipbench.bench.load import depth
+    from skipbench.bench.ready import with_stored_set
+    from skipbench.decode.method import skip_text
+
+    folders = [a for a in arguments if "=" not in a]
+    if len(folders) != 1 or folders[0].startswith("-"):
+        raise SkipbenchError(
+            "export needs one folder to write, as in export OUT model.path=/models/my-llama "
+            "method=self-sd"
+        )
+    config = with_stored_set(compose([a for a in arguments if "=" in a]))
+    layers = depth(config.model)
+    skip = skip_text(config.method.factory()(layers=layers))
+    found = SkipSet.parse(skip, layers)
+    folder = Path(folders[0])
+    llama_cpp = prune_line(found)
+    files = {
+        "custom_generate/generate.py": GENERATE.format(
+            method=config.method.name, overrides=_overrides(config, skip)
+        ),
+        "custom_generate/requirements.txt": "skipbench\n",
+        "skipset.json": json.dumps(describe(config, found, llama_cpp), indent=2) + "\n",
+        "README.md": README.format(
+            model=config.model.name, method=config.method.name, llama_cpp=_sentence(llama_cpp)
+        ),
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / name, text)
+    show(f"skip set: {skip or '(none: the method chooses while it decodes)'}")
+    show(_sentence(llama_cpp))
+    say(f"written: {', '.join(str(folder / name) for name in files)}")
+
+
+def describe(config: RunConfig, skip: SkipSet, llama_cpp: str | None) -> dict[str, Any]:
+    """The contents of `skipset.json`."""
+    model, method = config.model, config.method
+    return {
+        "format": FORMAT,
+        "model": {
+            "name": model.name,
+            "path": portable(model.path),
+            "revision": model.revision,
+            "layers": skip.layers,
+            "weights_sha256": weights_sha256(model),
+        },
+        "method": method.name,
+        "skip": str(skip),
+        "attention": sorted(skip.attention),
+        "mlp": sorted(skip.mlp),
+        "ratio": skip.ratio,
+        "stop": method.node.get("stop"),
+        "tree": method.node.get("tree"),
+        "llama_cpp": llama_cpp,
+        "measured": _measured(config),
+    }
+
+
+def _measured(config: RunConfig) -> dict[str, Any] | None:
+    """What a finished run of these settings found; `None` where there is none."""
+    from skipbench.experiments.cell import checked_run, resolve_cell
+
+    state = checked_run(resolve_cell(config))
+    metrics = state["metrics"]
+    if metrics is None:
+        return None
+    origin = state["provenance"] or {}
+    return {
+        "dataset": config.dataset.name,
+        "samples": metrics["samples"],
+        "device": origin.get("device"),
+        "engine": origin.get("engine"),
+        "alpha": metrics["alpha"],
+        "M": metrics["M"],
+        "accepted_by_position": metrics["accepted_by_position"],
+        "speedup": value_at(metrics, "speedup", "paired"),
+        "speedup_ci95": value_at(metrics, "speedup", "ci95"),
+        "seconds": metrics["seconds"],
+        "rounds": metrics["rounds"],
+    }
+
+
+def prune_line(skip: SkipSet) -> str | None:
+    """llama.cpp's command that makes the draft a model of its own; `None` where the set is not one
+    of whole layers.
+    """
+    if not skip.attention or skip.attention != skip.mlp:
+        return None
+    layers = ",".join(map(str, sorted(skip.attention)))
+    return f"llama-quantize --prune-layers {layers} model.gguf draft.gguf COPY"
+
+
+def _sentence(llama_cpp: str | None) -> str:
+    if llama_cpp is None:
+        return (
+            "llama.cpp prunes whole layers only, and this set is not one of whole layers: there is "
+            "no such command for it."
+        )
+    return (
+        f"As a draft model of its own for llama.cpp: `{llama_cpp}`, then "
+        "`llama-cli -m model.gguf -md draft.gguf`."
+    )
+
+
+def _overrides(config: RunConfig, skip: str) -> list[str]:
+    """Overrides that make the method again."""
+    if config.method.skip is None:
+        return []
+    return [f"method.skip='{skip}'"]
