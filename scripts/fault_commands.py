@@ -61,7 +61,7 @@ def left_by(name: str, results: Path) -> Any:
     if name == "merge":
         return records(results)
     if name == "table":
-        return (results / "tables" / "tiny.md").read_text().replace(str(results), "RESULTS")
+        return (results / "tables" / "tiny.csv").read_text().replace(str(results), "RESULTS")
     if name == "report":
         return len((results / "report.html").read_text()) > 10_000
     (trace,) = results.glob("search/*/trace.jsonl")
@@ -116,7 +116,7 @@ def main() -> None:
         disk = Disk(Path(folder) / "disk")
         try:
             while sum(count.values()) < faults:
-                name = rng.choice(list(wanted))
+                name = rng.choice([*wanted])
                 words = commands(base)[name]
                 make(base, name, results := disk.folder / str(sum(count.values())))
                 for _ in range(rng.randrange(1, 3)):
@@ -125,7 +125,8 @@ def main() -> None:
                     assert all(now[i] == whole[i] for i in now), "a record has changed"
                     assert name in ("merge", "search") or now.keys() == whole.keys(), "lost"
                 assert wait(start(results, lambda: None, words)) == 0, f"{name} does not go on"
-                assert left_by(name, results) == wanted[name], f"{name} left something else"
+                found = left_by(name, results)
+                assert found == wanted[name], f"{name} left {found}\nnot {wanted[name]}"
                 shutil.rmtree(results)
         finally:
             disk.close()
