@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,10 @@ class Disk:
             subprocess.run(["umount", "-l", self.folder], check=True)
 
 
-def start(results: Path, prepare: Callable[[], None]) -> int:
-    """A run in a process of its own, as the command line starts it; returns its process id."""
+def start(results: Path, prepare: Callable[[], None], words: Sequence[str] = WORDS) -> int:
+    """A run, or another command, in a process of its own, as the command line starts it; returns
+    its process id.
+    """
     child = os.fork()
     if child:
         return child
@@ -85,7 +87,7 @@ def start(results: Path, prepare: Callable[[], None]) -> int:
         prepare()
         from skipbench.cli.main import main
 
-        sys.argv = ["skipbench", *WORDS, f"results={results}"]
+        sys.argv = ["skipbench", *words, f"results={results}"]
         main()
         code = 0
     except SystemExit as end:
