@@ -24,6 +24,7 @@ from skipbench.cli.generate import FLAGS as GENERATE_FLAGS
 from skipbench.cli.help import COMMANDS, describe
 from skipbench.cli.list import KINDS
 from skipbench.cli.main import HYDRA_FLAGS
+from skipbench.cli.project import KEYS
 from skipbench.cli.results import parse
 from skipbench.config import catalog
 from skipbench.config.catalog import choices
@@ -39,10 +40,10 @@ ALONE = ("README.md", "CONTRIBUTING.md", "results/README.md", "notebooks/README.
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
 START = "python -m skipbench"
 FLAGS = {
-    "table": ("--render-only",),
+    "table": ("--render-only", "--plan"),
     "figure": ("--render-only", "--distinct"),
-    "submit": ("--print",),
-    "status": (),
+    "submit": ("--print", "--plan"),
+    "status": ("--plan",),
 }
 OUTSIDE = ROOT / "docs" / "adding-a-method.md"
 
@@ -139,6 +140,9 @@ def check_command(
         return cells([o for o in overrides if o.partition("=")[0] not in own])
     elif command == "score":
         assert names in (["RUN"], ["all"])
+    elif command in ("project", "diff"):  # runs and folders of the reader's own
+        assert len(names) == (1 if command == "project" else 2)
+        assert {o.partition("=")[0] for o in overrides} <= {*KEYS}
     else:
         assert command in ("search", "profile", "report", "doctor") and not names
         return cells(overrides)

@@ -325,7 +325,10 @@ def test_real_rows(name: str) -> None:
     assert rows and len({row.id for row in rows}) == len(rows)
     assert all(row.prompt.strip() and len(row.source) == 64 for row in rows)
     first = render(name, path, limit=3)
-    assert first == rows[: len(first)]
+    if name in ("specbench", "mt-bench"):  # their groups come in turns
+        assert all(row in rows for row in first)
+    else:
+        assert first == rows[: len(first)]
 
 
 # Samples and shots

@@ -59,7 +59,7 @@ COMMANDS = {
     ),
     "diff": "two folders of results, cell by cell, with intervals:  diff A B",
     "list": "models, methods, datasets, experiments:  list models",
-    "doctor": "what this machine can run, and what is missing for more",
+    "doctor": "what this machine can run, and what is missing for more:  doctor [--gpu]",
     "cell": "run one cell of a submitted manifest; jobs call it",
 }
 GROUPS = (

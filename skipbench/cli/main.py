@@ -46,6 +46,7 @@ OWN_FLAGS = {
     "--distinct",
     "--fresh",
     "--plan",
+    "--gpu",
 }
 
 

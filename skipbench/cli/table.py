@@ -83,6 +83,9 @@ def _experiment(name: str, request: Request) -> list[str]:
             say(f"{name}, cell {number} of {len(cells)}: {cell.name}")
         try:
             _run(config, render_only)
+            if request.budget and config.limit and resolve_cell(config).state() == "done":
+                chosen = f"{config.limit} prompts, chosen by --budget {request.budget}"
+                reasons[tuple(cell.words(name))] = chosen
         except NotHereError as error:
             reasons[tuple(cell.words(name))] = str(error)
         except Exception as error:  # the next cells do not depend on it

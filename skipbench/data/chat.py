@@ -1,8 +1,10 @@
 """Instructions and conversations."""
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Unpack
 
-from skipbench.data.draw import Where, draw
+from skipbench.data.draw import Drawn, Where, draw
 from skipbench.data.rows import Row
 
 # The eight categories of MT-bench, which Spec-Bench holds as one subtask.
@@ -32,7 +34,7 @@ def spec_bench(prompt: str, **where: Unpack[Where]) -> list[Row]:
 
 
 def _conversations(where: Where, tasks: dict[str, str]) -> list[Row]:
-    sample, _ = draw({"turns": list, "category": str, "id": int}, where)
+    sample = _spread(where, lambda row: tasks.get(row.fields["category"], row.fields["category"]))
     rows = []
     for row in sample:
         groups = {"task": tasks.get(row.fields["category"], row.fields["category"])}
@@ -51,6 +53,26 @@ def _conversations(where: Where, tasks: dict[str, str]) -> list[Row]:
                 )
             )
     return rows
+
+
+def _spread(where: Where, group: Callable[[Drawn], str]) -> list[Drawn]:
+    """All questions in their order; a size takes the groups in turns, since the file holds one
+    after the other and its first rows would be of one alone.
+
+    A smaller size is a prefix of a larger one.
+    """
+    size = where["size"]
+    kinds = {"turns": list, "category": str, "id": int}
+    if size is None or size < 1:  # which `draw` refuses
+        return draw(kinds, where)[0]
+    rows = draw(kinds, {**where, "size": None})[0]
+    seen = Counter[str]()
+    ranked = []
+    for row in rows:
+        ranked.append((seen[group(row)], row))
+        seen[group(row)] += 1
+    ranked.sort(key=lambda pair: pair[0])  # stable: groups in the order of the file
+    return [row for _, row in ranked[:size]]
 
 
 def alpaca(prompt: str, **where: Unpack[Where]) -> list[Row]:

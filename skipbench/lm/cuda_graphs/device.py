@@ -37,6 +37,8 @@ class DeviceGraphs:
         self.metadata: AttentionMetadata | None = None
         self.buffers: GraphBuffers | None = None
         self.failed: str | None = None
+        self.discarded: dict[str, str] = {}
+        """Backends of attention that did not work here, with the error of each."""
         self._rows: list[Tensor] | None = None  # the cache that was captured
 
     def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
@@ -176,9 +178,13 @@ class DeviceGraphs:
                 AttributeError,
                 TypeError,
                 ImportError,
-            ):  # of an operator that is missing or wants other shapes
+            ) as error:  # of an operator that is missing or wants other shapes
+                first_line = str(error).partition("\n")[0]
+                self.discarded.setdefault(name, f"{type(error).__name__}: {first_line}")
                 continue
             close = float((got - wanted).float().norm()) <= 0.02 * float(wanted.float().norm())
+            if not close:
+                self.discarded.setdefault(name, "its result is not near that of `masked`")
             if seconds is not None and close and (least is None or seconds < least):
                 best, least = name, seconds
         return choices[best]

@@ -130,7 +130,12 @@ class CudaGraphsEngine:
             f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: "
             f"{FALLBACK_NOTE}"
         )
-        return [*self.fused.notes(), *([more] if failed else [])]
+        return [*self.fused.notes(), *([more] if failed else []), *self.discarded()]
+
+    def discarded(self) -> list[str]:
+        """Backends of attention that were left out, a line each with the error."""
+        found = {k: v for part in self.parts.values() for k, v in part.discarded.items()}
+        return [f"attention backend {k} is left out: {v}" for k, v in found.items()]
 
     @property
     def failed(self) -> str | None:

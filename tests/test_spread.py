@@ -1,0 +1,50 @@
+"""A limit takes the groups of Spec-Bench and MT-bench in turns."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from skipbench.config.compose import compose
+
+CATEGORIES = ("writing", "math", "qa", "summarization")
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """Six questions per category, one category after the other, as the file has them."""
+    path = tmp_path / "question.jsonl"
+    rows = [
+        {
+            "question_id": 10 * k + n,
+            "category": category,
+            "turns": [f"{category} {n}?"] * (2 if category in ("writing", "math") else 1),
+        }
+        for k, category in enumerate(CATEGORIES)
+        for n in range(6)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("dataset", "tasks"), [("specbench", ["mt-bench", "qa", "summarization"]), ("mt-bench", None)]
+)
+def test_a_limit_is_spread_over_the_groups(
+    dataset: str, tasks: list[str] | None, questions: Path
+) -> None:
+    config = compose([f"dataset={dataset}", f"dataset.path={questions}", "limit=null"]).dataset
+    wanted = tasks or list(CATEGORIES)
+    taken = {n: [r for r in config.rows(n) if r.after is None] for n in (3, 4, 5, 8, 23)}
+    for n, rows in taken.items():
+        assert len(rows) == n
+        assert [row.id for row in rows] == [row.id for row in taken[23][:n]]
+    some = [row.groups["task"] for row in taken[8]]
+    counts = [some.count(task) for task in wanted]
+    assert max(counts) - min(counts) <= 1 and sum(counts) == 8
+    # whole, in the order of the file; the second turn follows its first
+    whole = config.rows(None)
+    ids = [int(row.id.split("-")[-1]) for row in whole if row.after is None]
+    assert ids == sorted(ids) and len(ids) == 24
+    with_turns = config.rows(4)
+    assert all(r.after in {x.id for x in with_turns} for r in with_turns if r.after)
