@@ -91,6 +91,7 @@ def test_an_adapter_is_read_by_its_base(tmp_path: Path, monkeypatch: pytest.Monk
         load(str(made))
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, at what peft calls
 def test_an_adapter_is_merged(tmp_path: Path) -> None:
     """The logits are those of the base weights plus the adapter's product, by hand."""
     peft = pytest.importorskip("peft", reason="the extra lora")

@@ -137,10 +137,10 @@ def load(
             f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
             "model.device=auto"
         )
-    check_packages(device_map, quantization, engine)
     base, notes = adapter_base(path), list[str]()
     if base is not None:
         check_adapter(path, quantization, allow_pickle)
+    check_packages(device_map, quantization, engine)
     if is_gguf(path):
         found = read_gguf(path)
         check_shape(path, found.config, shape)
