@@ -12,7 +12,7 @@ import contract
 import pytest
 import torch
 from conftest import EVERY_ENGINE, LAYERS, METHODS, composed_method, make_method
-from described import DESCRIBED, TRACED, described_lm, described_model, made
+from described import DESCRIBED, SIZES, TRACED, described_lm, described_model, made
 
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
@@ -197,6 +197,28 @@ def test_experts_that_a_token_does_not_pass_are_not_read() -> None:
     assert lm.weight_bytes() == whole - LAYERS * 2 * expert  # two of four experts
     sizes = part_bytes(lm)
     assert LAYERS * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
+
+
+def test_the_text_of_a_model_of_images() -> None:
+    import transformers
+
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    text = SIZES | DESCRIBED["gemma3_text"]
+    config: Any = transformers.AutoConfig.for_model(
+        "gemma3", text_config=text, vision_config=vision, mm_tokens_per_image=4
+    )
+    auto: Any = transformers.AutoModelForCausalLM
+    torch.manual_seed(0)
+    model: Any = auto.from_config(config, attn_implementation="sdpa").eval().requires_grad_(False)
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1:
+            weight.normal_(std=0.7 if "embed" in name else 0.2)
+    lm = LM(model, "fused")
+    assert lm.layers == LAYERS and lm.weight_bytes() < sum(p.nbytes for p in model.parameters())
+    lm.allocate(64)
+    contract.check_greedy(lm, make_method("uniform", *TREE))
+    trace(model)  # finds the decoder of text
 
 
 def test_a_folder_of_another_family_is_a_cell(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from skipbench.config.architecture import Shape
 from skipbench.config.model import adapter_base, check_path, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import SPARE_MIB
-from skipbench.lm.families import attention_kernel, check_config, text_config
+from skipbench.lm.families import attention_kernel, check_config
 from skipbench.lm.fused.bit_exact import NotStrictError
+from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
 from skipbench.models.adapter import check_adapter, merge
 from skipbench.models.checks import check_packages, check_shape, check_tokenizer, explain
