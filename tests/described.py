@@ -65,14 +65,12 @@ TRACED: dict[str, dict[str, Any]] = {
 """Families without a row."""
 
 
-@functools.cache
-def described_model(family: str) -> Any:
+def made(family: str, **more: Any) -> Any:
     """A random model of `family` in float32, whose norms and biases are not 1 and 0 either."""
     import transformers
 
-    config: Any = transformers.AutoConfig.for_model(
-        family, **SIZES, **(DESCRIBED | TRACED).get(family, {})
-    )
+    sizes = SIZES | (DESCRIBED | TRACED).get(family, {}) | more
+    config: Any = transformers.AutoConfig.for_model(family, **sizes)
     auto: Any = transformers.AutoModelForCausalLM  # its constructors are untyped
     model: Any = auto.from_config(config, attn_implementation=attention_kernel(config))
     model = model.eval().requires_grad_(False)
@@ -84,6 +82,9 @@ def described_model(family: str) -> Any:
         else:  # so wide that outputs vary and some drafts are accepted
             parameter.copy_((0.7 if "embed" in name else 0.2) * noise)
     return model
+
+
+described_model = functools.cache(made)
 
 
 @functools.cache

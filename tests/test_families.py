@@ -4,24 +4,28 @@ Face's own forward pass and `generate`.
 
 import copy
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import contract
 import pytest
 import torch
 from conftest import EVERY_ENGINE, LAYERS, METHODS, composed_method, make_method
-from described import DESCRIBED, SIZES, TRACED, described_lm, described_model
+from described import DESCRIBED, SIZES, TRACED, described_lm, described_model, made
 
+from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
-from skipbench.lm import families
+from skipbench.experiments.cell import run_cell
 from skipbench.lm.families import FAMILIES, parts_of, unlike_llama
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.layer import Family
 from skipbench.lm.model import LM
 from skipbench.lm.traced import trace
-from skipbench.models.load import make_lm
+from skipbench.models.load import load, make_lm
+from skipbench.profile.latency import overhead
 from skipbench.skipset import SkipSet
 
 EVERY = [*DESCRIBED, *TRACED]
@@ -105,25 +109,16 @@ def test_a_traced_family_is_proven_and_says_so(family: str) -> None:
     assert f"model family {family} has no row" in proven and "logits differ by" in proven
 
 
-def unlisted(family: str, **more: Any) -> Any:
-    """A model of a family under a name that has no row."""
-    import transformers
-
-    config: Any = transformers.AutoConfig.for_model(family, **SIZES, **more)
-    auto: Any = transformers.AutoModelForCausalLM
-    torch.manual_seed(0)
-    model: Any = auto.from_config(config).eval()
-    model.config.model_type = "unlisted"
-    return model
+ONES = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
 
 
 @pytest.mark.parametrize(
     ("family", "more", "says"),
     [
         ("gpt2", {}, "the input of the first layer"),
-        ("granite", {"embedding_multiplier": 3.0}, "the input of the first layer"),
-        ("granite", {"residual_multiplier": 0.5}, "the output of layer 0 differs"),
-        ("granite", {"logits_scaling": 2.0}, "the head alone"),
+        ("granite", ONES | {"embedding_multiplier": 3.0}, "the input of the first layer"),
+        ("granite", ONES | {"residual_multiplier": 0.5}, "the output of layer 0 differs"),
+        ("granite", ONES | {"logits_scaling": 2.0}, "the head alone"),
         ("opt", {}, "not one attention and one MLP, but .*fc1"),
         ("mamba2", {"num_heads": 8, "head_dim": 8}, "cannot be traced"),
         ("llama", {"attention_chunk_size": 8}, "attention_chunk_size, which is unknown"),
@@ -132,9 +127,8 @@ def unlisted(family: str, **more: Any) -> Any:
 def test_what_cannot_be_traced_is_refused_with_what_differs(
     family: str, more: dict[str, Any], says: str
 ) -> None:
-    sizes = {k: v for k, v in more.items() if k in SIZES}
-    rest = {k: v for k, v in more.items() if k not in SIZES}
-    model = unlisted(family, **rest) if not sizes else _sized(family, more)
+    model = made(family, **more)
+    model.config.model_type = "unlisted"
     with pytest.raises(SkipbenchError, match=says):
         LM(model, "reference")
 
@@ -205,9 +199,50 @@ def test_experts_that_a_token_does_not_pass_are_not_read() -> None:
     assert LAYERS * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
 
 
-def test_longrope_is_kept_to_the_context_of_its_short_factors() -> None:
+def test_the_text_of_a_model_of_images() -> None:
     import transformers
 
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    text = SIZES | DESCRIBED["gemma3_text"]
+    config: Any = transformers.AutoConfig.for_model(
+        "gemma3", text_config=text, vision_config=vision, mm_tokens_per_image=4
+    )
+    auto: Any = transformers.AutoModelForCausalLM
+    torch.manual_seed(0)
+    model: Any = auto.from_config(config, attn_implementation="sdpa").eval().requires_grad_(False)
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1:
+            weight.normal_(std=0.7 if "embed" in name else 0.2)
+    lm = LM(model, "fused")
+    assert lm.layers == LAYERS and lm.weight_bytes() < sum(p.nbytes for p in model.parameters())
+    lm.allocate(64)
+    contract.check_greedy(lm, make_method("uniform", *TREE))
+    trace(model)  # finds the decoder of text
+
+
+def test_a_folder_of_another_family_is_a_cell(tmp_path: Path) -> None:
+    """Loaded with the attention that caps scores, measured and told in the record."""
+    import shutil
+
+    tiny = Path(compose([]).model.path)
+    folder = tmp_path / "gemma"
+    shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    words = json.loads((tiny / "config.json").read_text())["vocab_size"]
+    made("gemma2", vocab_size=words, max_position_embeddings=512).save_pretrained(folder)
+    given = [f"model.path={folder}", "model=path", "method=uniform", "limit=1"]
+    given += ["dataset=mini-stories", "dataset.max_new_tokens=12", f"results={tmp_path}"]
+    config = compose(given)
+    assert run_cell(config)
+    lm, _ = load(str(folder))
+    assert lm.model.config._attn_implementation == "eager"
+    (provenance,) = tmp_path.glob("runs/*/provenance.json")
+    record = json.loads(provenance.read_text())
+    assert record["engine"] == "reference" and "capped attention scores" in record["notes"][0]
+    assert overhead(lm, 1).attention_s > 0
+
+
+def test_longrope_is_kept_to_the_context_of_its_short_factors() -> None:
     rope = {
         "rope_type": "longrope",
         "rope_theta": 1e4,
@@ -216,12 +251,7 @@ def test_longrope_is_kept_to_the_context_of_its_short_factors() -> None:
         "original_max_position_embeddings": 48,
         "factor": 128 / 48,
     }
-    config: Any = transformers.AutoConfig.for_model(
-        "phi3", **SIZES, rope_parameters=rope, original_max_position_embeddings=48
-    )
-    torch.manual_seed(0)
-    auto: Any = transformers.AutoModelForCausalLM
-    model: Any = auto.from_config(config).eval().requires_grad_(False)
+    model = made("phi3", rope_parameters=rope, original_max_position_embeddings=48)
     for engine in ("reference", "fused"):
         lm = LM(copy.deepcopy(model), engine)
         assert lm.max_positions == 48
@@ -229,16 +259,5 @@ def test_longrope_is_kept_to_the_context_of_its_short_factors() -> None:
         contract.check_greedy(lm, make_method("uniform", *TREE), length=30)
 
 
-def _sized(family: str, more: dict[str, Any]) -> Any:
-    import transformers
-
-    config: Any = transformers.AutoConfig.for_model(family, **(SIZES | more))
-    auto: Any = transformers.AutoModelForCausalLM
-    model: Any = auto.from_config(config).eval()
-    model.config.model_type = "unlisted"
-    return model
-
-
-def test_parts_of_a_quantised_or_missing_projection_are_empty() -> None:
+def test_projections_that_experts_lack_are_empty() -> None:
     assert parts_of(described_model("mixtral")).layers[0][1].gate_up == ()
-    assert families.text_config(described_model("gemma2").config).model_type == "gemma2"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
 from skipbench.config.model import adapter_base, check_path
 from skipbench.errors import SkipbenchError
@@ -52,6 +53,22 @@ def test_a_folder_without_a_tokenizer(folder: Path) -> None:
         load(str(folder))
 
 
+def test_a_gated_model_without_a_token_is_told_before_a_device_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import huggingface_hub
+
+    config = compose(["model=llama3.2-1b"])
+    assert config.model.gated and config.model.device == "cuda"
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(SkipbenchError, match=r"is gated: accept its licence.*has no token"):
+        load_model(config.model, config.engine)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SkipbenchError, match="no CUDA device"):
+        load_model(config.model, config.engine)
+
+
 def adapter(folder: Path, base: str | None, **more: Any) -> Path:
     """An adapter folder without weights."""
     made = folder / "adapter"
@@ -91,6 +108,7 @@ def test_an_adapter_is_read_by_its_base(tmp_path: Path, monkeypatch: pytest.Monk
         load(str(made))
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, at what peft calls
 def test_an_adapter_is_merged(tmp_path: Path) -> None:
     """The logits are those of the base weights plus the adapter's product, by hand."""
     peft = pytest.importorskip("peft", reason="the extra lora")

@@ -15,6 +15,7 @@ from skipbench.data.rows import Row
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
+from skipbench.models.checks import check_access
 from skipbench.models.load import layer_count, load, load_planted, make_lm
 from skipbench.models.sparsity import Pattern, parse_sparsity, prune
 from skipbench.skipset import deepened_layers
@@ -77,6 +78,7 @@ def _dense(model: Model, engine: Engine, gpus: int | None = None) -> tuple[LM, A
     if engine.threads < 1:
         raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
     torch.set_num_threads(engine.threads)
+    check_access(model.path, model.revision, model.gated)  # ahead of devices
     if model.device.startswith("cuda") and not torch.cuda.is_available():
         raise SkipbenchError(
             f"model.device={model.device}, but no CUDA device is at hand; use model.device=cpu"

@@ -89,7 +89,7 @@ class Model:
     name: str = MISSING
     """Its name in records and tables."""
     path: str = MISSING
-    """A folder with a Hugging Face checkpoint, or a hub id."""
+    """A folder with a Hugging Face checkpoint or an adapter (LoRA), a GGUF file, or a hub id."""
     revision: str | None = None
     """Commit, branch or tag of the hub repository."""
     dtype: Dtype = Dtype.float32

@@ -20,6 +20,7 @@ from skipbench.lm.layer import (
     one_window,
     rotary_by_layer,
     rotary_where_kept,
+    text_config,
     window_by_layer,
 )
 from skipbench.lm.traced import trace
@@ -134,11 +135,6 @@ def describe(model: Any) -> Family:
     if model not in _traced:
         _traced[model] = trace(model)
     return _traced[model]
-
-
-def text_config(config: Any) -> Any:
-    """The configuration of the decoder of text, which a model of text and images keeps apart."""
-    return config.get_text_config(decoder=True)
 
 
 def attention_kernel(config: Any) -> str | None:

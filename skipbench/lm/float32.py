@@ -16,15 +16,8 @@ from torch import Tensor
 
 from skipbench.lm.attention import fold, unfold
 from skipbench.lm.cache import KVCache
-from skipbench.lm.families import (
-    angle_limit,
-    describe,
-    kv_shape,
-    parts_of,
-    text_config,
-    unlike_llama,
-)
-from skipbench.lm.layer import ModelParts
+from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of, unlike_llama
+from skipbench.lm.layer import ModelParts, text_config
 from skipbench.lm.metadata import AttentionMetadata, rotary_cache, rotary_tables
 from skipbench.lm.reference import ReferenceEngine, scaled_logits
 from skipbench.lm.rows import TokenRows

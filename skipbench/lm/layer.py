@@ -14,6 +14,11 @@ Arguments = tuple[tuple[str, str], ...]
 state), `rotary` (cosine and sine), `mask` (additive), `positions`, or `cache`."""
 
 
+def text_config(config: Any) -> Any:
+    """The configuration of the decoder of text, which a model of text and images keeps apart."""
+    return config.get_text_config(decoder=True)
+
+
 def no_window(config: Any, layer: int) -> int | None:
     """Full attention in every layer."""
     return None

@@ -9,9 +9,10 @@ from torch import Tensor
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine, engine_factory
-from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of, text_config
+from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.fused.bit_exact import self_test
 from skipbench.lm.fused.weights import pass_bytes
+from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import ForwardMetadata, RotaryCache, rotary_cache
 from skipbench.lm.proof import prove
 from skipbench.lm.rows import TokenRows

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Sublayer, refuse_strict
-from skipbench.lm.families import parts_of, text_config, unlike_llama
-from skipbench.lm.layer import AttentionParts, Family, MlpParts, ModelParts
+from skipbench.lm.families import parts_of, unlike_llama
+from skipbench.lm.layer import AttentionParts, Family, MlpParts, ModelParts, text_config
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 

@@ -22,6 +22,7 @@ from skipbench.lm.layer import (
     Family,
     no_window,
     one_window,
+    text_config,
     window_by_layer,
 )
 
@@ -195,7 +196,7 @@ def _arguments(model: Any, attention: Call) -> Arguments:
 
 def _window(model: Any) -> Any:
     """The windows by Hugging Face's convention; a short text cannot show them."""
-    config = model.config
+    config = text_config(model.config)
     unknown = [
         key
         for key, value in config.to_dict().items()
@@ -229,11 +230,12 @@ def _kv_shape(model: Any, cache: Any, layers: int) -> tuple[int, int]:
 
 def _layers(model: Any) -> tuple[str, nn.ModuleList]:
     """Name and list of the decoder layers."""
-    count = getattr(model.config, "num_hidden_layers", None)
+    count = getattr(text_config(model.config), "num_hidden_layers", None)
+    inside = {id(module) for module in model.get_decoder().modules()}
     for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
+        if isinstance(module, nn.ModuleList) and len(module) == count and id(module) in inside:
             return name, module
-    _refuse(model, f"it has no list of {count} layers")
+    _refuse(model, f"its decoder has no list of {count} layers")
 
 
 def _is_cache(value: Any) -> bool:

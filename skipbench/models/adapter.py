@@ -3,6 +3,7 @@ the weights of one plain checkpoint.
 """
 
 import importlib.util
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,14 @@ def merge(model: Any, path: str, tokens: int) -> tuple[Any, str]:
     Raises:
         SkipbenchError: the adapter does not fit the model.
     """
-    import peft
+    peft: Any = import_module("peft")  # optional, and untyped
     from safetensors import SafetensorError
 
     before = int(model.get_input_embeddings().weight.shape[0])
     if tokens > before:
         model.resize_token_embeddings(tokens, mean_resizing=False)
-    made: Any = peft.PeftModel  # untyped
     try:
-        adapted = made.from_pretrained(model, path)
+        adapted = peft.PeftModel.from_pretrained(model, path)
         merged = adapted.merge_and_unload(safe_merge=True)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         text = " ".join(str(error).split())[:400]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.architecture import Shape
+from skipbench.config.model import check_path
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
 
@@ -109,6 +110,28 @@ def check_tokenizer(path: str, base: str) -> str:
     )
 
 
+def check_access(path: str, revision: str | None, gated: bool) -> None:
+    """Raises SkipbenchError for a path that names nothing, and for a gated model that is neither in
+    the cache nor to be had, because this machine has no token.
+    """
+    check_path(path)
+    if not gated or Path(path).exists():
+        return
+    from huggingface_hub import get_token, try_to_load_from_cache
+
+    found = try_to_load_from_cache(path, "config.json", revision=revision)
+    if not isinstance(found, str) and get_token() is None:
+        raise SkipbenchError(f"{_gated(path)}; this machine has no token")
+
+
+def _gated(path: str) -> str:
+    return (
+        f"{path!r} is gated: accept its licence at https://huggingface.co/{path} and wait for the "
+        "answer, make a token at https://huggingface.co/settings/tokens, then `hf auth login` (or "
+        "HF_TOKEN=...)"
+    )
+
+
 def explain(path: str, revision: str | None, error: Exception) -> str:
     """What a failed load was, by the exceptions of the hub's library in the chain of causes, and
     what to do.
@@ -123,11 +146,7 @@ def explain(path: str, revision: str | None, error: Exception) -> str:
         cause = cause.__cause__ or cause.__context__
     page = f"https://huggingface.co/{path}"
     if "GatedRepoError" in kinds or "gated repo" in text.lower():
-        return (
-            f"{path!r} is gated: accept its licence at {page} and wait for the answer, make a "
-            "token at https://huggingface.co/settings/tokens, then `hf auth login` (or "
-            f"HF_TOKEN=...). ({text})"
-        )
+        return f"{_gated(path)}. ({text})"
     if "RevisionNotFoundError" in kinds:
         return (
             f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "

@@ -8,8 +8,9 @@ from skipbench.config.architecture import Shape
 from skipbench.config.model import adapter_base, check_path, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import SPARE_MIB
-from skipbench.lm.families import attention_kernel, check_config, text_config
+from skipbench.lm.families import attention_kernel, check_config
 from skipbench.lm.fused.bit_exact import NotStrictError
+from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
 from skipbench.models.adapter import check_adapter, merge
 from skipbench.models.checks import (
@@ -146,10 +147,10 @@ def load(
             f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
             "model.device=auto"
         )
-    check_packages(device_map, quantization, engine)
     base, notes = adapter_base(path), list[str]()
     if base is not None:
         check_adapter(path, quantization, allow_pickle)
+    check_packages(device_map, quantization, engine)
     if is_gguf(path):
         found = read_gguf(path)
         check_shape(path, found.config, shape)

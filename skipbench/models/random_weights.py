@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skipbench.config.architecture import Shape
 from skipbench.errors import SkipbenchError
-from skipbench.lm.families import family_of, parts_of, unlike_llama
+from skipbench.lm.families import family_of, parts_of
 from skipbench.skipset import SkipSet
 
 # output of a redundant sub-layer, against 1 of another: near a rounding error in bfloat16
@@ -22,6 +22,8 @@ LEAK = 0.004
 FOCUS = 1.6
 # standard deviation of the logits: drafts are as confident as those of a trained model
 LOGITS = 20.0
+PLANTABLE = ("llama", "mistral", "qwen2", "qwen3")
+"""Families whose weights `planted_model` can fill."""
 OFFSETS = 1 << 20  # places in the pool at which a weight may begin
 
 
@@ -42,15 +44,15 @@ def planted_model(
         raise SkipbenchError(
             f"planted: a vocabulary of {shape.vocab} is smaller than the tokenizer's {words} ids"
         )
+    if shape.family not in PLANTABLE:
+        raise SkipbenchError(
+            f"planted: layers of family {shape.family} cannot be made; wanted one of "
+            f"{', '.join(PLANTABLE)}"
+        )
     model = _empty(shape, dtype, device)
     pool = _Pool(shape, words, seed, dtype, device)
     hidden, inner, heads = shape.hidden, shape.intermediate, shape.heads * shape.width
     parts = parts_of(model)
-    if unlike_llama(model) is not None or len(parts.layers[0][0].qkv) != 3:
-        raise SkipbenchError(
-            f"planted: layers of family {shape.family} cannot be made; wanted one with Llama's, as "
-            "llama, mistral, qwen2, qwen3"
-        )
     for index, (attention, mlp) in enumerate(parts.layers):
         sizes = {2 * index: 1.0, 2 * index + 1: 1.0} | {
             s: LEAK for s in redundant.skipped if s // 2 == index

@@ -15,7 +15,7 @@ from skipbench.config.architecture import Shape
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.summary import Latency
-from skipbench.models.random_weights import planted_model
+from skipbench.models.random_weights import PLANTABLE, planted_model
 from skipbench.skipset import SkipSet
 
 UNTIMED = 3  # calls before the timed ones
@@ -175,11 +175,12 @@ def residuals(model: LatencyModel, points: Sequence[Point]) -> dict[str, list[fl
 def overhead(lm: LM, repeats: int) -> Latency:
     """Seconds that a sub-layer takes beside its arithmetic: Python, dispatch and kernel launches.
 
-    Measured as the time of the same engine's sub-layers in a model of the same family, dtype and
-    device that is only 64 wide.
+    Measured as the time of the same engine's sub-layers in a model of the same family (Llama where
+    none of it can be planted), dtype and device that is only 64 wide.
     """
-    layers = 4
-    shape = Shape(layers, NARROW, 1, 1, NARROW, NARROW, NARROW, NARROW, family=lm.config.model_type)
+    layers, own = 4, lm.config.model_type
+    family = own if own in PLANTABLE else "llama"
+    shape = Shape(layers, NARROW, 1, 1, NARROW, NARROW, NARROW, NARROW, family=family)
     narrow = LM(
         planted_model(shape, SkipSet.of(layers), 0, lm.dtype, str(lm.devices[0]), NARROW),
         lm.engine.name,

@@ -17,18 +17,14 @@ MIB = 1 << 20
 
 
 def pass_bytes(model: Any) -> int:
-    """Bytes of weights that a pass of one row reads: all but an embedding table, which it only
-    looks one row up in, and experts that the row does not pass.
+    """Bytes of weights that a pass of one row reads: those of the layers, without experts that the
+    row does not pass, and of the head; of the embedding table it only looks one row up.
     """
     parts = parts_of(model)
-    total: int = sum(p.numel() * p.element_size() for p in model.parameters())
-    total -= sum(mlp.inactive_bytes for _, mlp in parts.layers)
-    table = parts.embedding.weight
-    return (
-        total
-        if model.config.tie_word_embeddings
-        else total - int(table.numel() * table.element_size())
-    )
+    modules = [m for layer in parts.layers for part in layer for m in part.modules]
+    weights = {p for module in (*modules, parts.norm, parts.head) for p in module.parameters()}
+    held: int = sum(p.numel() * p.element_size() for p in weights)
+    return held - sum(mlp.inactive_bytes for _, mlp in parts.layers)
 
 
 class Weight:
