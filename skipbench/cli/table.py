@@ -9,7 +9,7 @@ from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell, noise_cells, plan
 from skipbench.experiments.plan import (
     Request,
