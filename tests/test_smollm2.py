@@ -29,6 +29,7 @@ from skipbench.models.wheel import fetch_wheel
 
 METHODS = {
     "prompt-lookup": (),
+    "auto": (),
     "uniform": ("method.ratio=0.2",),
     "swift": ("method.window=8",),
     "clasp": (),

@@ -68,6 +68,8 @@ def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
         pytest.param("clasp", ("method.interval=2",), marks=pytest.mark.slow),
         ("swift", ("method.tree=[10,5,3,1]", "method.window=4", "method.beta=3")),
         pytest.param("prompt-lookup", ("method.ngram=1",), marks=pytest.mark.slow),
+        ("auto", ()),
+        pytest.param("recycling", ("method.nodes=24",), marks=pytest.mark.slow),
         pytest.param("lookahead", (), marks=pytest.mark.slow),
         pytest.param("layerskip", ("method.exit_layer=10",), marks=pytest.mark.slow),
     ],

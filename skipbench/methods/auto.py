@@ -140,7 +140,7 @@ class Auto:
             "expected": [],
             "price": [],
             "source": [],
-            "skip": [],
+            "sets": [],
             "explored": [],
         }
         self._drafted: list[tuple[int, float, int]] = []  # token, confidence, its class
@@ -186,7 +186,7 @@ class Auto:
         agreement, step = self.ladder.agreement.p[rung], self.ladder.steps[rung]
         if rung != self._rung:
             self._rung = rung
-            self.log["skip"].append([len(self.log["source"]), str(skip)])
+            self.log["sets"].append([len(self.log["source"]), str(skip)])
         chance, token = 1.0, state.pending
         for at in range(min(budget, MOST_STEPS, self.max_nodes)):
             if at and chance * agreement <= rate * (step + self.slopes[1 + at]):
