@@ -242,8 +242,8 @@ def _scaled(
     """
     scale = _scale(name)
     if experiment in scale["long"]["experiments"]:
-        overrides = {**scale["overrides"], **scale["long"]["overrides"]}
-        scale = {**scale, "datasets": {}, "overrides": overrides}
+        own = {key: scale[key] | scale["long"][key] for key in ("overrides", "methods")}
+        scale = {**scale, **own, "datasets": {}}
     point, keys = dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
         keys["model"] = scale["model"]
