@@ -171,8 +171,8 @@ def to_run_config(config: DictConfig) -> RunConfig:
     """
     plain = OmegaConf.to_container(config, resolve=True, enum_to_str=True, throw_on_missing=True)
     assert isinstance(plain, dict)
-    _check_finite(plain)
     check_decoding(**plain["decoding"])
+    _check_finite(plain)
     _check_stop(plain["method"].get("stop"))
     plain["model"] |= derived.planted(plain["model"])
     plain["model"] |= derived.packaged(plain["model"])
