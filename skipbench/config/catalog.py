@@ -16,7 +16,7 @@ from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
-DEFAULT_METHOD = "prompt-lookup"
+DEFAULT_METHOD = "auto"
 """The method of `generate`, `chat` and the Python API: it needs no search and no training. The
 default of a measured cell stands in conf/config.yaml.
 """

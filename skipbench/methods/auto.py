@@ -47,6 +47,9 @@ RECYCLED_CHANCE = (0.42, 0.12, 0.07, 0.05, 0.035, 0.025)
 BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # of it, where the match says another token
 NONE, ABSENT = CONTINUATIONS, TOP  # ranks of a token that the source does not propose
 
+SOURCES = {"s": "copied", "r": "recycled", "b": "copied and recycled", "d": "layers", "o": "other"}
+"""What a letter of the trace means."""
+
 
 def kind_of(match: int, copied: int, recycled: int, context: int) -> int:
     """Index of a kind; `match` is -1 without one."""
@@ -173,7 +176,8 @@ class Auto:
             self.tree = self._grow(rate, budget)
             self._step_price = len(self._drafted) * self.ladder.steps[rung]
         tokens, parents = self.tree.tokens, self.tree.parents
-        return Draft(tokens, parents, steps=len(tokens))
+        sources = [SOURCES[_letter(kind)] for kind in self.tree.kinds]
+        return Draft(tokens, parents, steps=len(tokens), sources=sources)
 
     def _grow(self, rate: float, budget: int) -> Tree:
         """The tree of all sources, the drafted chain among them."""
