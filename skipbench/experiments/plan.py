@@ -11,7 +11,7 @@ from skipbench.config.compose import compose_cells
 from skipbench.config.explain import did_you_mean
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import PlannedCell, plan
+from skipbench.experiments.grid import PlannedCell, plan, without_repeats
 from skipbench.report.console import say
 from skipbench.report.published import paper_of
 
@@ -118,7 +118,8 @@ def composed(
 
 def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
     """Every cell of an experiment that can be run, those that are the same once."""
-    cells = composed(experiment, plan(experiment, request.overrides, scale, request.models))
+    planned = plan(experiment, request.overrides, scale, request.models)
+    cells = composed(experiment, without_repeats(experiment, planned, scale))
     return budgeted(cells, request.budget)
 
 
