@@ -10,7 +10,7 @@ from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.experiments.grid import PlannedCell, noise_cells, plan
+from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
 from skipbench.experiments.plan import (
     Request,
     budgeted,
@@ -71,6 +71,7 @@ def _experiment(name: str, request: Request) -> list[str]:
     render_only = "--render-only" in request.flags
     scale = scale_of(name, request.scale, without_torch=render_only)
     planned = plan(name, request.overrides, scale, request.models)
+    planned = without_repeats(name, planned, scale)
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []

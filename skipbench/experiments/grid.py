@@ -123,8 +123,6 @@ def plan(
     for cell in cells:
         if cell not in unique:
             unique.append(cell)
-    if own and scale == "paper" and "-table" in experiment:
-        unique = _without_repeats(unique)
     return unique
 
 
@@ -152,15 +150,18 @@ def noise_cells(
     return list(found.values())
 
 
-def _without_repeats(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
-    """The cells without those of vanilla alone where another method runs on the same: its record
-    holds vanilla's arm, from which the table fills vanilla's row.
+def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -> list[PlannedCell]:
+    """The cells of a paper's table without those of vanilla alone where another method runs on the
+    same: its record holds vanilla's arm, from which the table fills vanilla's row. Those of other
+    scales and of figures stay.
     """
 
     def rest(cell: PlannedCell) -> tuple[tuple[str, str], ...]:
         own = {k: v for k, v in cell.overrides.items() if not k.startswith(("method", "search"))}
         return tuple(sorted(own.items()))
 
+    if scale != "paper" or "-table" not in experiment:
+        return list(cells)
     covered = {rest(c) for c in cells if c.run and c.overrides.get("method") != "vanilla"}
     return [
         cell

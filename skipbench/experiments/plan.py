@@ -11,7 +11,7 @@ from skipbench.config.compose import compose_cells
 from skipbench.config.explain import did_you_mean
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import PlannedCell, noise_cells, plan
+from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
 from skipbench.report.console import say
 from skipbench.report.published import paper_of
 
@@ -121,6 +121,7 @@ def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[Planne
     its noise floor.
     """
     planned = plan(experiment, request.overrides, scale, request.models)
+    planned = without_repeats(experiment, planned, scale)
     planned += noise_cells(experiment, planned, request.overrides)
     return budgeted(composed(experiment, planned), request.budget)
 
