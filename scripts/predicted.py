@@ -61,6 +61,7 @@ class Kind:
     exit: int | None
     early: int
     hidden_states: bool
+    top_tokens: int
     tree: bool
 
 
@@ -77,10 +78,9 @@ class Watched:
     """A method whose rounds are written down."""
 
     def __init__(self, method: Method) -> None:
-        self.method, self.needs_hidden_states = (
-            method,
-            bool(getattr(method, "needs_hidden_states", False)),
-        )
+        self.method = method
+        self.needs_hidden_states = bool(getattr(method, "needs_hidden_states", False))
+        self.needs_top_tokens = int(getattr(method, "needs_top_tokens", 0))
         self.rounds: Counter[Kind] = Counter()
         self.example: dict[Kind, Example] = {}
 
@@ -99,6 +99,7 @@ class Watched:
             exit_at,
             len(draft.early_exit_states),
             self.needs_hidden_states,
+            self.needs_top_tokens,
             draft.parent is not None,
         )
         self.rounds[kind] += 1
@@ -123,7 +124,7 @@ def round_of(
     skip = example.skip or SkipSet.of(lm.layers)
     return (
         lambda: drafter.propose(state, skip, kind.steps, kind.exit) if kind.steps else None,
-        lambda: _verify(state, draft, kind.hidden_states),
+        lambda: _verify(state, draft, kind.hidden_states, kind.top_tokens),
     )
 
 
@@ -176,7 +177,7 @@ class Bench:
         state = State(self.lm, [5] * (at + 1), Sampler(), 10**6, frozenset())
         self.lm.cache.length = at
         single = round_of(
-            state, Kind(0, (0, 0), 1, None, 0, False, False), Example(None, (), None)
+            state, Kind(0, (0, 0), 1, None, 0, False, 0, False), Example(None, (), None)
         )[1]
         drafting, verifying = round_of(state, kind, example)
         for turn in range(2 * SINGLES):

@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaForCausalLM
 
-from skipbench.decode import loop
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import Generation, generate
 from skipbench.decode.sampling import Sampler, best_tokens
+from skipbench.decode.top_tokens import choices
 from skipbench.lm import metadata
 from skipbench.lm.cuda_graphs import sublayers
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
@@ -151,8 +151,7 @@ def test_the_host_reads_little_and_nothing_is_in_a_wrong_place(
 
 FAULTY = {  # name: function, text, text with the fault, case, file that must be named
     "item in a chain": (
-        Drafter._next, "top, first = p.max(-1)\n            return first, top",
-        "top, first = p.max(-1); int(first)\n            return first, top",
+        Drafter._next, "return first, top", "int(first); return first, top",
         ("uniform", "greedy", "fused"), "decode/drafting.py",
     ),
     "pageable copy": (
@@ -169,8 +168,8 @@ FAULTY = {  # name: function, text, text with the fault, case, file that must be
         "lm/cuda_graphs/buffers.py",
     ),
     "boolean index": (
-        loop._accept, "best = best_tokens(logits)", "best = best_tokens(logits); best[best < 0]",
-        ("vanilla", "greedy", "fused"), "decode/loop.py",
+        choices, "best = best_tokens(logits)", "best = best_tokens(logits); best[best < 0]",
+        ("vanilla", "greedy", "fused"), "decode/top_tokens.py",
     ),
     "index on the host": (
         KnapSpec.adapt, "states.index_select(1, upload(rows, states.device))", "states[:, rows]",

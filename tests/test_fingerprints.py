@@ -194,6 +194,7 @@ def test_another_version_of_the_package_is_told_and_does_not_go_on(
     run_cell(config)
     folder, state = record(config)
     other = state["provenance"] | {"package_sha256": "f" * 64}
+    unseal(folder)
     (folder / "provenance.json").write_text(json.dumps(other))
     capsys.readouterr()
     run_cell(config)

@@ -94,7 +94,7 @@ def test_predictions_follow_from_costs(bench: Bench) -> None:
     """
     watched = Watched(bench.method("self-sd"))
     out = bench.decode(watched, bench.prompts[0])
-    kind = Kind(4, (6, 6), 5, None, 0, False, False)
+    kind = Kind(4, (6, 6), 5, None, 0, False, 0, False)
     rounds = out.rounds
     emitted = sum(r.emitted for r in rounds)
     done = Counter({kind: len(rounds)})

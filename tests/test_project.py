@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import Command, unseal
 
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
@@ -90,6 +90,7 @@ def test_a_folder_differs_from_itself_in_nothing(
     for line in lines:
         line["method"]["seconds"]["draft"] *= 100
         line["method"]["tokens"][-1] += 1
+    unseal(slowed.parent)
     slowed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = skipbench("diff", str(results), str(other))
     assert found.returncode == 1 and "other tokens" in found.stdout

@@ -48,7 +48,10 @@ def read_cell(path: Path, index: int) -> RunConfig:
         SkipbenchError: no such file or line, or no cell in it.
     """
     try:
-        lines = (read_bytes(path, MOST_SAMPLES) or b"").decode().splitlines()
+        found = read_bytes(path, MOST_SAMPLES)
+        if found is None:
+            raise FileNotFoundError("no such file")
+        lines = found.decode().splitlines()
         config = (
             RunConfig.from_dict(json.loads(lines[index])["config"])
             if 0 <= index < len(lines)
