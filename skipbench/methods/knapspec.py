@@ -131,7 +131,8 @@ def knapsack(
         alive = (best > -torch.inf).nonzero()[:, 0]
         if not len(alive):
             return [], [], [], g[:0]
-        best, j = best[: int(alive[-1]) + 1], indices[: int(alive[-1]) + 1]
+        best = best[: int(alive[-1]) + 1]
+        j = indices[: len(best)]
         # Of a dead branch any state will do.
         chosen = torch.where(keep[: len(best)], j, j + (reach + 1 - w)).clamp_(0, len(both) - 1)
         g, length = both.index_select(0, chosen), length.index_select(0, chosen)

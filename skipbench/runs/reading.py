@@ -70,8 +70,9 @@ def read_bytes(path: Path, most: int) -> bytes | None:
         os.close(handle)
         raise SkipbenchError(f"{path} is no regular file; move it away")
     with os.fdopen(handle, "rb") as file:
-        data = file.read(most + 1) if os.fstat(handle).st_size <= most else bytes(most + 1)
-    if len(data) > most:
+        size = os.fstat(handle).st_size
+        data = file.read(size) if size <= most else b""  # a read allocates what it asks for
+    if size > most:
         raise SkipbenchError(f"{path} has more than {most} bytes; move it away")
     return data
 
