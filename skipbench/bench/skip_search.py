@@ -10,9 +10,8 @@ from skipbench.bench.stored_sets import other_weights, search_folder, stored_pat
 from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
-from skipbench.lm.model import LM
 from skipbench.methods.self_sd import objective
-from skipbench.profile.influence import block_influence
+from skipbench.profile.influence import rank_sublayers
 from skipbench.report.console import progress, say
 from skipbench.runs.files import set_aside
 from skipbench.runs.fingerprint import weights_sha256
@@ -20,12 +19,6 @@ from skipbench.search.retime import TIMES, candidates, read_retimed, retime, wri
 from skipbench.search.run import Objective, Trial, read_trials, search
 from skipbench.search.strategies import make_strategy
 from skipbench.skipset import SkipSet
-
-
-def _by_influence(lm: LM, ids: list[int]) -> list[int]:
-    """All sub-layers, the one that changes its input least first."""
-    influence = block_influence(lm, ids)
-    return sorted(range(len(influence)), key=lambda s: influence[s])
 
 
 def search_skip_set(
@@ -84,7 +77,7 @@ def search_skip_set(
         rounded=options.rounded,
         tol=options.tol,
         start=start if start.skipped else None,
-        order=_by_influence(lm, prompts[0]) if options.strategy == "nested" else (),
+        order=rank_sublayers(lm, prompts[0]) if options.strategy == "nested" else (),
         iterations=options.iterations,
     )
     goal(start)  # warm-up

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from skipbench.decode.chances import Counters
@@ -11,6 +10,7 @@ from skipbench.decode.sampling import best_tokens
 from skipbench.decode.state import State
 from skipbench.decode.trial_passes import forward_committed
 from skipbench.metrics.summary import Latency
+from skipbench.profile.influence import rank_by_cosine
 from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
@@ -24,17 +24,6 @@ HOPE, DOUBT = 0.95, 0.3  # best agreement of what was never tried, and what one 
 NOTHING_LOST = -1.0
 """Value of a round, less its bonus, that earns the present rate: `accepted + 1 = rate * price`."""
 RANK_EVERY = 16  # trials between two rankings
-
-
-def rank_by_cosine(hidden_states: Sequence[Tensor]) -> list[int]:
-    """Sub-layers in order of how little they turn the state, the least turning first.
-
-    Args:
-        hidden_states: S + 1 states [rows, D], before the first and behind every sub-layer.
-    """
-    x = torch.stack(list(hidden_states)).float()
-    cosine = torch.cosine_similarity(x[:-1], x[1:], dim=-1).mean(-1)
-    return cosine.argsort(descending=True).tolist()
 
 
 class SkipLadder:

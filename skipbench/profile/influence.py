@@ -1,31 +1,36 @@
 """Which sub-layers change their input least: Block Influence of Men et al., ShortGPT (2024,
-arXiv:2403.03853), here per sub-layer and not per layer.
+arXiv:2403.03853), 1 - cos(input, output), here per sub-layer and not per layer.
 """
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 import torch
-from torch.nn.functional import cosine_similarity
+from torch import Tensor
 
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
 
+def rank_by_cosine(hidden_states: Sequence[Tensor]) -> list[int]:
+    """Sub-layers in order of how little they turn the state, the least turning first.
+
+    Args:
+        hidden_states: S + 1 states [rows, D], before the first and behind every sub-layer.
+    """
+    x = torch.stack(list(hidden_states)).float()
+    cosine = torch.cosine_similarity(x[:-1], x[1:], dim=-1).mean(-1)
+    return cosine.argsort(descending=True).tolist()
+
+
 @torch.inference_mode()
-def block_influence(lm: LM, ids: list[int]) -> list[float]:
-    """1 - cos(input, output) of every sub-layer, residual included, mean over the tokens.
+def rank_sublayers(lm: LM, ids: list[int]) -> list[int]:
+    """All 2L sub-layers by `rank_by_cosine` over the tokens of one prompt.
 
     Args:
         lm: the model; what its cache holds is overwritten.
-        ids: token ids of one prompt.
-
-    Returns:
-        2L numbers, 0 for a sub-layer that changes nothing; those of attention at even places.
+        ids: token ids of the prompt.
     """
     lm.allocate(len(ids))
-    states: list[torch.Tensor] = []
+    states: list[Tensor] = []
     lm.run(lm.embed(ids), TokenRows.chain(0, len(ids)), hidden_states=states)
-    return [
-        1 - float(cosine_similarity(before.double(), after.double(), dim=-1).mean())
-        for before, after in pairwise(states)
-    ]
+    return rank_by_cosine(states)
