@@ -317,7 +317,7 @@ def test_what_was_planted_is_redundant_and_nothing_else(
             head_dim=32,
             tied=True, family="qwen3",
         )  # fmt: skip
-        monkeypatch.setattr("skipbench.config.compose.shape_of", lambda name: small)
+        monkeypatch.setattr("skipbench.config.derived.shape_of", lambda name: small)
     lm, tokenizer, text = planted(*overrides)
     skip = SkipSet.parse(text, lm.layers)
     assert len(skip.skipped) == 12
