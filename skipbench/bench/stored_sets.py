@@ -108,10 +108,10 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
     try:
         lines = [strict_json(line) for _, line in read_lines(trace, repair=False)]
         trials = [t for t in lines[1 : iterations + 1] if t["value"] is not None]
+        if found := read_retimed(trace.parent, iterations):  # also of one that ran out of sets
+            return found.best
         if len(lines) <= iterations or not trials:
             return None
-        if found := read_retimed(trace.parent, iterations):
-            return found.best
         return str(min(trials, key=lambda t: float(t["value"]))["skip"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SkipbenchError(

@@ -61,8 +61,12 @@ def resolve_cell(config: RunConfig) -> Cell:
             )
         except NotHereError as error:
             raise NotHereError(f"{error}; or search one: {search_command(config)}") from error
-    config = dataclasses.replace(config, method=method)
-    names = [config.model.name, method.name, config.dataset.name]
+    return named_cell(dataclasses.replace(config, method=method))
+
+
+def named_cell(config: RunConfig) -> Cell:
+    """The cell of a configuration whose skip set is resolved."""
+    names = [config.model.name, config.method.name, config.dataset.name]
     return Cell(config, config.results / "runs" / run_name(names, config_hash(config.record())))
 
 

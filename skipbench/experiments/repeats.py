@@ -10,7 +10,7 @@ from typing import Any
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import Cell, checked_run, resolve_cell
+from skipbench.experiments.cell import Cell, checked_run, named_cell, resolve_cell
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.console import say
 from skipbench.report.origins import origin_of
@@ -20,7 +20,7 @@ from skipbench.runs.store import read_samples
 
 def repetitions(cell: Cell) -> list[Cell]:
     """The runs of a cell, one per process."""
-    return [resolve_cell(config) for config in cell.config.repetitions()]
+    return [named_cell(config) for config in cell.config.repetitions()]
 
 
 def all_done(config: RunConfig) -> bool:
