@@ -58,10 +58,9 @@ def ours(logs: Logs, rng: np.random.Generator) -> Ends:
 def bca(logs: Logs, rng: np.random.Generator) -> Ends:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = bootstrap(
-            (logs,), np.mean, method="BCa", n_resamples=999, rng=rng
-        ).confidence_interval
-    return math.exp(found.low), math.exp(found.high)
+        result = bootstrap((logs,), np.mean, method="BCa", n_resamples=999, rng=rng)
+    ends = result.confidence_interval
+    return math.exp(ends.low), math.exp(ends.high)
 
 
 def student(logs: Logs, rng: np.random.Generator) -> Ends:
@@ -73,11 +72,11 @@ def coverage_of_one(
     interval: Callable[[Logs, np.random.Generator], Ends], kind: str, n: int, runs: int
 ) -> float:
     """Share of `runs` simulated cells of one process whose interval holds the true speedup, 1."""
-    rng, held = np.random.default_rng(n), 0
+    rng, covered = np.random.default_rng(n), 0
     for _ in range(runs):
         ends = interval(KINDS[kind](rng, n), rng)
-        held += ends is not None and ends[0] <= 1 <= ends[1]
-    return held / runs
+        covered += ends is not None and ends[0] <= 1 <= ends[1]
+    return covered / runs
 
 
 def coverage_of_repeats(
@@ -86,7 +85,7 @@ def coverage_of_repeats(
     """The same for `repeats` processes over the same prompts; `pooled` takes all ratios for samples
     of one process.
     """
-    rng, held = np.random.default_rng(n), 0
+    rng, covered = np.random.default_rng(n), 0
     of_prompts, of_processes, rest = deviations
     for _ in range(runs):
         logs = rng.normal(0, 1, n) * of_prompts + rng.normal(0, 1, (repeats, 1)) * of_processes
@@ -95,8 +94,8 @@ def coverage_of_repeats(
             ends = paired_ratio_interval(ratios.ravel().tolist())[1]
         else:
             ends = repeated_ratio_interval([dict(enumerate(row.tolist())) for row in ratios])[1]
-        held += ends is not None and ends[0] <= 1 <= ends[1]
-    return held / runs
+        covered += ends is not None and ends[0] <= 1 <= ends[1]
+    return covered / runs
 
 
 def main() -> None:
@@ -109,15 +108,17 @@ def main() -> None:
     intervals = {"used here": ours, "Student's t": student, "BCa bootstrap": bca}
     for kind in KINDS:
         for name, interval in intervals.items():
-            found = (coverage_of_one(interval, kind, n, given.runs) for n in SIZES)
-            print(f"| {kind} | {name} | {' | '.join(f'{100 * f:.1f} %' for f in found)} |")
+            shares = (coverage_of_one(interval, kind, n, given.runs) for n in SIZES)
+            print(f"| {kind} | {name} | {' | '.join(f'{100 * f:.1f} %' for f in shares)} |")
     print(f"\n| several processes | interval{head} |\n|{'---|' * (len(SIZES) + 2)}")
     for repeats in given.repeats:
         for name, levels in LEVELS.items():
             for pooled in (False, True):
-                found = (coverage_of_repeats(levels, n, repeats, given.runs, pooled) for n in SIZES)
+                shares = (
+                    coverage_of_repeats(levels, n, repeats, given.runs, pooled) for n in SIZES
+                )
                 told = "all ratios pooled, t" if pooled else "used here"
-                shown = " | ".join(f"{100 * f:.1f} %" for f in found)
+                shown = " | ".join(f"{100 * f:.1f} %" for f in shares)
                 print(f"| {repeats} processes: {name} | {told} | {shown} |")
 
 

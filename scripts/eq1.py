@@ -24,10 +24,10 @@ def rounds_of(paths: list[Path]) -> Iterator[tuple[str, list[Round]]]:
     for path in paths:
         if path.is_dir():
             name = load_run(path)["config"]["method"]["name"]
-            found = [(path.name, name, read_samples(path / "samples.jsonl"))]
+            runs = [(path.name, name, read_samples(path / "samples.jsonl"))]
         else:
-            found = [(run["folder"], run["method"], run["samples"]) for run in read_runs(path)[1]]
-        for folder, method, samples in found:
+            runs = [(run["folder"], run["method"], run["samples"]) for run in read_runs(path)[1]]
+        for folder, method, samples in runs:
             if folder not in seen:
                 seen.add(folder)
                 yield method, [r for s in samples for r in s.method.rounds]

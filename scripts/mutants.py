@@ -92,10 +92,10 @@ def in_place(tree: Path, fault: Fault) -> Iterator[None]:
 def load_libraries() -> None:
     """Imports what every test needs, once; a process that is forked from this one has it."""
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    import pytest  # noqa: F401  # as the next ones
+    import pytest  # noqa: F401  # imported to be in memory, as the next ones
     import scipy.stats
     import torch
-    from transformers import LlamaForCausalLM, Qwen3ForCausalLM  # noqa: F401
+    from transformers import LlamaForCausalLM, Qwen3ForCausalLM  # noqa: F401  # as above
 
     assert scipy.stats and torch
     assert not any(name.partition(".")[0] == "skipbench" for name in sys.modules)

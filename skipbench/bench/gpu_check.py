@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,13 +113,12 @@ def _kernels(device: torch.device, sizes: Sizes) -> Iterator[str]:
     for engine in ENGINES:
         for dtype in (torch.float16, torch.bfloat16, torch.float32):
             lm = _lm(device, sizes, dtype, engine, 512, 1)
+            tree = TokenRows.tree(240, (-1, *(0,) * 10))
             passes: dict[str, Callable[[], Tensor]] = {
-                "prefill": lambda lm=lm: lm.prefill(PROMPT * 20),  # type: ignore[misc]
-                "one row": lambda lm=lm: lm.logits([5], TokenRows.chain(240, 1)),  # type: ignore[misc]
-                "11 rows": lambda lm=lm: lm.logits([5] * 11, TokenRows.chain(240, 11)),  # type: ignore[misc]
-                "a tree": lambda lm=lm: lm.logits(  # type: ignore[misc]
-                    [5] * 11, TokenRows.tree(240, (-1, *(0,) * 10))
-                ),
+                "prefill": partial(lm.prefill, PROMPT * 20),
+                "one row": partial(lm.logits, [5], TokenRows.chain(240, 1)),
+                "11 rows": partial(lm.logits, [5] * 11, TokenRows.chain(240, 11)),
+                "a tree": partial(lm.logits, [5] * 11, tree),
             }
             told = []
             for name, run in passes.items():
@@ -166,17 +166,15 @@ def _memory(device: torch.device, sizes: Sizes) -> Iterator[str]:
     lm = _lm(device, sizes, torch.bfloat16, "fused", sizes.long + 64, 2)
     tokens = (PROMPT * (sizes.long // len(PROMPT) + 1))[: sizes.long]
     read = 2 * 2 * sizes.long * lm.cache.kv_heads * lm.cache.head_dim
-    for name, run, most in (
-        ("prefill", lambda: lm.prefill(tokens), None),
-        (
-            "verification of 11 rows",
-            lambda: lm.logits([5] * 11, TokenRows.chain(sizes.long, 11)),
-            2 * read,
-        ),
-        ("the float32 check of ties", lambda: float32_logits(lm.model, tokens), 2**31),
-    ):
+    verify = partial(lm.logits, [5] * 11, TokenRows.chain(sizes.long, 11))
+    passes: list[tuple[str, Callable[[], object], int | None]] = [
+        ("prefill", partial(lm.prefill, tokens), None),
+        ("verification of 11 rows", verify, 2 * read),
+        ("the float32 check of ties", partial(float32_logits, lm.model, tokens), 2**31),
+    ]
+    for name, run, most in passes:
         before = _allocated(device)
-        run()  # type: ignore[no-untyped-call]  # a lambda
+        run()
         grown = _peak(device) - before
         if device.type != "cuda":
             yield f"note     {name} at {sizes.long} tokens ran; memory is counted on a GPU alone"
