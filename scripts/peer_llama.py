@@ -42,7 +42,7 @@ def dequantised(source: Path, out: Path, dtype: str) -> Path:
 
 def arms(
     path: Path, tokens: int, eos: frozenset[int], lookup: int, context: int
-) -> dict[str, Callable[[list[int]], list[int]]]:
+) -> dict[str, Callable[[], Callable[[list[int]], list[int]]]]:
     """Greedy decoding by llama.cpp on one thread, alone and with its own prompt lookup.
 
     Args:
@@ -55,7 +55,7 @@ def arms(
     import llama_cpp
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-    def arm(**options: Any) -> Callable[[list[int]], list[int]]:
+    def arm(**options: Any) -> Callable[[], Callable[[list[int]], list[int]]]:
         llm = llama_cpp.Llama(
             str(path), n_ctx=context, n_threads=1, n_threads_batch=1, verbose=False, **options
         )
@@ -69,7 +69,7 @@ def arms(
                     break
             return out
 
-        return decode
+        return lambda: decode
 
     draft = LlamaPromptLookupDecoding(num_pred_tokens=lookup)
     return {

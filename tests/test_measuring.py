@@ -9,7 +9,7 @@ import pytest
 from conftest import rest_slow
 from torch import Tensor
 
-from scripts.compare_peers import BASE, METHODS, compare, ours, theirs
+from scripts.compare_peers import BASE, METHODS, Timing, compare, ours, table, theirs
 from scripts.peak_memory import peak
 from scripts.predicted import Bench, Kind, Watched
 from skipbench.config.compose import compose
@@ -118,12 +118,19 @@ def test_predictions_follow_from_costs(bench: Bench) -> None:
 
 def test_peers_decode_the_same_tokens() -> None:
     overrides = ["model=tiny", "dataset=mini-stories", "dataset.max_new_tokens=10"]
-    mine, prompts, _ = ours(overrides, METHODS, 1)
+    mine, (prompt, warmup), _ = ours(overrides, METHODS, 1)
     arms = theirs(compose(overrides).model, 10, 6, 4) | mine
-    found = compare(arms, prompts, 1, time.thread_time)
-    assert set(found) == set(arms) and BASE in found and len(found) == 3 + len(METHODS)
-    for name, (seconds, tokens, same) in found.items():
-        assert seconds > 0 and tokens == 10 and same == 1, name
+    timings = compare(arms, [prompt], warmup, 1, time.thread_time)
+    assert set(timings) == set(arms) and BASE in timings and len(timings) == 3 + len(METHODS)
+    _, lines = table(timings)
+    for line in lines:
+        assert line["seconds"][0] > 0 and line["tokens"] == [10] and line["same"] == 1, line
+
+
+def test_a_ratio_to_a_peer_is_per_token_and_paired_per_prompt() -> None:
+    slow = Timing([4.0, 1.0], [[1, 2, 3, 4], [1]])
+    fast = Timing([1.0, 1.0], [[1, 2], [1, 2]])  # half a second per token, against one
+    assert fast.faster_than(slow)[0] == pytest.approx(2)
 
 
 @pytest.mark.parametrize("name", ["vanilla", "clasp", "knapspec"])
