@@ -34,6 +34,16 @@ TABLES = {
     "paper": paper_table("swift", "table2", RUNS, "embedded"),
     "runs": run_table("Experiment methods", RUNS, ["a note_of the caller"]),
 }
+OTHER = GIVEN | {"method": "clasp"}
+TABLES["groups"] = run_table(
+    "Experiment by group",
+    [
+        run(metrics(1.3), **GIVEN) | {"rank": 1},
+        run(metrics(1.5), **OTHER) | {"rank": 0},
+        run(metrics(2.0), **GIVEN) | {"group": {"subtask": "qa"}},
+        run(metrics(1.0), **OTHER) | {"group": {"subtask": "rag"}},
+    ],
+)
 
 
 def texts_of(table: Table) -> set[str]:
@@ -54,6 +64,19 @@ def test_every_format_shows_every_text(kind: str) -> None:
         assert " ".join(text.split()).replace("|", "\\|") in written["md"].replace("**", "")
         assert text in unescape(written["html"])
         assert escape(text) in written["tex"] or breakable(text) in written["tex"]
+
+
+def test_runs_of_a_group_are_columns_of_a_second_grid() -> None:
+    whole, by_group = TABLES["groups"].grids
+    assert [row.cells[2].text for row in whole.rows] == ["clasp", "swift"]  # by rank
+    assert [(c.group, c.name) for c in by_group.columns[3:]] == [
+        ("subtask", "qa"),
+        ("subtask", "rag"),
+    ]
+    shown = [[cell.text for cell in row.cells[2:]] for row in by_group.rows]
+    assert [row[0] for row in shown] == ["clasp", "swift"]
+    assert shown[0][1] == "—" and shown[0][2].startswith("1.00x")
+    assert shown[1][2] == "—" and shown[1][1].startswith("2.00x")
 
 
 Shown = list[tuple[str, bool, int | None]]  # of a row: text, bold and mark of each cell

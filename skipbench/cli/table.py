@@ -143,8 +143,11 @@ def _ranked(runs: Sequence[Run]) -> list[Run]:
         speedup = value_at(run, "metrics", "speedup", "paired")
         return -speedup if speedup else math.inf
 
-    places = sorted(range(len(runs)), key=lambda place: slowness(runs[place]))
-    return [{**run, "rank": places.index(place)} for place, run in enumerate(runs)]
+    whole = [place for place, run in enumerate(runs) if not run.get("group")]
+    ranks = {
+        place: rank for rank, place in enumerate(sorted(whole, key=lambda p: slowness(runs[p])))
+    }
+    return [{**run, "rank": ranks[n]} if n in ranks else run for n, run in enumerate(runs)]
 
 
 def _write(path: Path, formats: dict[str, str]) -> None:

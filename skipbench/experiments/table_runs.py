@@ -50,6 +50,11 @@ def table_runs(
     if missing:
         run.pop("paper_samples", None)  # of all groups together
     split = [r for key, group in missing.items() for r in _by_group(run, cell, key, group)]
+    if split and paper_of(experiment) is None:  # its table has the whole run, and both
+        return [
+            run,
+            *(r | {"group": {k: v for k, v in r["keys"].items() if k in missing}} for r in split),
+        ]
     return split or [run]
 
 

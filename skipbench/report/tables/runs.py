@@ -1,7 +1,8 @@
 """Builds the table of any runs: one row per run.
 
 A run is `{"model", "method", "dataset", "metrics": dict | None, "reason": str | None, "provenance":
-dict}`, perhaps with `id`, the name of its folder, and `label`, its point of a sweep.
+dict}`, perhaps with `id`, the name of its folder, `label`, its point of a sweep, and `group`, the
+samples of another run that it is of, as `{"subtask": "qa"}`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from skipbench.report.cell import (
 from skipbench.report.compared import BOLD, Interval, noise_floor, same_drafts, winners
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.origins import mixed, origin_of, origins, told
+from skipbench.report.tables.by_group import group_grids
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.runs.reading import value_at
@@ -49,7 +51,8 @@ def run_table(title: str, runs: Sequence[Run], notes: Sequence[str] = (), name: 
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
     """
-    ordered = _grouped(runs)
+    everything = _grouped(runs)
+    ordered = [run for run in everything if not run.get("group")]
     marks = origins(ordered)
     rows = [_cells(run, marks) for run in ordered]
     for place in _best(ordered):
@@ -62,14 +65,14 @@ def run_table(title: str, runs: Sequence[Run], notes: Sequence[str] = (), name: 
         name=name or title,
         title=title,
         source="" if runs else "No runs.",
-        grids=(Grid(tuple(columns), lines),) if runs else (),
-        records=tuple(map(_record, ordered)),
+        grids=(Grid(tuple(columns), lines), *group_grids(everything)) if runs else (),
+        records=tuple(map(_record, everything)),
         cautions=(*([warning] if warning else []), *mixed(runs)),
         remarks=(
             *(f"origin {mark}: {told(origin)}" for origin, mark in marks.items()),
             *notes,
-            *same_drafts(runs),
-            *noise_floor(runs),
+            *same_drafts(ordered),
+            *noise_floor(ordered),
             *([f"{BOLD}."] if any(run.get("metrics") for run in runs) else []),
         ),
         definitions=tuple(definitions_for(column.name for column in columns)),
@@ -158,6 +161,7 @@ def _record(run: Run) -> dict[str, Any]:
     return {
         **{name: run.get(name) for name in NAMES},
         **({"point": run["label"]} if run.get("label") else {}),
+        **(run.get("group") or {}),
         "reason": run.get("reason"),
         **_flat(run.get("metrics") or {}),
         **_flat(run.get("provenance") or {}, "provenance."),

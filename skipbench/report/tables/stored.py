@@ -18,7 +18,7 @@ from skipbench.runs.shapes import Metrics
 Run = Mapping[str, Any]
 _ABOUT = ("id", "model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
 # of a sweep's cells, of an experiment that ranks its cells, and of a paper's
-_OPTIONAL = ("label", "rank", "paper_samples", "noise")
+_OPTIONAL = ("label", "rank", "paper_samples", "noise", "group")
 # The fields of a run's origin: no name of a machine, a folder or a person, so that a summary can be
 # published.
 _PUBLISHED = (
@@ -42,6 +42,7 @@ class _Shown(TypedDict):
     label: NotRequired[str]
     rank: NotRequired[int]
     noise: NotRequired[bool]
+    group: NotRequired[dict[str, str]]
     paper_samples: NotRequired[int | str]
 
 
