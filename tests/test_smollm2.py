@@ -33,7 +33,7 @@ METHODS = {
     "suffix": (),
     "recycling": (),
     "conflayers": (),
-    "self-sd": ("method.skip=attn:11-13;mlp:11-13",),
+    "self-sd": ('method.skip="attn:11-13;mlp:11-13"',),
     "uniform": ("method.ratio=0.2",),
     "swift": ("method.window=8",),
     "clasp": (),
