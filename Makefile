@@ -79,7 +79,7 @@ FIGURE = failed=0; for f in $(FIGURES); do $(BIN)/python -m skipbench figure $$f
 figures: $(READY) ## every figure that has runs (not clasp-figure3b): results/figures/; PROFILE=
 	@$(FIGURE) $(CHOSEN) || failed=1; done; exit $$failed
 
-real: $(READY) ## eight methods on SmolLM2-135M and on its deepened twin, ranked (downloads 90 MB; 40 minutes or more)
+real: $(READY) ## eight methods on SmolLM2-135M and on its deepened twin, ranked (downloads 90 MB; an hour or more; OPTIONS=limit=4 takes less)
 	$(BIN)/python -m skipbench data smollm2-135m
 	$(BIN)/python -m skipbench table real $(OPTIONS)
 
