@@ -66,6 +66,12 @@ MISTAKES = [
         "'swift' is neither a command nor an override KEY=VALUE, such as method=uniform. Did "
         "you mean submit?",
     ),
+    ("--methd", "unknown flag '--methd'; settings are written without dashes, as method=..."),
+    ("--model", "unknown flag '--model'; settings are written without dashes, as model=..."),
+    ("method = swift", "'method' alone is no setting; write method=CHOICE without spaces"),
+    ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: records go below results=FOLDER"),
+    ("hydra.sweep.dir=/tmp/x", "hydra.sweep.dir=/tmp/x: records go below results=FOLDER"),
+    ("seed=x", "seed: value 'x' of type 'str' could not be converted to Integer"),
     ("--fast", "unknown flag '--fast'. Did you mean --fresh"),
     ("limit=0", "limit=0; wanted 1 or more, or null for all"),
 ]
@@ -74,6 +80,9 @@ MISTAKES = [
 # One of each kind every day: a key, a choice, a type, a missing and a wrong value, an unquoted set,
 # what Hydra would add or delete, a stray word, a flag.
 DAILY = (
+    "--methd",
+    "method = swift",
+    "hydra.run.dir=/tmp/x",
     "limt=3",
     "method=swfit",
     "experiment=swift-tabel8",
