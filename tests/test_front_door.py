@@ -24,7 +24,10 @@ MISTAKES = [
     ("search=selfsd", "unknown search 'selfsd'. Did you mean self-sd?"),
     ("experiment=swift-tabel8", "unknown experiment 'swift-tabel8'. Did you mean swift-table8"),
     ("hydra/launcher=nope", "unknown launcher 'nope'. Allowed here: "),
-    ("limit=abc", "limit: value 'abc' of type 'str' could not be converted to Integer"),
+    (
+        "limit=abc",
+        "limit: value 'abc' of type 'str' could not be converted to Integer; wanted a whole number",
+    ),
     ("seed=x", "seed: value 'x' of type 'str' could not be converted to Integer"),
     (
         "engine.threads=two",
@@ -37,7 +40,8 @@ MISTAKES = [
     ("decoding.temperature=nan", "wanted a finite temperature >= 0"),
     (
         "model.dtype=fp16",
-        "model.dtype: invalid value 'fp16', expected one of [float32, bfloat16, float16]",
+        "model.dtype: invalid value 'fp16', expected one of [float32, bfloat16, float16]. Did you "
+        "mean float16",
     ),
     ("model=path", "model.path must be given, as in model.path=VALUE"),
     ("model.path=/nope", "model.path='/nope' is neither a folder, nor a .gguf file"),

@@ -194,6 +194,7 @@ def test_a_dry_run_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refuse)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 40 * GIB)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("skipbench.models.outline.hub_unreachable", lambda: False)
     words = ["model.device=cpu", "method=clasp", "dry_run=true", f"results={tmp_path}"]
     plan = ["model=qwen3-4b", *words]
     assert run_cell(compose(plan)) is None
@@ -228,6 +229,7 @@ def test_what_a_failed_load_says(
         raise OSError("transformers puts its own words here") from cause
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", fail)
+    monkeypatch.setattr("skipbench.models.outline.hub_unreachable", lambda: False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     if offline:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")

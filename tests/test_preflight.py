@@ -54,6 +54,7 @@ def told(words: list[str]) -> str:
         (["engine=reference", "engine.strict=true"], "needs engine=fused"),
         (["results=/proc/none"], "results folder /proc/none is not writable"),
         (["dataset.max_new_tokens=100000"], "leaves no room for a prompt in a context of 1024"),
+        (["dataset.max_new_tokens=0"], "dataset.max_new_tokens=0; wanted 1 or more"),
         (["dataset.context=200", "dataset.max_new_tokens=195"], "with max_new_tokens=195 at most"),
         (["dataset.chat=template"], "has no chat template"),
         (["method=fixed", 'method.skip="attn:99"'], "a model of 12 layers has 0 to 23"),
@@ -149,3 +150,14 @@ def test_prompts_are_those_of_the_run(tmp_path: Path) -> None:
     assert [p.ids for p in found.prompts] == [tokenizer.encode(r.prompt) for r in found.rows]
     assert found.model.architecture is not None
     assert found.model.architecture.context == lm.max_positions
+
+
+def test_a_sweep_and_a_table_for_machines(tmp_path: Path, skipbench: Command) -> None:
+    results = f"results={tmp_path}"
+    done = skipbench("-m", "method=uniform,middle", *SMALL[1:], results, "--json")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["label"] for line in lines] == ["method=uniform", "method=middle"]
+    assert all(line["metrics"]["lossless"]["identical"] == 2 for line in lines)
+    table = skipbench("table", "swift-table1", results, "--json")
+    assert json.loads(table.stdout) and "written: " in table.stderr

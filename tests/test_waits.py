@@ -18,6 +18,7 @@ from skipbench.profile.clock import Clock
 from skipbench.profile.energy import Counter, EnergyMeter, energy_meter
 from skipbench.report.cell import MISSING, cell_lines, waits_cells
 from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.stored import stored_table, summary
 from skipbench.runs.record import Arm, Round, Sample, Seconds, dump, parse
 from skipbench.runs.store import read_samples
 
@@ -141,5 +142,7 @@ def test_columns_are_chosen_by_key() -> None:
 
     assert "TPOT" not in names()
     assert names("tpot", "joules") == [*names()[:-1], "TPOT", "J/token", names()[-1]]
+    kept = summary("methods", "embedded", [run | {"keys": {}}], ("tpot",))
+    assert "TPOT" in [c.name for c in stored_table(kept).grids[0].columns]
     with pytest.raises(SkipbenchError, match=r"columns=tpto\. Did you mean tpot"):
         names("tpto")

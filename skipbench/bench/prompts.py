@@ -90,6 +90,8 @@ def encode(
         SkipbenchError: an empty prompt; one that is too long and may not be cut; no chat template;
             a value that cannot be.
     """
+    if max_new_tokens < 1:
+        raise SkipbenchError(f"dataset.max_new_tokens={max_new_tokens}; wanted 1 or more")
     if reserve < 0 or (context is not None and context < 1):
         raise SkipbenchError(
             f"dataset.reserve={reserve}, dataset.context={context}; wanted 0 or more, and 1 "

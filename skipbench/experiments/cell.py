@@ -9,6 +9,7 @@ from typing import Any
 from skipbench.config.catalog import DEFAULT_METHOD, choices, model_facts
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.report.console import logged, say, show_result
 from skipbench.runs.files import set_aside, write_atomic
@@ -178,7 +179,11 @@ def run_cell(
         return _run_repeats(config, print_table)
     if config.search_dataset is not None and not _search(config):
         return None
-    cell = resolve_cell(config)
+    try:
+        cell = resolve_cell(config)
+    except NotHereError:
+        check_access(config.model.path, config.model.revision, config.model.gated)  # comes first
+        raise
     config = cell.config
     if config.dry_run:
         _dry_run(cell)

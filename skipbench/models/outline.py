@@ -10,7 +10,7 @@ from typing import Any
 
 from skipbench.config.architecture import Shape
 from skipbench.config.model import Model, adapter_base, check_path, is_gguf
-from skipbench.config.paths import hub_offline
+from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
@@ -47,6 +47,9 @@ def read_config(path: str, revision: str | None = None) -> Any:
         return read_config(base, revision)
     if is_gguf(path):
         return read_gguf(path).config
+    if not _in_cache(path, revision) and not hub_offline() and hub_unreachable():
+        error = ConnectionError("the hub's name cannot be resolved")
+        raise SkipbenchError(explain(path, revision, error))
     try:
         config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -57,12 +60,15 @@ def read_config(path: str, revision: str | None = None) -> Any:
 
 def is_here(model: Model) -> bool:
     """Whether the checkpoint, its configuration at least, is on this machine."""
+    return _in_cache(adapter_base(model.path) or model.path, model.revision)
+
+
+def _in_cache(path: str, revision: str | None) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
-    base = adapter_base(model.path) or model.path
-    if Path(base).exists():
+    if Path(path).exists():
         return True
-    return isinstance(try_to_load_from_cache(base, "config.json", revision=model.revision), str)
+    return isinstance(try_to_load_from_cache(path, "config.json", revision=revision), str)
 
 
 def check_checkpoint(model: Model) -> None:
@@ -75,7 +81,7 @@ def check_checkpoint(model: Model) -> None:
     """
     base = adapter_base(model.path) or model.path
     if not is_here(model):
-        if hub_offline():  # told in the words of a failed download
+        if hub_offline() or hub_unreachable():  # told in the words of a failed download
             raise SkipbenchError(explain(base, model.revision, OSError("not in the cache")))
         return
     config = read_config(model.path, model.revision)

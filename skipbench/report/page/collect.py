@@ -22,6 +22,7 @@ MOST_NAMES = 4  # of the models, methods and datasets in the line on top
 NAMES = ("model", "method", "dataset")
 MEASURED = ("M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "lossless")
 WAITS = ("TTFT", "TPOT", "J/token")
+MEDIAN = (50,)  # of the percentiles of waits; the others are among the run's metrics
 COLUMNS = (
     *("model", "method", "speedup", "dataset", "point"),
     *(name for name in MEASURED if name != "speedup"),
@@ -69,7 +70,7 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
             "point": str(origin.get("label") or ""),
             "engine": str(origin.get("engine") or names["engine"]),
             **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
-            **{k: "" if v == MISSING else v for k, v in waits_cells(metrics).items()},
+            **{k: "" if v == MISSING else v for k, v in waits_cells(metrics, MEDIAN).items()},
             "device": str(origin.get("device") or value_at(config, "model", "device") or MISSING),
             "commit": str(origin.get("commit") or MISSING)[:9]
             + ("+" if origin.get("dirty") else ""),
