@@ -24,7 +24,10 @@ MISTAKES = [
     ("search=selfsd", "unknown search 'selfsd'. Did you mean self-sd?"),
     ("experiment=swift-tabel8", "unknown experiment 'swift-tabel8'. Did you mean swift-table8"),
     ("hydra/launcher=nope", "unknown launcher 'nope'. Allowed here: "),
-    ("limit=abc", "limit: value 'abc' of type 'str' could not be converted to Integer"),
+    (
+        "limit=abc",
+        "limit: value 'abc' of type 'str' could not be converted to Integer; wanted a whole number",
+    ),
     ("seed=x", "seed: value 'x' of type 'str' could not be converted to Integer"),
     (
         "engine.threads=two",
@@ -37,7 +40,8 @@ MISTAKES = [
     ("decoding.temperature=nan", "wanted a finite temperature >= 0"),
     (
         "model.dtype=fp16",
-        "model.dtype: invalid value 'fp16', expected one of [float32, bfloat16, float16]",
+        "model.dtype: invalid value 'fp16', expected one of [float32, bfloat16, float16]. Did you "
+        "mean float16",
     ),
     ("model=path", "model.path must be given, as in model.path=VALUE"),
     ("model.path=/nope", "model.path='/nope' is neither a folder, nor a .gguf file"),
@@ -66,6 +70,12 @@ MISTAKES = [
         "'swift' is neither a command nor an override KEY=VALUE, such as method=uniform. Did "
         "you mean submit?",
     ),
+    ("--methd", "unknown flag '--methd'; settings are written without dashes, as method=..."),
+    ("--model", "unknown flag '--model'; settings are written without dashes, as model=..."),
+    ("method = swift", "'method' alone is no setting; write method=CHOICE without spaces"),
+    ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: records go below results=FOLDER"),
+    ("hydra.sweep.dir=/tmp/x", "hydra.sweep.dir=/tmp/x: records go below results=FOLDER"),
+    ("seed=x", "seed: value 'x' of type 'str' could not be converted to Integer"),
     ("--fast", "unknown flag '--fast'. Did you mean --fresh"),
     ("limit=0", "limit=0; wanted 1 or more, or null for all"),
 ]
@@ -74,6 +84,9 @@ MISTAKES = [
 # One of each kind every day: a key, a choice, a type, a missing and a wrong value, an unquoted set,
 # what Hydra would add or delete, a stray word, a flag.
 DAILY = (
+    "--methd",
+    "method = swift",
+    "hydra.run.dir=/tmp/x",
     "limt=3",
     "method=swfit",
     "experiment=swift-tabel8",

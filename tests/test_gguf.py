@@ -23,7 +23,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.models.gguf import INNER, OUTER, read_gguf
 from skipbench.models.gguf_file import read_header
-from skipbench.models.load import layer_count, load
+from skipbench.models.load import load
+from skipbench.models.outline import layer_count
 from skipbench.runs.fingerprint import weights_sha256
 
 TINY = PACKAGE / "models" / "tiny"

@@ -42,7 +42,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.models.load import layer_count, load
+from skipbench.models.load import load
+from skipbench.models.outline import layer_count
 from skipbench.skipset import SkipSet, planted_set
 
 
@@ -150,6 +151,7 @@ def test_the_datasets_cut_counts_in_the_memory_check(
         raise SkipbenchError("begun")
 
     monkeypatch.setattr("skipbench.bench.run.run", reached)  # 70 billion weights
+    monkeypatch.setattr("skipbench.bench.preflight.check_model", lambda *_: None)  # gated
     with pytest.raises(SkipbenchError, match="begun"):
         run_cell(compose(words))
     with pytest.raises(SkipbenchError, match=r"cache 40\.1 GiB for about 131072 tokens"):
@@ -190,10 +192,14 @@ def test_a_dry_run_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("the hub was asked")
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refuse)
-    plan = ["model=llama3-70b", "method=clasp", "dry_run=true", f"results={tmp_path}"]
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 40 * GIB)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("skipbench.models.outline.hub_unreachable", lambda: False)
+    words = ["model.device=cpu", "method=clasp", "dry_run=true", f"results={tmp_path}"]
+    plan = ["model=qwen3-4b", *words]
     assert run_cell(compose(plan)) is None
-    with pytest.raises(SkipbenchError, match="80 layers"):
-        run_cell(compose([*plan, "method=layerskip", "method.exit_layer=80"]))
+    with pytest.raises(SkipbenchError, match="36 layers"):
+        run_cell(compose([*plan, "method=layerskip", "method.exit_layer=36"]))
 
 
 def response(status: int) -> Any:
@@ -223,6 +229,7 @@ def test_what_a_failed_load_says(
         raise OSError("transformers puts its own words here") from cause
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", fail)
+    monkeypatch.setattr("skipbench.models.outline.hub_unreachable", lambda: False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     if offline:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -131,6 +131,25 @@ def test_content(text: str, results: Path) -> None:
     assert 'alt="Figure swift-figure8"' in text
 
 
+def test_the_page_says_what_it_is_about(text: str, results: Path) -> None:
+    run = all_runs(results)[0]
+    date = run["cells"]["date"]
+    line = f"2 runs of tiny: self-sd, swift on mini-stories, measured on cpu, {date}."
+    assert f'<p id="about">{line}</p>' in text and COLUMNS[:3] == ("model", "method", "speedup")
+    other = {**run, "cells": run["cells"] | {"model": "llama3-8b", "dataset": "cnndm"}}
+    assert "1 of the 2 runs: made with the embedded model" in page([run, other], {}, {})
+    assert "of the 2 runs" not in text
+
+
+def test_a_record_that_cannot_be_read_is_named_on_top(results: Path) -> None:
+    lost = {"id": "lost", "cells": dict.fromkeys(COLUMNS, "x"), "sort": {}}
+    lost["detail"] = {"unreadable": "lost: metrics.json is torn"}
+    document = page([*all_runs(results), lost], {}, {})
+    top = document.partition("<main>")[0]
+    assert "Records that cannot be read:" in top and "lost: metrics.json is torn" in top
+    assert "2 runs of tiny" in top
+
+
 def test_texts_are_the_completions(results: Path, text: str) -> None:
     for folder in (results / "runs").iterdir():
         completions = read_completions(folder / "completions.jsonl")

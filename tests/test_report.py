@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from skipbench.metrics.summary import Latency, summarise
 from skipbench.report.cell import MISSING, cell_lines, main_cells, markdown_cell, render_cell
-from skipbench.report.definitions import DEFINITIONS, caution
+from skipbench.report.definitions import DEFINITIONS, LEGEND, caution
 from skipbench.report.tables.csv import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.model import Cell
@@ -185,10 +185,13 @@ def test_missing_values_give_their_reason() -> None:
 
 def test_every_column_is_defined_once_and_printed() -> None:
     assert set(main_cells({})) <= set(DEFINITIONS)
-    shown = text(render_cell(full(), HEADER), 400)
+    shown = markdown_cell(full(), HEADER)
     for name, sentence in DEFINITIONS.items():
-        # n is a column of tables, and nothing was measured of the memory
-        assert (f"{name}: {sentence}" in shown) == (name not in ("n", "memory"))
+        # n is a column of tables; nothing was measured of the memory and of rounds
+        assert (f"- *{name}*: {sentence}" in shown) == (name not in ("n", "memory", "TPOT"))
+    # in the terminal one line stands for all of them
+    terminal = text(render_cell(full(), HEADER), 400)
+    assert LEGEND in terminal and DEFINITIONS["M"] not in terminal
 
 
 def run(method: str, dataset: str, of: dict[str, Any] | None, **more: Any) -> dict[str, Any]:

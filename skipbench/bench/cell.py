@@ -17,6 +17,8 @@ from skipbench.decode.sampling import Sampler
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
+from skipbench.profile.clock import Clock
+from skipbench.profile.energy import EnergyMeter
 from skipbench.runs.completions import Completion
 from skipbench.runs.record import Arm, Divergence, Lossless, Sample, Seconds
 from skipbench.runs.signals import defer_signals
@@ -50,6 +52,7 @@ def run_cell(
     settings: Settings,
     store: RunStore,
     progress: Callable[[Sample], None],
+    meter: EnergyMeter | None = None,
 ) -> list[Sample]:
     """Decodes what `store` does not hold yet, appends one record per prompt, and returns all
     records.
@@ -66,15 +69,23 @@ def run_cell(
     followed = {prompt.row.after for prompt in prompts}
     answers = {s.id: _answer(tokenizer, s) for s in samples if s.id in followed}
     ready = [i for i in missing if prompts[i].row.after is None or prompts[i].row.after in answers]
+    meter = meter or EnergyMeter((), "unknown")
     for index in ready[: settings.warmup]:
         for arm in (Vanilla(), copy.deepcopy(method)):
-            _decode(lm, arm, prompts[index].following(answers), index, settings)
+            _decode(lm, arm, prompts[index].following(answers), index, settings, meter)
     for index in missing:
         # a signal waits: both arms of a prompt are measured and written, or neither is
         with defer_signals():
             order = arm_order(settings.seed, store.folder.name, index)
             sample, completion = _pair(
-                lm, tokenizer, method, prompts[index].following(answers), index, settings, order
+                lm,
+                tokenizer,
+                method,
+                prompts[index].following(answers),
+                index,
+                settings,
+                order,
+                meter,
             )
             store.append(sample, completion)
         if sample.id in followed:
@@ -107,10 +118,11 @@ def _pair(
     index: int,
     settings: Settings,
     order: list[str],
+    meter: EnergyMeter,
 ) -> tuple[Sample, Completion]:
     arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
     searching = getattr(method, "searching", None)
-    out = {name: _decode(lm, arms[name], prompt, index, settings) for name in order}
+    out = {name: _decode(lm, arms[name], prompt, index, settings, meter) for name in order}
     vanilla, ours = out["vanilla"], out["method"]
     kind, divergence = _compare(lm, prompt.ids, vanilla, ours, settings.temperature == 0)
     texts = {name: tokenizer.decode(out[name].tokens, skip_special_tokens=True) for name in arms}
@@ -144,17 +156,29 @@ def _pair(
     )
 
 
-def _decode(lm: LM, method: Method, prompt: Prompt, index: int, settings: Settings) -> Arm:
+def _decode(
+    lm: LM, method: Method, prompt: Prompt, index: int, settings: Settings, meter: EnergyMeter
+) -> Arm:
     # Both arms draw with one seed: a method without drafts then emits vanilla's very tokens.
     sampler = Sampler(
         settings.temperature, settings.top_p, settings.top_k, seed=settings.seed * 1_000_003 + index
     )
+    clock, limit = Clock(lm.output_device), settings.max_new_tokens
+    meter.start()
     try:
-        out = generate(lm, method, prompt.ids, settings.max_new_tokens, settings.eos, sampler)
+        out = generate(lm, method, prompt.ids, limit, settings.eos, sampler, clock)
     except NotFinite as error:
         return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error))
-    seconds = Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
-    return Arm(out.tokens, out.rounds, seconds, out.finish, looped=looped(out.tokens))
+    joules = meter.stop()
+    return Arm(
+        out.tokens,
+        out.rounds,
+        Seconds(**{k: round(v, 7) for k, v in out.seconds.items()}),
+        out.finish,
+        looped=looped(out.tokens),
+        round_s=[round(s, 6) for s in clock.round_s],
+        joules=None if joules is None else round(joules, 6),
+    )
 
 
 def looped(tokens: list[int]) -> bool:

@@ -14,9 +14,11 @@ from skipbench.config.schemas import Engine, EngineName
 from skipbench.data.rows import Row
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
+from skipbench.lm.engine import refuse_strict
 from skipbench.lm.model import LM
-from skipbench.models.checks import check_access
-from skipbench.models.load import layer_count, load, load_planted, make_lm
+from skipbench.models.checks import check_access, check_form
+from skipbench.models.load import load, load_planted, make_lm
+from skipbench.models.outline import check_checkpoint, layer_count
 from skipbench.models.sparsity import Pattern, parse_sparsity, prune
 from skipbench.skipset import deepened_layers
 
@@ -40,6 +42,7 @@ def load_model(
         SkipbenchError: a value that cannot be used, or a checkpoint that cannot be loaded.
     """
     pattern = _sparsity(model)
+    check_model(model, engine)
     if model.device == "auto":
         few = devices_needed(model, tokens)
         model = dataclasses.replace(model, device="cuda:0") if few == 1 else model
@@ -75,16 +78,7 @@ def _sparsity(model: Model) -> Pattern | None:
 
 def _dense(model: Model, engine: Engine, gpus: int | None = None) -> tuple[LM, Any]:
     """`gpus`: over how many `device=auto` spreads the layers; `None` for all."""
-    if engine.threads < 1:
-        raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
     torch.set_num_threads(engine.threads)
-    check_access(model.path, model.revision, model.gated)  # ahead of devices
-    if model.device.startswith("cuda") and not torch.cuda.is_available():
-        raise SkipbenchError(
-            f"model.device={model.device}, but no CUDA device is at hand; use model.device=cpu"
-        )
-    if engine.spare_mib < 0:
-        raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
     if isinstance(model, PlantedModel):
         assert model.architecture is not None and model.sets["self-sd"] is not None
         return load_planted(
@@ -113,6 +107,52 @@ def _dense(model: Model, engine: Engine, gpus: int | None = None) -> tuple[LM, A
         model.deepened_seed,
         gpus,
     )
+
+
+def check_model(model: Model, engine: Engine) -> None:
+    """All that can be refused of a model before its weights are read: its path first, then access,
+    engine, device, packages, configuration and tokenizer.
+
+    Raises:
+        SkipbenchError: as `load_model`.
+    """
+    check_access(model.path, model.revision, model.gated)
+    if engine.threads < 1:
+        raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
+    if engine.spare_mib < 0:
+        raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
+    _check_device(model.device)
+    _sparsity(model)
+    planted = isinstance(model, PlantedModel)
+    if not planted:
+        check_form(
+            model.path,
+            model.device,
+            model.quantization,
+            engine.name,
+            model.deepened,
+            model.allow_pickle,
+        )
+    if engine.name == EngineName.reference and model.sparsity == "none":
+        refuse_strict(bool(engine.strict), engine.name)
+    if not planted:
+        check_checkpoint(model)
+
+
+def _check_device(device: str) -> None:
+    """Raises SkipbenchError for a device that is not there."""
+    if device in ("cpu", "auto"):
+        return
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or (number and not number.isdecimal()):
+        raise SkipbenchError(f"model.device={device}; wanted cpu, cuda, cuda:N or auto")
+    if not torch.cuda.is_available():
+        raise SkipbenchError(
+            f"model.device={device}, but no CUDA device is at hand; use model.device=cpu"
+        )
+    if number and int(number) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise SkipbenchError(f"model.device={device}; this machine has cuda:0 to cuda:{last}")
 
 
 def check_method(model: Model, make_method: MakeMethod) -> None:

@@ -17,6 +17,7 @@ from skipbench.errors import NotHereError
 
 GIB = 2**30
 ROOM = GIB  # beside weights and cache: activations, logits, the CUDA context
+LEAST_ROOM = GIB // 16  # of it, for a model that is small itself
 PROMPT_TOKENS = 8192  # room for a prompt whose dataset is not read yet
 TEXT_PER_TOKEN = 4  # characters; English text under the papers' tokenizers has 4 to 5
 GPUS = {
@@ -116,41 +117,81 @@ def _context(model: Model, cut: int | None) -> int:
     return context if cut is None else min(cut, context)
 
 
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Bytes that a cell takes.
+
+    Attributes:
+        tokens: of the longest prompt with its output, for which the cache is.
+        calibration_bytes: of `model.calibration`, gone before the cache comes.
+        room_bytes: for the rest, such as activations and logits.
+        free_bytes: of the device; `None` where nobody says.
+    """
+
+    weight_bytes: int
+    cache_bytes: int
+    tokens: int
+    calibration_bytes: int
+    room_bytes: int
+    free_bytes: int | None
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + max(self.cache_bytes, self.calibration_bytes) + self.room_bytes
+
+    def text(self, kind: str) -> str:
+        """The parts in words; `kind` of the weights."""
+        before = self.calibration_bytes
+        calibration = f" (or {_gib(before)} for model.calibration before)" if before else ""
+        free = f"; {_gib(self.free_bytes)} are free" if self.free_bytes is not None else ""
+        return (
+            f"weights {_gib(self.weight_bytes)} ({kind}), cache {_gib(self.cache_bytes)} for about "
+            f"{self.tokens} tokens{calibration}, {_gib(self.room_bytes)} for the rest{free}"
+        )
+
+
+def memory_need(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> Need | None:
+    """What the cell takes with these rows; `None` for a model of unknown size."""
+    if model.sizes is None:
+        return None
+    tokens = longest(rows, dataset.max_new_tokens, _context(model, dataset.context))
+    weights, cache = needed_bytes(model, tokens)
+    return Need(
+        weights,
+        cache,
+        tokens,
+        _calibration_bytes(model),
+        min(ROOM, max(weights, LEAST_ROOM)),
+        free_bytes(model.device),
+    )
+
+
 def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> None:
     """Refuses a model of known sizes that does not fit its device.
-
-    Args:
-        context: `dataset.context`, to which prompts are cut.
 
     Raises:
         NotHereError: weights, cache and room are more than is free, with the numbers and the models
             that would fit.
     """
-    if model.sizes is None:
+    need = memory_need(model, dataset, rows)
+    if need is None or need.free_bytes is None or need.total_bytes <= need.free_bytes:
         return
-    free = free_bytes(model.device)
-    if free is None:
-        return
-    tokens = longest(rows, dataset.max_new_tokens, _context(model, dataset.context))
-    weights, cache = needed_bytes(model, tokens)
-    pruned = model.sparsity != "none"
-    texts = _calibration_bytes(model)
-    rest = max(cache, texts)  # the texts go before the run's cache comes
-    if weights + rest + ROOM <= free:
-        return
-    kinds = [model.dtype, *(k for k in (model.quantization, model.sparsity) if k != "none")]
-    calibration = f" (or {_gib(texts)} for model.calibration before)" if pruned else ""
+    fit = fitting(known_models(), need.free_bytes, need.tokens)
     raise NotHereError(
-        f"model {model.name!r} needs {_gib(weights + rest + ROOM)} on {model.device}: weights "
-        f"{_gib(weights)} ({', '.join(kinds)}), cache {_gib(cache)} for about {tokens} "
-        f"tokens{calibration}, {_gib(ROOM)} for the rest; {_gib(free)} are free. Would fit: "
-        f"{', '.join(fitting(known_models(), free, tokens)) or 'none of conf/model'}"
+        f"model {model.name!r} needs {_gib(need.total_bytes)} on {model.device}: "
+        f"{need.text(weight_kind(model))}. Would fit: {', '.join(fit) or 'none of conf/model'}"
         + (
             ". Several GPUs are used with model.device=auto"
             if model.device.startswith("cuda")
             else ""
         )
     )
+
+
+def weight_kind(model: Model) -> str:
+    """Precision of the weights, and what was left out of them."""
+    kinds = (k for k in (model.quantization, model.sparsity) if k != "none")
+    return ", ".join([model.dtype, *kinds])
 
 
 def _calibration_bytes(model: Model) -> int:

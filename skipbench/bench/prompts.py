@@ -3,13 +3,23 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:  # a plan needs `SCRATCH_ROWS`, and no torch
     from skipbench.lm.model import LM
+
+
+class Context(Protocol):
+    """As much of a model as prompts are cut by."""
+
+    @property
+    def max_positions(self) -> int:
+        """The most tokens of prompt and output."""
+        ...
+
 
 # cache rows behind the text for the largest draft: SWIFT's tree of 25 steps of 10 nodes, and more
 SCRATCH_ROWS = 320
@@ -56,7 +66,7 @@ class Prompt:
 def encode(
     rows: list[Row],
     tokenizer: Any,
-    lm: "LM",
+    lm: Context,
     max_new_tokens: int,
     truncate: str,
     keep: int | str = 0,
@@ -80,6 +90,8 @@ def encode(
         SkipbenchError: an empty prompt; one that is too long and may not be cut; no chat template;
             a value that cannot be.
     """
+    if max_new_tokens < 1:
+        raise SkipbenchError(f"dataset.max_new_tokens={max_new_tokens}; wanted 1 or more")
     if reserve < 0 or (context is not None and context < 1):
         raise SkipbenchError(
             f"dataset.reserve={reserve}, dataset.context={context}; wanted 0 or more, and 1 "

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.bench.latency_file import latency_path, stored_latency
-from skipbench.bench.load import check_method, load_model
+from skipbench.bench.load import check_method, check_model, load_model
+from skipbench.bench.memory import check_memory
 from skipbench.bench.prompts import SCRATCH_ROWS, encode
 from skipbench.bench.stored_sets import resolve
 from skipbench.config.run_config import RunConfig
@@ -13,6 +14,7 @@ from skipbench.data.rows import Row
 from skipbench.decode.method import Method, UsesLatency
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
+from skipbench.models.outline import sized
 from skipbench.profile.roofline import device_name
 
 PROFILED_ROWS = 512
@@ -33,6 +35,9 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
     """
     if method is None:
         config = with_stored_set(config)
+    check_model(config.model, config.engine)
+    check_memory(sized(config.model), config.dataset, [])
+    if method is None:
         check_method(config.model, config.method.factory())
     lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
     return lm, tokenizer, method or make_method(config, lm)

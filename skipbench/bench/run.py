@@ -12,7 +12,7 @@ import torch
 
 from skipbench.bench.cell import Settings, run_cell
 from skipbench.bench.latency_file import latency_path, stored_latency
-from skipbench.bench.load import Loaded, check_method, load_model, prepare
+from skipbench.bench.load import Loaded, load_model, prepare
 from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
 from skipbench.config.catalog import known_hardware
@@ -22,15 +22,16 @@ from skipbench.decode.method import UsesLatency
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.summary import summarise
+from skipbench.profile.energy import energy_meter
 from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
-from skipbench.report.console import Advance, progress, say
+from skipbench.report.console import Advance, log_to, note, progress, say, working
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.provenance import engine_text, provenance
 from skipbench.runs.reading import printable
 from skipbench.runs.record import Sample
 from skipbench.runs.signals import Interrupted
-from skipbench.runs.store import RunStore, load_run
+from skipbench.runs.store import RunStore
 from skipbench.scoring.corpus import corpus_summary
 
 
@@ -53,24 +54,25 @@ def run(
             the reason.
     """
     make_method = config.method.factory()
-    check_method(config.model, make_method)
-    _check_rows(folder, rows)
     context = config.dataset.context or (config.model.sizes and config.model.sizes.context)
     tokens = longest(rows, config.dataset.max_new_tokens, context) if context else None
-    lm, tokenizer = loaded or load_model(config.model, config.engine, calibration, tokens)
-    for note in lm.notes():
-        say(note, "dim")
+    with working(f"loading {config.model.name}"):
+        lm, tokenizer = loaded or load_model(config.model, config.engine, calibration, tokens)
+    for remark in lm.notes():
+        say(remark, "dim")
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, config.dataset)
     device = device_name(lm.output_device)
-    latency = stored_latency(
-        lm, latency_path(config.model, config.engine, device, folder.parent.parent)
-    )
+    path = latency_path(config.model, config.engine, device, folder.parent.parent)
+    with working("measuring sub-layer latencies"):
+        latency = stored_latency(lm, path)
     if isinstance(method, UsesLatency) and method.latency is None:
         method.latency = latency
     refuse_other(folder, config.model, config.method)  # loading may have fetched weights
-    origin = _origin(lm, config, rows, prompts, calibration)
+    meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
+    origin = _origin(lm, config, rows, prompts, calibration) | {"energy": meter.source}
     store = RunStore(folder, config.record(), provenance(origin))
+    log_to(folder / "run.log")
     settings = Settings(
         max_new_tokens=config.dataset.max_new_tokens,
         eos=eos_ids(lm),
@@ -83,7 +85,7 @@ def run(
         store.status("running")
         with progress("samples", len(prompts), len(store.samples())) as advance:
             samples = run_cell(
-                lm, tokenizer, method, prompts, settings, store, _with_speedup(advance)
+                lm, tokenizer, method, prompts, settings, store, _with_speedup(advance), meter
             )
         if lm.notes() != origin["notes"]:
             say(lm.notes()[-1], "dim")  # memory for graphs ran out while decoding
@@ -98,12 +100,15 @@ def run(
             if failed
             else None
         )
+        note(error or "done")
         store.status("failed" if failed else "done", error)
         return metrics
     except BaseException as error:
         # what went wrong first is what the user must know
+        state, reason = _end(error)
+        note(f"{state}: {reason}")
         with contextlib.suppress(SkipbenchError):
-            store.status(*_end(error))
+            store.status(state, reason)
         raise
     finally:
         store.close()
@@ -142,15 +147,6 @@ def _end(error: BaseException) -> tuple[str, str]:
     if isinstance(error, Interrupted):
         return "interrupted", str(error)
     return "failed", f"{type(error).__name__}: {error}"
-
-
-def _check_rows(folder: Path, rows: list[Row]) -> None:
-    begun = (load_run(folder)["provenance"] or {}).get("rows_sha256")
-    if begun is not None and begun != rows_hash(rows):
-        raise SkipbenchError(
-            f"the rows of the dataset have changed since {folder} was begun; put the old ones "
-            "back, pin dataset.revision, or use another results folder"
-        )
 
 
 def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
         return published
     check_path(model.path)
     if model.deepened and model.architecture is None and method in KNOWN:
-        from skipbench.models.load import layer_count  # loads torch, which no other set needs
+        from skipbench.models.outline import layer_count  # loads torch, which no other set needs
 
         own = layer_count(model.path, model.revision)
         return str(deepened_set(own, model.deepened, model.deepened_seed))

@@ -5,22 +5,19 @@ decoded.
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.control import Control
 from rich.live import Live
-from rich.segment import ControlType
 from rich.text import Text
 
 from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.explain import did_you_mean
 from skipbench.config.names import model_words
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import err, out, say, show
+from skipbench.report.console import out, say, show, working
 
 if TYPE_CHECKING:
     from skipbench.api import LanguageModel
@@ -129,20 +126,6 @@ def load_model(asked: Asked) -> "LanguageModel":
     for note in model.lm.notes():
         say(note, "dim")
     return model
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """A line on stderr while something takes its time, gone afterwards."""
-    if not err.is_terminal:
-        yield
-        return
-    # no spinner: its thread would run beside what is timed
-    err.print(f"{what} ...", style="dim", end="")
-    try:
-        yield
-    finally:
-        err.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
 
 
 def show_stream(stream: "Stream") -> "Answer":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from skipbench.cli import answers
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import complain, err, say
+from skipbench.report.console import complain, err, say, working
 
 if TYPE_CHECKING:
     from skipbench.api import LanguageModel
@@ -80,7 +80,7 @@ def _turn(
     answer = answers.show_stream(stream)
     say(answers.speed_text(answer), "dim")
     if "--compare" in asked.flags:
-        with answers.working("decoding the same with vanilla"):
+        with working("decoding the same with vanilla"):
             vanilla = model.with_method("vanilla").generate([*first, *history], length, **decoding)
         say(answers.compare_with_vanilla(answer, vanilla, decoding["temperature"] == 0), "dim")
     return [*history, {"role": "assistant", "content": answer.text}]

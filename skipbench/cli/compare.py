@@ -4,7 +4,6 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +14,14 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.cell import main_cells
 from skipbench.report.console import say, show
 from skipbench.report.tables.formats import write
-from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import run_table
 from skipbench.runs.files import write_atomic
 
 if TYPE_CHECKING:
     from skipbench.experiments.compare import Comparison
 
-KEYS = ("prompts", "minutes", "methods")
+KEYS = ("prompts", "minutes", "methods", "columns")
 """Keys of this command alone; every other one is a setting, as for a cell."""
 MINUTES = 20.0
 
@@ -45,7 +44,8 @@ def run(arguments: list[str]) -> None:
         say,
     )
     quiet = "--json" in arguments
-    _write(found, settings, quiet)
+    columns = [key for key in own.get("columns", "").split(",") if key]
+    _write(found, settings, quiet, columns)
     if quiet:
         show(json.dumps([{k: v for k, v in r.items() if k != "provenance"} for r in found.runs]))
     for line in advice(found, [word for word in settings if word.startswith("model")]):
@@ -98,7 +98,9 @@ def _count(given: str) -> int:
     return int(given)
 
 
-def _write(found: "Comparison", settings: Sequence[str], quiet: bool) -> None:
+def _write(
+    found: "Comparison", settings: Sequence[str], quiet: bool, columns: Sequence[str]
+) -> None:
     """Writes the table below `results/tables` and shows it, unless `quiet`."""
     results = next((w.partition("=")[2] for w in settings if w.startswith("results=")), "results")
     measured = [run for run in found.runs if run["metrics"]]
@@ -112,6 +114,7 @@ def _write(found: "Comparison", settings: Sequence[str], quiet: bool) -> None:
             *(f"left out: {run['method']}: {run['reason']}" for run in left_out),
         ],
         name,
+        columns,
     )
     folder = Path(results) / "tables"
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,8 +122,7 @@ def _write(found: "Comparison", settings: Sequence[str], quiet: bool) -> None:
     for suffix, text in formats.items():
         write_atomic(folder / f"{name}.{suffix}", text)
     if not quiet:
-        show(markdown(replace(table, definitions=())).rstrip())
-        show("\ncolumns: docs/metrics.md, and below the written table")
+        show(for_terminal(table))
     say(f"written: {folder / name}.{', .'.join(formats)}")
 
 

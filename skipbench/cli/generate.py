@@ -1,7 +1,7 @@
 """`generate`: one answer to one prompt, streamed; `--compare` decodes it with vanilla, too."""
 
 from skipbench.cli import answers
-from skipbench.report.console import say
+from skipbench.report.console import say, working
 
 FLAGS = ["--compare", "--json"]
 LENGTH = 256
@@ -29,7 +29,7 @@ def run(arguments: list[str]) -> None:
     if not quiet:
         say(answers.speed_text(done[0]), "dim")
     if "--compare" in asked.flags:
-        with answers.working("decoding the same with vanilla"):
+        with working("decoding the same with vanilla"):
             done.append(model.with_method("vanilla").generate(prompt, length, **decoding))
         if not quiet:
             say(answers.compare_with_vanilla(done[0], done[1], decoding["temperature"] == 0), "dim")

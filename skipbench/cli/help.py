@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from skipbench.config.explain import did_you_mean
 from skipbench.config.schemas import SCHEMAS
 from skipbench.config.signature import schema_of, source_of
 from skipbench.errors import SkipbenchError
+from skipbench.report.definitions import DEFINITIONS
 
 COMMANDS = {
     "compare": (
         "which method is fastest on your model, ranked:  compare model.path=/models/my-llama "
-        "prompts=prompts.jsonl [minutes=20] [--json]"
+        "prompts=prompts.jsonl [minutes=20] [columns=ttft,tpot,joules] [--json]"
     ),
     "generate": (
         'answer a prompt, streamed:  generate model=smollm2-135m "Why is the sky blue?" '
@@ -31,7 +33,7 @@ COMMANDS = {
     ),
     "table": (
         "run what is missing of experiments, then write their tables:  table swift-table2 "
-        "scale=embedded [--render-only]"
+        "scale=embedded [columns=ttft,tpot,joules] [--render-only] [--json]"
     ),
     "figure": (
         "the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN"
@@ -92,10 +94,11 @@ keys
   limit=20 seed=0 results=FOLDER dry_run=true decoding.temperature=0.7 dataset.max_new_tokens=128
   model.path=FOLDER_OR_HUB_ID model.dtype=float32|bfloat16|float16 model.device=cpu|cuda|auto
   engine.threads=1 hydra/launcher=slurm
-  --help KEY explains one, as in --help method.interval
+  --help KEY explains one, as in --help method.interval; --help columns the columns of the tables
   --cfg job --resolve prints all keys of a cell with their values
 
 flags
+  --json                  results for machines: of a cell, a sweep, dry_run=true, table, compare
   -m, --multirun          a sweep over comma-separated values
   --config-dir DIR        a folder of configuration files of your own, such as those of a new method
   --cfg job [--resolve]   print the composed configuration
@@ -131,18 +134,28 @@ def describe(key: str) -> str:
     """
     if key in COMMANDS:
         return f"{key}: {COMMANDS[key]}"
+    if key == "columns":
+        return "\n".join(["columns of the tables", *map(_column, DEFINITIONS)])
     if key in GROUPS:
         lines = [
             f"  {name:<20} {first_comment(file_of(key, name))}".rstrip() for name in choices(key)
         ]
         return "\n".join([f"{key}=CHOICE, one of", *lines])
     entries = [text for name, text in documented() if name == key]
+    entries += [_column(key)] if key in DEFINITIONS else []
     if not entries:
         known = sorted({name for name, _ in documented()})
         raise SkipbenchError(
             f"unknown key {key!r}.{did_you_mean(key, known)} --help lists groups and commands"
         )
     return "\n".join(dict.fromkeys(entries))
+
+
+def _column(name: str) -> str:
+    """A column of the tables with its definition."""
+    return textwrap.fill(
+        f"{name}: {DEFINITIONS[name]}", 100, initial_indent="  ", subsequent_indent="      "
+    )
 
 
 def documented() -> Iterator[tuple[str, str]]:

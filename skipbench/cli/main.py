@@ -2,6 +2,7 @@
 through Hydra.
 """
 
+import difflib
 import importlib
 import os
 import re
@@ -11,14 +12,16 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from skipbench.cli.help import COMMANDS, print_help
-from skipbench.config.catalog import with_search_path
+from skipbench.cli.help import COMMANDS, GROUPS, print_help
+from skipbench.config.catalog import choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import complain
+from skipbench.report.console import complain, json_lines
 from skipbench.runs.signals import Interrupted, handle_signals
 
+NEAR = 0.75
+"""Likeness from which a dashed word is taken for a misspelt setting or flag."""
 HYDRA_FLAGS = {
     "-m",
     "--multirun",
@@ -47,6 +50,7 @@ OWN_FLAGS = {
     "--fresh",
     "--plan",
     "--gpu",
+    "--json",
 }
 
 
@@ -80,6 +84,7 @@ def dispatch(argv: list[str]) -> None:
 
 
 def _cell_or_sweep(argv: list[str]) -> None:
+    as_json, argv = "--json" in argv, [a for a in argv if a != "--json"]
     _check_flags(argv)
     overrides = [a for a in argv if "=" in a and not a.startswith("-")]
     flags = [a for a in argv if a not in overrides]  # argparse wants them together, in front
@@ -90,7 +95,7 @@ def _cell_or_sweep(argv: list[str]) -> None:
     # Hydra then raises its errors instead of printing them: `explained` says the same on every
     # route.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    with explained(overrides):
+    with explained(overrides), json_lines(as_json):
         run_hydra(job)
 
 
@@ -99,6 +104,12 @@ def _check_flags(argv: Sequence[str]) -> None:
         flag = word.partition("=")[0]
         if word.startswith("-") and flag not in HYDRA_FLAGS:
             known = sorted(HYDRA_FLAGS | OWN_FLAGS)
+            key = flag.lstrip("-")
+            near = difflib.get_close_matches(key, GROUPS, 1, NEAR)
+            if near and not difflib.get_close_matches(flag, known, 1, NEAR):
+                raise SkipbenchError(
+                    f"unknown flag {flag!r}; settings are written without dashes, as {near[0]}=..."
+                )
             raise SkipbenchError(
                 f"unknown flag {flag!r}.{did_you_mean(flag, known)} Flags: {', '.join(known)}"
             )
@@ -107,6 +118,11 @@ def _check_flags(argv: Sequence[str]) -> None:
 
 
 def _stray(word: str) -> SkipbenchError:
+    if word in GROUPS:
+        return SkipbenchError(
+            f"{word!r} alone is no setting; write {word}=CHOICE without spaces, as in "
+            f"{word}={choices(word)[0]}"
+        )
     return SkipbenchError(
         f"{word!r} is neither a command nor an override KEY=VALUE, such as method=uniform."
         f"{did_you_mean(word, [*COMMANDS])} Commands: {', '.join(COMMANDS)}"

@@ -1,8 +1,9 @@
 """`table`: runs what is missing of experiments, then writes their tables from the records alone."""
 
+import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from skipbench.cli.plan import show_plan
@@ -24,10 +25,14 @@ from skipbench.experiments.table_runs import table_runs
 from skipbench.report.console import complain, say, show
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
+from skipbench.report.tables.markdown import for_terminal
+from skipbench.report.tables.model import Table
 from skipbench.report.tables.runs import Run
 from skipbench.report.tables.stored import read_table, stored_table, summary
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import value_at
+
+FLAGS = ("--render-only", "--plan", "--json")
 
 
 def run(arguments: list[str]) -> None:
@@ -41,23 +46,25 @@ def run(arguments: list[str]) -> None:
     names = [a for a in arguments if "=" not in a and not a.startswith("-")]
     if names and all(name.endswith(".json") for name in names):
         for name in names:
-            _write(Path(name).with_suffix(""), write(read_table(Path(name))))
+            _write(Path(name).with_suffix(""), read_table(Path(name)))
         return
     features = feature_tables()
-    request = parse_request(
-        arguments, "table", sorted([*experiment_names(), *features]), ("--render-only", "--plan")
-    )
+    known = sorted([*experiment_names(), *features])
+    request = parse_request(arguments, "table", known, FLAGS)
     if "--plan" in request.flags:
         show_plan([name for name in request.names if name not in features], request, None)
         return
     failed = []
+    quiet = "--json" in request.flags
     for name in request.names:
         if name in features:
             results = next(
                 (o.partition("=")[2] for o in request.overrides if o.startswith("results=")),
                 "results",
             )
-            _write(Path(results) / "tables" / name, write(feature_table(features[name])))
+            table = feature_table(features[name])
+            as_json = json.dumps(list(table.records)) if quiet else None
+            _write(Path(results) / "tables" / name, table, as_json=as_json)
         else:
             failed += _experiment(name, request)
     for text in failed:
@@ -98,7 +105,7 @@ def _experiment(name: str, request: Request) -> list[str]:
             reasons[tuple(cell.words(name))] = reason
             failed.append(f"{name}, {cell.name}: {reason}")
     if not any(config.dry_run for _, config in cells):
-        _write_table(name, scale, planned, cells, reasons)
+        _write_table(name, scale, planned, cells, reasons, request)
     return failed
 
 
@@ -120,6 +127,7 @@ def _write_table(
     planned: list[PlannedCell],
     cells: list[tuple[PlannedCell, RunConfig]],
     reasons: dict[tuple[str, ...], str],
+    request: Request,
 ) -> None:
     configs = {tuple(cell.words(name)): config for cell, config in cells}
     runs: list[Run] = []
@@ -132,8 +140,9 @@ def _write_table(
     if paper_side(name).get("ranked"):
         runs = _ranked(runs)
     results = next((config.results for _, config in cells), Path("results"))
-    stored = summary(name, scale, runs)
-    _write(results / "tables" / name, write(stored_table(stored)) | {"json": stored})
+    stored = summary(name, scale, runs, request.columns)
+    as_json = stored if "--json" in request.flags else None
+    _write(results / "tables" / name, stored_table(stored), {"json": stored}, as_json)
 
 
 def _ranked(runs: Sequence[Run]) -> list[Run]:
@@ -150,10 +159,15 @@ def _ranked(runs: Sequence[Run]) -> list[Run]:
     return [{**run, "rank": ranks[n]} if n in ranks else run for n, run in enumerate(runs)]
 
 
-def _write(path: Path, formats: dict[str, str]) -> None:
-    """Writes each text to `path` with its suffix, and shows the Markdown."""
+def _write(
+    path: Path, table: Table, more: Mapping[str, str] | None = None, as_json: str | None = None
+) -> None:
+    """Writes a table in every format, and the texts of `more` by suffix, beside `path`; shows it,
+    or `as_json` in its place.
+    """
+    formats = {**write(table), **(more or {})}
     path.parent.mkdir(parents=True, exist_ok=True)
     for suffix, text in formats.items():
         write_atomic(path.with_name(f"{path.name}.{suffix}"), text)
-    show(formats["md"])
+    show(for_terminal(table) if as_json is None else as_json.rstrip())
     say(f"written: {path}.{', .'.join(formats)}")

@@ -39,6 +39,8 @@ SWAPPED = ("model", "method", "dataset")
 
 Their nodes are composed once per choice.
 """
+IGNORED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")
+"""Keys of Hydra's own folders, in which nothing is written here."""
 FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
 """What Hydra raises for a wrong override; the last, for a key below one that is null."""
 
@@ -142,11 +144,13 @@ def checked(word: str) -> str:
     """An override without Hydra's `+`: a key that the schemas lack is an error, never added.
 
     Raises:
-        SkipbenchError: the override deletes a key, or has none.
+        SkipbenchError: the override deletes a key, has none, or names a folder of Hydra's.
     """
     if word.startswith("~"):
         raise SkipbenchError(f"{word}: a key cannot be deleted; set it to null where it may be")
     word = word.lstrip("+")
+    if word.partition("=")[0] in IGNORED:
+        raise SkipbenchError(f"{word}: records go below results=FOLDER; leave Hydra's folder out")
     if not word.partition("=")[0].strip():
         raise SkipbenchError(f"{word!r} is no override; wanted KEY=VALUE, as in method=uniform")
     return word

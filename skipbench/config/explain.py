@@ -56,6 +56,15 @@ def unreadable(override: str) -> str:
     )
 
 
+WANTED = {
+    "Integer": "a whole number",
+    "Float": "a number",
+    "Boolean": "true or false",
+}
+SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
+"""Other programs' names of precisions."""
+
+
 def did_you_mean(word: str, known: list[str]) -> str:
     """A hint with the nearest known words, with a space before it; empty where none is near."""
     close = difflib.get_close_matches(word, known, 3, 0.5)
@@ -130,7 +139,19 @@ def _wrong_type(error: Exception, text: str) -> str | None:
         r"could not be converted|Invalid value|not a valid|is not supported", text
     ):
         return None
-    return f"{found[1]}: {text[0].lower()}{text[1:]}"
+    return f"{found[1]}: {text[0].lower()}{text[1:]}{_wanted(text)}"
+
+
+def _wanted(text: str) -> str:
+    """What to write in place of a value that OmegaConf refused; empty where its message says so."""
+    if kind := re.search(r"could not be converted to (Integer|Float|Boolean)", text):
+        return f"; wanted {WANTED[kind[1]]}"
+    choice = re.search(r"Invalid value '(.*)', expected one of \[(.*)\]", text)
+    if choice is None:
+        return ""
+    if choice[1] in SHORT:
+        return f". Did you mean {SHORT[choice[1]]}?"
+    return "." + did_you_mean(choice[1], choice[2].split(", "))
 
 
 @contextlib.contextmanager

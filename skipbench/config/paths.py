@@ -1,7 +1,9 @@
 """Where the package, its configuration files and its cache are."""
 
 import os
+import socket
 from pathlib import Path
+from urllib.parse import urlparse
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
@@ -11,6 +13,21 @@ CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "co
 def hub_offline() -> bool:
     """Whether HF_HUB_OFFLINE forbids the hub, by the words that its library takes for yes."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def hub_unreachable() -> bool:
+    """Whether this machine cannot resolve the hub's name, so that every request would be retried
+    for half a minute; never where a proxy stands between.
+    """
+    proxies = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    if any(os.environ.get(name) for name in proxies):
+        return False
+    host = urlparse(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return True
+    return False
 
 
 def cache_folder() -> Path:

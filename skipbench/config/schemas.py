@@ -146,7 +146,9 @@ class Config:
     results: str = "results"
     """The folder of records, tables and figures."""
     dry_run: bool = False
-    """Checks the settings and names the run's folder; loads no model."""
+    """Refuses what a run would refuse, and prints what it would run: model, memory, prompts, time;
+    reads no weights.
+    """
     fresh: bool = False
     """Sets the old record aside, below `results/replaced`, and starts anew."""
     label: str | None = None

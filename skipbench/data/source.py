@@ -5,16 +5,17 @@ Nothing is fetched twice: the hub library and `fetch` keep what they got, and HF
 forbids the network.
 """
 
+import contextlib
 import hashlib
 import os
 import re
 import tempfile
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skipbench.config.paths import cache_folder, hub_offline
+from skipbench.config.paths import cache_folder, hub_offline, hub_unreachable
 from skipbench.data.rows import read_file
 from skipbench.errors import SkipbenchError
 
@@ -73,7 +74,8 @@ def _from_hub(
 
     place = f"dataset {hub}{f' ({config})' if config else ''}, split {split}, revision {revision}"
     try:
-        found = datasets.load_dataset(hub, config or None, split=split, revision=revision)
+        with _without_retries():
+            found = datasets.load_dataset(hub, config or None, split=split, revision=revision)
     except Exception as error:  # the library lets errors of network, files and parsers through
         raise SkipbenchError(f"{place}: {_reason(error)} ({error}). {advice}") from error
     missing = [column for column in columns if column not in found.column_names]
@@ -93,6 +95,28 @@ def _from_hub(
         raise SkipbenchError(f"{place}: the cache holds another revision ({origins[0]}). {advice}")
     rows: Sequence[dict[str, Any]] = found.select_columns(list(columns))
     return rows
+
+
+@contextlib.contextmanager
+def _without_retries() -> Iterator[None]:
+    """Where the hub cannot be reached, only the cache is looked at: the library would ask again for
+    half a minute.
+    """
+    if not hub_unreachable():
+        yield
+        return
+    import datasets
+    from huggingface_hub import constants
+
+    modules: tuple[Any, ...] = (constants, datasets.config)
+    kept = [(module, module.HF_HUB_OFFLINE) for module in modules]
+    try:
+        for module, _ in kept:
+            module.HF_HUB_OFFLINE = True
+        yield
+    finally:
+        for module, value in kept:
+            module.HF_HUB_OFFLINE = value
 
 
 def _reason(error: Exception) -> str:

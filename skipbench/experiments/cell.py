@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skipbench.config.catalog import choices, model_facts
+from skipbench.config.catalog import DEFAULT_METHOD, choices, model_facts
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
-from skipbench.report.console import say, show
+from skipbench.report.console import logged, say, show_result
 from skipbench.runs.files import set_aside, write_atomic
 from skipbench.runs.fingerprint import other_package, refuse_other
 from skipbench.runs.provenance import config_hash, engine_text, run_name
@@ -60,7 +61,10 @@ def resolve_cell(config: RunConfig) -> Cell:
                 resolve(method.skip, config.model, method.name, config.results)
             )
         except NotHereError as error:
-            raise NotHereError(f"{error}; or search one: {search_command(config)}") from error
+            raise NotHereError(
+                f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one: "
+                f"{search_command(config)}"
+            ) from error
     return named_cell(dataclasses.replace(config, method=method))
 
 
@@ -171,18 +175,21 @@ def run_cell(
     Raises:
         SkipbenchError: a value that cannot be used, or samples that failed.
     """
-    from skipbench.bench.memory import check_memory
-
     if config.repeats != 1:
         return _run_repeats(config, print_table)
     if config.search_dataset is not None and not _search(config):
         return None
-    cell = resolve_cell(config)
+    try:
+        cell = resolve_cell(config)
+    except NotHereError:
+        check_access(config.model.path, config.model.revision, config.model.gated)  # comes first
+        raise
     config = cell.config
     if config.dry_run:
-        _check(cell)
+        _dry_run(cell)
         return None
     if config.fresh:
+        _check_first(cell, loaded)
         set_aside(cell.folder)
     state = checked_run(cell)
     if state["provenance"] and "weights_sha256" not in state["provenance"]:
@@ -197,18 +204,17 @@ def run_cell(
             "it anew"
         )
     if metrics is None:
+        from skipbench.bench.preflight import preflight
         from skipbench.bench.run import run
 
-        # The weights alone may be too much; that is known before a dataset is fetched.
-        check_memory(config.model, config.dataset, [])
-        rows = config.dataset.rows(config.limit)
-        check_memory(config.model, config.dataset, rows)
-        say(str(cell.folder), "dim")
-        metrics = run(config, cell.folder, rows, config.calibration_rows(), loaded)
+        with logged():
+            rows = preflight(config, cell.folder, loaded).rows
+            say(str(cell.folder), "dim")
+            metrics = run(config, cell.folder, rows, config.calibration_rows(), loaded)
         head = header(config.record(), load_run(cell.folder)["provenance"])
         write_atomic(cell.folder / "table.md", markdown_cell(metrics, head))
     if print_table:
-        show(render_cell(metrics, header(config.record(), load_run(cell.folder)["provenance"])))
+        _show(cell, metrics, load_run(cell.folder)["provenance"])
         if waits_for_score(config.dataset.scorer, metrics):
             say(to_score(cell.folder))
     if failed := metrics["lossless"]["failed"]:
@@ -228,16 +234,36 @@ def _run_repeats(config: RunConfig, print_table: bool) -> dict[str, Any] | None:
     record = joined_record(resolve_cell(config))
     metrics: dict[str, Any] = record["metrics"]
     if print_table:
-        show(render_cell(metrics, header(config.record(), record["provenance"])))
+        _show(resolve_cell(config), metrics, record["provenance"])
     return metrics
 
 
-def _check(cell: Cell) -> None:
-    from skipbench.bench.load import check_method
+def _show(cell: Cell, metrics: dict[str, Any], provenance: dict[str, Any] | None) -> None:
+    """Prints the table of a cell, or its record where a machine reads."""
+    head = header(cell.config.record(), provenance)
+    record = {"folder": str(cell.folder), "label": cell.config.label, **head, "metrics": metrics}
+    show_result(record, lambda: render_cell(metrics, head))
 
-    rows = cell.config.dataset.rows(cell.config.limit)
-    check_method(cell.config.model, cell.config.method.factory())
-    show(f"{cell.folder}: {len(rows)} samples, {cell.state()}")
+
+def _check_first(cell: Cell, loaded: Any) -> None:
+    """Refuses what a run would refuse, before an old record goes."""
+    from skipbench.bench.preflight import preflight
+
+    preflight(cell.config, cell.folder, loaded)
+
+
+def _dry_run(cell: Cell) -> None:
+    """Checks a cell as its run would, and prints what that would do."""
+    from skipbench.bench.preflight import preflight
+    from skipbench.experiments.dry_run import describe, text
+
+    config, state = cell.config, "missing"
+    if not config.fresh:
+        checked_run(cell)
+        state = cell.state()
+    found = preflight(config, cell.folder)
+    plain = describe(config, found, cell.folder, state)
+    show_result(plain, lambda: text(found, plain))
 
 
 def _search(config: RunConfig) -> bool:
@@ -254,7 +280,15 @@ def _search(config: RunConfig) -> bool:
     if not other and best_of_trace(trace, config.search.iterations) is not None:
         return True
     if config.dry_run:
-        show(f"{trace.parent}: a search of {config.search.iterations} sets, missing")
+        from skipbench.bench.load import check_model
+        from skipbench.bench.memory import check_memory
+        from skipbench.models.outline import sized
+
+        check_model(config.model, config.engine)
+        check_memory(sized(config.model), config.search_dataset, [])
+        sets = config.search.iterations
+        missing = {"folder": str(trace.parent), "search": sets, "state": "missing"}
+        show_result(missing, lambda: f"{trace.parent}: a search of {sets} sets, missing")
         return False
     search_set(dataclasses.replace(config, dataset=config.search_dataset), store=False)
     return True

@@ -75,13 +75,15 @@ def compare(
     Raises:
         SkipbenchError: a model or dataset that cannot be used, or an unknown method.
     """
-    from skipbench.bench.load import load_model
+    from skipbench.bench.load import check_model, load_model
     from skipbench.bench.memory import check_memory
+    from skipbench.models.outline import sized
 
     began = time.monotonic()
     names = _ordered(methods)
     base = compose([*settings, f"method={NOISE}"])
-    check_memory(base.model, base.dataset, [])
+    check_model(base.model, base.engine)
+    check_memory(sized(base.model), base.dataset, [])
     loaded = load_model(base.model, base.engine, base.calibration_rows())
     for note in loaded[0].notes():
         tell(note)

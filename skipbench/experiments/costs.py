@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from skipbench.bench.memory import GIB, GPUS, ROOM, gpus_needed, needed_bytes
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware, Local, Slurm
+from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 
@@ -108,14 +109,9 @@ def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None
     prompt_tokens = max(1, most if dataset.context is not None else min(PROMPT_TOKENS, most))
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
     memory = weights + cache + ROOM
-    flops = gpu.facts.flops.get(str(model.dtype), gpu.facts.bandwidth * 100)
 
     def decoded_s(tokens: int) -> float:
-        """Prefill and `tokens` tokens of one arm."""
-        table = 0 if shape.tied else shape.vocab * shape.hidden * 2
-        rows = shape.cache_bytes(model.dtype, prompt_tokens + tokens // 2)
-        step_s = (weights - table + rows) / (READS * (gpu.facts.bandwidth or 1))
-        return tokens * step_s + 2 * shape.parameters * prompt_tokens / (COMPUTES * flops)
+        return arm_s(model, gpu, prompt_tokens, tokens)
 
     turns = TURNS.get(dataset.name, 1.0) * float(dataset.node.get("samples_per_task", 1))
     turns *= len(dataset.node.get("parts", [])) or 1
@@ -129,6 +125,25 @@ def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None
     except NotHereError as error:
         return Cost(prompts, whole, 0, memory, fixed_h, prompt_h, str(error))
     return Cost(prompts, whole, needed, memory, fixed_h, prompt_h)
+
+
+def arm_s(
+    model: Model, gpu: Gpu, prompt_tokens: int, tokens: int, step_s: float | None = None
+) -> float:
+    """Seconds of vanilla for a prompt and `tokens` new tokens.
+
+    Args:
+        step_s: of one decoded token, where that was measured.
+    """
+    shape = model.sizes
+    assert shape is not None
+    if step_s is None:
+        weights, _ = needed_bytes(model, 0)
+        table = 0 if shape.tied else shape.vocab * shape.hidden * 2
+        rows = shape.cache_bytes(model.dtype, prompt_tokens + tokens // 2)
+        step_s = (weights - table + rows) / (READS * (gpu.facts.bandwidth or 1))
+    flops = gpu.facts.flops.get(str(model.dtype), (gpu.facts.bandwidth or 1) * 100)
+    return tokens * step_s + 2 * shape.parameters * prompt_tokens / (COMPUTES * flops)
 
 
 def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:

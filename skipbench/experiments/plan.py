@@ -15,7 +15,7 @@ from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_r
 from skipbench.report.console import say
 from skipbench.report.published import paper_of
 
-OWN = ("scale", "models", "budget")
+OWN = ("scale", "models", "budget", "columns")
 """Keys of a command on experiments that are no overrides of a cell."""
 
 
@@ -30,6 +30,7 @@ class Request:
         models: only these of the paper's models; all where empty.
         flags: words with a leading dash.
         budget: GPU-hours for all cells of an experiment together, as given; `None` for no limit.
+        columns: more of them for a table of runs, by key.
     """
 
     names: list[str]
@@ -38,6 +39,7 @@ class Request:
     models: list[str]
     flags: list[str]
     budget: str | None = None
+    columns: tuple[str, ...] = ()
 
 
 def parse_request(
@@ -60,7 +62,7 @@ def parse_request(
         if name not in known:
             raise SkipbenchError(
                 f"{command} needs an experiment, not {name!r}.{did_you_mean(name, list(known))} "
-                f"Known: {', '.join(known)}"
+                "They are listed by python -m skipbench list experiments"
             )
     given = [w for w in words if w.startswith("-")]
     for flag in given:
@@ -72,7 +74,8 @@ def parse_request(
     own = dict(w.split("=", 1) for w in pairs if w.partition("=")[0] in OWN)
     overrides = [w for w in pairs if w.partition("=")[0] not in OWN]
     models = [m for m in own.get("models", "").split(",") if m]
-    return Request(names, overrides, own.get("scale"), models, given, own.get("budget"))
+    columns = tuple(c for c in own.get("columns", "").split(",") if c)
+    return Request(names, overrides, own.get("scale"), models, given, own.get("budget"), columns)
 
 
 def _with_budget(words: Sequence[str]) -> list[str]:

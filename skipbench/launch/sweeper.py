@@ -28,8 +28,9 @@ from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import scale_of
 from skipbench.experiments.table_runs import run_entry
 from skipbench.launch import resolvers
-from skipbench.report.console import complain, out, show
-from skipbench.report.tables.runs import markdown_table
+from skipbench.report.console import complain, is_json, out, show
+from skipbench.report.tables.markdown import for_terminal
+from skipbench.report.tables.runs import run_table
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 """Holds a namespace package `hydra_plugins`, the only one whose classes Hydra takes as plugins."""
@@ -39,7 +40,7 @@ def job(config: DictConfig) -> float | None:
     """Runs one cell; returns its speedup."""
     with explained([]):
         run = to_run_config(config)
-    if run.label:
+    if run.label and not is_json():
         out.rule(run.label)
     metrics = run_cell(run)
     return None if metrics is None else metrics["speedup"]["paired"]
@@ -154,8 +155,8 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
             failed[name] = done._return_value
         elif done.cfg is not None and not (config := to_run_config(done.cfg)).dry_run:
             runs.append(run_entry(resolve_cell(config)))
-    if len(runs) > 1:
-        show(markdown_table("Sweep", runs))
+    if len(runs) > 1 and not is_json():  # each cell has printed its record
+        show(for_terminal(run_table("Sweep", runs)))
     reasons = [
         str(e) if isinstance(e, SkipbenchError) else f"{type(e).__name__}: {e}"
         for e in failed.values()

@@ -18,6 +18,7 @@ from skipbench.metrics.formulas import (
 )
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.scores import mean_scores, score_equal, score_summary
+from skipbench.metrics.waits import waits
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.skipset import SkipSet
 
@@ -105,6 +106,8 @@ def summarise(
             )
         },
         "looped": sum(s.method.looped for s in sound),
+        **waits([s.method for s in sound], ""),
+        **waits([s.vanilla for s in sound], "_vanilla"),
         "skipped": _skipped(sound, layers),
         "score": score_summary(sound, mean_scores),
         "score_equal": score_equal(sound),

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import check_path
+from skipbench.config.model import adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
+from skipbench.models.adapter import check_adapter
 
 FIELDS = {
     "layers": "num_hidden_layers",
@@ -168,6 +169,31 @@ def explain(path: str, revision: str | None, error: Exception) -> str:
             f"({text})"
         )
     return f"cannot fetch {path!r} from the hub: is there a network? {local}. ({text})"
+
+
+def check_form(
+    path: str,
+    device_map: str | dict[str, Any],
+    quantization: str,
+    engine: str,
+    deepened: float,
+    allow_pickle: bool,
+) -> None:
+    """Raises SkipbenchError where the settings of a checkpoint contradict each other, or need a
+    package that is missing; arguments as `load`.
+    """
+    check_path(path)
+    if (is_gguf(path) or deepened) and (
+        quantization != "none" or not isinstance(device_map, str) or device_map == "auto"
+    ):
+        what = f"model.deepened={deepened}" if deepened else f"model.path={path}, a GGUF file,"
+        raise SkipbenchError(
+            f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
+            "model.device=auto"
+        )
+    if adapter_base(path) is not None:
+        check_adapter(path, quantization, allow_pickle)
+    check_packages(device_map, quantization, engine)
 
 
 def check_packages(device_map: str | dict[str, Any], quantization: str, engine: str) -> None:

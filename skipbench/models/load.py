@@ -5,17 +5,17 @@ from typing import Any
 import torch
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import adapter_base, check_path, is_gguf
+from skipbench.config.model import adapter_base, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import SPARE_MIB
 from skipbench.lm.families import attention_kernel, check_config
 from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
-from skipbench.models.adapter import check_adapter, merge
+from skipbench.models.adapter import merge
 from skipbench.models.checks import (
+    check_form,
     check_index,
-    check_packages,
     check_shape,
     check_sizes,
     check_tokenizer,
@@ -81,23 +81,6 @@ def make_lm(model: Any, engine: str, strict: bool | None, spare_mib: int = SPARE
     return lm
 
 
-def layer_count(path: str, revision: str | None = None) -> int:
-    """Layers of a checkpoint, from its config alone. Raises SkipbenchError as `load`."""
-    from transformers import AutoConfig
-
-    check_path(path)
-    if (base := adapter_base(path)) is not None:
-        return layer_count(base, revision)
-    if is_gguf(path):
-        return int(read_gguf(path).config.num_hidden_layers)
-    try:
-        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise SkipbenchError(explain(path, revision, error)) from error
-    check_config(text_config(config))
-    return int(text_config(config).num_hidden_layers)
-
-
 def load(
     path: str,
     revision: str | None = None,
@@ -138,19 +121,8 @@ def load(
     logging: Any = transformers.logging  # its functions are untyped
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    check_path(path)
-    if (is_gguf(path) or deepened) and (
-        quantization != "none" or not isinstance(device_map, str) or device_map == "auto"
-    ):
-        what = f"model.deepened={deepened}" if deepened else f"model.path={path}, a GGUF file,"
-        raise SkipbenchError(
-            f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
-            "model.device=auto"
-        )
+    check_form(path, device_map, quantization, engine, deepened, allow_pickle)
     base, notes = adapter_base(path), list[str]()
-    if base is not None:
-        check_adapter(path, quantization, allow_pickle)
-    check_packages(device_map, quantization, engine)
     if is_gguf(path):
         found = read_gguf(path)
         check_shape(path, found.config, shape)

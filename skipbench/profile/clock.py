@@ -1,6 +1,6 @@
-"""`Clock`: seconds by phase.
+"""`Clock`: seconds by phase and by round.
 
-On a GPU, events mark the phases and one synchronisation a sample reads them.
+On a GPU, events mark the phases and one synchronisation per sample reads them.
 """
 
 import time
@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 
 PHASES = ("prefill", "draft", "verify", "adapt", "other")
+ROUND = "draft"
+"""The first phase of a round."""
 
 
 class Clock:
@@ -24,6 +26,10 @@ class Clock:
     def start(self) -> None:
         """Begins a sample; waits for the device first."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.round_s: list[float] = []
+        """Seconds of each round, from its draft to the end of its adaptation; there after
+        `stop`.
+        """
         if self.cuda:
             torch.cuda.synchronize(self.device)
             self._events: list[tuple[str, torch.cuda.Event]] = [("", self._event())]
@@ -40,8 +46,15 @@ class Clock:
             self._events.append((phase, self._event()))
             return
         now = self.now()
-        self.seconds[phase] += now - self._last
+        self._add(phase, now - self._last)
         self._last = now
+
+    def _add(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] += seconds
+        if phase == ROUND:
+            self.round_s.append(seconds)
+        elif self.round_s:
+            self.round_s[-1] += seconds
 
     def stop(self) -> dict[str, float]:
         """Seconds by phase; what no event covers of the wall-clock is `other`."""
@@ -49,8 +62,8 @@ class Clock:
             torch.cuda.synchronize(self.device)
             total = self.now() - self._began
             for (_, before), (phase, after) in zip(self._events, self._events[1:], strict=False):
-                self.seconds[phase] += before.elapsed_time(after) / 1e3
+                self._add(phase, before.elapsed_time(after) / 1e3)
             self.seconds["other"] += max(0.0, total - sum(self.seconds.values()))
         else:
-            self.mark("other")
+            self.seconds["other"] += self.now() - self._last
         return self.seconds

@@ -5,7 +5,7 @@ Takes the contents of `metrics.json`.
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,15 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from skipbench.report.definitions import PERCENT_SCORES, caution, definitions_for
+from skipbench.metrics.waits import PERCENTILES
+from skipbench.report.definitions import LEGEND, PERCENT_SCORES, caution, definitions_for
 from skipbench.report.tables.markdown import markdown_grid
 from skipbench.runs.reading import value_at
 
 MISSING = "\u2014"
 _SEPARATOR = "; "
+WAITS_UNITS = {"TTFT": " ms (p50 / p90 / p99)", "TPOT": " ms (p50 / p90 / p99)", "J/token": ""}
+"""What stands behind the values of `waits_cells` in a cell's own table."""
 
 
 def number(value: Any, digits: int = 2, unit: str = "") -> str:
@@ -62,6 +65,35 @@ def main_cells(metrics: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def waits_cells(metrics: Mapping[str, Any], shares: Sequence[int] = PERCENTILES) -> dict[str, str]:
+    """What a user waits for and what it costs, vanilla -> method, by column: `shares` of the
+    percentiles in milliseconds, such as `12.1 / 14.0 / 20.2 -> 8.1 / 9.9 / 21.0`.
+    """
+
+    def wait(key: str) -> str:
+        found = metrics.get(key) or {}
+        shown = [figures(_scaled(found.get(f"p{share}"), 1e3)) for share in shares]
+        return MISSING if MISSING in shown else " / ".join(shown)
+
+    return {
+        "TTFT": _arrow(wait("ttft_s_vanilla"), wait("ttft_s")),
+        "TPOT": _arrow(wait("s_per_output_token_vanilla"), wait("s_per_output_token")),
+        "J/token": _joules(metrics),
+    }
+
+
+def _joules(metrics: Mapping[str, Any]) -> str:
+    """A dash for a record that does not know the quantity, `unknown` where no counter was read."""
+    if "joules_per_token" not in metrics:
+        return MISSING
+    both = [metrics.get(f"joules_per_token{suffix}") for suffix in ("_vanilla", "")]
+    return _arrow(*map(figures, both)) if all(map(_known, both)) else "unknown"
+
+
+def _arrow(vanilla: str, method: str) -> str:
+    return MISSING if MISSING in (vanilla, method) else f"{vanilla} -> {method}"
+
+
 def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tuple[str, str]]:
     """Label and text of every line but the main row, the header first; items of a text are
     separated by `; `.
@@ -73,6 +105,10 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
     memory = _scaled(metrics.get("peak_memory_bytes"), 2**-20)
     lines = {
         "time": _join(_time(metrics)),
+        **{
+            name: text if text in (MISSING, "unknown") else f"{text}{WAITS_UNITS[name]}"
+            for name, text in waits_cells(metrics).items()
+        },
         "speedup by": _join(speedups),
         "search": _join(search_phases(metrics)),
         "alpha": _join(alphas),
@@ -147,7 +183,7 @@ def exceptions(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def render_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> RenderableType:
-    """The cell for the terminal: header, main row, details, definitions. Fits 80 columns."""
+    """The cell for the terminal: header, main row, details. Fits 80 columns."""
     lines = cell_lines(metrics, header)
     cells = main_cells(metrics)
     row = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
@@ -161,7 +197,7 @@ def render_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> Render
         details.add_row(Text(label), _Items(text))
     head = _Items(lines[0][1], "bold")
     parts: list[RenderableType] = [head, Text(), row, Text(), details, Text()]
-    parts += [Text(f"{name}: {text}", style="dim") for name, text in _definitions(cells, lines)]
+    parts.append(Text(LEGEND, style="dim"))
     warning = _caution(header)
     return Group(*parts, *([Text(warning, style="yellow")] if warning else []))
 

@@ -1,12 +1,21 @@
 """The terminal: results on stdout; messages, errors and progress on stderr."""
 
+import contextlib
+import contextvars
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
+from rich.control import Control
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import ControlType
 
+from skipbench.runs.reading import printable
 from skipbench.runs.terminal import Console
 
 out = Console()
@@ -26,8 +35,102 @@ def show(what: RenderableType) -> None:
         out.print(what)
 
 
+_machine = contextvars.ContextVar("machine", default=False)
+
+
+@contextmanager
+def json_lines(wanted: bool = True) -> Iterator[None]:
+    """Within it, `show_result` prints one line of JSON per result."""
+    token = _machine.set(wanted)
+    try:
+        yield
+    finally:
+        _machine.reset(token)
+
+
+def show_result(record: Mapping[str, Any], shown: Callable[[], RenderableType]) -> None:
+    """Prints a result: `record` where a machine reads, else what `shown` makes of it."""
+    if is_json():
+        show(json.dumps(record, allow_nan=False))
+    else:
+        show(shown())
+
+
+def is_json() -> bool:
+    """Whether a machine reads the results."""
+    return _machine.get()
+
+
+class Log:
+    """What is said while it is open, for a file; lines wait until `write_to` names it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[str] = []
+        self._path: Path | None = None
+
+    def write_to(self, path: Path) -> None:
+        """Appends to a file from now on."""
+        self._path = path
+        waiting, self._waiting = self._waiting, []
+        for line in waiting:
+            self._append(line)
+
+    def add(self, text: str) -> None:
+        """Adds a line with the time."""
+        self._append(f"{datetime.now(UTC).isoformat(timespec='seconds')} {printable(text)}\n")
+
+    def _append(self, line: str) -> None:
+        if self._path is None:
+            self._waiting.append(line)
+            return
+        # a full disk: the run itself will say so
+        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            file.write(line)
+
+
+_log = contextvars.ContextVar[Log | None]("log", default=None)
+
+
+@contextmanager
+def logged() -> Iterator[None]:
+    """Keeps what is said within it, for the file that `log_to` names."""
+    token = _log.set(Log())
+    try:
+        yield
+    finally:
+        _log.reset(token)
+
+
+def note(text: str) -> None:
+    """Adds a line to the log alone."""
+    if (log := _log.get()) is not None:
+        log.add(text)
+
+
+def log_to(path: Path) -> None:
+    """Names the file of the log that is open, if one is."""
+    if (log := _log.get()) is not None:
+        log.write_to(path)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A line on stderr while something takes its time, gone afterwards; the log keeps it."""
+    note(f"{what} ...")
+    if not err.is_terminal:
+        yield
+        return
+    # no spinner: its thread would run beside what is timed
+    err.print(f"{what} ...", style="dim", end="", markup=False, highlight=False)
+    try:
+        yield
+    finally:
+        err.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+
+
 def say(text: str, style: str | None = None) -> None:
     """Prints a message, which is not part of the result."""
+    note(text)
     err.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -43,29 +146,34 @@ def progress(name: str, total: int, done: int = 0) -> Iterator[Advance]:
     Nothing is drawn between two calls of `advance`: a refreshing thread would run inside the timed
     region.
     """
-    if err.is_terminal:
-        columns = (
-            TextColumn(name),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        with Progress(*columns, console=err, transient=True, auto_refresh=False) as bar:
-            task = bar.add_task(name, total=total, completed=done, note="")
-            yield lambda note: bar.update(task, advance=1, note=note, refresh=True)
-        return
     count, begun = done, time.monotonic()
 
-    def line(note: str) -> None:
+    def line(remark: str, tell: Callable[[str], None] = say) -> None:
         nonlocal count
         count += 1
         if count == total or count % max(1, total // LINES) == 0:
             left_s = (time.monotonic() - begun) / (count - done) * (total - count)
-            left = f", {_duration(left_s)} left" if count < total else ""
-            say(f"{name}: {count}/{total}{left}{f', {note}' if note else ''}")
+            left = f", {duration(left_s)} left" if count < total else ""
+            tell(f"{name}: {count}/{total}{left}{f', {remark}' if remark else ''}")
 
-    yield line
+    if not err.is_terminal:
+        yield line
+        return
+    columns = (
+        TextColumn(name),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=err, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task(name, total=total, completed=done, note="")
+
+        def drawn(remark: str) -> None:
+            line(remark, note)
+            bar.update(task, advance=1, note=remark, refresh=True)
+
+        yield drawn
 
 
 @contextmanager
@@ -78,7 +186,7 @@ def progress_of(name: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (

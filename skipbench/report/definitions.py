@@ -1,4 +1,6 @@
-"""What every column means, in one sentence each: the only place, printed under every table."""
+"""What every column means, in one sentence each: the only place. Files of tables hold the sentences
+of their columns; in the terminal `LEGEND` stands for them.
+"""
 
 from collections.abc import Iterable
 
@@ -6,6 +8,7 @@ EQ_6 = (
     "M alpha / ((M - 1) c + alpha) (SWIFT Eq. 6) with c = 1 - r, r the mean skipped ratio of the "
     "sets that drafted, and c = 0 for drafts without a forward pass"
 )
+LEGEND = "columns: python -m skipbench --help columns, or docs/metrics.md"
 DEFINITIONS: dict[str, str] = {
     "n": "prompts decoded by both arms; with repeats, times the number of processes.",
     "M": (
@@ -31,6 +34,14 @@ DEFINITIONS: dict[str, str] = {
     "search": "the speedup of the prompts that began while the method searched its skip set, and "
     "of those that began behind the end of the search.",
     "tok/s": "decoded tokens per second, pooled, without the prefill: vanilla -> method.",
+    "TTFT": "time to first token, in ms: the prefill; p50 / p90 / p99 over the prompts, vanilla -> "
+    "method.",
+    "TPOT": "time per output token behind the first, in ms: the wall-clock of a round shared by "
+    "the tokens that it emitted; p50 / p90 / p99 over all tokens of all prompts, vanilla -> "
+    "method.",
+    "J/token": "energy of prefill and decoding per emitted token, in joules, vanilla -> method: of "
+    "the processor's packages (RAPL) or the GPUs (NVML), idling and other programs included; "
+    "unknown where no counter may be read.",
     "lossless": "samples whose tokens are identical to vanilla's under greedy decoding; a tie "
     "first differs where the target's two best logits are equal within rounding; unchecked: "
     "whether it is a tie could not be computed.",

@@ -70,6 +70,10 @@ class Arm:
     error: str | None = None
     looped: bool = False
     """Whether the output ends in a repetition loop."""
+    round_s: list[Time] = field(default_factory=list)
+    """Seconds of each round, its adaptation included; empty in records of earlier versions."""
+    joules: Time | None = None
+    """Energy of prefill and decoding by the machine's counters; None where none can be read."""
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,12 @@ class Metrics(TypedDict, total=False):
     seconds: dict[str, Number]
     lossless: dict[str, int]
     looped: int
+    ttft_s: dict[str, Number] | None
+    ttft_s_vanilla: dict[str, Number] | None
+    s_per_output_token: dict[str, Number] | None
+    s_per_output_token_vanilla: dict[str, Number] | None
+    joules_per_token: Number
+    joules_per_token_vanilla: Number
     skipped: dict[str, Number] | None
     score: dict[str, Any] | None
     score_equal: bool | None

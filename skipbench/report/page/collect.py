@@ -2,13 +2,14 @@
 
 import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons
+from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import pieces_of, tokenizer_of
 from skipbench.runs.completions import read_completions
@@ -17,9 +18,20 @@ from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
 
 MOST_TEXTS = 3
+MOST_NAMES = 4  # of the models, methods and datasets in the line on top
 NAMES = ("model", "method", "dataset")
 MEASURED = ("M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "lossless")
-COLUMNS = (*NAMES, "point", *MEASURED, "engine", "device", "commit", "date", "note")
+WAITS = ("TTFT", "TPOT", "J/token")
+MEDIAN = (50,)  # of the percentiles of waits; the others are among the run's metrics
+COLUMNS = (
+    *("model", "method", "speedup", "dataset", "point"),
+    *(name for name in MEASURED if name != "speedup"),
+    *WAITS,
+    *("engine", "device", "commit", "date", "note"),
+)
+"""The first two stay in sight when a narrow screen is scrolled; what is wanted most comes next."""
+OPTIONAL = ("point", *WAITS)
+"""Columns that are left out where no run has them."""
 Found = dict[str, Any]
 
 
@@ -58,6 +70,7 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
             "point": str(origin.get("label") or ""),
             "engine": str(origin.get("engine") or names["engine"]),
             **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
+            **{k: "" if v == MISSING else v for k, v in waits_cells(metrics, MEDIAN).items()},
             "device": str(origin.get("device") or value_at(config, "model", "device") or MISSING),
             "commit": str(origin.get("commit") or MISSING)[:9]
             + ("+" if origin.get("dirty") else ""),
@@ -76,7 +89,8 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
         return {
             "id": printable(folder.name),
             "cells": dict.fromkeys(COLUMNS, MISSING)
-            | {"point": "", "note": f"cannot be read: {error}"},
+            | dict.fromkeys(OPTIONAL, "")
+            | {"note": f"cannot be read: {error}"},
             "sort": {},
             "detail": {"unreadable": printable(f"{folder.name}: {error}")},
         }
@@ -120,6 +134,32 @@ def _sort_values(metrics: Found) -> dict[str, float]:
     more = {"E(Spd)": ("expected_speedup", "measured_cost"), "speedup": ("speedup", "paired")}
     found = {name: value_at(metrics, *path) for name, path in (paths | more).items()}
     return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def about(runs: Sequence[Found]) -> str | None:
+    """What a page is about, in a line: how many runs of which models, methods and datasets, where
+    and when; `None` without a run that can be read.
+    """
+    sound = [run["cells"] for run in runs if "unreadable" not in run["detail"]]
+    if not sound:
+        return None
+    kinds = {
+        name: list(dict.fromkeys(cells[name] for cells in sound if cells[name] != MISSING))
+        for name in (*NAMES, "device", "date")
+    }
+    dates = sorted(kinds["date"])
+    when = f", {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
+    return (
+        f"{len(sound)} run{'s' if len(sound) > 1 else ''} of {_some(kinds['model'], 'models')}: "
+        f"{_some(kinds['method'], 'methods')} on {_some(kinds['dataset'], 'datasets')}"
+        f"{', measured on ' + ', '.join(kinds['device']) if kinds['device'] else ''}{when}."
+    )
+
+
+def _some(names: Sequence[str], kind: str) -> str:
+    """Up to four names, or how many there are."""
+    shown = ", ".join(names[:MOST_NAMES])
+    return shown if len(names) <= MOST_NAMES else f"{len(names)} {kind} ({shown}, ...)"
 
 
 def as_script(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,17 @@ from markupsafe import Markup
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS, caution
-from skipbench.report.page.collect import COLUMNS, MEASURED, MOST_TEXTS, NAMES, all_runs, as_script
+from skipbench.report.page.collect import (
+    COLUMNS,
+    MEASURED,
+    MOST_TEXTS,
+    NAMES,
+    OPTIONAL,
+    WAITS,
+    about,
+    all_runs,
+    as_script,
+)
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html
 from skipbench.report.tables.model import Table
@@ -84,13 +94,15 @@ def page(
     )  # fmt: skip
     return environment.get_template("page").render(
         runs=[run | {"json": Markup(as_script(run["detail"]))} for run in runs],
-        columns=[c for c in COLUMNS if c != "point" or any(run["cells"][c] for run in runs)],
-        numeric=MEASURED,
+        columns=[c for c in COLUMNS if c not in OPTIONAL or any(r["cells"][c] for r in runs)],
+        numeric=(*MEASURED, *WAITS),
         names={name: sorted({run["cells"][name] for run in runs}) for name in NAMES[:2]},
         tables={title: Markup(text) for title, text in tables.items()},
         figures=figures,
         definitions=DEFINITIONS,
-        caution=caution([r["cells"]["model"] for r in runs], [r["cells"]["dataset"] for r in runs]),
+        about=about(runs),
+        caution=_caution(runs),
+        unreadable=[r["detail"]["unreadable"] for r in runs if "unreadable" in r["detail"]],
         most_texts=MOST_TEXTS,
         style=Markup((here / "style.css").read_text(encoding="utf-8")),
         refused=refused,
@@ -99,6 +111,17 @@ def page(
         # Content-Security-Policy.
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
+
+
+def _caution(runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Which of the runs replicate nothing."""
+    cells = [run["cells"] for run in runs]
+    each = [caution([cell["model"]], [cell["dataset"]]) for cell in cells]
+    whole = caution([cell["model"] for cell in cells], [cell["dataset"] for cell in cells])
+    count = sum(text is not None for text in each)
+    if whole is None or count == len(runs):
+        return whole
+    return f"{count} of the {len(runs)} runs: {whole[0].lower()}{whole[1:]}"
 
 
 def _section(table: Table) -> str:

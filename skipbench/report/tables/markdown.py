@@ -1,7 +1,9 @@
 """Writes a table as Markdown that is readable as text."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from skipbench.report.definitions import LEGEND
 from skipbench.report.tables.model import Cell, Column, Grid, Table
 
 
@@ -18,6 +20,12 @@ def markdown(table: Table) -> str:
         *table.provenance,
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def for_terminal(table: Table) -> str:
+    """The table as Markdown, with one line in place of the definitions of its columns."""
+    line = f"\n\n{LEGEND}" if table.definitions else ""
+    return markdown(replace(table, definitions=())).rstrip() + line
 
 
 def markdown_grid(rows: Sequence[Sequence[str]]) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from skipbench.config.explain import did_you_mean
+from skipbench.errors import SkipbenchError
 from skipbench.report.cell import (
     MISSING,
     exceptions,
@@ -16,6 +18,7 @@ from skipbench.report.cell import (
     missing_reasons,
     sample_count,
     search_phases,
+    waits_cells,
 )
 from skipbench.report.compared import BOLD, Interval, noise_floor, same_drafts, winners
 from skipbench.report.definitions import caution, definitions_for
@@ -33,10 +36,18 @@ TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)
 """Columns that are left out where no row has any content."""
 NOTED = ("samples", "alpha", "E(Spd)", "speedup", "lossless")
+WAITS = {"ttft": "TTFT", "tpot": "TPOT", "joules": "J/token"}
+"""Columns that a table has only where it is asked for them, by key."""
 PROVENANCE = ("engine", "device", "commit", "date", "torch")
 
 
-def run_table(title: str, runs: Sequence[Run], notes: Sequence[str] = (), name: str = "") -> Table:
+def run_table(
+    title: str,
+    runs: Sequence[Run],
+    notes: Sequence[str] = (),
+    name: str = "",
+    columns: Sequence[str] = (),
+) -> Table:
     """One row per run: grouped by dataset, then model, then method, each in order of appearance;
     where runs have a `rank`, methods are in its order.
 
@@ -50,22 +61,29 @@ def run_table(title: str, runs: Sequence[Run], notes: Sequence[str] = (), name: 
         runs: in any order.
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
+        columns: more of them, by the keys of `WAITS`.
+
+    Raises:
+        SkipbenchError: no such key.
     """
+    more = [_waits_column(key) for key in columns]
     everything = _grouped(runs)
     ordered = [run for run in everything if not run.get("group")]
     marks = origins(ordered)
     rows = [_cells(run, marks) for run in ordered]
     for place in _best(ordered):
         rows[place]["speedup"] = replace(rows[place]["speedup"], bold=True)
-    columns = [c for c in _columns() if c.name not in OPTIONAL or any(r[c.name].text for r in rows)]
+    shown = [
+        c for c in _columns(more) if c.name not in OPTIONAL or any(r[c.name].text for r in rows)
+    ]
     warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
-    lines = tuple(Row(tuple(row[column.name] for column in columns)) for row in rows)
+    lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
     provenance = "; ".join(f"{n}: {', '.join(values)}" for n, values in _provenance(runs).items())
     return Table(
         name=name or title,
         title=title,
         source="" if runs else "No runs.",
-        grids=(Grid(tuple(columns), lines), *group_grids(everything)) if runs else (),
+        grids=(Grid(tuple(shown), lines), *group_grids(everything)) if runs else (),
         records=tuple(map(_record, everything)),
         cautions=(*([warning] if warning else []), *mixed(runs)),
         remarks=(
@@ -75,7 +93,7 @@ def run_table(title: str, runs: Sequence[Run], notes: Sequence[str] = (), name: 
             *noise_floor(ordered),
             *([f"{BOLD}."] if any(run.get("metrics") for run in runs) else []),
         ),
-        definitions=tuple(definitions_for(column.name for column in columns)),
+        definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,)
         if any(value_at(run, "provenance", "date") for run in runs)
         else (),
@@ -87,10 +105,18 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
     return markdown(run_table(title, runs, notes))
 
 
-def _columns() -> list[Column]:
+def _waits_column(key: str) -> str:
+    if key not in WAITS:
+        raise SkipbenchError(
+            f"columns={key}.{did_you_mean(key, list(WAITS))} Wanted any of {', '.join(WAITS)}"
+        )
+    return WAITS[key]
+
+
+def _columns(more: Sequence[str]) -> list[Column]:
     return [
         *(Column(name, kind="label") for name in LABELS),
-        *(Column(name) for name in NUMBERS),
+        *(Column(name) for name in (*NUMBERS, *more)),
         *(Column(name, kind="text") for name in TEXTS),
     ]
 
@@ -103,6 +129,7 @@ def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
         "point": str(run.get("label") or ""),
         "n": sample_count(metrics or {}),
         **main_cells(metrics or {}),
+        **waits_cells(metrics or {}),
         "origin": marks.get(origin_of(run), "") if metrics else "",
         "note": _note(run),
     }

@@ -49,11 +49,14 @@ class _Shown(TypedDict):
 class _Summary(TypedDict):
     experiment: str
     scale: str
+    columns: NotRequired[list[str]]
     runs: list[_Shown]
 
 
-def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:
-    """The runs of a table without their samples, as JSON, one per line."""
+def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[str] = ()) -> str:
+    """The runs of a table without their samples, as JSON, one per line; `columns` as `run_table`
+    takes them.
+    """
     lines = [
         {k: run.get(k) for k in _ABOUT}
         | {k: run[k] for k in _OPTIONAL if run.get(k) is not None}
@@ -61,8 +64,9 @@ def summary(experiment: str, scale: str, runs: Sequence[Run]) -> str:
         for run in runs
     ]
     text = ",\n".join(json.dumps(line, allow_nan=False) for line in lines)
+    more = f'"columns": {json.dumps(list(columns))}, ' if columns else ""
     return (
-        f'{{"experiment": {json.dumps(experiment)}, "scale": {json.dumps(scale)}, "runs": '
+        f'{{"experiment": {json.dumps(experiment)}, "scale": {json.dumps(scale)}, {more}"runs": '
         f"[\n{text}\n]}}\n"
     )
 
@@ -88,7 +92,8 @@ def stored_table(text: str) -> Table:
     own = paper_of(name)
     if own and own[1].startswith("table"):
         return paper_table(*own, runs, stored["scale"])
-    return run_table(f"Experiment {name}", runs, name=f"{name}-{stored['scale']}")
+    title, id = f"Experiment {name}", f"{name}-{stored['scale']}"
+    return run_table(title, runs, name=id, columns=stored.get("columns", ()))
 
 
 def read_table(path: Path) -> Table:

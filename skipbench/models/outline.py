@@ -1,0 +1,183 @@
+"""What can be told of a checkpoint without its weights: that it can be loaded, its sizes, its
+tokenizer.
+"""
+
+import dataclasses
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from skipbench.config.architecture import Shape
+from skipbench.config.model import Model, adapter_base, check_path, is_gguf
+from skipbench.config.paths import hub_offline, hub_unreachable
+from skipbench.errors import SkipbenchError
+from skipbench.lm.families import angle_limit, check_config
+from skipbench.lm.layer import text_config
+from skipbench.models.checks import (
+    FIELDS,
+    check_index,
+    check_shape,
+    check_sizes,
+    check_tokenizer,
+    explain,
+)
+from skipbench.models.gguf import read_gguf
+
+WEIGHTS = ("*.safetensors", "*.bin")
+"""Files of weights in a folder; the second kind is pickled."""
+MOST_HEADER = 100 << 20
+
+
+def layer_count(path: str, revision: str | None = None) -> int:
+    """Layers of a checkpoint, from its config alone. Raises SkipbenchError as `load`."""
+    return int(text_config(read_config(path, revision)).num_hidden_layers)
+
+
+def read_config(path: str, revision: str | None = None) -> Any:
+    """The Hugging Face configuration of a folder, an adapter's base, a GGUF file or a hub id.
+
+    Raises:
+        SkipbenchError: there is none, or it is of a family or form that cannot be run.
+    """
+    from transformers import AutoConfig
+
+    check_path(path)
+    if (base := adapter_base(path)) is not None:
+        return read_config(base, revision)
+    if is_gguf(path):
+        return read_gguf(path).config
+    if not _in_cache(path, revision) and not hub_offline() and hub_unreachable():
+        error = ConnectionError("the hub's name cannot be resolved")
+        raise SkipbenchError(explain(path, revision, error))
+    try:
+        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise SkipbenchError(explain(path, revision, error)) from error
+    check_config(text_config(config))
+    return config
+
+
+def is_here(model: Model) -> bool:
+    """Whether the checkpoint, its configuration at least, is on this machine."""
+    return _in_cache(adapter_base(model.path) or model.path, model.revision)
+
+
+def _in_cache(path: str, revision: str | None) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    if Path(path).exists():
+        return True
+    return isinstance(try_to_load_from_cache(path, "config.json", revision=revision), str)
+
+
+def check_checkpoint(model: Model) -> None:
+    """What `load` would refuse of the files beside the weights.
+
+    A hub id that is not on this machine is left to the download, where its sizes are known.
+
+    Raises:
+        SkipbenchError: as `load`.
+    """
+    base = adapter_base(model.path) or model.path
+    if not is_here(model):
+        if hub_offline() or hub_unreachable():  # told in the words of a failed download
+            raise SkipbenchError(explain(base, model.revision, OSError("not in the cache")))
+        return
+    config = read_config(model.path, model.revision)
+    if is_gguf(base):
+        check_shape(base, config, model.architecture)
+        return
+    check_sizes(base, text_config(config))
+    check_shape(base, config, model.architecture)
+    check_tokenizer(model.path, base)
+    if not Path(base).is_dir():
+        return
+    try:
+        check_index(base)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SkipbenchError(explain(base, None, error)) from error
+    safe, pickled = (any(Path(base).glob(pattern)) for pattern in WEIGHTS)
+    if not safe and not (pickled and model.allow_pickle):
+        raise SkipbenchError(
+            f"model.path={base!r} has no *.safetensors"
+            + (
+                ": its weights are pickled (*.bin), which can run code; save them as safetensors, "
+                "or set model.allow_pickle=true"
+                if pickled
+                else ", so it has no weights; copy them there, or give the folder that has them"
+            )
+        )
+
+
+def sized(model: Model) -> Model:
+    """The model with the sizes of its checkpoint, where its settings name none.
+
+    The size of the MLP is such that the parameters are those of the files, whatever the family
+    (experts, no gate). A checkpoint that says too little stays without sizes.
+    """
+    if model.architecture is not None or not is_here(model):
+        return model
+    config = text_config(read_config(model.path, model.revision))
+    found: dict[str, Any] = {key: getattr(config, name, None) for key, name in FIELDS.items()}
+    found["kv_heads"] = found["kv_heads"] or found["heads"]
+    found["tied"] = bool(found["tied"])
+    if None in found.values():
+        return model
+    head_dim = getattr(config, "head_dim", None)
+    shape = Shape(**found, head_dim=head_dim, context=positions(config))
+    count = _parameters(adapter_base(model.path) or model.path)
+    if count is not None:
+        more = (count - shape.parameters) / (3 * shape.hidden * shape.layers)
+        shape = dataclasses.replace(shape, intermediate=max(1, round(shape.intermediate + more)))
+    return dataclasses.replace(model, architecture=shape)
+
+
+def positions(config: Any) -> int:
+    """The most tokens of a text, of a decoder's configuration."""
+    return int(angle_limit(config) or config.max_position_embeddings)
+
+
+def _parameters(path: str) -> int | None:
+    """Parameters of a folder of safetensors, from the headers; `None` for anything else."""
+    count = 0
+    for file in Path(path).glob(WEIGHTS[0]) if Path(path).is_dir() else ():
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8).ljust(8, b"\0"))
+            if length > MOST_HEADER:
+                return None
+            try:
+                header = json.loads(opened.read(length))
+                for name, entry in header.items():
+                    if name != "__metadata__":
+                        first, last = entry["data_offsets"]
+                        count += (last - first) // _BYTES[entry["dtype"]]
+            except (ValueError, KeyError, TypeError):
+                return None
+    return count or None
+
+
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+
+
+def tokenizer_here(model: Model) -> Any | None:
+    """The tokenizer, where it can be had without a network.
+
+    Raises:
+        SkipbenchError: it is here, and cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    if not is_here(model):
+        return None
+    if is_gguf(model.path):
+        return read_gguf(model.path).tokenizer()
+    path = check_tokenizer(model.path, adapter_base(model.path) or model.path)
+    try:
+        return AutoTokenizer.from_pretrained(
+            path, revision=model.revision, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # damaged files raise anything
+        if Path(path).is_dir():
+            raise SkipbenchError(explain(path, model.revision, error)) from error
+        return None

@@ -1,0 +1,107 @@
+"""Joules that a machine's own counters have seen: RAPL for a processor, NVML for GPUs.
+
+A counter sees its whole package or GPU, other programs and idling included. It is read before and
+after a text, outside of what is timed.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+POWERCAP = Path("/sys/class/powercap")
+COUNTED = ("package", "dram")
+"""RAPL domains that do not contain one another; `core` and `uncore` are parts of a package."""
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter of energy that starts again from 0 behind `range_uj`."""
+
+    name: str
+    read_uj: Callable[[], int]
+    range_uj: int | None = None
+
+    def joules(self, before_uj: int, after_uj: int) -> float:
+        """Energy between two readings."""
+        used = after_uj - before_uj
+        return (used + (self.range_uj or 0) if used < 0 else used) / 1e6
+
+
+class EnergyMeter:
+    """The counters of the devices that a model runs on."""
+
+    def __init__(self, counters: Sequence[Counter], source: str) -> None:
+        """
+        Args:
+            counters: none where nothing can be read.
+            source: what is counted, or why nothing is.
+        """
+        self.counters, self.source = tuple(counters), source
+        self._before: list[int] = []
+
+    def start(self) -> None:
+        """Begins a text."""
+        self._before = [counter.read_uj() for counter in self.counters]
+
+    def stop(self) -> float | None:
+        """Joules since `start`; `None` where nothing is counted."""
+        if not self.counters:
+            return None
+        pairs = zip(self.counters, self._before, strict=True)
+        return sum(counter.joules(before, counter.read_uj()) for counter, before in pairs)
+
+
+def energy_meter(devices: Sequence[torch.device], powercap: Path = POWERCAP) -> EnergyMeter:
+    """A meter of these devices: the processor's packages, or the GPUs."""
+    gpus = sorted({d.index or 0 for d in devices if d.type == "cuda"})
+    return _nvml(gpus) if gpus else _rapl(powercap)
+
+
+def _rapl(powercap: Path) -> EnergyMeter:
+    """Packages and their memory, of Intel and AMD alike; most kernels let only root read them."""
+    found: list[Counter] = []
+    for folder in sorted(powercap.glob("intel-rapl:*")):
+        try:
+            name = (folder / "name").read_text().strip()
+            if not name.startswith(COUNTED):
+                continue
+            limit = int((folder / "max_energy_range_uj").read_text())
+            counter = Counter(name, lambda file=folder / "energy_uj": int(file.read_text()), limit)  # type: ignore[misc]  # bound per folder
+            counter.read_uj()
+        except PermissionError:
+            return EnergyMeter((), f"unknown: {folder}/energy_uj may not be read")
+        except (OSError, ValueError):
+            continue
+        found.append(counter)
+    if not found:
+        return EnergyMeter((), f"unknown: no RAPL counter in {powercap}")
+    return EnergyMeter(found, f"RAPL: {', '.join(counter.name for counter in found)}")
+
+
+def _nvml(gpus: Sequence[int]) -> EnergyMeter:
+    """GPUs through NVML (package `nvidia-ml-py`); Volta and later count energy."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        counters = [_gpu_counter(nvml, index) for index in gpus]
+        for counter in counters:
+            counter.read_uj()
+    except ImportError:
+        return EnergyMeter((), "unknown: pynvml is not installed (pip install nvidia-ml-py)")
+    except Exception as error:  # NVML's own errors; a GPU without the counter
+        return EnergyMeter((), f"unknown: NVML: {type(error).__name__}: {error}")
+    return EnergyMeter(counters, f"NVML: {len(counters)} GPU{'s' if len(counters) > 1 else ''}")
+
+
+def _gpu_counter(nvml: object, index: int) -> Counter:
+    """The counter of a GPU by its UUID: NVML numbers GPUs without regard to
+    CUDA_VISIBLE_DEVICES.
+    """
+    uuid = str(torch.cuda.get_device_properties(index).uuid)
+    called = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    handle = nvml.nvmlDeviceGetHandleByUUID(called)  # type: ignore[attr-defined]  # a module
+    read = nvml.nvmlDeviceGetTotalEnergyConsumption  # type: ignore[attr-defined]
+    return Counter(f"cuda:{index}", lambda: int(read(handle)) * 1000)

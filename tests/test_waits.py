@@ -1,0 +1,148 @@
+"""Time to the first token, time per output token, energy: from the clock to the table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_method, random_lm
+
+from skipbench.config.compose import compose
+from skipbench.decode.loop import generate
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.metrics.summary import summarise
+from skipbench.metrics.waits import percentiles
+from skipbench.profile.clock import Clock
+from skipbench.profile.energy import Counter, EnergyMeter, energy_meter
+from skipbench.report.cell import MISSING, cell_lines, waits_cells
+from skipbench.report.tables.runs import run_table
+from skipbench.report.tables.stored import stored_table, summary
+from skipbench.runs.record import Arm, Round, Sample, Seconds, dump, parse
+from skipbench.runs.store import read_samples
+
+CPU = torch.device("cpu")
+
+
+def arm(round_s: list[float], emitted: list[int], joules: float | None = None) -> Arm:
+    rounds = [Round(n - 1, n - 1, n - 1, n - 1, n) for n in emitted]
+    seconds = Seconds(0.5, 0.0, sum(round_s), 0.0, 0.0)
+    tokens = [1] * (1 + sum(emitted))
+    return Arm(tokens, rounds, seconds, "length", round_s=round_s, joules=joules)
+
+
+def sample(vanilla: Arm, method: Arm) -> Sample:
+    return Sample(0, "0", "hash", 4, ["vanilla", "method"], vanilla, method, "identical")
+
+
+def test_a_round_is_from_its_draft_to_its_adaptation() -> None:
+    now = iter(range(100))
+    clock = Clock(CPU, lambda: float(next(now)))
+    clock.start()
+    for phase in ("prefill", "adapt", *("draft", "verify", "other", "adapt") * 2):
+        clock.mark(phase)
+    seconds = clock.stop()
+    assert clock.round_s == [4.0, 4.0]
+    assert sum(seconds.values()) == 11.0  # prefill, begin, two rounds, and the end
+
+
+def test_the_rounds_of_a_text_are_its_decoding() -> None:
+    lm, clock = random_lm("llama", "fused"), Clock(CPU)
+    out = generate(lm, make_method("uniform"), [1, 2, 3], 24, clock=clock)
+    assert len(clock.round_s) == len(out.rounds) > 3
+    decode_s = sum(out.seconds.values()) - out.seconds["prefill"]
+    assert 0 < sum(clock.round_s) <= decode_s
+
+
+def test_percentiles_weigh_tokens() -> None:
+    assert percentiles([]) is None
+    assert percentiles([(3.0, 1), (1.0, 50), (2.0, 49)]) == {"p50": 1.0, "p90": 2.0, "p99": 2.0}
+    vanilla = arm([0.1] * 9 + [0.4], [1] * 10, joules=22.0)
+    method = arm([0.3, 0.2, 0.2], [6, 2, 2], joules=11.0)
+    of = summarise([sample(vanilla, method)], 4, None, None, None)
+    assert of["ttft_s"] == of["ttft_s_vanilla"] == {"p50": 0.5, "p90": 0.5, "p99": 0.5}
+    assert of["s_per_output_token_vanilla"] == {"p50": 0.1, "p90": 0.1, "p99": 0.4}
+    assert of["s_per_output_token"] == pytest.approx({"p50": 0.05, "p90": 0.1, "p99": 0.1})
+    assert (of["joules_per_token_vanilla"], of["joules_per_token"]) == (2.0, 1.0)
+    cells = waits_cells(of)
+    assert cells["TPOT"] == "100 / 100 / 400 -> 50.0 / 100 / 100"
+    assert cells["J/token"] == "2.00 -> 1.00"
+
+
+def test_a_record_of_an_earlier_version_has_no_rounds() -> None:
+    old = sample(arm([], [2, 2]), arm([], [2, 2]))
+    plain = json.loads(dump(old))
+    for one in ("vanilla", "method"):
+        del plain[one]["round_s"], plain[one]["joules"]
+    assert parse(json.dumps(plain)) == old
+    of = summarise([old], 4, None, None, None)
+    assert of["s_per_output_token"] is of["joules_per_token"] is None
+    assert waits_cells(of) | {"TTFT": ""} == {"TTFT": "", "TPOT": MISSING, "J/token": "unknown"}
+    # metrics.json of that version knows none of the three
+    assert set(waits_cells({}).values()) == {MISSING}
+    assert not {"TTFT", "TPOT", "J/token"} & dict(cell_lines({}, {})).keys()
+
+
+def rapl(folder: Path, name: str, energy_uj: int) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{name}\n")
+    (folder / "energy_uj").write_text(f"{energy_uj}\n")
+    (folder / "max_energy_range_uj").write_text("1000000\n")
+    return folder / "energy_uj"
+
+
+def test_the_packages_of_a_processor_are_added_up(tmp_path: Path) -> None:
+    first = rapl(tmp_path / "intel-rapl:0", "package-0", 100)
+    second = rapl(tmp_path / "intel-rapl:1", "package-1", 900_000)
+    rapl(tmp_path / "intel-rapl:0:0", "core", 5)  # a part of the first
+    meter = energy_meter([CPU], tmp_path)
+    assert meter.source == "RAPL: package-0, package-1"
+    meter.start()
+    first.write_text("500100\n")
+    second.write_text("200000\n")  # it began again from 0
+    assert meter.stop() == pytest.approx(0.5 + 0.3)
+
+
+def test_without_a_counter_energy_is_unknown(tmp_path: Path) -> None:
+    meter = energy_meter([CPU], tmp_path)
+    meter.start()
+    assert meter.stop() is None and meter.source.startswith("unknown: no RAPL counter")
+
+
+def test_a_counter_that_wraps() -> None:
+    assert Counter("one", lambda: 0, 1000).joules(900, 100) == pytest.approx(200 / 1e6)
+    assert EnergyMeter((), "unknown").stop() is None
+
+
+def test_a_run_records_and_shows_them(tmp_path: Path) -> None:
+    words = ["method=self-sd", "limit=2", "dataset.max_new_tokens=24", f"results={tmp_path}"]
+    config = compose(words)
+    metrics = run_cell(config, print_table=False)
+    assert metrics is not None
+    folder = resolve_cell(config).folder
+    for one in read_samples(folder / "samples.jsonl"):
+        for arm_ in (one.vanilla, one.method):
+            assert len(arm_.round_s) == len(arm_.rounds)
+            assert sum(arm_.round_s) <= arm_.seconds.decode + 1e-3
+    slow, fast = metrics["s_per_output_token_vanilla"], metrics["s_per_output_token"]
+    assert 0 < slow["p50"] <= slow["p99"] and 0 < fast["p50"] <= fast["p99"]
+    origin = json.loads((folder / "provenance.json").read_text())
+    assert (metrics["joules_per_token"] is None) == origin["energy"].startswith("unknown")
+    assert "- TPOT: " in (folder / "table.md").read_text()
+
+
+def test_columns_are_chosen_by_key() -> None:
+    of = summarise([sample(arm([0.1], [1]), arm([0.1], [1]))], 4, None, None, None)
+    run: dict[str, Any] = {"model": "m", "method": "x", "dataset": "d", "metrics": of}
+    run |= {"reason": None, "provenance": {}}
+
+    def names(*columns: str) -> list[str]:
+        return [c.name for c in run_table("T", [run], columns=columns).grids[0].columns]
+
+    assert "TPOT" not in names()
+    assert names("tpot", "joules") == [*names()[:-1], "TPOT", "J/token", names()[-1]]
+    kept = summary("methods", "embedded", [run | {"keys": {}}], ("tpot",))
+    assert "TPOT" in [c.name for c in stored_table(kept).grids[0].columns]
+    with pytest.raises(SkipbenchError, match=r"columns=tpto\. Did you mean tpot"):
+        names("tpto")
