@@ -12,6 +12,7 @@ the loop's own work. Runs that are in the results folder are not made again.
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.metrics.costs import LoopCosts
+from skipbench.metrics.loop_costs import LoopCosts
 from skipbench.metrics.replay import Replayed, measured, project
+from skipbench.profile import clock
 from skipbench.runs.store import read_samples
 
 LEFT_OUT = ("fixed", "self-sd-c")  # a set by hand, or one that is not stored
@@ -66,13 +68,22 @@ def main() -> None:
     parser.add_argument("--dataset", default="mini-stories")
     parser.add_argument("--limit", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--visits", type=int, default=3, help="per kind of round and method")
     parser.add_argument("--results", default="results/replayed")
     parser.add_argument("--methods", nargs="+", default=choices("method"))
+    parser.add_argument(
+        "--cpu-seconds",
+        action="store_true",
+        help="time of the one thread on its core, for a busy machine",
+    )
     args = parser.parse_args()
+    if args.cpu_seconds:
+        clock.Clock.__init__.__defaults__ = (time.thread_time,)
     base = [
         *(f"model={args.model}", f"dataset={args.dataset}", f"limit={args.limit}"),
         *(f"dataset.max_new_tokens={args.tokens}", f"results={args.results}"),
+        f"engine.warmup={args.warmup}",
     ]
     first = compose([*base, "method=vanilla"])
     loaded = load_model(first.model, first.engine)

@@ -13,7 +13,8 @@ from skipbench.config.compose import compose
 from skipbench.decode.stopping import Fixed
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.metrics.costs import DatasheetParts, LoopCosts, MeasuredParts, PassCosts, pass_s
+from skipbench.metrics.costs import DatasheetParts, MeasuredParts, PassCosts, pass_s
+from skipbench.metrics.loop_costs import LoopCosts
 from skipbench.metrics.replay import measured, project
 from skipbench.metrics.replay_rules import Baseline, sum_of, texts_of
 from skipbench.runs.record import Verified

@@ -26,6 +26,8 @@ from skipbench.skipset import SkipSet, fixed_set
 
 ROWS = (1, 2, 3, 5, 9, 17, 33, 65)
 """Rows of plain verifications."""
+DRAFTED_ROWS = (9, 17, 33)
+"""Rows of verifications behind a draft, beside those of as many rows as it has tokens."""
 VARIED_ROWS = (2, 17)
 """Rows at which trees, kept states and top tokens are timed, too."""
 ROUNDS = 3
@@ -87,17 +89,20 @@ def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
             yield Kind(context, rows, 0, none)
         for skip in (none, half, attention, mlp):
             yield Kind(context, 1 + STEPS, STEPS, skip)
+        for rows in DRAFTED_ROWS:
+            yield Kind(context, rows, STEPS, half)
         yield Kind(context, 2, 1, half)
-        yield Kind(context, 3 + STEPS, 2 * STEPS, half)
+        yield Kind(context, 1 + 2 * STEPS, 2 * STEPS, half)
     for rows in VARIED_ROWS:
         yield Kind(near, rows, 0, none, Verified(tree=True))
         yield Kind(near, rows, 0, none, Verified(hidden_states=True))
         yield Kind(near, rows, 0, none, Verified(top_tokens=6))
     yield Kind(near, 1 + STEPS, STEPS, half, Verified(tree=True))
-    exit_at = 2 * max(1, layers // 2)
-    late = SkipSet.of(layers, range(exit_at, 2 * layers))
-    if exit_at < 2 * layers:
-        yield Kind(near, 1 + STEPS, STEPS, late, Verified(exit_sublayer=exit_at))
+    for exit_layer in {1, max(1, layers // 2)} if layers > 1 else ():
+        late = SkipSet.of(layers, range(2 * exit_layer, 2 * layers))
+        for states in (False, True):
+            how = Verified(exit_sublayer=2 * exit_layer, hidden_states=states)
+            yield Kind(near, 1 + STEPS, STEPS, late, how)
 
 
 @torch.inference_mode()

@@ -11,7 +11,8 @@ import msgspec
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.costs import Costs, DatasheetParts, LoopCosts, MeasuredParts, PassCosts
+from skipbench.metrics.costs import Costs, DatasheetParts, MeasuredParts, PassCosts
+from skipbench.metrics.loop_costs import LoopCosts
 from skipbench.metrics.replay import best_length, measured, project
 from skipbench.report.console import show
 from skipbench.runs.provenance import PLACES

@@ -1,6 +1,4 @@
-"""Seconds of draft steps and verifications: by a datasheet, by measured sub-layers, or as the
-decoding loop itself takes them.
-"""
+"""Seconds of draft steps and verifications, by a datasheet or by measured sub-layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +23,10 @@ class Costs(Protocol):
         """So many draft steps with a set; of a tree where `how` says so."""
         ...
 
-    def verify_s(self, context: float, rows: int, how: Verified) -> float:
-        """One verification."""
+    def verify_s(self, context: float, rows: int, how: Verified, drafted: bool = False) -> float:
+        """One verification; `drafted`: draft steps of the model stand before it, which leave other
+        weights in the caches of a CPU.
+        """
         ...
 
 
@@ -63,7 +63,7 @@ class PassCosts:
     def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified) -> float:
         return steps * pass_s(self.parts, context + steps / 2, 1, skip)
 
-    def verify_s(self, context: float, rows: int, how: Verified) -> float:
+    def verify_s(self, context: float, rows: int, how: Verified, drafted: bool = False) -> float:
         whole = pass_s(self.parts, context, rows)
         if not how.exit_sublayer:
             return whole
@@ -143,117 +143,6 @@ class MeasuredParts:
 
     def head_s(self, rows: int) -> float:
         return self._at("head_s", rows)
-
-
-class LoopCosts:
-    """Costs by `rounds` of a profile: rounds that the decoding loop itself ran, with so many draft
-    steps, skipped sub-layers and rows.
-
-    A draft of n steps takes `begin + n (step + attention (a + b context) + mlp m)`, by least
-    squares of relative errors. A verification is linear between the measured rows, and in the
-    context; what a tree, kept states, top tokens and an early exit add is linear in the rows.
-    """
-
-    def __init__(self, record: Mapping[str, Any]) -> None:
-        self.layers = int(record["model"]["layers"])
-        points = [_Point.of(p) for p in record["rounds"]]
-        plain = [p for p in points if p.how == Verified()]
-        self._coefficients = _draft_fit([p for p in plain if p.steps])
-        rows = [p for p in plain if not p.steps]
-        self._verify = {
-            context: sorted((p.rows, p.verify_s) for p in rows if p.context == context)
-            for context in sorted({p.context for p in rows})
-        }
-        self._added: dict[str, list[tuple[float, float]]] = {}
-        """By what differs, what a verification of so many rows takes beyond one without it."""
-        self._step_added: dict[str, float] = {}
-        """By what differs, a draft step over one without it."""
-        for p in points:
-            for name in p.differs:
-                if p.steps:
-                    base = self._draft(p.context, p.steps, p.attention, p.mlp)
-                    self._step_added[name] = p.draft_s / base
-                if name != "exit_sublayer" and not p.steps:
-                    base = self._rows(p.context, p.rows)
-                    self._added.setdefault(name, []).append((p.rows, p.verify_s - base))
-                if name == "exit_sublayer":
-                    self._exit = p.verify_s / self._early(p.context, p.rows, p.how.exit_sublayer)
-
-    def _draft(self, context: float, steps: int, attention: int, mlp: int) -> float:
-        begin, step, a, b, m = self._coefficients
-        return begin + steps * (step + attention * (a + b * context) + mlp * m)
-
-    def _rows(self, context: float, rows: float) -> float:
-        low, high = min(self._verify), max(self._verify)
-        near, far = (_line(self._verify[at], rows) for at in (low, high))
-        share = (context - low) / (high - low) if high > low else 0.0
-        return near + share * (far - near)
-
-    def _early(self, context: float, rows: int, exit_sublayer: int) -> float:
-        share = exit_sublayer / (2 * self.layers)
-        return share * self._rows(context, 1) + (1 - share) * self._rows(context, rows)
-
-    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified) -> float:
-        if not steps:
-            return 0.0
-        kept = self.layers - len(skip.attention), self.layers - len(skip.mlp)
-        factor = self._step_added.get("tree", 1.0) if how.tree else 1.0
-        if how.exit_sublayer:
-            factor = self._step_added.get("exit_sublayer", 1.0)
-        return factor * self._draft(context + steps / 2, steps, *kept)
-
-    def verify_s(self, context: float, rows: int, how: Verified) -> float:
-        if how.exit_sublayer:
-            seconds = self._exit * self._early(context, rows, how.exit_sublayer)
-        else:
-            seconds = self._rows(context, rows)
-        for name in ("tree", "hidden_states", "top_tokens"):
-            if getattr(how, name) and name in self._added:
-                seconds += _line(sorted(self._added[name]), rows)
-        return seconds
-
-
-@dataclass(frozen=True)
-class _Point:
-    """Measured rounds of one kind."""
-
-    context: int
-    rows: int
-    steps: int
-    attention: int
-    mlp: int
-    how: Verified
-    draft_s: float
-    verify_s: float
-
-    @classmethod
-    def of(cls, point: Mapping[str, Any]) -> "_Point":
-        return cls(**{**point, "how": Verified(*point["how"])})
-
-    @property
-    def differs(self) -> list[str]:
-        return [n for n, v in self.how._asdict().items() if v]
-
-
-def _draft_fit(points: Sequence[_Point]) -> tuple[float, ...]:
-    import numpy as np  # slow to import
-
-    columns = [
-        [1, p.steps, p.steps * p.attention, p.steps * p.attention * p.context, p.steps * p.mlp]
-        for p in points
-    ]
-    seconds = np.array([p.draft_s for p in points])
-    found = np.linalg.lstsq(np.array(columns) / seconds[:, None], np.ones(len(points)), rcond=None)
-    return tuple(map(float, found[0]))
-
-
-def _line(points: Sequence[tuple[float, float]], at: float) -> float:
-    """Linear between sorted points, on the last two beyond them."""
-    if len(points) == 1:
-        return points[0][1]
-    above = next((i for i, (x, _) in enumerate(points) if x >= at), len(points) - 1)
-    (x0, y0), (x1, y1) = points[max(0, above - 1)], points[max(1, above)]
-    return y0 + (at - x0) / (x1 - x0) * (y1 - y0)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -78,7 +78,8 @@ def computed(samples: Sequence[Sample], costs: Costs) -> Replayed:
         for round_, skip, how in rounds_with_sets(sample, costs.layers):
             if skip is not None:
                 draft_s += costs.draft_s(at, round_.steps, skip, how)
-            verify_s += costs.verify_s(at, 1 + round_.nodes + how.extra_rows, how)
+            rows = 1 + round_.nodes + how.extra_rows
+            verify_s += costs.verify_s(at, rows, how, skip is not None and round_.steps > 0)
             at += round_.emitted
     found = measured(samples)
     if not found.tokens or not found.vanilla_tokens or not vanilla_s:
@@ -145,7 +146,7 @@ def best_length(samples: Sequence[Sample], costs: Costs, most: int) -> list[tupl
         along *= chance[length - 1]
         expected += along
         draft = _mean([costs.draft_s(context, length, skip, Verified()) for skip in skips])
-        seconds = draft + costs.verify_s(context, 1 + length, Verified())
+        seconds = draft + costs.verify_s(context, 1 + length, Verified(), True)
         found.append((length, expected * one / seconds))
     return sorted(found, key=lambda pair: -pair[1])
 

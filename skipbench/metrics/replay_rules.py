@@ -134,7 +134,7 @@ def play(text: Text, rule: Rule, widths: Sequence[int], costs: Costs) -> Outcome
             done.emitted + emitted,
             done.unknown + (not known),
             done.draft_s + costs.draft_s(context, steps, text.skips[at], how),
-            done.verify_s + costs.verify_s(context, 1 + nodes, how),
+            done.verify_s + costs.verify_s(context, 1 + nodes, how, steps > 0),
         )
         rule.update(right, steps)
         at += emitted
@@ -243,8 +243,8 @@ class Kept:
             self._found[key] = self.costs.draft_s(context, steps, skip, how)
         return self._found[key]
 
-    def verify_s(self, context: float, rows: int, how: Verified) -> float:
-        key = (int(context) // 32, rows, how)
+    def verify_s(self, context: float, rows: int, how: Verified, drafted: bool = False) -> float:
+        key = (int(context) // 32, rows, how, drafted)
         if key not in self._found:
-            self._found[key] = self.costs.verify_s(context, rows, how)
+            self._found[key] = self.costs.verify_s(context, rows, how, drafted)
         return self._found[key]
