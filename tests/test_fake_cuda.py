@@ -127,8 +127,8 @@ def excess(out: Generation, journal: Journal, variant: str) -> list[str]:
     """What the host did that it must not do, or more often than it may."""
     found = journal.lines(*FAULTS)
     rounds, steps = len(out.rounds), sum(r.steps for r in out.rounds)
-    fetches = {"tree": steps, "sampled tree": 4 * steps}.get(variant, rounds)
-    # Of a chain: one transfer of the tokens per round, and one event per confidence; in
+    fetches = 4 * steps if variant == "sampled tree" else rounds
+    # One transfer of the tokens per round, and one event per confidence; in
     # verification one transfer, and under sampling two more, of the chances and of the bonus.
     verified = 3 * rounds + (steps if variant == "sampled tree" else 0)
     if journal.count("draft", "read") > fetches or journal.count("draft", "wait") > steps:

@@ -171,7 +171,9 @@ def test_a_run_stands_beside_its_published_numbers() -> None:
     m = cell(t, "M", model="llama2-13b", method="swift", dataset="cnndm")
     assert (m.measured, m.published, m.percent) == (2.5, 4.34, None)
     shown = markdown(t)
-    assert "**1.50x [1.45, 1.55]**" in shown and "+0.13 (+9 %)" in shown and "**1.37x**" in shown
+    assert "**1.50x [1.45, 1.55]**" in shown and "+0.13 (+9 %) *" in shown and "**1.37x**" in shown
+    assert of.published_inside is False and m.published_inside is None
+    assert shown.count("lies outside the measured 95 % interval") == 1
     other = cell(t, "speedup", model="llama2-70b", method="swift", dataset="cnndm")
     assert (other.measured, other.reason) == (None, "not run yet")
 

@@ -93,6 +93,21 @@ def test_vanilla_alone_is_no_cell_of_a_table_where_another_arm_holds_it() -> Non
         assert {c.overrides["method"] for c in cells} == {"self-sd", "swift", "clasp"} | others
 
 
+@pytest.mark.parametrize("name", ["clasp-table1", "self-sd-table14", "self-sd-table15"])
+def test_searches_that_a_table_needs_are_its_cells(name: str) -> None:
+    """Each on a training split, or on a dataset that the table does not evaluate."""
+    cells = [c for c in plan(name, [], "paper") if c.overrides["method"] == "self-sd"]
+    assert any(c.searches for c in cells)
+    for cell in cells:
+        of = compose(cell.words(name))
+        if not cell.searches:
+            assert of.model.sets["self-sd"]  # published
+            continue
+        assert of.search_dataset is not None
+        on = of.search_dataset.for_search(of.limit)
+        assert on.name != of.dataset.name or on.node["split"] == "train"
+
+
 def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> None:
     words = ["scale=paper", "models=llama3-8b", f"results={tmp_path}"]
     for command in (["table"], ["status"], ["submit"]):

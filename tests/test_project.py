@@ -3,15 +3,21 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Command, unseal
 
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
+from skipbench.decode.stopping import Fixed
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.metrics.replay import DatasheetCosts, MeasuredCosts, measured, pass_s, project
+from skipbench.metrics.costs import DatasheetParts, MeasuredParts, PassCosts, pass_s
+from skipbench.metrics.loop_costs import LoopCosts
+from skipbench.metrics.replay import measured, project
+from skipbench.metrics.replay_rules import Baseline, sum_of, texts_of
+from skipbench.runs.record import Verified
 from skipbench.runs.store import read_samples
 from skipbench.skipset import fixed_set
 
@@ -21,14 +27,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two real runs on the embedded model."""
     folder = tmp_path_factory.mktemp("results")
     short = ["limit=3", "engine.warmup=0", "dataset.max_new_tokens=24", f"results={folder}"]
-    for method in ("uniform", "prompt-lookup"):
-        run_cell(compose([f"method={method}", *short]), print_table=False)
+    for method, more in (("uniform", ["method.stop.threshold=0.5"]), ("prompt-lookup", [])):
+        run_cell(compose([f"method={method}", *more, *short]), print_table=False)
     return folder
 
 
 def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
     shape, device = shape_of("llama3.1-8b"), known_hardware()["a100-80gb"]
-    costs = DatasheetCosts(shape, "bfloat16", device)
+    costs = DatasheetParts(shape, "bfloat16", device)
     read = shape.weight_bytes("bfloat16") - 2 * shape.vocab * shape.hidden
     assert device.bandwidth is not None
     assert pass_s(costs, 0, 1) == pytest.approx(read / (0.6 * device.bandwidth), rel=0.01)
@@ -40,7 +46,7 @@ def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
 
 def test_on_its_own_machine_a_run_projects_to_itself(results: Path) -> None:
     (latency,) = (results / "latency").glob("*.json")
-    here = MeasuredCosts(json.loads(latency.read_text()))
+    here = PassCosts(MeasuredParts(json.loads(latency.read_text())))
     for path in results.glob("runs/*/samples.jsonl"):
         samples = read_samples(path)
         own, there = measured(samples), project(samples, here, here)
@@ -60,7 +66,9 @@ def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> 
     ("words", "why"),
     [
         (["hardware=a1000"], "wanted one of"),
-        ([], "one of hardware=DEVICE and profile=FILE"),
+        ([], "holds no times of rounds"),
+        (["hardware=a6000", "profile=x.json"], "one of hardware=DEVICE and profile=FILE"),
+        (["hardware=a6000", "search=0"], "search=0"),
         (["profile=/nowhere.json"], "no latency file"),
         (["hardware=a6000", "lengths=0"], "lengths=0"),
         (["speed=3"], "keys: "),
@@ -102,6 +110,63 @@ def test_a_folder_differs_from_itself_in_nothing(
 
 
 def test_no_costs_without_tokens() -> None:
-    costs = DatasheetCosts(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
+    parts = DatasheetParts(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
     with pytest.raises(SkipbenchError, match="no decoded tokens"):
-        project([], costs)
+        project([], PassCosts(parts))
+
+
+def test_costs_of_rounds_are_found_again() -> None:
+    """Points that follow the model give the model back, between the points as well."""
+    layers, plain = 10, list[Any](Verified())
+
+    def point(
+        context: int, rows: int, steps: int, attention: int, mlp: int, how: list[Any]
+    ) -> dict[str, Any]:
+        draft = 3e-5 + steps * (1e-4 + attention * (2e-4 + 1e-7 * context) + mlp * 3e-4)
+        verify = 5e-3 + rows * (1e-3 + 1e-6 * context) + 2e-3 * bool(how[2]) * rows
+        values: dict[str, Any] = {"context": context, "rows": rows, "steps": steps, "how": how}
+        values |= {"attention": attention, "mlp": mlp, "verify_s": verify}
+        return values | {"draft_s": draft if steps else 0.0}
+
+    points = [point(c, r, 0, 10, 10, plain) for c in (64, 512) for r in (1, 5, 17)]
+    sets = ((10, 10), (5, 5), (0, 10), (10, 0))
+    points += [point(c, 5, 4, a, m, plain) for c in (64, 512) for a, m in sets]
+    points += [point(64, 2, 1, 5, 5, plain), point(64, 9, 8, 5, 5, plain)]
+    points += [point(64, r, 0, 10, 10, [0, 0, True, False, 0]) for r in (5, 17)]
+    costs = LoopCosts({"model": {"layers": layers}, "rounds": points})
+    half = fixed_set("uniform", layers, 0.5)
+    at = 300 + 6 / 2
+    kept = layers - len(half.attention), layers - len(half.mlp)
+    wanted = 3e-5 + 6 * (1e-4 + kept[0] * (2e-4 + 1e-7 * at) + kept[1] * 3e-4)
+    assert costs.draft_s(300, 6, half, Verified()) == pytest.approx(wanted)
+    wanted = 5e-3 + 11 * (1e-3 + 1e-6 * 300)
+    assert costs.verify_s(300, 11, Verified()) == pytest.approx(wanted)
+    tree = costs.verify_s(300, 11, Verified(tree=True))
+    assert tree == pytest.approx(wanted + 2e-3 * 11)
+
+
+def test_the_rule_of_the_run_replays_to_the_run(results: Path) -> None:
+    (run,) = results.glob("runs/*uniform*")
+    samples = read_samples(run / "samples.jsonl")
+    (latency,) = (results / "latency").glob("*.json")
+    costs = PassCosts(MeasuredParts(json.loads(latency.read_text())))
+    texts, base = texts_of(samples, costs.layers), Baseline.of(samples, costs)
+    rule = compose(["method=uniform"]).method.make_stop()
+    same, speedup = sum_of(texts, lambda: Fixed(rule.max_steps, 0.5), (), costs, base)
+    rounds = [r for s in samples for r in s.method.rounds]
+    assert (same.rounds, same.steps) == (len(rounds), sum(r.steps for r in rounds))
+    assert same.accepted == sum(r.accepted for r in rounds) and not same.unknown
+    far = project(samples, costs)
+    assert speedup == pytest.approx(far.speedup, rel=1e-9)
+    short, _ = sum_of(texts, lambda: Fixed(1, 0.5), (), costs, base)
+    assert short.steps <= short.rounds and short.emitted == same.emitted
+
+
+def test_stop_rules_are_searched(skipbench: Command, results: Path) -> None:
+    (run,) = results.glob("runs/*uniform*")
+    done = skipbench("project", str(run), "hardware=a100-80gb", "search=2")
+    assert done.returncode == 0, done.stderr
+    assert "stop rules and trees replayed" in done.stdout and "method.stop." in done.stdout
+    (other,) = results.glob("runs/*prompt-lookup*")
+    none = skipbench("project", str(other), "hardware=a100-80gb", "search=2")
+    assert none.returncode == 2 and "no confidence per drafted token" in none.stderr

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from skipbench.config.compose import compose
+from skipbench.data.chat import PLACEHOLDER
+from skipbench.errors import SkipbenchError
 
 CATEGORIES = ("writing", "math", "qa", "summarization")
 
@@ -48,3 +50,26 @@ def test_a_limit_is_spread_over_the_groups(
     assert ids == sorted(ids) and len(ids) == 24
     with_turns = config.rows(4)
     assert all(r.after in {x.id for x in with_turns} for r in with_turns if r.after)
+
+
+def test_speed_bench_refuses_rows_without_their_text(tmp_path: Path) -> None:
+    path = tmp_path / "test.jsonl"
+    rows = [
+        {"question_id": f"q{k}{n}", "category": tier, "turns": [f"{tier} {n}?", "And then?"]}
+        for k, tier in enumerate(("low_entropy", "high_entropy"))
+        for n in range(3)
+    ]
+    rows[1]["turns"] = ["So?", f"{PLACEHOLDER} USING SPECDEC_BENCH"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["dataset=speedbench", f"dataset.path={path}", "limit=null"]
+    with pytest.raises(SkipbenchError, match="1 of 6 questions of speedbench hold a placeholder"):
+        compose(words).dataset.rows(None)
+    found = compose([*words, "dataset.leave_out=true"]).dataset
+    assert len(found.rows(None)) == 10
+    assert {row.groups["task"] for row in found.rows(None)} == {"low_entropy", "high_entropy"}
+    tiers = compose([*words, "dataset.leave_out=true", "dataset.config=throughput_1k"]).dataset
+    first = [row for row in tiers.rows(2) if row.after is None]
+    assert [row.groups["entropy"] for row in first] == ["low_entropy", "high_entropy"]
+    assert [row.id for row in tiers.rows(2)][:2] == ["speedbench-q00", "speedbench-q00/2"]
+    with pytest.raises(SkipbenchError, match="leaves no rows"):
+        compose([*words, "dataset.size=0", "dataset.leave_out=true"]).dataset.rows(None)

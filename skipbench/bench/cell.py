@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.bench.order import narrow, spread
 from skipbench.bench.prompts import Prompt
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method, load_state_dict, log_of, skip_text, state_dict
@@ -42,6 +43,8 @@ class Settings:
     seed: int = 0
     scorer: str = "none"
     warmup: int = 2
+    until_ci: float | None = None
+    """No more prompts once `half_width` of the speedup is below this."""
 
 
 def run_cell(
@@ -63,7 +66,8 @@ def run_cell(
     """
     samples = store.samples()
     done = {s.index for s in samples}
-    missing = [i for i in range(len(prompts)) if i not in done]
+    order = range(len(prompts)) if settings.until_ci is None else spread(prompts)
+    missing = [i for i in order if i not in done]
     if samples:
         load_state_dict(method, samples[-1].carry)
     followed = {prompt.row.after for prompt in prompts}
@@ -74,9 +78,11 @@ def run_cell(
         for arm in (Vanilla(), copy.deepcopy(method)):
             _decode(lm, arm, prompts[index].following(answers), index, settings, meter)
     for index in missing:
+        if narrow(samples, settings.until_ci):
+            break
         # a signal waits: both arms of a prompt are measured and written, or neither is
         with defer_signals():
-            order = arm_order(settings.seed, store.folder.name, index)
+            arms = arm_order(settings.seed, store.folder.name, index)
             sample, completion = _pair(
                 lm,
                 tokenizer,
@@ -84,7 +90,7 @@ def run_cell(
                 prompts[index].following(answers),
                 index,
                 settings,
-                order,
+                arms,
                 meter,
             )
             store.append(sample, completion)
@@ -123,9 +129,9 @@ def _pair(
     arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
     searching = getattr(method, "searching", None)
     out = {name: _decode(lm, arms[name], prompt, index, settings, meter) for name in order}
-    vanilla, ours = out["vanilla"], out["method"]
+    vanilla, (ours, verified) = out["vanilla"][0], out["method"]
     kind, divergence = _compare(lm, prompt.ids, vanilla, ours, settings.temperature == 0)
-    texts = {name: tokenizer.decode(out[name].tokens, skip_special_tokens=True) for name in arms}
+    texts = {name: tokenizer.decode(out[name][0].tokens, skip_special_tokens=True) for name in arms}
     scores: dict[str, dict[str, float]] = {}
     for name, text in texts.items():
         same = name == "method" and text == texts["vanilla"]
@@ -148,7 +154,9 @@ def _pair(
         score=scores if scores["vanilla"] else {},
         groups=prompt.row.groups | ({"prompt": "cut"} if prompt.cut else {}),
         carry=state_dict(method),
-        trace=log_of(method) | ({} if searching is None else {"searching": [searching]}),
+        trace=log_of(method)
+        | ({} if searching is None else {"searching": [searching]})
+        | {"verified": verified},
     )
     row = prompt.row
     return sample, Completion(
@@ -158,7 +166,8 @@ def _pair(
 
 def _decode(
     lm: LM, method: Method, prompt: Prompt, index: int, settings: Settings, meter: EnergyMeter
-) -> Arm:
+) -> tuple[Arm, list[Any]]:
+    """The arm, and how its rounds were verified: `[first round, *Verified]` per change."""
     # Both arms draw with one seed: a method without drafts then emits vanilla's very tokens.
     sampler = Sampler(
         settings.temperature, settings.top_p, settings.top_k, seed=settings.seed * 1_000_003 + index
@@ -168,9 +177,9 @@ def _decode(
     try:
         out = generate(lm, method, prompt.ids, limit, settings.eos, sampler, clock)
     except NotFinite as error:
-        return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error))
+        return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), []
     joules = meter.stop()
-    return Arm(
+    arm = Arm(
         out.tokens,
         out.rounds,
         Seconds(**{k: round(v, 7) for k, v in out.seconds.items()}),
@@ -179,6 +188,7 @@ def _decode(
         round_s=[round(s, 6) for s in clock.round_s],
         joules=None if joules is None else round(joules, 6),
     )
+    return arm, [[number, *how] for number, how in out.verified]
 
 
 def looped(tokens: list[int]) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import resource
 import statistics
 from collections.abc import Callable, Sequence
@@ -21,7 +22,8 @@ from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import UsesLatency
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
-from skipbench.metrics.summary import summarise
+from skipbench.metrics.interval import half_width
+from skipbench.metrics.summary import speedups, summarise
 from skipbench.profile.energy import energy_meter
 from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
@@ -63,14 +65,17 @@ def run(
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, config.dataset)
     device = device_name(lm.output_device)
-    path = latency_path(config.model, config.engine, device, folder.parent.parent)
+    latency_file = latency_path(config.model, config.engine, device, folder.parent.parent)
     with working("measuring sub-layer latencies"):
-        latency = stored_latency(lm, path)
+        latency = stored_latency(lm, latency_file)
     if isinstance(method, UsesLatency) and method.latency is None:
         method.latency = latency
     refuse_other(folder, config.model, config.method)  # loading may have fetched weights
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
-    origin = _origin(lm, config, rows, prompts, calibration) | {"energy": meter.source}
+    origin = _origin(lm, config, rows, prompts, calibration) | {
+        "latency": latency_file.name,
+        "energy": meter.source,
+    }
     store = RunStore(folder, config.record(), provenance(origin))
     log_to(folder / "run.log")
     settings = Settings(
@@ -80,6 +85,7 @@ def run(
         seed=config.seed,
         scorer=config.dataset.scorer,
         warmup=config.engine.warmup,
+        until_ci=config.until_ci,
     )
     try:
         store.status("running")
@@ -90,7 +96,7 @@ def run(
         if lm.notes() != origin["notes"]:
             say(lm.notes()[-1], "dim")  # memory for graphs ran out while decoding
             store.amend(notes=lm.notes())
-        metrics = _metrics(lm, samples, latency)
+        metrics = _metrics(lm, samples, latency) | _stopped(samples, len(prompts), config.until_ci)
         metrics["score"] = corpus_summary(config.dataset.scorer, samples, store.completions())
         store.write_metrics(metrics)
         failed = [s for s in samples if s.lossless == "failed"]
@@ -112,6 +118,22 @@ def run(
         raise
     finally:
         store.close()
+
+
+def _stopped(samples: Sequence[Sample], prompts: int, until_ci: float | None) -> dict[str, Any]:
+    """How a run that may stop early ended; empty for any other."""
+    if until_ci is None:
+        return {}
+    reached = half_width(list(speedups(samples).values()))
+    return {
+        "until_ci": {
+            "wanted": until_ci,
+            "half_width": reached if math.isfinite(reached) else None,
+            "samples": len(samples),
+            "of": prompts,
+            "stopped": len(samples) < prompts,
+        }
+    }
 
 
 def _origin(

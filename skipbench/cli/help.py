@@ -56,8 +56,8 @@ COMMANDS = {
     "index": "a parquet index of a results folder, for pandas:  index [--fresh]",
     "merge": "bring the results of several machines together:  merge A B results=C",
     "project": (
-        "what a run would do on another machine, from its records:  project results/runs/RUN "
-        "hardware=a100-80gb"
+        "what a run would do on another machine, or with other stop rules, from its records:  "
+        "project results/runs/RUN hardware=a100-80gb"
     ),
     "diff": "two folders of results, cell by cell, with intervals:  diff A B",
     "list": "models, methods, datasets, experiments:  list models",

@@ -6,6 +6,9 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
 from skipbench.report.console import progress, say, show
 
+CALLS_PER_VISIT = 5
+"""A kind of round is visited once for so many repeats of a sub-layer."""
+
 
 def run(arguments: list[str]) -> None:
     """Measures, prints and draws; keeps the latency model that KnapSpec and TPT use.
@@ -17,6 +20,7 @@ def run(arguments: list[str]) -> None:
     from skipbench.bench.latency_file import latency_path, points_to_measure, profile, write_record
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
+    from skipbench.bench.round_costs import measure_rounds
     from skipbench.profile.roofline import device_name
     from skipbench.report.figures.latency import latency
     from skipbench.report.figures.style import save, styled
@@ -28,10 +32,12 @@ def run(arguments: list[str]) -> None:
     )
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
     contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)
-    with progress("profile", steps) as advance:
+    visits = max(1, options.repeats // CALLS_PER_VISIT)
+    with progress("profile", steps + visits) as advance:
         record = profile(
             lm, contexts, options.rows, options.repeats, known_hardware(), lambda: advance("")
         )
+        record["rounds"] = measure_rounds(lm, contexts, visits, lambda: advance(""))
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
     write_record(path, record)

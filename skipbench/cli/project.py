@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +11,25 @@ import msgspec
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.replay import (
-    DatasheetCosts,
-    MeasuredCosts,
-    PassCosts,
-    best_length,
-    measured,
-    project,
-)
+from skipbench.metrics.costs import Costs, DatasheetParts, MeasuredParts, PassCosts
+from skipbench.metrics.loop_costs import LoopCosts
+from skipbench.metrics.replay import best_length, measured, project
 from skipbench.report.console import show
 from skipbench.runs.provenance import PLACES
+from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
 
-KEYS = ("hardware", "profile", "here", "lengths")
+KEYS = ("hardware", "profile", "here", "lengths", "search")
 
 
 def run(arguments: list[str]) -> None:
     """Prints tokens/s and speedup as measured and as projected.
 
+    Without a target it is the run's own machine, by the latency file beside the run, which
+    `profile` has written; the run's times of drafting, verification and vanilla are not used then.
     `hardware=DEVICE` takes a datasheet of conf/hardware, `profile=FILE` a latency file of another
     machine, `here=FILE` that of the run's own, by which host work is carried over; `lengths=N`
-    adds the best of N fixed draft lengths.
+    adds the best of N fixed draft lengths, `search=N` the N best stop rules and trees.
 
     Raises:
         SkipbenchError: no such run, device or file, or nothing to project to.
@@ -39,7 +38,7 @@ def run(arguments: list[str]) -> None:
     given = dict(a.split("=", 1) for a in arguments if "=" in a)
     if len(names) != 1 or set(given) - set(KEYS):
         raise SkipbenchError(
-            "project needs one run and hardware=DEVICE or profile=FILE, as in "
+            "project needs one run, and for another machine hardware=DEVICE or profile=FILE, as in "
             "project results/runs/RUN hardware=a100-80gb; keys: " + ", ".join(KEYS)
         )
     folder = Path(names[0])
@@ -48,7 +47,7 @@ def run(arguments: list[str]) -> None:
         raise SkipbenchError(f"{folder} holds no run; list them with: python -m skipbench index")
     samples = read_samples(folder / "samples.jsonl")
     layers = int(state["provenance"]["layers"])
-    there, name = _target(given, state["config"]["model"], layers)
+    there, name = _target(given, state, folder, layers)
     here = _file(given["here"]) if "here" in given else None
     own, far = measured(samples), project(samples, there, here)
     origin = state["provenance"]
@@ -68,22 +67,65 @@ def run(arguments: list[str]) -> None:
         "exchanges the seconds per pass."
     )
     if "lengths" in given:
-        ranked = best_length(samples, there, _count(given["lengths"]))
+        ranked = best_length(samples, there, _count(given["lengths"], "lengths"))
         best = ", ".join(f"{length}: {speedup:.3f}x" for length, speedup in ranked[:5])
         show(f"projection by fixed draft length: {best}")
+    if "search" in given:
+        _search(samples, there, state["config"]["method"], _count(given["search"], "search"))
 
 
-def _target(given: dict[str, str], model: dict[str, Any], layers: int) -> tuple[PassCosts, str]:
-    if ("hardware" in given) == ("profile" in given):
+def _search(samples: list[Sample], costs: Costs, method: dict[str, Any], most: int) -> None:
+    """Prints the best stop rules and trees."""
+    from skipbench.experiments.stop_rules import KNOWN, search
+
+    began = time.perf_counter()
+    found = search(samples, costs, tuple(method.get("tree") or ()))
+    seconds = time.perf_counter() - began
+    sound = [one for one in found if one.known >= KNOWN]
+    show(
+        f"{len(found)} stop rules and trees replayed, {60 * len(found) / seconds:,.0f} a minute; "
+        f"of {len(sound)} the records hold {KNOWN:.0%} of the rounds or more"
+    )
+    for one in sound[:most]:
+        show(
+            f"{one.speedup:7.3f}x  M {one.M:.2f}  alpha {one.alpha:.3f}  known {one.known:.0%}  "
+            f"{one.words}"
+        )
+    if len(sound) < len(found):
+        show(
+            "To replay more of them, decode with stop@method.stop=fixed method.stop.max_steps=25 "
+            "method.stop.threshold=1e-6: then the records hold every confidence."
+        )
+
+
+def _target(
+    given: dict[str, str], state: dict[str, Any], folder: Path, layers: int
+) -> tuple[Costs, str]:
+    if "hardware" in given and "profile" in given:
         raise SkipbenchError("project needs one of hardware=DEVICE and profile=FILE")
+    model = state["config"]["model"]
+    if "hardware" not in given and "profile" not in given:
+        own = folder.parent.parent / "latency" / str(state["provenance"].get("latency"))
+        return _own(own, model["name"]), "its own machine"
     if "profile" in given:
         return _file(given["profile"]), Path(given["profile"]).stem
     rated = {n: h for n, h in known_hardware().items() if h.bandwidth}
     if given["hardware"] not in rated:
         raise SkipbenchError(f"hardware={given['hardware']}; wanted one of {', '.join(rated)}")
     shape = dataclasses.replace(_shape(model), layers=layers)  # as it ran: some may be added
-    costs = DatasheetCosts(shape, model["dtype"], rated[given["hardware"]])
-    return costs, given["hardware"]
+    parts = DatasheetParts(shape, model["dtype"], rated[given["hardware"]])
+    return PassCosts(parts), given["hardware"]
+
+
+def _own(path: Path, model: str) -> Costs:
+    costs = _file(str(path)) if path.is_file() else None
+    if isinstance(costs, LoopCosts):
+        return costs
+    raise SkipbenchError(
+        f"{path} holds no times of rounds; write them with: python -m skipbench profile "
+        f"model={model} results={path.parent.parent}, or project to another machine with "
+        "hardware=DEVICE or profile=FILE"
+    )
 
 
 def _shape(model: dict[str, Any]) -> Shape:
@@ -108,9 +150,10 @@ def _shape(model: dict[str, Any]) -> Shape:
         ) from error
 
 
-def _file(path: str) -> MeasuredCosts:
+def _file(path: str) -> Costs:
     try:
-        return MeasuredCosts(json.loads(Path(path).read_text()))
+        record = json.loads(Path(path).read_text())
+        return LoopCosts(record) if record.get("rounds") else PassCosts(MeasuredParts(record))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SkipbenchError(
             f"{path} is no latency file ({type(error).__name__}); "
@@ -118,7 +161,7 @@ def _file(path: str) -> MeasuredCosts:
         ) from error
 
 
-def _count(text: str) -> int:
+def _count(text: str, key: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise SkipbenchError(f"lengths={text}; wanted a number of 1 or more")
+        raise SkipbenchError(f"{key}={text}; wanted a number of 1 or more")
     return int(text)

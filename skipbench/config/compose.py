@@ -178,6 +178,7 @@ def to_run_config(config: DictConfig) -> RunConfig:
     check_decoding(**plain["decoding"])
     _check_finite(plain)
     _check_stop(plain["method"].get("stop"))
+    _check_until(plain["until_ci"])
     plain["model"] |= derived.planted(plain["model"])
     plain["model"] |= derived.packaged(plain["model"])
     plain["model"] |= derived.deepened(plain["model"])
@@ -195,6 +196,15 @@ def _check_finite(value: Any, key: str = "") -> None:
     items = value.items() if isinstance(value, dict) else ()
     for name, part in items or (enumerate(value) if isinstance(value, list) else ()):
         _check_finite(part, f"{key}.{name}".lstrip("."))
+
+
+def _check_until(until_ci: float | None) -> None:
+    """Raises SkipbenchError for a width that no interval can be compared with."""
+    if until_ci is not None and not 0 < until_ci < 1:
+        raise SkipbenchError(
+            f"until_ci={until_ci}; wanted a share of the speedup above 0 and below 1, such as "
+            "0.02, or null"
+        )
 
 
 def _check_stop(stop: Any) -> None:

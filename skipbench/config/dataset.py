@@ -124,6 +124,13 @@ class TinyStories(HubDataset):
 
 
 @dataclass(frozen=True)
+class SpeedBench(HubDataset):
+    _target_: str = "skipbench.data.chat.speed_bench"
+    leave_out: bool = False
+    """Leaves out the rows whose text NVIDIA may not hand on; false refuses them."""
+
+
+@dataclass(frozen=True)
 class Stream(Dataset):
     _target_: str = "skipbench.data.datasets.stream"
     size: int = 500

@@ -88,6 +88,8 @@ class RunConfig:
     fresh: bool = False
     repeats: int = 1
     """Processes over which the speedup is measured; each has a record of its own."""
+    until_ci: float | None = None
+    """Relative half width of the speedup's interval at which a cell stops."""
     label: str | None = None
     """In a sweep: the overrides in which this cell differs from the others."""
     hardware: Slurm | Local | None = None
@@ -131,9 +133,12 @@ class RunConfig:
     def record(self) -> dict[str, Any]:
         """The settings that a run's folder records, and that its name is the hash of."""
         plain = self.to_dict()
-        return {key: plain[key] for key in IN_RECORD} | {
-            "model": self._model_record("settings", "gated")
-        }
+        stops = {} if self.until_ci is None else {"until_ci": self.until_ci}
+        return (
+            {key: plain[key] for key in IN_RECORD}
+            | stops
+            | {"model": self._model_record("settings", "gated")}
+        )
 
     def search_record(self) -> dict[str, Any]:
         """The settings that the trace of a search depends on."""
@@ -197,6 +202,7 @@ class RunConfig:
             **{key: plain[key] for key in ("seed", "limit", "dry_run")},
             fresh=plain.get("fresh", False),
             repeats=plain.get("repeats", 1),
+            until_ci=plain.get("until_ci"),
             label=plain.get("label"),
         )
 

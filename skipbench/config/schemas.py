@@ -20,6 +20,7 @@ from skipbench.config.dataset import (
     MiniDataset,
     OwnPrompts,
     Sampled,
+    SpeedBench,
     Stream,
     TinyStories,
 )
@@ -143,6 +144,10 @@ class Config:
     """
     limit: int | None = 20
     """Prompts per cell, in the units of dataset.size; null takes all."""
+    until_ci: float | None = None
+    """A cell takes no more prompts once half the width of its speedup's 95 % interval, over the
+    speedup, is below this, from 8 prompts on; null takes them all.
+    """
     results: str = "results"
     """The folder of records, tables and figures."""
     dry_run: bool = False
@@ -172,6 +177,7 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("dataset", "_mini"): MiniDataset,
     ("dataset", "_hub"): HubDataset,
     ("dataset", "_tinystories"): TinyStories,
+    ("dataset", "_speedbench"): SpeedBench,
     ("dataset", "_stream"): Stream,
     ("dataset", "_humaneval"): HumanEval,
     ("dataset", "_sampled"): Sampled,

@@ -1,12 +1,16 @@
 """Instructions and conversations."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Unpack
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar, Unpack
 
 from skipbench.data.draw import Drawn, Where, draw
 from skipbench.data.rows import Row
+from skipbench.errors import SkipbenchError
 
+T = TypeVar("T")
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 # The eight categories of MT-bench, which Spec-Bench holds as one subtask.
 MT_BENCH = frozenset(
     ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
@@ -20,7 +24,7 @@ def mt_bench(prompt: str, **where: Unpack[Where]) -> list[Row]:
     Raises:
         SkipbenchError: rows that cannot be drawn.
     """
-    return _conversations(where, {})
+    return _conversations(where, {}, int)
 
 
 def spec_bench(prompt: str, **where: Unpack[Where]) -> list[Row]:
@@ -30,11 +34,47 @@ def spec_bench(prompt: str, **where: Unpack[Where]) -> list[Row]:
     Raises:
         SkipbenchError: rows that cannot be drawn.
     """
-    return _conversations(where, dict.fromkeys(MT_BENCH, "mt-bench"))
+    return _conversations(where, dict.fromkeys(MT_BENCH, "mt-bench"), int)
 
 
-def _conversations(where: Where, tasks: dict[str, str]) -> list[Row]:
-    sample = _spread(where, lambda row: tasks.get(row.fields["category"], row.fields["category"]))
+def speed_bench(prompt: str, leave_out: bool, **where: Unpack[Where]) -> list[Row]:
+    """SPEED-Bench (arXiv:2604.09557), grouped by category; the throughput configurations by tier of
+    entropy. The size counts questions.
+
+    Args:
+        leave_out: leaves out rows that hold a placeholder in place of their text.
+
+    Raises:
+        SkipbenchError: rows that cannot be drawn, or with placeholders.
+    """
+    size, throughput = where["size"], str(where["config"]).startswith("throughput")
+    questions: list[list[Row]] = []
+    for found in _conversations(
+        where if size is not None and size < 1 else {**where, "size": None}, {}, str
+    ):
+        groups = {"entropy": found.groups["task"]} if throughput else found.groups
+        row = replace(found, groups=groups)
+        if row.after is None:
+            questions.append([])
+        questions[-1].append(row)
+    sound = [turns for turns in questions if not any(PLACEHOLDER in t.prompt for t in turns)]
+    if len(sound) < len(questions) and not (leave_out and sound):
+        raise SkipbenchError(
+            f"{len(questions) - len(sound)} of {len(questions)} questions of {where['name']} hold "
+            "a placeholder: NVIDIA may not hand their text on. Fill them in with prepare_data.py "
+            "of specdec_bench (github.com/NVIDIA/Model-Optimizer) and give dataset.path=FILE, or "
+            "leave them out with dataset.leave_out=true"
+        )
+    if size is not None:
+        sound = in_turns(sound, lambda turns: str(turns[0].groups))[:size]
+    return [row for turns in sound for row in turns]
+
+
+def _conversations(where: Where, tasks: dict[str, str], kind: type) -> list[Row]:
+    """`kind` of the column of ids."""
+    sample = _spread(
+        where, lambda row: tasks.get(row.fields["category"], row.fields["category"]), kind
+    )
     rows = []
     for row in sample:
         groups = {"task": tasks.get(row.fields["category"], row.fields["category"])}
@@ -55,24 +95,28 @@ def _conversations(where: Where, tasks: dict[str, str]) -> list[Row]:
     return rows
 
 
-def _spread(where: Where, group: Callable[[Drawn], str]) -> list[Drawn]:
+def _spread(where: Where, group: Callable[[Drawn], str], kind: type) -> list[Drawn]:
     """All questions in their order; a size takes the groups in turns, since the file holds one
     after the other and its first rows would be of one alone.
 
     A smaller size is a prefix of a larger one.
     """
     size = where["size"]
-    kinds = {"turns": list, "category": str, "id": int}
+    kinds = {"turns": list, "category": str, "id": kind}
     if size is None or size < 1:  # which `draw` refuses
         return draw(kinds, where)[0]
-    rows = draw(kinds, {**where, "size": None})[0]
+    return in_turns(draw(kinds, {**where, "size": None})[0], group)[:size]
+
+
+def in_turns(rows: Sequence[T], group: Callable[[T], str]) -> list[T]:
+    """The first of every group, then the second of every group, and so on."""
     seen = Counter[str]()
     ranked = []
     for row in rows:
         ranked.append((seen[group(row)], row))
         seen[group(row)] += 1
     ranked.sort(key=lambda pair: pair[0])  # stable: groups in the order of the file
-    return [row for _, row in ranked[:size]]
+    return [row for _, row in ranked]
 
 
 def alpaca(prompt: str, **where: Unpack[Where]) -> list[Row]:

@@ -50,15 +50,20 @@ class Drafter:
             )
         self.stop, self.widths = stop, tuple(widths)
         self.log: dict[str, list[Any]] = {}
-        """Per round: `threshold` after it, `steps`, and how many of the first choices were
-        `accepted`; per new skip set: its first round and itself, under `skip`.
+        """Per round: `threshold` after it, `steps`, how many of the first choices were `accepted`,
+        and the `confidence` of each as far as the host read it; of a tree, the `rank` among its
+        siblings of an accepted leaf beside the chain, 0 for none. Per new skip set: its first round
+        and itself, under `skip`.
         """
 
     def begin(self) -> None:
         """A new prompt starts."""
         self.stop.begin()
-        self.log = {"skip": [], "threshold": [], "steps": [], "accepted": []}
+        self.log = {"skip": [], "threshold": [], "steps": [], "accepted": [], "confidence": []}
+        if self.widths:
+            self.log["rank"] = []
         self._skip: SkipSet | None = None
+        self._confidence: list[float] = []
 
     def propose(
         self, state: State, skip: SkipSet, budget: int, exit_sublayer: int | None = None
@@ -74,15 +79,16 @@ class Drafter:
             self._skip = skip
             self.log["skip"].append([len(self.log["steps"]), str(skip)])
         steps = min(self.stop.max_steps, budget)
-        if self.widths:
-            return self._tree(state, skip, steps)
+        if self.widths and not state.sampler.greedy:
+            return self._sampled_tree(state, skip, steps)
         # Tokens stay on the device and go from one step into the next; the host reads confidences,
-        # where a threshold wants them, and the tokens at the end.
+        # where a threshold wants them, and at the end the tokens, of a tree with their siblings.
         lm, base, threshold = state.lm, state.lm.cache.length, self.stop.threshold
         ahead = (
             AHEAD.get(lm.output_device.type, 0) if exit_sublayer is None and threshold > 0 else 0
         )
         tokens: list[Tensor] = []
+        siblings: list[Tensor] = []
         q: dict[int, Tensor] = {}
         early: list[list[Tensor]] = []
         token: list[int] | Tensor = [state.pending]
@@ -91,8 +97,10 @@ class Drafter:
             metadata, begun, hidden = lm.metadata(TokenRows.chain(base + step, 1)), 0, None
             if ahead and confidence is not None:
                 hidden, begun = lm.run(lm.embed(token), metadata, skip, last=ahead), ahead
-            if confidence is not None and confidence.read() < threshold:
-                break
+            if confidence is not None:
+                self._confidence.append(confidence.read())
+                if self._confidence[-1] < threshold:
+                    break
             if exit_sublayer is not None:
                 early.append([])
                 logits = lm.head(
@@ -104,7 +112,13 @@ class Drafter:
                 logits = lm.logits(token, metadata, skip)
             token, probability = self._next(state, logits, q, step - 1)
             tokens.append(token)
+            if self.widths:
+                best = logits[0].topk(min(max(self.widths), logits.shape[-1])).indices
+                # doubles hold every index, so that all comes to the host at once
+                siblings.append(torch.cat([x.double() for x in (probability, token, best)]))
             confidence = DeferredScalar(probability) if threshold > 0 else None
+        if self.widths:
+            return self._tree(torch.stack(siblings).tolist() if siblings else [])
         found = torch.cat(tokens).tolist() if tokens else []
         return Draft(found, None, q, len(found), early_exit_states=early)
 
@@ -124,8 +138,26 @@ class Drafter:
         token = state.sampler.pick(distribution)
         return token, top if self.stop.confidence == "top" else p[0].index_select(0, token)
 
-    def _tree(self, state: State, skip: SkipSet, steps: int) -> Draft:
-        """The chain of first choices with leaves beside it, whose number the confidence decides."""
+    def _tree(self, steps: list[list[float]]) -> Draft:
+        """The chain of first choices with leaves beside it.
+
+        Args:
+            steps: per draft step the confidence, the first choice, and the likeliest tokens.
+        """
+        tokens: list[int] = []
+        parents: list[int] = []
+        parent = -1
+        for confidence, *best in steps:
+            # of equal probabilities, topk may put another first
+            children = list(dict.fromkeys(map(int, best)))[: self._width(confidence)]
+            parents += [parent] * len(children)
+            parent = len(tokens)
+            tokens += children
+        self._confidence = [confidence for confidence, *_ in steps]
+        return Draft(tokens, parents, steps=len(steps))
+
+    def _sampled_tree(self, state: State, skip: SkipSet, steps: int) -> Draft:
+        """The tree under sampling: the host draws, and reads what it drew in every step."""
         lm, base, parent = state.lm, state.lm.cache.length, -1
         tokens: list[int] = []
         parents: list[int] = []
@@ -135,9 +167,10 @@ class Drafter:
             children, confidence = self._children(
                 state, lm.logits([token], TokenRows.chain(base + step, 1), skip), q, parent
             )
-            tokens += children
             parents += [parent] * len(children)
-            token, parent = children[0], len(tokens) - len(children)
+            token, parent = children[0], len(tokens)
+            tokens += children
+            self._confidence.append(confidence)
             if confidence < self.stop.threshold:
                 steps = step + 1
                 break
@@ -146,16 +179,8 @@ class Drafter:
     def _children(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
     ) -> tuple[list[int], float]:
-        """Children of the last node, first choice first, and the confidence as in `_next`."""
+        """Children of the last node, in the order drawn, and the confidence as in `_next`."""
         p = logits.float().softmax(-1)
-        if state.sampler.greedy:
-            top, first = p.max(-1)
-            others = p[0].topk(min(max(self.widths), p.shape[-1])).indices
-            # In doubles, which hold every index, so that all comes to the host at once.
-            confidence, *best = torch.cat((top.double(), first.double(), others.double())).tolist()
-            # of equal probabilities, topk may put another first
-            children = list(dict.fromkeys(map(int, best)))
-            return children[: self._width(confidence)], confidence
         q[parent] = distribution = state.sampler.probs(logits)[0]
         children = [state.sampler.draw(distribution)]
         confidence = float(p.max() if self.stop.confidence == "top" else p[0, children[0]])
@@ -177,9 +202,22 @@ class Drafter:
         chain = verification.draft.first_choices()
         accepted = sum(node in chain for node in verification.accepted)
         self.stop.update(accepted, verification.draft.steps)
-        for key, value in (
-            ("threshold", self.stop.threshold),
-            ("steps", verification.draft.steps),
-            ("accepted", accepted),
-        ):
+        values = {
+            "threshold": self.stop.threshold,
+            "steps": verification.draft.steps,
+            "accepted": accepted,
+            "confidence": [round(value, 6) for value in self._confidence],
+        }
+        if self.widths:
+            values["rank"] = next(
+                (rank(n, verification) for n in verification.accepted if n not in chain), 0
+            )
+        for key, value in values.items():
             self.log[key].append(value)
+        self._confidence = []
+
+
+def rank(node: int, verification: Verification) -> int:
+    """Place of a node among its siblings, 0 for the first choice."""
+    parents = verification.draft.parents()
+    return parents[:node].count(parents[node])

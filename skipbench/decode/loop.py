@@ -23,7 +23,7 @@ from skipbench.decode.top_tokens import choices
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
-from skipbench.runs.record import Round
+from skipbench.runs.record import Round, Verified
 
 
 class NotFinite(FloatingPointError):
@@ -32,12 +32,16 @@ class NotFinite(FloatingPointError):
 
 @dataclass(frozen=True)
 class Generation:
-    """Output of one prompt: emitted ids, counts per round, seconds by phase, and why it ended."""
+    """Output of one prompt: emitted ids, counts per round, seconds by phase, and why it ended.
+
+    `verified`: how rounds were verified, with the first round of each change.
+    """
 
     tokens: list[int]
     rounds: list[Round]
     seconds: dict[str, float]
     finish: Finish
+    verified: list[tuple[int, Verified]]
 
 
 @dataclass(frozen=True)
@@ -117,21 +121,47 @@ def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, 
     method.begin(state)
     clock.mark("adapt")
     yield Step(state.output, [""])
-    keeps_states = bool(getattr(method, "needs_hidden_states", False))
-    top = int(getattr(method, "needs_top_tokens", 0))
     rounds: list[Round] = []
+    verified: list[tuple[int, Verified]] = []
     while state.finish is None:
-        draft = method.propose(state, state.remaining - 1)
-        clock.mark("draft")
-        verification = _verify(state, draft, keeps_states, top)
-        clock.mark("verify")
-        emitted = state.commit(verification)
-        rounds.append(_round(verification, emitted))
-        clock.mark("other")
-        method.adapt(state, verification)
-        clock.mark("adapt")
-        yield _step(state, verification, rounds[-1])
-    return Generation(state.output, rounds, clock.stop(), state.finish)
+        verification, counts = decode_round(state, method, clock)
+        how = _how(verification, method)
+        if not verified or how != verified[-1][1]:
+            verified.append((len(rounds), how))
+        rounds.append(counts)
+        yield _step(state, verification, counts)
+    return Generation(state.output, rounds, clock.stop(), state.finish, verified)
+
+
+def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
+    """One round behind a prefilled prompt, its phases marked on the clock."""
+    draft = method.propose(state, state.remaining - 1)
+    clock.mark("draft")
+    verification = _verify(
+        state,
+        draft,
+        bool(getattr(method, "needs_hidden_states", False)),
+        int(getattr(method, "needs_top_tokens", 0)),
+    )
+    clock.mark("verify")
+    counts = _round(verification, state.commit(verification))
+    clock.mark("other")
+    method.adapt(state, verification)
+    clock.mark("adapt")
+    return verification, counts
+
+
+def _how(verification: Verification, method: Method) -> Verified:
+    """What the time of a verification depends on beside its nodes."""
+    draft = verification.draft
+    nodes = len(draft.tokens)
+    return Verified(
+        extra_rows=0 if draft.num_verifiable is None else nodes - draft.num_verifiable,
+        exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
+        tree=draft.parent is not None,
+        hidden_states=bool(verification.hidden_states),
+        top_tokens=int(getattr(method, "needs_top_tokens", 0)),
+    )
 
 
 def _step(state: State, verification: Verification, round: Round) -> Step:

@@ -19,7 +19,7 @@ READS, COMPUTES = 0.6, 0.4  # shares of the datasheet's rates that decoding and 
 PROMPT_TOKENS = 1024  # of a prompt whose dataset is not read yet and is not cut
 LOADED_PER_S = 1e9  # bytes of weights read from disk
 LEAST = 4  # prompts of a cell that a budget leaves at least
-WHOLE = {"specbench": 480, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
+WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
 """Prompts of the datasets that are run whole: what `dataset.size` counts."""
 TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}
 """Turns per conversation."""

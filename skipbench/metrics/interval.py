@@ -39,6 +39,14 @@ def paired_ratio_interval(ratios: Sequence[float]) -> tuple[float, Interval | No
     return math.exp(center), _ends(center - high * error, center - low * error)
 
 
+def half_width(ratios: Sequence[float]) -> float:
+    """Half the width of the interval over the mean; infinite below `BOOTSTRAP_FROM` ratios."""
+    if len(ratios) < BOOTSTRAP_FROM:
+        return math.inf
+    mean, ends = paired_ratio_interval(ratios)
+    return math.inf if ends is None else (ends[1] - ends[0]) / (2 * mean)
+
+
 def repeated_ratio_interval(
     repetitions: Sequence[Mapping[int, float]],
 ) -> tuple[float, Interval | None]:

@@ -111,6 +111,7 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
         },
         "speedup by": _join(speedups),
         "search": _join(search_phases(metrics)),
+        "until_ci": stopped_early(metrics) or "",
         "alpha": _join(alphas),
         "by position": _join(map(number, metrics.get("accepted_by_position") or ())),
         "tau_draft": number(metrics.get("tau_draft")),
@@ -166,6 +167,17 @@ def search_phases(metrics: Mapping[str, Any]) -> list[str]:
         for word, part in (("during", parts.get("during")), ("after", parts.get("after")))
         if part and part["samples"]
     ]
+
+
+def stopped_early(metrics: Mapping[str, Any]) -> str | None:
+    """Where `until_ci` ended a run, None where it did not."""
+    found = metrics.get("until_ci") or {}
+    if not found.get("stopped"):
+        return None
+    return (
+        f"stopped at {found['samples']} of {found['of']} prompts, by until_ci={found['wanted']}; "
+        f"reached {number(found['half_width'], 4)}"
+    )
 
 
 def exceptions(metrics: Mapping[str, Any]) -> list[str]:

@@ -37,6 +37,24 @@ class Round(NamedTuple):
     """Tokens credited to the output by this round, bonus included, after the cut."""
 
 
+class Verified(NamedTuple):
+    """What the time of a verification depends on beside the round's `nodes`; `verified` of a trace
+    holds it with the first round from which on it holds.
+    """
+
+    extra_rows: int = 0
+    """Rows computed beside the nodes and the pending token, such as Lookahead's window."""
+    exit_sublayer: int = 0
+    """Sub-layers that the draft had run as the target's own on all rows but the last; 0 for
+    none.
+    """
+    tree: bool = False
+    hidden_states: bool = False
+    """Whether the states behind every sub-layer were kept."""
+    top_tokens: int = 0
+    """Most likely tokens that were read per row."""
+
+
 @dataclass(frozen=True)
 class Seconds:
     """Wall-clock of one arm on one sample, by phase; `other` is the rest of the decode time."""

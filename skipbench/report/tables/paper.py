@@ -20,7 +20,7 @@ from skipbench.report.tables.paper_notes import (
     run_notes,
     sample_counts,
 )
-from skipbench.report.tables.paper_numbers import BEST, Number, numbers
+from skipbench.report.tables.paper_numbers import BEST, OUTSIDE, Number, numbers
 from skipbench.report.tables.paper_rows import Half, Run, halves, join, value_of
 
 OURS, PAPER, DIFFERENCE = "measured", "paper", "difference"
@@ -48,6 +48,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
         grids.append(_grid(half, lines, names, marks))
         all_numbers += [number for line in lines for number in line]
     rule = [f"{BOLD}; of the paper's rows, the highest value."] if set(columns) & {*BEST} else []
+    star = [f"{OUTSIDE}."] if any(n.inside is not None for n in all_numbers) else []
     arxiv = f", arXiv:{document['arxiv']}" if document["arxiv"] else ""
     return Table(
         name=f"{paper}-{table}-{scale}",
@@ -61,6 +62,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
         remarks=(
             *paper_notes(document, table),
             *rule,
+            *star,
             *same_drafts(runs),
             *floor,
             *run_notes(runs, left, parts),
@@ -145,6 +147,7 @@ def _records(of: Mapping[str, str], all_numbers: Sequence[Number]) -> tuple[dict
             "measured_high": n.interval[1] if n.interval else None,
             "published": n.published,
             "published_spread": n.spread,
+            "published_inside": n.inside,
             "difference": n.difference,
             "percent": n.percent,
             "digits": n.digits,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skipbench.report.cell import MISSING, sample_count, search_phases
+from skipbench.report.cell import MISSING, sample_count, search_phases, stopped_early
 from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import mixed, origin_of, origins, told
@@ -150,6 +150,11 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
         if run.get("metrics") and (told := search_phases(run["metrics"]))
     ]
     twice = " | ".join(text for half in parts for text in half.twice)
+    stopped = [
+        f"{_named(run)}: {end}."
+        for run in runs
+        if run.get("metrics") and (end := stopped_early(run["metrics"]))
+    ]
     # a run with metrics has its reason among `reasons`
     unplaced = " | ".join(
         _named(r) + (f" ({r['reason']})" if r.get("reason") and not r.get("metrics") else "")
@@ -157,7 +162,7 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
     )
     notes = {
         f"vanilla without a run of its own is the vanilla arm of {arms}.": arms,
-        **dict.fromkeys([*reasons, *phases], True),
+        **dict.fromkeys([*reasons, *phases, *stopped], True),
         f"several runs stand for the same numbers, the first is shown: {twice}.": twice,
         f"Runs that belong to no row of this table: {unplaced}.": unplaced,
     }

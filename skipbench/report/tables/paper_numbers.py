@@ -15,6 +15,10 @@ from skipbench.report.tables.paper_rows import OVERALL, Half, Id, value_of
 
 # columns of which the papers print the best in bold
 BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")
+OUTSIDE = (
+    "*: the paper's value lies outside the measured 95 % interval; without a star, where an "
+    "interval stands, inside it"
+)
 Place = tuple[Id, Any, str]
 """Row, group and column of a number."""
 # rows with the same of these are compared
@@ -63,6 +67,13 @@ class Number:
         return self.measured - self.published
 
     @property
+    def inside(self) -> bool | None:
+        """Whether the published value lies in the measured interval; None without either."""
+        if self.interval is None or self.published is None:
+            return None
+        return self.interval[0] <= self.published <= self.interval[1]
+
+    @property
     def percent(self) -> float | None:
         """The difference in percent of the published value, for speedups."""
         if self.unit == "x" and self.difference and self.published:
@@ -88,11 +99,14 @@ class Number:
         return f"{self.published:.{self.digits}f}{self._x}{spread}"
 
     def difference_text(self) -> str:
-        """`+0.03 (+2 %)`; a dash where one of the two is missing."""
+        """`+0.03 (+2 %)`, with a star where the published value lies outside the measured interval;
+        a dash where one of the two is missing.
+        """
         if self.difference is None:
             return MISSING
         percent = f" ({self.percent:+.0f} %)" if self.percent is not None else ""
-        return f"{self._shown(self.difference, '+')}{percent}"
+        star = " *" if self.inside is False else ""
+        return f"{self._shown(self.difference, '+')}{percent}{star}"
 
     def _shown(self, value: float, sign: str = "") -> str:
         return f"{value:{sign}.{max(self.digits, 2)}f}"

@@ -1,0 +1,130 @@
+"""Measured speedup against what `project` computes from a run's records and the machine's round
+costs, for every method on one model and dataset.
+
+    python scripts/replayed.py --model tiny --limit 6
+
+The costs of draft steps and verifications are measured apart from the runs: before the first, and
+behind every run; the median of each counts. From a run's record come the counts of every round, and
+the time of what no pass tells, in passes of vanilla: adaptation, tokens that are looked up, and
+the loop's own work. Runs that are in the results folder are not made again.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from skipbench.bench.load import load_model
+from skipbench.bench.round_costs import measure_rounds
+from skipbench.config.catalog import choices
+from skipbench.config.compose import compose
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.metrics.loop_costs import LoopCosts
+from skipbench.metrics.replay import Replayed, measured, project
+from skipbench.profile import clock
+from skipbench.runs.store import read_samples
+
+LEFT_OUT = ("fixed", "self-sd-c")  # a set by hand, or one that is not stored
+ADAPT = ("swift", "clasp", "knapspec", "del", "conflayers", "auto", "asd")
+
+
+def median_points(measurements: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Per kind of round, the median of its measurements."""
+    return [
+        {**same[0], **{k: statistics.median(p[k] for p in same) for k in ("draft_s", "verify_s")}}
+        for same in zip(*measurements, strict=True)
+    ]
+
+
+def line(name: str, own: Replayed, far: Replayed) -> dict[str, Any]:
+    """A row of the table; `draft` and `verify` are predicted over measured, in vanilla's time."""
+    scale = far.vanilla_pass_s / own.vanilla_pass_s
+    phases = {
+        phase: getattr(far, f"{phase}_s") / getattr(own, f"{phase}_s") / scale
+        for phase in ("draft", "verify")
+    }
+    ratio = far.speedup / own.speedup
+    return {
+        "method": name,
+        "measured": round(own.speedup, 3),
+        "predicted": round(far.speedup, 3),
+        "off": f"{100 * (ratio - 1):+.1f} %",
+        **{k: round(v, 3) for k, v in phases.items()},
+        "from the record": f"{100 * (own.adapt_s + own.other_s) / own.method_s:.0f} %",
+        "bar": "5 %" if name in ADAPT else "3 %",
+        "held": abs(ratio - 1) <= (0.05 if name in ADAPT else 0.03),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--dataset", default="mini-stories")
+    parser.add_argument("--limit", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--visits", type=int, default=3, help="per kind of round and method")
+    parser.add_argument("--results", default="results/replayed")
+    parser.add_argument("--methods", nargs="+", default=choices("method"))
+    parser.add_argument(
+        "--cpu-seconds",
+        action="store_true",
+        help="time of the one thread on its core, for a busy machine",
+    )
+    args = parser.parse_args()
+    if args.cpu_seconds:
+        clock.Clock.__init__.__defaults__ = (time.thread_time,)
+    base = [
+        *(f"model={args.model}", f"dataset={args.dataset}", f"limit={args.limit}"),
+        *(f"dataset.max_new_tokens={args.tokens}", f"results={args.results}"),
+        f"engine.warmup={args.warmup}",
+    ]
+    first = compose([*base, "method=vanilla"])
+    loaded = load_model(first.model, first.engine)
+    lm, folders = loaded[0], dict[str, Path]()
+    kept = Path(args.results) / "rounds.json"
+    points = json.loads(kept.read_text()) if kept.exists() else []
+    for name in args.methods:
+        if name in LEFT_OUT:
+            continue
+        try:
+            config = compose([*base, f"method={name}"])
+            cell = resolve_cell(config)
+            if cell.state() != "done":
+                run_cell(config, print_table=False, loaded=loaded)
+                prompts = [s.prompt_tokens for s in read_samples(cell.folder / "samples.jsonl")]
+                contexts = [min(prompts), max(prompts) + args.tokens]
+                contexts = json.loads(json.dumps(points[0]["contexts"])) if points else contexts
+                points.append(
+                    {
+                        "contexts": contexts,
+                        "rounds": measure_rounds(lm, contexts, args.visits, lambda: None),
+                    }
+                )
+                kept.write_text(json.dumps(points))
+        except SkipbenchError as error:
+            print(f"{name}: {error}", flush=True)
+            continue
+        folders[name] = cell.folder
+    record = {
+        "model": {"layers": lm.layers},
+        "rounds": median_points([p["rounds"] for p in points]),
+    }
+    costs = LoopCosts(record)
+    rows = []
+    for name, folder in folders.items():
+        samples = read_samples(folder / "samples.jsonl")
+        rows.append(line(name, measured(samples), project(samples, costs)))
+    print("| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
+    for row in rows:
+        print("| " + " | ".join(map(str, row.values())) + " |")
+
+
+if __name__ == "__main__":
+    main()

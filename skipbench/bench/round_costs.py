@@ -1,0 +1,153 @@
+"""Seconds of draft steps and verifications inside the decoding loop, by skip set, rows and context:
+what `project` replays a run with.
+
+Sub-layers that are timed one kind after another leave out what the loop adds: softmax and
+confidence per step, the choice of tokens, rows of the mask.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from skipbench.bench.latency_file import Advance
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.loop import decode_round
+from skipbench.decode.method import Draft, Verification
+from skipbench.decode.sampling import Sampler
+from skipbench.decode.state import State
+from skipbench.decode.stopping import Fixed
+from skipbench.lm.model import LM
+from skipbench.profile.clock import Clock
+from skipbench.runs.record import Verified
+from skipbench.skipset import SkipSet, fixed_set
+
+ROWS = (1, 2, 3, 5, 9, 17, 33, 65)
+"""Rows of plain verifications."""
+DRAFTED_ROWS = (9, 17, 33)
+"""Rows of verifications behind a draft, beside those of as many rows as it has tokens."""
+VARIED_ROWS = (2, 17)
+"""Rows at which trees, kept states and top tokens are timed, too."""
+ROUNDS = 3
+"""Timed rounds per visit of a kind, behind one that is not timed."""
+STEPS = 4
+PLAIN = Verified()
+WIDTHS = (10, 5, 3, 1)  # SWIFT's tree
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A round: `steps` draft steps without `skip`, then a verification of `rows`."""
+
+    context: int
+    rows: int
+    steps: int
+    skip: SkipSet
+    how: Verified = PLAIN
+
+
+class Scripted:
+    """A method whose rounds are all of one kind."""
+
+    name = "scripted"
+
+    def __init__(self, kind: Kind) -> None:
+        how = kind.how
+        self.kind = kind
+        self.needs_hidden_states, self.needs_top_tokens = how.hidden_states, how.top_tokens
+        # the least threshold reads every confidence and ends no draft
+        stop: Any = Fixed(max(1, kind.steps), threshold=1e-12)
+        self.drafter = Drafter(stop, WIDTHS if how.tree else ())
+
+    def begin(self, state: State) -> None:
+        self.drafter.begin()
+
+    def propose(self, state: State, budget: int) -> Draft:
+        kind, exits = self.kind, self.kind.how.exit_sublayer
+        if kind.steps:
+            draft = self.drafter.propose(state, kind.skip, kind.steps, exits or None)
+            if exits:
+                return draft
+        nodes = kind.rows - 1
+        tree = [(n - 1) // 2 for n in range(nodes)]
+        return Draft([state.pending] * nodes, [-1, *tree[1:]] if kind.how.tree and nodes else None)
+
+    def adapt(self, state: State, verification: Verification) -> None:
+        """Nothing to learn."""
+
+
+def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
+    """What is timed, at the first and the last context."""
+    none, half = SkipSet.of(layers), fixed_set("uniform", layers, 0.5)
+    attention = SkipSet.of(layers, range(0, 2 * layers, 2))
+    mlp = SkipSet.of(layers, range(1, 2 * layers, 2))
+    near, far = min(contexts), max(contexts)
+    for context in dict.fromkeys((near, far)):
+        for rows in ROWS:
+            yield Kind(context, rows, 0, none)
+        for skip in (none, half, attention, mlp):
+            yield Kind(context, 1 + STEPS, STEPS, skip)
+        for rows in DRAFTED_ROWS:
+            yield Kind(context, rows, STEPS, half)
+        yield Kind(context, 2, 1, half)
+        yield Kind(context, 1 + 2 * STEPS, 2 * STEPS, half)
+    for rows in VARIED_ROWS:
+        yield Kind(near, rows, 0, none, Verified(tree=True))
+        yield Kind(near, rows, 0, none, Verified(hidden_states=True))
+        yield Kind(near, rows, 0, none, Verified(top_tokens=6))
+    yield Kind(near, 1 + STEPS, STEPS, half, Verified(tree=True))
+    for exit_layer in {1, max(1, layers // 2)} if layers > 1 else ():
+        late = SkipSet.of(layers, range(2 * exit_layer, 2 * layers))
+        for states in (False, True):
+            how = Verified(exit_sublayer=2 * exit_layer, hidden_states=states)
+            yield Kind(near, 1 + STEPS, STEPS, late, how)
+
+
+@torch.inference_mode()
+def measure_rounds(
+    lm: LM, contexts: Sequence[int], visits: int, advance: Advance
+) -> list[dict[str, Any]]:
+    """A point per kind of round, as plain JSON values: medians over so many visits, which are made
+    in turns; none where no context leaves room for the most rows.
+    """
+    fitting = [c for c in contexts if c + max(ROWS) + 1 <= lm.max_positions]
+    if not fitting:
+        return []
+    lm.allocate(max(fitting) + max(ROWS) + 1)
+    tokens = [n % lm.config.vocab_size for n in range(max(fitting) + 1)]
+    lm.prefill(tokens[:-1])
+    found: dict[Kind, list[tuple[float, float]]] = {k: [] for k in kinds(lm.layers, fitting)}
+    for _ in range(visits):
+        for kind, times in found.items():
+            times.append(_visit(lm, tokens, kind))
+        advance()
+    return [_point(kind, lm.layers, times) for kind, times in found.items()]
+
+
+def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float]:
+    """Mean seconds of drafting and of verifying in rounds of one kind."""
+    state = State(lm, tokens[: kind.context + 1], Sampler(), 10**9, frozenset())
+    method, clock = Scripted(kind), Clock(lm.output_device)
+    method.begin(state)
+    for number in range(1 + ROUNDS):
+        if number < 2:
+            clock.start()  # the first round is not counted
+        lm.cache.length = kind.context
+        decode_round(state, method, clock)
+    seconds = clock.stop()
+    return seconds["draft"] / ROUNDS, seconds["verify"] / ROUNDS
+
+
+def _point(kind: Kind, layers: int, times: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    return {
+        "context": kind.context,
+        "rows": kind.rows,
+        "steps": kind.steps,
+        "attention": layers - len(kind.skip.attention),
+        "mlp": layers - len(kind.skip.mlp),
+        "how": list(kind.how),
+        "draft_s": statistics.median(d for d, _ in times),
+        "verify_s": statistics.median(v for _, v in times),
+    }

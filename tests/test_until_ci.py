@@ -1,0 +1,77 @@
+"""A cell that takes prompts until its speedup's interval is narrow enough."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from skipbench.bench.order import spread
+from skipbench.bench.prompts import Prompt
+from skipbench.config.compose import compose
+from skipbench.data.rows import Row
+from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.metrics.interval import BOOTSTRAP_FROM, half_width, paired_ratio_interval
+from skipbench.report.cell import stopped_early
+from skipbench.runs.store import read_samples
+
+SHORT = ["method=uniform", "engine.warmup=0", "dataset.max_new_tokens=6", "limit=10"]
+
+
+def test_the_width_needs_eight_samples() -> None:
+    ratios = [1.0, 1.1, 1.05, 0.98, 1.2, 1.01, 1.07, 1.02, 1.15]
+    assert half_width(ratios[: BOOTSTRAP_FROM - 1]) == float("inf")
+    mean, ends = paired_ratio_interval(ratios)
+    assert ends is not None
+    assert half_width(ratios) == pytest.approx((ends[1] - ends[0]) / 2 / mean)
+
+
+def test_a_cell_stops_and_says_so(tmp_path: Path) -> None:
+    config = compose([*SHORT, "until_ci=0.99", f"results={tmp_path}"])
+    metrics = run_cell(config, print_table=False)
+    assert metrics is not None
+    told = metrics["until_ci"]
+    assert told["stopped"] and told["samples"] == metrics["samples"] == 8 and told["of"] == 10
+    assert told["half_width"] < 0.99
+    assert "stopped at 8 of 10 prompts, by until_ci=0.99" in str(stopped_early(metrics))
+    folder = resolve_cell(config).folder
+    # interrupted behind five samples, it goes on to the same eight
+    lines = (folder / "samples.jsonl").read_text().splitlines(keepends=True)
+    texts = (folder / "completions.jsonl").read_text().splitlines(keepends=True)
+    (folder / "samples.jsonl").write_text("".join(lines[:5]))
+    (folder / "completions.jsonl").write_text("".join(texts[:5]))
+    (folder / "metrics.json").unlink()
+    status = json.loads((folder / "status.json").read_text())
+    status.pop("sha256")
+    (folder / "status.json").write_text(json.dumps(status | {"state": "interrupted"}))
+    again = run_cell(config, print_table=False)
+    assert again is not None and again["until_ci"]["samples"] == 8
+    assert [s.index for s in read_samples(folder / "samples.jsonl")] == list(range(8))
+
+
+def test_a_width_that_is_never_reached_takes_all(tmp_path: Path) -> None:
+    config = compose([*SHORT, "until_ci=1e-9", f"results={tmp_path}"])
+    metrics = run_cell(config, print_table=False)
+    assert metrics is not None
+    assert not metrics["until_ci"]["stopped"] and metrics["samples"] == 10
+    assert stopped_early(metrics) is None
+
+
+def test_a_run_without_it_is_the_run_that_it_was() -> None:
+    assert "until_ci" not in compose(SHORT).record()
+    assert compose([*SHORT, "until_ci=0.02"]).record()["until_ci"] == 0.02
+
+
+@pytest.mark.parametrize("value", ["0", "1", "-0.1"])
+def test_widths_out_of_range_are_refused(value: str) -> None:
+    with pytest.raises(SkipbenchError, match="until_ci"):
+        compose([*SHORT, f"until_ci={value}"])
+
+
+def test_groups_take_turns_and_conversations_stay_together() -> None:
+    def prompt(name: str, task: str, after: str | None = None) -> Prompt:
+        return Prompt(Row(name, name, {}, {"task": task}, after=after), [1], 0, 1)
+
+    prompts = [prompt("a1", "a"), prompt("a1/2", "a", "a1"), prompt("a2", "a")]
+    prompts += [prompt("b1", "b"), prompt("b2", "b")]
+    assert [prompts[i].row.id for i in spread(prompts)] == ["a1", "a1/2", "b1", "a2", "b2"]
