@@ -43,8 +43,8 @@ def test_the_index_tells_what_the_records_tell(tmp_path: Path) -> None:
     (run,) = runs.to_dict("records")
     assert (run["method"], run["M"], run["speedup.paired"], run["state"]) == (
         "fixed",
-        1.5,
-        1.2,
+        2.0,
+        1.0,
         "done",
     )
     assert list(setting(runs, "engine.threads")) == [1] and list(
@@ -67,7 +67,7 @@ def test_the_index_tells_what_the_records_tell(tmp_path: Path) -> None:
             s.vanilla.seconds.prefill,
         )
         assert (row["diverged_at"], row["logit_gap"]) == (1, 0.5)
-    assert "1.20x [1.10, 1.30]" in markdown_table("index", rows_for_table(runs))
+    assert "1.00x [0.90, 1.10]" in markdown_table("index", rows_for_table(runs))
     assert list(read_sample_rows(tmp_path, ["run", "steps"], ["no such run"]).steps) == []
 
 

@@ -114,7 +114,6 @@ def _write(found: "Comparison", settings: Sequence[str], quiet: bool) -> None:
         name,
     )
     folder = Path(results) / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
     formats = write(table)
     for suffix, text in formats.items():
         write_atomic(folder / f"{name}.{suffix}", text)

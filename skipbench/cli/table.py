@@ -149,7 +149,6 @@ def _ranked(runs: Sequence[Run]) -> list[Run]:
 
 def _write(path: Path, formats: dict[str, str]) -> None:
     """Writes each text to `path` with its suffix, and shows the Markdown."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     for suffix, text in formats.items():
         write_atomic(path.with_name(f"{path.name}.{suffix}"), text)
     show(formats["md"])
