@@ -239,6 +239,7 @@ def test_a_full_disk_leaves_failed_and_not_running(
     ("script", "arguments", "says"),
     [
         ("fault_harness.py", ["5", "3"], "5 faults in"),
+        ("fault_commands.py", ["8", "3"], "8 faults ("),
         ("bench_writers.py", ["RUN", "24", "4", "10"], "4 processes: 24 cells"),
         ("bench_index.py", ["RUN", "6", "5"], "6 runs, 30 samples; 0 runs read, 6 as before"),
     ],

@@ -62,9 +62,11 @@ def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
     """`read_samples`, one at a time: many are read faster where none is kept."""
     status = _status_of(path.parent)
     done = status.get("state") == "done"
+    # before the lines: a run that goes on meanwhile writes it after them
+    counted = (read_json(path.with_name("metrics.json"), Metrics) or {}).get("samples")
     lines = read_lines(path, repair and not done, torn=not done)
-    if done or not repair:
-        _check_count(path, len(lines), done)
+    if counted is not None and (done or not repair):
+        _check_count(path, len(lines), counted, done)
     found = parse_lines(path, lines, Sample)
     if done and "sha256" not in status:
         check_figures(path.with_name("metrics.json"), samples := list(found))
@@ -94,13 +96,12 @@ def _check_digest(path: Path, status: Mapping[str, Any]) -> None:
         )
 
 
-def _check_count(path: Path, lines: int, done: bool) -> None:
+def _check_count(path: Path, lines: int, counted: int, done: bool) -> None:
     """Compares the number of samples with that of `metrics.json`.
 
     Raises:
         SkipbenchError: samples are missing, or the run is done and has more of them.
     """
-    counted = (read_json(path.parent / "metrics.json", Metrics) or {}).get("samples", lines)
     if lines < counted or (done and lines != counted):
         raise SkipbenchError(
             f"{path}, line {min(lines, counted) + 1}: {lines} whole lines, but metrics.json is of "
