@@ -1,41 +1,112 @@
-"""Commands that work on finished runs, disturbed again and again: `python scripts/fault_commands.py
+"""Commands on finished runs, disturbed again and again: `python scripts/fault_commands.py
 [FAULTS] [SEED]`.
 
-`score`, `index`, `merge`, `table`, `report` and `search` are struck as `fault_harness.py` strikes
-runs: SIGKILL and SIGTERM at a random moment, a full disk, a limit on the size of files, read-only
-results, a clock set back. After every fault the records are readable and the same; the same command
-then ends well, and leaves what an undisturbed one leaves.
+`score`, `index`, `merge`, `table`, `report`, `search` and `submit` are struck as `fault_harness.py`
+strikes runs: SIGKILL and SIGTERM at a random moment, a full disk, a limit on the size of files,
+read-only results, a clock set back. After every fault the records are readable and the same, what a
+command had made before is as it was, and no command that ended by itself left a traceback. Then the
+same command ends well, and leaves what an undisturbed one leaves. `submit` runs its cells here, by
+the launcher of this machine, and hands them to an sbatch of a few lines, which keeps the scripts
+that it accepted, as Slurm does.
+
+The embedded model, short runs, and processes that are forked from this one, so that torch is loaded
+once.
 """
 
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scripts.fault_harness import ROOM, Disk, limit, load_once, records, set_back, start, wait
 
-RUN = [
-    *("method=uniform", "dataset=mini-code", "limit=3", "dataset.max_new_tokens=24"),
-    "engine.warmup=0",
-]
-SEARCH = [
-    *(
-        "search",
-        "method=self-sd",
-        "dataset=mini-math",
-        "search.strategy=random",
-        "search.iterations=6",
-    ),
-    *("search.prompts=1", "search.max_new_tokens=8", "engine.warmup=0"),
-]
+RUN = ["method=uniform", "dataset=mini-code", "limit=2", "dataset.max_new_tokens=12"]
+RUN += ["engine.warmup=0"]
+SEARCH = ["method=self-sd", "dataset=mini-math", "search.strategy=random", "search.iterations=4"]
+SEARCH += ["search.prompts=1", "search.max_new_tokens=4", "engine.warmup=0"]
 KINDS = ("SIGKILL", "SIGKILL", "SIGTERM", "full", "limit", "read-only", "clock")
+REMADE = ("index", "table", "report")
+"""Commands that make a file anew: until the new one is whole, the old one is there."""
+FROM_NOTHING = ("merge", "search", "submit here", "submit")
+TRACEBACK = 99
+SBATCH = """#!/bin/sh
+mkdir -p "$ACCEPTED"
+for script; do :; done
+number=$(($(ls "$ACCEPTED" | wc -l) + 1))
+cp "$script" "$ACCEPTED/.new" && mv "$ACCEPTED/.new" "$ACCEPTED/$number" && echo $number
+"""
+SQUEUE = """#!/bin/sh
+for number in $(ls "$ACCEPTED"); do echo "$number|$number|0|PENDING"; done
+"""
+
+
+class Forked:
+    """`subprocess.Popen` for a process of skipbench, without the seconds that torch takes to load:
+    a process of its own all the same, in its own session, with handlers as after exec.
+    """
+
+    __class_getitem__ = classmethod(types.GenericAlias)
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], **how: Any) -> None:
+        self.code: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        code = TRACEBACK
+        try:
+            for number in (signal.SIGTERM, signal.SIGUSR2):
+                signal.signal(number, signal.SIG_DFL)
+            if how.get("start_new_session"):
+                os.setsid()
+            for handle in {1: how.get("stdout"), 2: how.get("stderr")}.items():
+                if handle[1] is not None:
+                    os.dup2(handle[1].fileno(), handle[0])
+            os.environ.update(env)
+            sys.argv = ["skipbench", *command[3:]]
+            from skipbench.cli.main import main
+
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            os._exit(code)
+
+    def wait(self) -> int:
+        if self.code is None:
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+    def send_signal(self, number: int) -> None:
+        if self.code is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def prepare(folder: Path) -> None:
+    """Slurm's commands on the PATH, and cells that are forked."""
+    (tools := folder / "tools").mkdir()
+    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE)):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    os.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
+    from skipbench.launch import local, watch
+
+    forking: Any = types.SimpleNamespace(**vars(subprocess) | {"Popen": Forked})
+    local.subprocess = watch.subprocess = forking  # type: ignore[attr-defined]
 
 
 def commands(base: Path) -> dict[str, list[str]]:
@@ -45,59 +116,94 @@ def commands(base: Path) -> dict[str, list[str]]:
         "merge": ["merge", str(base)],
         "table": ["table", "tiny", *RUN, "--render-only"],
         "report": ["report"],
-        "search": SEARCH,
+        "search": ["search", *SEARCH],
+        "submit here": ["submit", "tiny", *RUN, "hardware=local", "hardware.workers=1"],
+        "submit": ["submit", "tiny", *RUN, "hardware=slurm-local"],
     }
 
 
 def left_by(name: str, results: Path) -> Any:
     """What a command leaves, without times."""
+    from skipbench.launch.manifest import read_cell, tasks
+    from skipbench.runs.index import read_runs
+    from skipbench.runs.provenance import config_hash
+
     if name == "score":
         found = [json.loads(p.read_text()) for p in sorted(results.glob("runs/*/metrics.json"))]
         return [(m["score"], m["score_equal"]) for m in found]
     if name == "index":
-        from skipbench.runs.index import read_runs
-
         return read_runs(results)[["run", "samples", "M", "alpha", "state"]].to_dict("records")
-    if name == "merge":
-        return records(results)
+    if name in ("merge", "submit here"):
+        states = [json.loads(p.read_text())["state"] for p in results.glob("runs/*/status.json")]
+        return records(results), states
     if name == "table":
-        return (results / "tables" / "tiny.csv").read_text().replace(str(results), "RESULTS")
+        places = rf"{tempfile.gettempdir()}/[\w/.-]+"
+        return re.sub(places, "RESULTS", (results / "tables" / "tiny.csv").read_text())
     if name == "report":
         return len((results / "report.html").read_text()) > 10_000
-    (trace,) = results.glob("search/*/trace.jsonl")
-    lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    return [(line.get("skip"), line.get("value") is None) for line in lines[1:]]
+    if name == "search":
+        lines = [json.loads(line) for line in trials(results)]
+        return [(line.get("skip"), line.get("value") is None) for line in lines[1:]]
+    accepted = [p.read_text() for p in accepted_in(results).iterdir()]
+    manifests = [re.findall(r" cell (\S+) ", text)[0] for text in accepted]
+    cells = {config_hash(read_cell(Path(path), 0).record()) for path in manifests}
+    return sorted(tasks(results)), sorted(cells)
 
 
-def make(base: Path, name: str, results: Path) -> None:
-    """A copy of the finished runs, or an empty folder for a command that makes its own."""
-    results.mkdir(parents=True)
-    if name not in ("merge", "search"):
-        shutil.copytree(base / "runs", results / "runs")
+def trials(results: Path) -> list[str]:
+    """Whole lines of a search's trace."""
+    paths = results.glob("search/*/trace.jsonl")
+    return [line for path in paths for line in path.read_text().split("\n")[:-1]]
+
+
+def accepted_in(results: Path) -> Path:
+    return results.with_name(f"{results.name}.accepted")
+
+
+def make(source: Path, name: str, results: Path) -> None:
+    """A copy of finished runs, or an empty folder for a command that makes its own."""
+    if name in FROM_NOTHING:
+        results.mkdir(parents=True)
+    else:
+        shutil.copytree(source, results)
+    os.environ["ACCEPTED"] = str(accepted_in(results))
 
 
 def strike(disk: Disk, results: Path, words: list[str], rng: random.Random, usual_s: float) -> str:
-    kind = rng.choice(KINDS)
+    kind, code = rng.choice(KINDS), None
     if kind in ("SIGKILL", "SIGTERM", "clock"):
         child = start(results, (lambda: set_back(rng)) if kind == "clock" else lambda: None, words)
-        if wait(child, rng.random() * usual_s) is None:
+        code = wait(child, rng.random() * usual_s)
+        if code is None:
             os.kill(child, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
-            wait(child)
+            code = wait(child)
     elif kind == "full" and disk.mounted:
         disk.options(f"size={disk.used() + 4096 * rng.randrange(0, 16)}")
-        wait(start(results, lambda: None, words))
+        code = wait(start(results, lambda: None, words))
         disk.options(f"size={ROOM}")
     elif kind in ("full", "limit"):
         size = rng.randrange(200, 30_000)
-        wait(start(results, lambda: limit(size), words))
+        code = wait(start(results, lambda: limit(size), words))
         kind = "limit"
     else:
         if not disk.options("ro"):
             results.chmod(0o555)
-        wait(start(results, lambda: None, words))
+        code = wait(start(results, lambda: None, words))
         if not disk.options(f"rw,size={ROOM}"):
             results.chmod(0o755)
+    assert code != TRACEBACK, f"{words[0]} ended in a traceback: {kind}"
     return kind
+
+
+def end(name: str, results: Path, words: list[str], wanted: Any) -> None:
+    """The same command, without a fault; a cell whose launcher was killed runs on by itself."""
+    until = time.monotonic() + 60
+    while (code := wait(start(results, lambda: None, words))) == 0:
+        found = left_by(name, results)
+        if found == wanted or name != "submit here" or time.monotonic() > until:
+            break
+    assert code == 0, f"{name} does not go on"
+    assert found == wanted, f"{name} left {found}\nnot {wanted}"
 
 
 def main() -> None:
@@ -105,33 +211,43 @@ def main() -> None:
     rng, count, began = random.Random(seed), Counter[str](), time.monotonic()
     load_once()
     with tempfile.TemporaryDirectory() as folder:
-        base = Path(folder) / "base"
+        prepare(Path(folder))
+        base, alone = Path(folder) / "base", Path(folder) / "alone"
         assert wait(start(base, lambda: None, RUN)) == 0, "the undisturbed run failed"
         whole, wanted, usual = records(base), {}, {}
         for name, words in commands(base).items():
-            make(base, name, alone := Path(folder) / "alone" / name)
+            make(base, name, alone / name)
             at = time.monotonic()
-            assert wait(start(alone, lambda: None, words)) == 0, f"undisturbed {name} failed"
-            usual[name], wanted[name] = time.monotonic() - at, left_by(name, alone)
+            assert wait(start(alone / name, lambda: None, words)) == 0, f"{name} failed"
+            usual[name], wanted[name] = time.monotonic() - at, left_by(name, alone / name)
         disk = Disk(Path(folder) / "disk")
         try:
             while sum(count.values()) < faults:
                 name = rng.choice([*wanted])
                 words = commands(base)[name]
-                make(base, name, results := disk.folder / str(sum(count.values())))
+                again = name in REMADE and rng.random() < 0.5
+                results = disk.folder / str(sum(count.values()))
+                make(alone / name if again else base, name, results)
                 for _ in range(rng.randrange(1, 3)):
-                    count[f"{name}: {strike(disk, results, words, rng, usual[name])}"] += 1
+                    before = trials(results)
+                    kind = f"{name}: {strike(disk, results, words, rng, usual[name])}"
+                    count[kind] += 1
                     now = records(results)
-                    assert all(now[i] == whole[i] for i in now), "a record has changed"
-                    assert name in ("merge", "search") or now.keys() == whole.keys(), "lost"
-                assert wait(start(results, lambda: None, words)) == 0, f"{name} does not go on"
-                found = left_by(name, results)
-                assert found == wanted[name], f"{name} left {found}\nnot {wanted[name]}"
-                shutil.rmtree(results)
+                    assert all(now[i] == whole[i] for i in now), f"{kind}: a record has changed"
+                    assert name in FROM_NOTHING or now.keys() == whole.keys(), f"{kind}: lost"
+                    assert trials(results)[: len(before)] == before, f"{kind}: a trial is lost"
+                    assert not again or left_by(name, results) == wanted[name], (
+                        f"{kind}: half a file"
+                    )
+                end(name, results, words, wanted[name])
+                shutil.rmtree(results, ignore_errors=True)  # a cell may still write its table
         finally:
             disk.close()
     told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
-    print(f"{faults} faults ({told}): nothing lost, {time.monotonic() - began:.0f} s")
+    print(
+        f"{faults} faults ({told}; {'tmpfs' if disk.mounted else 'no mount allowed'}): nothing "
+        f"lost, {time.monotonic() - began:.0f} s"
+    )
 
 
 if __name__ == "__main__":

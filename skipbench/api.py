@@ -120,7 +120,6 @@ def _written(prompts: Sequence[Prompt], results: Path) -> Path:
     lines = [{"prompt": p} if isinstance(p, str) else {"messages": p} for p in prompts]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     path = results / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text)
     return path
 

@@ -23,16 +23,18 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
+from skipbench.metrics.summary import summarise
 from skipbench.report.figures.runs import read_run
 from skipbench.report.page.collect import all_runs, one_run
-from skipbench.runs.completions import Completion, dump_completion, read_completions
+from skipbench.runs.completions import Completion, read_completions
 from skipbench.runs.index import build, read_runs
 from skipbench.runs.merge import merge_into
 from skipbench.runs.provenance import config_hash
-from skipbench.runs.record import dump
+from skipbench.runs.record import Round, Seconds, dump
 from skipbench.runs.rows import rows_of
 from skipbench.runs.store import RunStore, load_run, read_samples
 from skipbench.runs.terminal import Console
+from skipbench.runs.vouched import check_figures
 from skipbench.scoring.execute import score_run
 
 CONFIG: dict[str, Any] = {
@@ -43,7 +45,7 @@ CONFIG: dict[str, Any] = {
     "seed": 0,
 }
 METRICS = {
-    "samples": 2, "M": 1.5, "alpha": 0.5, "speedup": {"paired": 1.2, "ci95": [1.1, 1.3]},
+    "samples": 2, "M": 2.0, "alpha": 0.25, "speedup": {"paired": 1.0, "ci95": [0.9, 1.1]},
     "seconds": {"draft": 0.1},
     "lossless": {"identical": 2, "ties": 0, "diverged": 0, "sampled": 0, "failed": 0}, "score": {},
 }  # fmt: skip
@@ -490,6 +492,42 @@ def test_no_damage_to_a_finished_run_goes_unseen(damages: int, tmp_path: Path) -
     assert refused > 0.7 * damages
 
 
+OTHER_FIGURES: list[dict[str, Any]] = [
+    {"M": 2.1}, {"alpha": 0.3}, {"tokens_per_s": 5.0}, {"tokens_per_s_vanilla": 3.0},
+    {"speedup": {"paired": 9.87}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHER_FIGURES, ids=str)
+def test_figures_that_the_samples_do_not_give_are_refused(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of a run of an earlier version, which has no seal."""
+    folder = make_run(tmp_path / "results", scorer="code")
+    unseal(folder)
+    assert "samples" not in refused_by(folder)
+    (folder / "metrics.json").write_text(json.dumps(METRICS | other))
+    told = refused_by(folder)
+    assert {"samples", "figure", "page", "score", "merge", "index"} <= told.keys()
+    assert all("metrics.json says" in told[name] for name in ("samples", "score", "merge"))
+
+
+def test_figures_are_checked_by_the_definitions_of_the_metrics(tmp_path: Path) -> None:
+    one, two = sample(0), sample(1)
+    rounds = [Round(3, 3, 2, 2, 3), Round(0, 0, 0, 0, 1), Round(2, 5, 0, 0, 1)]
+    faster = dataclasses.replace(one.method, rounds=rounds, seconds=Seconds(0, 0.1, 0.1, 0, 0))
+    samples = [one, dataclasses.replace(two, method=faster)]
+    path = tmp_path / "metrics.json"
+    path.write_text(json.dumps(metrics := summarise(samples, 4, None, None, None)))
+    check_figures(path, samples)
+    for name, values in (("M", metrics), ("alpha", metrics), ("paired", metrics["speedup"])):
+        before, values[name] = values[name], values[name] * 1.01
+        path.write_text(json.dumps(metrics))
+        with pytest.raises(SkipbenchError, match=name):
+            check_figures(path, samples)
+        values[name] = before
+
+
 def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> None:
     (folder / "status.json").write_text('{"state": "failed"}')
     lines = (folder / "samples.jsonl").read_bytes()
@@ -536,7 +574,7 @@ def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
         "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"),
         "",
     )
-    (tmp_path / "completions.jsonl").write_text(dump_completion(odd) + "\n")
+    (tmp_path / "completions.jsonl").write_text(dump(odd) + "\n")
     assert read_completions(tmp_path / "completions.jsonl") == [odd]
 
 

@@ -43,8 +43,8 @@ def test_the_index_tells_what_the_records_tell(tmp_path: Path) -> None:
     (run,) = runs.to_dict("records")
     assert (run["method"], run["M"], run["speedup.paired"], run["state"]) == (
         "fixed",
-        1.5,
-        1.2,
+        2.0,
+        1.0,
         "done",
     )
     assert list(setting(runs, "engine.threads")) == [1] and list(
@@ -67,7 +67,7 @@ def test_the_index_tells_what_the_records_tell(tmp_path: Path) -> None:
             s.vanilla.seconds.prefill,
         )
         assert (row["diverged_at"], row["logit_gap"]) == (1, 0.5)
-    assert "1.20x [1.10, 1.30]" in markdown_table("index", rows_for_table(runs))
+    assert "1.00x [0.90, 1.10]" in markdown_table("index", rows_for_table(runs))
     assert list(read_sample_rows(tmp_path, ["run", "steps"], ["no such run"]).steps) == []
 
 
@@ -239,6 +239,7 @@ def test_a_full_disk_leaves_failed_and_not_running(
     ("script", "arguments", "says"),
     [
         ("fault_harness.py", ["5", "3"], "5 faults in"),
+        ("fault_commands.py", ["8", "3"], "8 faults ("),
         ("bench_writers.py", ["RUN", "24", "4", "10"], "4 processes: 24 cells"),
         ("bench_index.py", ["RUN", "6", "5"], "6 runs, 30 samples; 0 runs read, 6 as before"),
     ],

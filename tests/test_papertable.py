@@ -512,6 +512,21 @@ def test_csv_holds_every_number_unrounded() -> None:
     )
 
 
+FORMULA = "=HYPERLINK(0)"
+
+
+def test_no_cell_of_a_csv_begins_a_formula() -> None:
+    t = paper_table("swift", "table2", [swift("parallel", "cnndm", None, FORMULA)], "paper")
+    assert f"'{FORMULA}" in write_csv(t)
+    values = {start: f"{start}1+1" for start in ("=", "+", "-", "@", "\t", "\r", "\n")}
+    odd = replace(t, records=[values | {"x": -1.5, "y": "a=1"}])
+    header, line = csv.reader(io.StringIO(write_csv(odd), newline=""))
+    assert [*header, *line] == [
+        *(f"'{start}" for start in values), "x", "y",
+        *(f"'{text}" for text in values.values()), "-1.5", "a=1",
+    ]  # fmt: skip
+
+
 class Balance(HTMLParser):
     """Fails where an element is closed that is not the innermost open one; collects attributes."""
 
@@ -549,6 +564,13 @@ def test_latex_is_escaped() -> None:
         r"\textasciicircum{} \textless{} \textgreater{} "
         r"\textbar{} {[}1{]} -- $\pm$"
     )
+
+
+def test_commands_of_latex_in_texts_are_inert() -> None:
+    bad = r"\input{/etc/passwd}\immediate\write18{id}^^5cinput"
+    shown = latex(paper_table("swift", "table2", [swift("parallel", "cnndm", None, bad)], "paper"))
+    assert r"\textbackslash{}" in shown and "passwd" in shown
+    assert not re.search(r"\\(input|immediate|write)|\^\^", shown)
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.runs.completions import Completion, cut_unfinished, dump_completion, read_completions
-from skipbench.runs.record import Arm, Sample, Seconds
+from skipbench.runs.completions import Completion, cut_unfinished, read_completions
+from skipbench.runs.record import Arm, Sample, Seconds, dump
 from skipbench.runs.store import RunStore, load_run
-from skipbench.scoring import corpus, execute
+from skipbench.scoring import execute, overlap
 from skipbench.scoring.execute import score_run, task_of
 from skipbench.scoring.programs import Program
 from skipbench.scoring.sandbox import Outcome
@@ -204,10 +204,10 @@ def test_corpus_scores_join_those_of_the_samples(
     def length(texts: list[str], references: list[Any]) -> dict[str, float]:
         return {"length": float(sum(map(len, texts)))}
 
-    monkeypatch.setitem(corpus.CORPUS_SCORERS, "length", length)
+    monkeypatch.setitem(overlap.CORPUS_SCORERS, "length", length)
     folder = run_folder(tmp_path, {"a": ("x", "yy"), "b": ("xxx", "yyyy")}, scorer="length")
     store = RunStore(folder, load_run(folder)["config"], {})
-    score = corpus.corpus_summary("length", store.samples(), store.completions())
+    score = overlap.corpus_summary("length", store.samples(), store.completions())
     store.close()
     assert (score["vanilla"], score["method"]) == ({"length": 4.0}, {"length": 6.0})
     assert score["by"]["half"]["1"] == {
@@ -267,8 +267,7 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_completions_without_their_sample_are_cut_off(tail: str, tmp_path: Path) -> None:
     path = tmp_path / "completions.jsonl"
     lines = [
-        dump_completion(Completion(n, f"s{n}", "p\u2028", {"x": "\n"}, "v", "m\r")) + "\n"
-        for n in (2, 0, 1)
+        dump(Completion(n, f"s{n}", "p\u2028", {"x": "\n"}, "v", "m\r")) + "\n" for n in (2, 0, 1)
     ]
     path.write_text("".join(lines) + tail)
     cut_unfinished(path, {0, 2})

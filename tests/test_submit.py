@@ -42,7 +42,7 @@ from skipbench.launch.status import (
     record_of,
     schedule_stages,
 )
-from skipbench.runs.files import acquire
+from skipbench.runs.files import held
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.signals import Interrupted, defer_signals, handle_signals
 from skipbench.runs.state import run_state
@@ -242,9 +242,8 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
 def test_a_failure_is_recorded_but_never_over_another_process(tmp_path: Path) -> None:
     record_failure(tmp_path / "run", "no memory")
     assert run_state(tmp_path / "run", None).reason == "no memory"
-    lock = acquire(tmp_path / "run")
-    record_failure(tmp_path / "run", "the second one")
-    os.close(lock)
+    with held(tmp_path / "run"):
+        record_failure(tmp_path / "run", "the second one")
     assert run_state(tmp_path / "run", None).reason == "no memory"
 
 

@@ -6,7 +6,6 @@ measures a short one itself.
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
 from skipbench.profile.latency import LatencyModel, Point, fit, overhead, part_times, residuals
 from skipbench.profile.roofline import Known, Roofline, roofline, row_bytes
-from skipbench.runs.files import write_atomic
+from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import FORMS, other_package, package_sha256, weights_sha256
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 from skipbench.runs.reading import read_json
@@ -95,14 +94,8 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Raises SkipbenchError where the results folder cannot be written to."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        origin = {"format": FORMAT, "package_sha256": package_sha256()}
-        write_atomic(path, json.dumps(origin | record, indent=2) + "\n")
-    except OSError as error:
-        raise SkipbenchError(
-            f"cannot write {path} ({error}); choose another folder with results=FOLDER"
-        ) from error
+    origin = {"format": FORMAT, "package_sha256": package_sha256()}
+    write_json(path, origin | record)
 
 
 def measure(

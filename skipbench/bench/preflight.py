@@ -15,7 +15,7 @@ from skipbench.data.rows import Row, rows_hash
 from skipbench.errors import SkipbenchError
 from skipbench.lm.layer import text_config
 from skipbench.models.outline import positions, read_config, sized, tokenizer_here
-from skipbench.runs.files import not_writable
+from skipbench.runs.files import writing
 from skipbench.runs.reading import check_name
 from skipbench.runs.store import load_run
 
@@ -108,9 +108,5 @@ def check_writable(folder: Path) -> None:
     """Raises SkipbenchError where a run's folder could not be made; leaves nothing behind."""
     check_name(folder)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    try:
-        with tempfile.TemporaryDirectory(dir=there, prefix=".skipbench-"):
-            pass
-    except OSError as error:
-        told = OSError(error.errno, error.strerror, str(there))
-        raise not_writable(folder.parent.parent, told) from error
+    with writing(there), tempfile.TemporaryDirectory(dir=there, prefix=".skipbench-"):
+        pass

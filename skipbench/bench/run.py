@@ -34,7 +34,7 @@ from skipbench.runs.reading import printable
 from skipbench.runs.record import Sample
 from skipbench.runs.signals import Interrupted
 from skipbench.runs.store import RunStore
-from skipbench.scoring.corpus import corpus_summary
+from skipbench.scoring.overlap import corpus_summary
 
 
 def run(

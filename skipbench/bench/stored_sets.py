@@ -9,7 +9,7 @@ from skipbench.config.derived import KNOWN
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.runs.files import read_lines, write_atomic
+from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
@@ -60,12 +60,7 @@ def _is_of(settings: _Searched, model: Model) -> bool:
 
 
 def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(
-        path,
-        json.dumps({"skip": skip, "seconds_per_token": value, "settings": settings}, indent=2)
-        + "\n",
-    )
+    write_json(path, {"skip": skip, "seconds_per_token": value, "settings": settings})
 
 
 def search_folder(config: RunConfig) -> tuple[Path, dict[str, Any]]:
@@ -84,7 +79,7 @@ def other_weights(trace: Path, model: Model) -> str | None:
     if not trace.exists():
         return None
     try:
-        first = next((line for _, line in read_lines(trace, repair=False)), "{}")
+        first = next((line for _, line in read_lines(trace)), b"{}")
         before = strict_json(first).get("settings", {}).get("weights_sha256")
     except (ValueError, AttributeError, RecursionError):  # who reads the trace tells
         return None
@@ -106,7 +101,7 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
     if not trace.exists():
         return None
     try:
-        lines = [strict_json(line) for _, line in read_lines(trace, repair=False)]
+        lines = [strict_json(line) for _, line in read_lines(trace)]
         trials = [t for t in lines[1 : iterations + 1] if t["value"] is not None]
         if found := read_retimed(trace.parent, iterations):  # also of one that ran out of sets
             return found.best
@@ -121,7 +116,7 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
 
 def trials_of_trace(trace: Path, iterations: int) -> list[dict[str, Any]]:
     """The first `iterations` trials of a search, as its trace has them."""
-    return [json.loads(line) for _, line in read_lines(trace, repair=False)][1 : iterations + 1]
+    return [json.loads(line) for _, line in read_lines(trace)][1 : iterations + 1]
 
 
 def seconds_of_trace(trace: Path, iterations: int) -> float:

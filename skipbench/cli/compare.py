@@ -117,7 +117,6 @@ def _write(
         columns,
     )
     folder = Path(results) / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
     formats = write(table)
     for suffix, text in formats.items():
         write_atomic(folder / f"{name}.{suffix}", text)

@@ -82,7 +82,6 @@ def run(arguments: list[str]) -> None:
         ),
     }
     for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, text)
     show(f"skip set: {skip or '(none: the method chooses while it decodes)'}")
     show(_sentence(llama_cpp))

@@ -69,7 +69,6 @@ def _experiment(arguments: list[str]) -> None:
         )
     if runs:
         path = cells[0][1].results / "figures" / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
         if "--distinct" in request.flags and swept(runs).in_vain:
             _leave_out(path, f"{name} is not drawn: {swept(runs).mark}.\n")
             return

@@ -166,7 +166,6 @@ def _write(
     or `as_json` in its place.
     """
     formats = {**write(table), **(more or {})}
-    path.parent.mkdir(parents=True, exist_ok=True)
     for suffix, text in formats.items():
         write_atomic(path.with_name(f"{path.name}.{suffix}"), text)
     show(for_terminal(table) if as_json is None else as_json.rstrip())

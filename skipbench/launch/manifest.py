@@ -2,6 +2,7 @@
 made of them.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import append_line, lines_of, write_atomic
+from skipbench.runs.files import append_line, read_lines, write_atomic, writing
 from skipbench.runs.reading import MOST_SAMPLES, read_bytes, strict_json
 
 CELLS = "cells.jsonl"
@@ -23,12 +24,11 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
     while True:
         folder = results / "submit" / f"{name}-{number}"
         if not folder.exists():
-            try:
+            # FileExistsError: somebody else was faster
+            with writing(folder), contextlib.suppress(FileExistsError):
                 if make:
                     folder.mkdir(parents=True)
                 return folder
-            except FileExistsError:  # somebody else was faster
-                pass
         number += 1
 
 
@@ -86,11 +86,8 @@ def tasks(results: Path) -> dict[str, list[Task]]:
     found: dict[str, list[Task]] = {}
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         try:
-            cells = [
-                strict_json(line)["folder"]
-                for _, line in lines_of(path.parent / CELLS, repair=False)
-            ]
-            arrays = [strict_json(line) for _, line in lines_of(path, repair=False)]
+            cells = [strict_json(line)["folder"] for _, line in read_lines(path.parent / CELLS)]
+            arrays = [strict_json(line) for _, line in read_lines(path)]
             jobs = [
                 (f"{a['job']}_{n}", str(cells[a["first"] + n]))
                 for a in arrays

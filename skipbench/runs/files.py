@@ -4,31 +4,62 @@ one process at a time.
 
 import contextlib
 import fcntl
+import json
 import os
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import MOST_SAMPLES, check_name, printable, read_bytes
+from skipbench.runs.reading import (
+    MOST_SAMPLES,
+    check_name,
+    is_json,
+    printable,
+    read_bytes,
+    refuse_link,
+)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system says of writing `path` is raised as a SkipbenchError."""
+    try:
+        yield
+    except OSError as error:
+        raise SkipbenchError(
+            f"{path} is not writable ({error}); free some space, or choose another folder with "
+            "results=FOLDER, and run the same command again"
+        ) from error
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replaces a file as a whole: a reader sees the old content or the new one."""
+    """Replaces a file as a whole: a reader sees the old content or the new one.
+
+    Makes its folder where there is none. Raises SkipbenchError where the file cannot be written.
+    """
     data = content.encode() if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`write_atomic` of indented JSON; raises ValueError for a number that is not finite."""
+    write_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def append_line(path: Path, line: str) -> None:
@@ -39,49 +70,40 @@ def append_line(path: Path, line: str) -> None:
             on a full disk.
     """
     data = line.encode() + b"\n"
-    try:
+    with writing(path):
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise not_writable(path.parent, error) from error
-    before = os.fstat(handle).st_size
-    try:
-        if os.write(handle, data) != len(data):
-            raise OSError("short write")
-        os.fsync(handle)
-    except OSError as error:
-        # what stays behind is a torn last line, which readers cut off
-        with contextlib.suppress(OSError):
-            os.ftruncate(handle, before)
-        raise SkipbenchError(
-            f"cannot append to {path}: {error}; free some space and run the same command again"
-        ) from error
-    finally:
-        os.close(handle)
+        before = os.fstat(handle).st_size
+        try:
+            if os.write(handle, data) != len(data):
+                raise OSError("short write")
+            os.fsync(handle)
+        except OSError:
+            # what stays behind is a torn last line, which readers cut off
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, before)
+            raise
+        finally:
+            os.close(handle)
 
 
-def read_lines(path: Path, repair: bool) -> Iterator[tuple[int, str]]:
-    """Numbered lines of an append-only file, without a torn last one; `repair` also cuts that off
-    the file.
+def read_lines(path: Path, repair: bool = False, torn: bool = False) -> list[tuple[int, bytes]]:
+    """Numbered lines of an append-only file, without what stands behind the last line break: that
+    was being written when its process died.
+
+    Args:
+        repair: cuts off the file what is left out.
+        torn: leaves a last line out that is no JSON, too.
     """
-    return (
-        (number, line.decode(errors="surrogateescape")) for number, line in lines_of(path, repair)
-    )
-
-
-def lines_of(path: Path, repair: bool) -> list[tuple[int, bytes]]:
     data = read_bytes(path, MOST_SAMPLES) or b""
-    end = data.rfind(b"\n") + 1
-    if repair and end < len(data):
-        os.truncate(path, end)
     # bytes.splitlines would also break a damaged line at a carriage return, and number the rest
     # wrongly
-    return list(enumerate(data[:end].split(b"\n")[:-1], 1))
-
-
-def not_writable(folder: Path, error: OSError) -> SkipbenchError:
-    return SkipbenchError(
-        f"results folder {folder} is not writable ({error}); choose another with results=FOLDER"
-    )
+    lines = data.split(b"\n")[:-1]
+    if torn and lines and not is_json(lines[-1]):
+        lines.pop()
+    end = sum(len(line) + 1 for line in lines)
+    if repair and end < len(data):
+        os.truncate(path, end)
+    return list(enumerate(lines, 1))
 
 
 def overwrite(path: Path, text: str) -> bool:
@@ -102,43 +124,35 @@ def overwrite(path: Path, text: str) -> bool:
         os.close(handle)
 
 
-def acquire(folder: Path) -> int:
-    """Makes the folder and takes its lock; returns the open lock, which closing gives back.
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Makes the folder, and holds its lock: it is for this process alone.
 
     Raises:
         SkipbenchError: not writable, a symbolic link, without locks, or held by another process.
     """
     check_name(folder)
-    if folder.is_symlink():
-        raise SkipbenchError(
-            f"{folder} is a symbolic link; remove it, or link the whole results folder"
-        )
-    try:
+    refuse_link(folder)
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise not_writable(folder, error) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.read(lock, 200).decode(errors="replace")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = printable(os.read(lock, 200).decode(errors="replace"))
+            raise SkipbenchError(
+                f"{folder} is being written by another process ({holder}); wait for it, or stop it"
+                if isinstance(error, BlockingIOError)
+                else f"{folder} cannot be locked ({error}); choose a file system with locks with "
+                "results=FOLDER"
+            ) from error
+        with contextlib.suppress(OSError):  # a full disk has no room for a name
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        yield
+    finally:
         os.close(lock)
-        raise SkipbenchError(
-            f"{folder} is being written by another process ({printable(holder)}); wait for "
-            "it, or stop it"
-        ) from error
-    except OSError as error:
-        os.close(lock)
-        raise SkipbenchError(
-            f"{folder} cannot be locked ({error}); choose a file system with locks with "
-            "results=FOLDER"
-        ) from error
-    return lock
-
-
-def sign(lock: int) -> None:
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
 def set_aside(folder: Path) -> None:
@@ -149,8 +163,7 @@ def set_aside(folder: Path) -> None:
     """
     if not folder.exists():
         return
-    lock = acquire(folder)
-    try:
+    with held(folder), writing(folder):
         target = folder.parent.parent / "replaced" / folder.name
         target.parent.mkdir(exist_ok=True)
         number = 1
@@ -158,19 +171,3 @@ def set_aside(folder: Path) -> None:
             target = target.with_name(f"{folder.name}.{number}")
             number += 1
         os.rename(folder, target)
-    except OSError as error:
-        raise not_writable(folder, error) from error
-    finally:
-        os.close(lock)
-
-
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """The folder for this process alone; raises what `acquire` raises."""
-    lock = acquire(folder)
-    try:
-        with contextlib.suppress(OSError):  # a full disk has no room for a name
-            sign(lock)
-        yield
-    finally:
-        os.close(lock)

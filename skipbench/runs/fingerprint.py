@@ -25,15 +25,11 @@ FORMS = ("quantization", "sparsity")
 WHOLE = 64 * 2**20
 """Weight files up to this many bytes are hashed in full, larger ones by samples."""
 BLOCK, BLOCKS = 4096, 512
-"""Bytes per sampled block, and blocks per file: a few megabytes are read of a checkpoint of any
-size.
-"""
+"""Bytes per sampled block, and blocks per file: a few megabytes of a checkpoint of any size."""
 ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 """What a run reads of an adapter folder; its base model is hashed beside it."""
 OWN = ("skipbench.decode.", "skipbench.methods.")
-"""The parts of skipbench that belong to a method; the commit in the provenance stands for the
-rest.
-"""
+"""Parts of skipbench that belong to a method; the commit in the provenance stands for the rest."""
 
 
 MEASURING = (
@@ -45,9 +41,7 @@ MEASURING = (
     "bench",
     "methods/vanilla.py",
 )
-"""Files and folders of the package on which the tokens and the seconds of a run depend, beside its
-method.
-"""
+"""Files of the package on which a run's tokens and seconds depend, beside its method."""
 
 
 def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
@@ -61,9 +55,7 @@ def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
 
 @functools.cache
 def package_sha256() -> str:
-    """Hash of the sources of the package that measure; those of reports and commands are not among
-    them.
-    """
+    """Hash of the sources of the package that measure, not of those of reports and commands."""
     files = [
         path
         for name in MEASURING
@@ -274,9 +266,7 @@ def _source(name: str) -> tuple[str, Path] | None:
 
 
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
-    """Whether an imported module is of the root's package, or lies beside a root that is a single
-    module.
-    """
+    """Whether a module is of the root's package, or lies beside a root that is a single module."""
     if imported[0].partition(".")[0] == root[0].partition(".")[0] or imported[0].startswith(OWN):
         return True
     beside = imported[1].is_relative_to(root[1].parent)
@@ -290,9 +280,7 @@ def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
 
 @functools.cache
 def _imports(source: bytes, package: str) -> list[str]:
-    """Dotted names that a source file imports, those of its functions too; none of a file that does
-    not parse.
-    """
+    """Dotted names that a source file imports, in functions too; none if it does not parse."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

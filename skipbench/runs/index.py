@@ -5,8 +5,6 @@ files alone, and made again at will.
 halves of two indices.
 """
 
-import contextlib
-import fcntl
 import gc
 import json
 import multiprocessing
@@ -23,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from skipbench.errors import SkipbenchError
+from skipbench.runs.files import held, writing
 from skipbench.runs.reading import printable, run_folders, value_at
 from skipbench.runs.rows import (
     ALWAYS,
-    COUNTS,
+    COLUMNS,
     ORIGIN,
-    PHASES,
     SETTINGS,
     TEXTS,
     Rows,
@@ -40,21 +38,8 @@ VERSION = b"1"
 _WHOLE = ("torch", "state", "error", "settings", "metrics", "provenance")
 GROUP = 50_000
 """Samples that are held in memory before they are written."""
-_TEXT, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
-_ARM = {"tokens": _INT, "rounds": _INT, "finish": _TEXT, "looped": pa.bool_()}
-_ARM |= dict.fromkeys(COUNTS, _INT) | dict.fromkeys(PHASES, _FLOAT)
 SAMPLES = pa.schema(
-    {
-        "run": _TEXT,
-        "index": _INT,
-        "id": _TEXT,
-        "prompt_tokens": _INT,
-        "lossless": _TEXT,
-        "diverged_at": _INT,
-    }
-    | {"logit_gap": _FLOAT, "skip": _TEXT, "score": _TEXT, "groups": _TEXT}
-    | _ARM
-    | {f"vanilla_{name}": kind for name, kind in _ARM.items()}
+    [("run", pa.string()), *((n, pa.type_for_alias(k)) for n, k in COLUMNS.items())]
 )
 
 
@@ -91,7 +76,7 @@ def build(
     folders = {printable(f.name): f for f in run_folders(results)}
     if not folders:
         raise SkipbenchError(f"{results} has no runs; give a results folder with results=FOLDER")
-    with _held(results / "index"):
+    with held(results / "index"), writing(results / "index"):
         before = None if fresh else _before(results)
         kept = (
             set()
@@ -157,9 +142,7 @@ def read_sample_rows(
 
 
 def setting(runs: pd.DataFrame, path: str) -> "pd.Series[Any]":
-    """A setting of each run by its dotted path, such as `method.stop.max_steps`; None where a run
-    has none.
-    """
+    """A setting of each run by its path, such as `method.stop.max_steps`; None without it."""
 
     def of(text: Any) -> Any:
         return value_at(json.loads(text), *path.split(".")) if isinstance(text, str) else None
@@ -188,26 +171,6 @@ def rows_for_table(runs: pd.DataFrame) -> list[dict[str, Any]]:
         names["label"] = origin.get("label")
         found.append(names | {"metrics": metrics, "reason": reason, "provenance": origin | more})
     return found
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise SkipbenchError(f"{folder} is not writable ({error})") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise SkipbenchError(f"{folder} is being made by another process; wait for it") from error
-    except OSError as error:
-        raise SkipbenchError(
-            f"cannot write {folder}: {error}; free some space and run the same command again"
-        ) from error
-    finally:
-        os.close(lock)
 
 
 def _before(results: Path) -> pd.DataFrame | None:

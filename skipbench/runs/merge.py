@@ -8,7 +8,6 @@ the later one as `NAME.<hash of its origin>`.
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -21,10 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.completions import Completion, dump_completion, read_completions
-from skipbench.runs.files import write_atomic
+from skipbench.runs.completions import Completion, read_completions
+from skipbench.runs.files import held, write_atomic, write_json, writing
 from skipbench.runs.provenance import config_hash
-from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, run_folders, strict_json
+from skipbench.runs.reading import (
+    MOST_SAMPLES,
+    printable,
+    read_bytes,
+    refuse_link,
+    run_folders,
+    strict_json,
+)
 from skipbench.runs.record import Sample, dump
 from skipbench.runs.store import RunStore, digests, load_run, read_samples
 
@@ -86,25 +92,23 @@ def merge_into(source: Path, target: Path) -> Merged:
     if source.resolve() == target.resolve():
         raise SkipbenchError(f"{source} is the target itself")
     done = Merged()
-    with _held(target):
+    with held(target.resolve()), writing(target):
+        (runs := target / "runs").mkdir(exist_ok=True)
+        for half in runs.glob(".merge-*"):  # a copy that was stopped
+            shutil.rmtree(half)
         for folder in run_folders(source):
             with _refused(done):
-                _merge_run(_read(folder), target / "runs", done)
+                _merge_run(_read(folder), runs, done)
         for kind, pattern in (
             ("search", "*/trace.jsonl"),
             ("search", "*/retimed.jsonl"),
             ("skip_sets", "*.json"),
         ):
             with _refused(done):
-                if (source / kind).is_symlink():
-                    raise SkipbenchError(
-                        f"{source / kind} is a symbolic link; copy what it points to in its place"
-                    )
-            for path in (
-                [] if (source / kind).is_symlink() else sorted((source / kind).glob(pattern))
-            ):
-                with _refused(done):
-                    _merge_file(path, target / path.relative_to(source), done)
+                refuse_link(source / kind)
+                for path in sorted((source / kind).glob(pattern)):
+                    with _refused(done):
+                        _merge_file(path, target / path.relative_to(source), done)
     return done
 
 
@@ -116,34 +120,8 @@ def _refused(done: Merged) -> Iterator[None]:
         done.left.append(printable(str(error)))
 
 
-@contextlib.contextmanager
-def _held(target: Path) -> Iterator[None]:
-    """One merge at a time; what one that was killed has left half copied is removed."""
-    runs = target / "runs"
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
-        lock = os.open(target / ".merge.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise SkipbenchError(f"{target} is not writable ({error})") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for left in runs.glob(".merge-*"):
-            shutil.rmtree(left)
-        yield
-    except BlockingIOError as error:
-        raise SkipbenchError(f"another process merges into {target}; wait for it") from error
-    except OSError as error:
-        raise SkipbenchError(
-            f"cannot write into {target}: {error}; free some space and run the same command again"
-        ) from error
-    finally:
-        os.close(lock)
-
-
 def origin_hash(provenance: dict[str, Any] | None) -> str:
-    """Six digits that depend on what tells two origins apart, and not on the machine's name or the
-    time.
-    """
+    """Six digits that depend on what tells two origins apart, but on no machine's name or time."""
     origin = {name: (provenance or {}).get(name) for name in ORIGIN}
     # Records of earlier versions have none: their hash stays what it was.
     origin |= {name: provenance[name] for name in FINGERPRINTS if provenance and name in provenance}
@@ -202,32 +180,32 @@ def _merge_run(run: _Run, runs: Path, done: Merged) -> None:
 def _copy(run: _Run, folder: Path) -> None:
     """Under another name first, so that nobody meets half a run."""
     half = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".merge-"))
-    for name, data in run.files.items():
-        (half / name).write_bytes(data)
-    (half / "samples.jsonl").write_text("".join(f"{dump(s)}\n" for s in run.samples.values()))
-    if run.texts:
-        (half / "completions.jsonl").write_text(
-            "".join(f"{dump_completion(t)}\n" for t in run.texts.values())
-        )
-    (half / "status.json").write_text(_status(run, half))
+    _write(run, half)
     half.chmod(0o755)
     os.rename(half, folder)
 
 
-def _status(run: _Run, folder: Path) -> str:
-    """The run's own, sealing what is in `folder`; but what was running does not run here."""
+def _write(run: _Run, folder: Path) -> None:
+    """All of the run, sealed if it is done; but what was running does not run here."""
+    for name, records in (("samples", run.samples), ("completions", run.texts)):
+        if records:
+            lines = "".join(f"{dump(record)}\n" for record in records.values())
+            write_atomic(folder / f"{name}.jsonl", lines)
+    for name in COPIED:
+        if name in run.files:
+            write_atomic(folder / name, run.files[name])
+        elif name in OF_THE_WHOLE:
+            (folder / name).unlink(missing_ok=True)
     status: dict[str, Any] = dict(run.state["status"] or {"state": "running"})
     if status["state"] == "running":
         status |= {"state": "failed", "error": _UNFINISHED}
     if run.done:
         status["sha256"] = digests(folder)
-    return json.dumps(status, indent=2) + "\n"
+    write_json(folder / "status.json", status)
 
 
 def _unite(there: _Run, run: _Run, done: Merged) -> None:
-    """The samples that only `run` has are added; those of both must be the same but for their
-    seconds.
-    """
+    """Adds the samples that only `run` has; those of both must be equal but for their seconds."""
     both = there.samples.keys() & run.samples.keys()
     if unlike := sorted(i for i in both if _told(there.samples[i]) != _told(run.samples[i])):
         raise SkipbenchError(
@@ -259,19 +237,7 @@ def _take_over(store: RunStore, run: _Run) -> None:
     Killed before the end, a second merge goes on.
     """
     store.status("failed", "a merge was stopped; merge again")
-    write_atomic(
-        store.folder / "samples.jsonl", "".join(f"{dump(s)}\n" for s in run.samples.values())
-    )
-    write_atomic(
-        store.folder / "completions.jsonl",
-        "".join(f"{dump_completion(t)}\n" for t in run.texts.values()),
-    )
-    for name in OF_THE_WHOLE:
-        if name in run.files:
-            write_atomic(store.folder / name, run.files[name].decode())
-        else:
-            (store.folder / name).unlink(missing_ok=True)
-    write_atomic(store.folder / "status.json", _status(run, store.folder))
+    _write(run, store.folder)
 
 
 def _add(store: RunStore, run: _Run, new: list[int]) -> None:
@@ -296,9 +262,7 @@ def _told(sample: Sample) -> dict[str, Any]:
 
 
 def _merge_file(path: Path, target: Path, done: Merged) -> None:
-    """A search's trace, of which the longer of two is taken where one goes on with the other; or a
-    stored set.
-    """
+    """A stored set; or a search's trace, the longer of two where one goes on with the other."""
     data = read_bytes(path, MOST_SAMPLES) or b""
     if path.suffix == ".jsonl":
         data = data[: data.rfind(b"\n") + 1]
@@ -313,6 +277,5 @@ def _merge_file(path: Path, target: Path, done: Merged) -> None:
         return
     if before is not None and not (path.suffix == ".jsonl" and data.startswith(before)):
         raise SkipbenchError(f"{path} and {target} are different; both are as they were")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(target, data.decode())
+    write_atomic(target, data)
     done.did["files"] += 1

@@ -15,18 +15,8 @@ from typing import Any
 
 from skipbench.config.paths import PACKAGE, cache_folder
 
-PACKAGES = (
-    "skipbench",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "datasets",
-    "hydra-core",
-    "omegaconf",
-    "bayesian-optimization",
-    "numpy",
-)
+PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
+PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
 
 
 def _git(*args: str) -> str | None:
@@ -44,20 +34,21 @@ def _git(*args: str) -> str | None:
 
 def cpu_name() -> str:
     """The processor's model, or what is known of it."""
-    try:
-        match = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        match = None
-    return match[1] if match else platform.processor() or platform.machine()
+    return _cpu_info("model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> set[str]:
     """Instruction sets of the processor as Linux names them; empty where it does not say."""
+    return set(_cpu_info("flags").split())
+
+
+def _cpu_info(name: str) -> str:
+    """What Linux says of the first core; nothing where it does not."""
     try:
-        match = re.search(r"^flags\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(rf"^{name}\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        match = None
-    return set(match[1].split()) if match else set()
+        return ""
+    return match[1] if match else ""
 
 
 def _version(package: str) -> str | None:
@@ -126,9 +117,7 @@ def engine_text(name: str, strict: bool) -> str:
 
 
 def config_hash(config: dict[str, Any]) -> str:
-    """Ten hexadecimal digits that depend on every setting and on nothing else, the same on every
-    machine.
-    """
+    """Ten hexadecimal digits that depend on every setting and nothing else, on every machine."""
     return hashlib.sha256(json.dumps(portable(config), sort_keys=True).encode()).hexdigest()[:10]
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,9 +22,7 @@ exception.
 """
 LARGEST = 2**63
 MOST_BYTES = 64 << 20
-"""Of a file that is read as a whole and holds no samples; the largest that a run writes has
-kilobytes.
-"""
+"""Of a file that is read as a whole and holds no samples; those of a run have kilobytes."""
 MOST_SAMPLES = 1 << 30
 """Bytes of a file with a line per sample; a run of 1000 long samples has some 100 MiB."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -36,12 +34,19 @@ def printable(text: str) -> str:
 
 
 def check_name(path: Path) -> None:
-    """Raises SkipbenchError for a file name with control characters or with bytes that are no
-    text.
-    """
+    """Raises SkipbenchError for a name with control characters or with bytes that are no text."""
     if not path.name.isprintable():
         raise SkipbenchError(
             f"{printable(str(path))}: its name has characters that no run is named with; rename it"
+        )
+
+
+def refuse_link(path: Path) -> None:
+    """Raises SkipbenchError for a symbolic link: nothing is read or written through one."""
+    if path.is_symlink():
+        raise SkipbenchError(
+            f"{path} is a symbolic link; copy what it points to in its place, or link the whole "
+            "results folder"
         )
 
 
@@ -54,18 +59,15 @@ def read_bytes(path: Path, most: int) -> bytes | None:
     """
     for part in (path.parent, path):
         check_name(part)
-    if path.parent.is_symlink():
-        raise SkipbenchError(
-            f"{path.parent} is a symbolic link, and records are not read through links; {_COPY}"
-        )
+    refuse_link(path.parent)
     try:
         # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        link = f" (a symbolic link; {_COPY})" if path.is_symlink() else ""
-        raise SkipbenchError(f"{path} cannot be read: {error.strerror}{link}") from error
+        refuse_link(path)
+        raise SkipbenchError(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise SkipbenchError(f"{path} is no regular file; move it away")
@@ -77,9 +79,6 @@ def read_bytes(path: Path, most: int) -> bytes | None:
     return data
 
 
-_COPY = "copy what it points to in its place"
-
-
 def run_folders(results: Path) -> list[Path]:
     """The folders under `results/runs`, by name; one that is a link, or has an odd name, is refused
     by whoever reads it.
@@ -87,11 +86,7 @@ def run_folders(results: Path) -> list[Path]:
     Raises:
         SkipbenchError: `runs` is a symbolic link. `results` itself may be one.
     """
-    runs = results / "runs"
-    if runs.is_symlink():
-        raise SkipbenchError(
-            f"{runs} is a symbolic link; {_COPY}, or link the whole results folder"
-        )
+    refuse_link(runs := results / "runs")
     found = sorted(runs.iterdir()) if runs.is_dir() else []
     return [path for path in found if path.is_dir() and not path.name.startswith(".")]
 
@@ -102,13 +97,28 @@ def read_json(path: Path, kind: type[Any]) -> Any:
     Raises:
         SkipbenchError: what `read_bytes` and `strict_json` raise, with the file.
     """
+    return _read(path, kind, strict_json)
+
+
+def read_yaml(path: Path, kind: type[Any] = dict[str, Any]) -> Any:
+    """The mapping in a YAML file of plain values, if it fits the type `kind`; None if there is no
+    file.
+
+    Raises:
+        SkipbenchError: it is something else, holds a tag that would make an object, an alias, or
+            nests too deeply.
+    """
+    return _read(path, kind, _safe_yaml)
+
+
+def _read(path: Path, kind: type[Any], load: Callable[[bytes], Any]) -> Any:
     data = read_bytes(path, MOST_BYTES)
     if data is None:
         return None
     try:
-        value = strict_json(data)
+        value = load(data)
         msgspec.convert(value, kind)
-    except (ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"{path} cannot be read: {printable(str(error))}; move it away"
         ) from error
@@ -136,6 +146,17 @@ def strict_json(data: bytes | str) -> Any:
     return found
 
 
+def is_json(line: bytes) -> bool:
+    """Whether a line was written to its end; what is in it may still be no record."""
+    try:
+        json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return False
+    except (ValueError, RecursionError):  # a number too long, or nested too deeply
+        return True
+    return True
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -161,26 +182,10 @@ def _finite(text: str) -> float:
     return value
 
 
-def read_yaml(path: Path) -> dict[str, Any] | None:
-    """The mapping in a YAML file of plain values; None if there is no file.
-
-    Raises:
-        SkipbenchError: it is something else, holds a tag that would make an object, an alias, or
-            nests too deeply.
-    """
-    data = read_bytes(path, MOST_BYTES)
-    if data is None:
-        return None
-    try:
-        _check_events(data)
-        found = yaml.load(data, Loader=_LOADER)  # one of the two safe loaders
-        json.dumps(found, ensure_ascii=False, default=str).encode()  # as in `strict_json`
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{path} cannot be read ({printable(str(error))}); move the folder away"
-        ) from error
-    if not isinstance(found, dict):
-        raise SkipbenchError(f"{path} holds no settings; move the folder away")
+def _safe_yaml(data: bytes) -> Any:
+    _check_events(data)
+    found = yaml.load(data, Loader=_LOADER)  # one of the two safe loaders
+    json.dumps(found, ensure_ascii=False, default=str).encode()  # as in `strict_json`
     return found
 
 

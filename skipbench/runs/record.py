@@ -5,9 +5,12 @@ Only counts, tokens and seconds are stored; every ratio is derived in `skipbench
 """
 
 import dataclasses
+import functools
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -137,48 +140,81 @@ class Sample:
     format: int = FORMAT
 
 
-_DECODER = msgspec.json.Decoder(Sample)
-_FIELDS = {f.name for f in dataclasses.fields(Sample)}
-_ARM_FIELDS = {f.name for f in dataclasses.fields(Arm)}
-_SECONDS = {f.name for f in dataclasses.fields(Seconds)}
+class Indexed(Protocol):
+    """A dataclass that is one line of a file, and has a number in it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def index(self) -> int: ...
 
 
-def dump(sample: Sample) -> str:
+R = TypeVar("R", bound=Indexed)
+
+
+def dump(record: Indexed) -> str:
     """One line of JSON, without a line break; raises ValueError for a number that is not finite."""
     # The encoder writes NaN as null: json refuses it. Afterwards `parse` knows the line by its
     # encoding.
-    text = json.dumps(dataclasses.asdict(sample), allow_nan=False)
+    text = json.dumps(dataclasses.asdict(record), allow_nan=False)
     return msgspec.json.encode(msgspec.json.decode(text)).decode()
 
 
-def parse(line: str | bytes) -> Sample:
+@functools.cache
+def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def parse(line: str | bytes, kind: type[R]) -> R:
     """Reads one line.
 
     Raises SkipbenchError for a record of another format version, or with other fields or types.
     """
+    data = line.encode() if isinstance(line, str) else line
     try:
-        data = line.encode() if isinstance(line, str) else line
         try:
-            found = _DECODER.decode(data)
+            found: R = _decoder(kind).decode(data)
         except (msgspec.MsgspecError, ValueError):
-            _check(data)  # may know better what is wrong
+            _strict(data, kind)  # may know better what is wrong
             raise
         # A line that is what would be written of it holds no name twice and none that is unknown.
         # Any other is looked through.
-        if found.format != FORMAT or msgspec.json.encode(found) != data:
-            _check(data)
+        odd = getattr(found, "format", FORMAT) != FORMAT or msgspec.json.encode(found) != data
+        if odd and (names := _unknown(_strict(data, kind), dataclasses.asdict(found))):
+            raise ValueError(f"unknown fields {sorted(names)}")
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(
-            f"not a sample record: {data[:80]!r} ({printable(str(error))})"
+            f"not a {kind.__name__.lower()} record: {data[:80]!r} ({printable(str(error))})"
         ) from error
     return found
 
 
-def _check(data: bytes) -> None:
-    """Raises SkipbenchError for another format or other fields, ValueError for what is not strict
-    JSON.
+def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -> Iterator[R]:
+    """Reads numbered lines of `path`.
+
+    Raises SkipbenchError, with the file and the line, for what `parse` refuses, and for an index
+    that occurs twice.
+    """
+    seen: set[int] = set()
+    for number, line in lines:
+        try:
+            found = parse(line, kind)
+        except SkipbenchError as error:
+            raise SkipbenchError(f"{path}, line {number}: {error}") from error
+        if found.index in seen:
+            raise SkipbenchError(f"{path}, line {number}: sample {found.index} occurs twice")
+        seen.add(found.index)
+        yield found
+
+
+def _strict(data: bytes, kind: type[Any]) -> Any:
+    """The line as plain data.
+
+    Raises SkipbenchError for another format, ValueError for what is not strict JSON.
     """
     raw = strict_json(data)
+    if "format" not in kind.__dataclass_fields__:
+        return raw
     if not isinstance(raw, dict) or "format" not in raw:
         raise ValueError("it names no format")
     if raw["format"] != FORMAT:
@@ -187,12 +223,12 @@ def _check(data: bytes) -> None:
             "rerun into another results folder, or read it with the version named in its "
             "provenance.json"
         )
-    arms = [arm for arm in (raw.get("vanilla"), raw.get("method")) if isinstance(arm, dict)]
-    times = [arm["seconds"] for arm in arms if isinstance(arm.get("seconds"), dict)]
-    known = [
-        (raw, _FIELDS),
-        *((arm, _ARM_FIELDS) for arm in arms),
-        *((of, _SECONDS) for of in times),
-    ]
-    if unknown := sorted({name for found, names in known for name in found.keys() - names}):
-        raise ValueError(f"unknown fields {unknown}")
+    return raw
+
+
+def _unknown(raw: Any, known: Any) -> set[str]:
+    """Names in a line, at any depth, that the record read from it has not."""
+    if not (isinstance(raw, dict) and isinstance(known, dict)):
+        return set()
+    within = (_unknown(raw[name], known[name]) for name in raw.keys() & known.keys())
+    return (raw.keys() - known.keys()).union(*within)

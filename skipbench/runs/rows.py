@@ -35,19 +35,13 @@ ALWAYS = ("M", "alpha", "tau", "tpt", "tokens_per_s", "tokens_per_s_vanilla", "s
 """Numbers that have a column even where no run is done yet."""
 COUNTS = ("steps", "nodes", "accepted", "chain", "emitted")
 PHASES = ("prefill", "draft", "verify", "adapt", "other")
-ABOUT = (
-    "index",
-    "id",
-    "prompt_tokens",
-    "lossless",
-    "diverged_at",
-    "logit_gap",
-    "skip",
-    "score",
-    "groups",
-)
-ARM = ("tokens", "rounds", "finish", "looped", *COUNTS, *PHASES)
-COLUMNS = (*ABOUT, *ARM, *(f"vanilla_{name}" for name in ARM))
+ABOUT = {"index": "int64", "id": "string", "prompt_tokens": "int64", "lossless": "string"}
+ABOUT |= {"diverged_at": "int64", "logit_gap": "double", "skip": "string"}
+ABOUT |= {"score": "string", "groups": "string"}
+ARM = {"tokens": "int64", "rounds": "int64", "finish": "string", "looped": "bool"}
+ARM |= dict.fromkeys(COUNTS, "int64") | dict.fromkeys(PHASES, "double")
+COLUMNS = ABOUT | ARM | {f"vanilla_{name}": kind for name, kind in ARM.items()}
+"""Of a sample, and the type that Arrow has for each."""
 
 
 class Rows(NamedTuple):
@@ -106,9 +100,7 @@ def rows_of(folder: Path) -> Rows:
 
 
 def columns_of(samples: Iterable[Sample]) -> dict[str, list[Any]]:
-    """Counts and seconds of each sample: the method's under their own names, vanilla's with
-    `vanilla_` before them.
-    """
+    """Counts and seconds of each sample; vanilla's have `vanilla_` before their names."""
     rows = [(*_about(s), *_arm(s.method), *_arm(s.vanilla)) for s in samples]
     columns = zip(*rows, strict=True) if rows else ((),) * len(COLUMNS)
     return {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
@@ -135,9 +127,7 @@ def _plain(value: Any, text: bool) -> Any:
 
 
 def _numbers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Every number in the metrics by its path, such as `speedup.paired`; those of groups stay in
-    `metrics`.
-    """
+    """Every number in the metrics by its path, as `speedup.paired`; those of groups stay there."""
     found: dict[str, float] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping) and name != "by":

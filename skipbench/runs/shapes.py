@@ -2,13 +2,9 @@
 names are let through.
 """
 
-from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
-
-from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import printable
 
 Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*$")]
 """Without control characters: it is printed."""
@@ -105,13 +101,3 @@ class Metrics(TypedDict, total=False):
     score_equal: bool | None
     peak_memory_bytes: Number
     roofline_fraction_vanilla: Number
-
-
-def check_config(path: Path, config: dict[str, Any]) -> None:
-    """Raises SkipbenchError, with the file, for settings that cannot be those of a run."""
-    try:
-        msgspec.convert(config, Config)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{path} cannot be read: {printable(str(error))}; move the folder away"
-        ) from error

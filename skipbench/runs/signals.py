@@ -15,9 +15,7 @@ as it is told to.
 
 
 class Interrupted(BaseException):
-    """A signal has asked for the end; no error, so that nothing takes it for the failure of a
-    cell.
-    """
+    """A signal has asked for the end; no error, so that nothing takes it for a cell's failure."""
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number)
@@ -51,9 +49,7 @@ _ear = SignalState()
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-    """Within it the signals raise `Interrupted`, unless somebody else listens already, such as
-    submitit.
-    """
+    """Within it the signals raise `Interrupted`, unless another, as submitit, listens already."""
     if threading.current_thread() is not threading.main_thread():  # Python allows no handlers there
         yield
         return
@@ -69,9 +65,7 @@ def handle_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """A signal within it is raised as `Interrupted` at its end: the work in it is done as a
-    whole.
-    """
+    """A signal within it is raised as `Interrupted` at its end: the work in it is done whole."""
     _ear.defer_signals = True
     try:
         yield

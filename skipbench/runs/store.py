@@ -18,20 +18,21 @@ from typing import Any
 import yaml
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.completions import Completion, cut_unfinished, dump_completion, read_completions
+from skipbench.runs.completions import Completion, cut_unfinished, read_completions
 from skipbench.runs.files import (
-    acquire,
     append_line,
-    lines_of,
-    not_writable,
+    held,
     overwrite,
-    sign,
+    read_lines,
     write_atomic,
+    write_json,
+    writing,
 )
 from skipbench.runs.provenance import portable
 from skipbench.runs.reading import MOST_SAMPLES, check_name, read_bytes, read_json, read_yaml
-from skipbench.runs.record import Sample, dump, parse
-from skipbench.runs.shapes import Metrics, Origin, Status, check_config
+from skipbench.runs.record import Sample, dump, parse_lines
+from skipbench.runs.shapes import Config, Metrics, Origin, Status
+from skipbench.runs.vouched import check_figures
 
 BEAT_S = 5.0
 """A sign of life is given after a sample, and not more often than this: it may be a round trip to a
@@ -52,33 +53,25 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
 
     Raises:
         SkipbenchError: another line is unreadable, an index occurs twice, or `metrics.json` counts
-            other samples.
+            other samples or has other figures than theirs.
     """
     return list(each_sample(path, repair))
 
 
 def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
     """`read_samples`, one at a time: many are read faster where none is kept."""
-    status = read_json(path.parent / "status.json", Status) or {}
+    status = _status_of(path.parent)
     done = status.get("state") == "done"
-    repair = repair and not done
-    lines = lines_of(path, repair)
-    if not repair:
-        _check_count(path, len(lines), done)
-    seen: set[int] = set()
-    for number, line in lines:
-        try:
-            sample = parse(line)
-        except SkipbenchError as error:
-            if number == len(lines) and not done and not _is_json(line):
-                if repair:
-                    os.truncate(path, sum(len(before) + 1 for _, before in lines[:-1]))
-                return
-            raise SkipbenchError(f"{path}, line {number}: {error}") from error
-        if sample.index in seen:
-            raise SkipbenchError(f"{path}, line {number}: samples [{sample.index}] occur twice")
-        seen.add(sample.index)
-        yield sample
+    # before the lines: a run that goes on meanwhile writes it after them
+    counted = (read_json(path.with_name("metrics.json"), Metrics) or {}).get("samples")
+    lines = read_lines(path, repair and not done, torn=not done)
+    if counted is not None and (done or not repair):
+        _check_count(path, len(lines), counted, done)
+    found = parse_lines(path, lines, Sample)
+    if done and "sha256" not in status:
+        check_figures(path.with_name("metrics.json"), samples := list(found))
+        found = iter(samples)
+    yield from found
     _check_digest(path, status)
 
 
@@ -103,34 +96,18 @@ def _check_digest(path: Path, status: Mapping[str, Any]) -> None:
         )
 
 
-def _check_count(path: Path, lines: int, done: bool) -> None:
+def _check_count(path: Path, lines: int, counted: int, done: bool) -> None:
     """Compares the number of samples with that of `metrics.json`.
 
     Raises:
         SkipbenchError: samples are missing, or the run is done and has more of them.
     """
-    counted = (read_json(path.parent / "metrics.json", Metrics) or {}).get("samples", lines)
     if lines < counted or (done and lines != counted):
         raise SkipbenchError(
             f"{path}, line {min(lines, counted) + 1}: {lines} whole lines, but metrics.json is of "
             f"{counted} samples; put the file back from a copy, or move the folder away and run "
             "its command again"
         )
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        return False
-    except (ValueError, RecursionError):  # JSON, but not of any record
-        return True
-    return True
-
-
-def _differences(path: Path, config: dict[str, Any]) -> list[str]:
-    before = read_yaml(path) or {}
-    return sorted(str(k) for k in {*before, *config} if before.get(k) != config.get(k))
 
 
 class RunStore:
@@ -143,31 +120,28 @@ class RunStore:
     def __init__(self, folder: Path, config: dict[str, Any], provenance: dict[str, Any]) -> None:
         self.folder = folder
         self._beaten = 0.0
-        self._lock = acquire(folder)
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(held(folder))
         try:
-            self._settle(config, provenance)
-        except OSError as error:
-            self.close()
-            raise not_writable(folder, error) from error
+            with writing(folder):
+                self._settle(config, provenance)
         except BaseException:
             self.close()
             raise
 
     def _settle(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
-        sign(self._lock)
         path = self.folder / "config.yaml"
         text = yaml.safe_dump(portable(config), sort_keys=False)
-        if path.exists():
-            keys = _differences(path, yaml.safe_load(text))
-            if keys:
-                raise SkipbenchError(
-                    f"{self.folder} holds a run with other settings ({', '.join(keys)}); use "
-                    "another results folder"
-                )
-        else:
+        before, own = read_yaml(path), yaml.safe_load(text)
+        if before is None:
             write_atomic(path, text)
+        elif keys := sorted(str(k) for k in before.keys() | own if before.get(k) != own.get(k)):
+            raise SkipbenchError(
+                f"{self.folder} holds a run with other settings ({', '.join(keys)}); use "
+                "another results folder"
+            )
         if not (self.folder / "provenance.json").exists():
-            write_atomic(self.folder / "provenance.json", json.dumps(provenance, indent=2) + "\n")
+            write_json(self.folder / "provenance.json", provenance)
         # An append behind a torn line would be lost with it; damage elsewhere is for whoever reads.
         with contextlib.suppress(SkipbenchError):
             if not is_done(self.folder):
@@ -187,7 +161,7 @@ class RunStore:
         Its texts go first: what has no sample is cut off when the folder is opened again.
         """
         if completion is not None:
-            append_line(self.folder / "completions.jsonl", dump_completion(completion))
+            append_line(self.folder / "completions.jsonl", dump(completion))
         append_line(self.folder / "samples.jsonl", dump(sample))
         if time.monotonic() - self._beaten > BEAT_S:
             self._beaten = time.monotonic()
@@ -196,64 +170,52 @@ class RunStore:
 
     def status(self, state: str, error: str | None = None) -> None:
         """`state`: running, done, interrupted, or failed; `done` seals the files of the run."""
-        sealed = digests(self.folder) if state == "done" else None
-        self._replace("status.json", _status(state, error, sealed))
+        told = _status(state, error)
+        if state == "done":
+            told["sha256"] = digests(self.folder)
+        try:
+            write_json(self.folder / "status.json", told)
+        except SkipbenchError:
+            if not overwrite(self.folder / "status.json", json.dumps(told, indent=2) + "\n"):
+                raise
 
     @contextlib.contextmanager
     def unsealed(self) -> Iterator[None]:
         """Lets a run's files be replaced; killed within, it stays as done as it was, unsealed."""
-        path = self.folder / "status.json"
-        status = read_json(path, Status) or {}
-        sealed = status.pop("sha256", None)
-        if sealed is not None:
-            self._replace("status.json", json.dumps(status, indent=2) + "\n")
+        path, status = self.folder / "status.json", _status_of(self.folder)
+        if status.pop("sha256", None) is not None:
+            write_json(path, status)
         yield
         if status.get("state") == "done":
-            status["sha256"] = digests(self.folder)
-            self._replace("status.json", json.dumps(status, indent=2) + "\n")
+            write_json(path, status | {"sha256": digests(self.folder)})
 
     def amend(self, **known: Any) -> None:
         """Adds to the provenance what showed only while the run went on."""
-        origin = json.loads((self.folder / "provenance.json").read_text())
-        self._replace("provenance.json", json.dumps(origin | known, indent=2) + "\n")
+        path = self.folder / "provenance.json"
+        write_json(path, json.loads(path.read_text()) | known)
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
-        self._replace("metrics.json", json.dumps(metrics, indent=2, allow_nan=False) + "\n")
+        write_json(self.folder / "metrics.json", metrics)
 
     def write_scores(self, scores: list[dict[str, Any]]) -> None:
         """`scores.jsonl`, as a whole: one line per sample."""
-        self._replace("scores.jsonl", "".join(json.dumps(score) + "\n" for score in scores))
-
-    def _replace(self, name: str, text: str) -> None:
-        try:
-            write_atomic(self.folder / name, text)
-        except OSError as error:
-            if name == "status.json" and overwrite(self.folder / name, text):
-                return
-            raise SkipbenchError(
-                f"cannot write {self.folder / name}: {error}; free some space and run the "
-                "same command again"
-            ) from error
+        lines = (json.dumps(score) + "\n" for score in scores)
+        write_atomic(self.folder / "scores.jsonl", "".join(lines))
 
     def close(self) -> None:
         """Lets another process have the folder; a second call does nothing."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._held.close()
 
 
-def _status(state: str, error: str | None, sealed: dict[str, str] | None = None) -> str:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    value: dict[str, Any] = {
+def _status(state: str, error: str | None) -> dict[str, Any]:
+    return {
         "state": state,
         "error": error,
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "updated": now,
+        "updated": datetime.now(UTC).isoformat(timespec="seconds"),
+        "slurm": os.environ.get("SLURM_JOB_ID"),
     }
-    value["slurm"] = os.environ.get("SLURM_JOB_ID")
-    value |= {"sha256": sealed} if sealed else {}
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def record_failure(folder: Path, reason: str) -> None:
@@ -261,13 +223,13 @@ def record_failure(folder: Path, reason: str) -> None:
 
     A run that is done, or that another process has, stays as it is.
     """
-    with contextlib.suppress(SkipbenchError, OSError):
-        lock = acquire(folder)
-        try:
-            if not is_done(folder):
-                write_atomic(folder / "status.json", _status("failed", reason))
-        finally:
-            os.close(lock)
+    with contextlib.suppress(SkipbenchError), held(folder):
+        if not is_done(folder):
+            write_json(folder / "status.json", _status("failed", reason))
+
+
+def _status_of(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "status.json", Status) or {}
 
 
 def is_done(folder: Path) -> bool:
@@ -275,7 +237,7 @@ def is_done(folder: Path) -> bool:
 
     Raises SkipbenchError if it cannot be read.
     """
-    return (read_json(folder / "status.json", Status) or {}).get("state") == "done"
+    return bool(_status_of(folder).get("state") == "done")
 
 
 def load_run(folder: Path) -> dict[str, Any]:
@@ -287,17 +249,13 @@ def load_run(folder: Path) -> dict[str, Any]:
             done run wrote; whoever reads the samples is told so of them.
     """
     check_name(folder)
-    config = read_yaml(folder / "config.yaml")
-    if config is not None:
-        check_config(folder / "config.yaml", config)
     found = {
-        "config": config,
+        "config": read_yaml(folder / "config.yaml", Config),
         "provenance": read_json(folder / "provenance.json", Origin),
         "status": read_json(folder / "status.json", Status),
         "metrics": read_json(folder / "metrics.json", Metrics),
     }
-    status = found["status"] or {}
     for name in SEALED:
         if name != "samples.jsonl":
-            _check_digest(folder / name, status)
+            _check_digest(folder / name, found["status"] or {})
     return found

@@ -93,9 +93,7 @@ def aime(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
 
 
 def mmlu_pro(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
-    """Whether the letter is `reference["answer"]`: the last that is said to be the answer, else the
-    last lone one.
-    """
+    """Whether the letter is `reference["answer"]`: the last said to be it, else the last alone."""
     answer = need(reference, "answer", str)
     if not re.fullmatch("[A-J]", answer):
         raise malformed(reference, "answer", "a letter from A to J")
@@ -105,9 +103,7 @@ def mmlu_pro(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
 
 
 def squad_normalised(text: str) -> str:
-    """Lower case without ASCII punctuation, English articles and doubled space, as SQuAD's
-    evaluation compares texts.
-    """
+    """`text` as SQuAD's evaluation compares it: no case, punctuation, articles or doubled space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 

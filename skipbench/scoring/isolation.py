@@ -2,6 +2,7 @@
 `jail.py` to furnish.
 """
 
+import itertools
 import os
 import shutil
 import sys
@@ -14,9 +15,7 @@ NOBODY = 65534
 
 @dataclass(frozen=True)
 class Isolation:
-    """A way to isolate: the words before the interpreter's own, and what is left for `jail.main` to
-    do.
-    """
+    """A way to isolate: words before the interpreter's own, and what `jail.main` has to do."""
 
     name: str
     prefix: list[str] = field(default_factory=list)
@@ -29,18 +28,10 @@ NONE = Isolation("none")
 
 def routes() -> list[Isolation]:
     """The ways that this machine has the tools for, best first."""
-    binds, links = _visible()
-    devices = ["/dev/null", "/dev/zero", "/dev/urandom"]
-    found = []
+    view, found = _view(), []
     if bwrap := shutil.which("bwrap"):
-        found.append(Isolation("bwrap", bwrap_arguments(bwrap, binds, links, devices)))
+        found.append(Isolation("bwrap", bwrap_arguments(bwrap, view)))
     if unshare := shutil.which("unshare"):
-        view = {
-            "mount_point": tempfile.gettempdir(),
-            "binds": binds,
-            "links": links,
-            "devices": devices,
-        }
         words = [unshare, "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"]
         if os.geteuid() == 0:
             found.append(Isolation("unshare by root", words, view, uid=NOBODY))
@@ -49,21 +40,14 @@ def routes() -> list[Isolation]:
     return found
 
 
-def bwrap_arguments(
-    bwrap: str, binds: list[str], links: list[tuple[str, str]], devices: list[str]
-) -> list[str]:
-    """bubblewrap's command line for the view that `jail.make_root` makes, up to the interpreter's
-    own words.
-    """
+def bwrap_arguments(bwrap: str, view: dict[str, Any]) -> list[str]:
+    """bubblewrap's command line for what `jail.make_root` shows, up to the interpreter's words."""
     words = [bwrap, "--unshare-all", "--die-with-parent", "--as-pid-1", "--clearenv"]
-    words += ["--cap-drop", "ALL"]
-    for path in binds:
-        words += ["--ro-bind", path, path]
-    for path in devices:
-        words += ["--dev-bind", path, path]
-    for path, target in links:
-        words += ["--symlink", target, path]
-    return [*words, "--remount-ro", "/", "--chdir", "/", "--"]
+    options = [("--cap-drop", "ALL"), *(("--ro-bind", path, path) for path in view["binds"])]
+    options += [("--dev-bind", path, path) for path in view["devices"]]
+    options += [("--symlink", target, path) for path, target in view["links"]]
+    options += [("--remount-ro", "/"), ("--chdir", "/")]
+    return [*words, *itertools.chain(*options), "--"]
 
 
 def interpreter() -> str:
@@ -73,10 +57,8 @@ def interpreter() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
-def _visible() -> tuple[list[str], list[tuple[str, str]]]:
-    """Paths to show: the interpreter, its library and the system's; and symbolic links between such
-    folders.
-    """
+def _view() -> dict[str, Any]:
+    """What `jail.make_root` shows: the interpreter, its and the system's libraries, and links."""
     prefixes = {os.path.realpath(p) for p in (sys.base_prefix, sys.base_exec_prefix)}
     wanted = [
         interpreter(),
@@ -90,4 +72,6 @@ def _visible() -> tuple[list[str], list[tuple[str, str]]]:
     for path in there:  # sorted: a folder comes before what lies in it
         if not any(path.startswith(f"{above}/") for above in binds):
             binds.append(path)
-    return binds, links
+    devices = ["/dev/null", "/dev/zero", "/dev/urandom"]
+    mount_point = tempfile.gettempdir()
+    return {"mount_point": mount_point, "binds": binds, "links": links, "devices": devices}

@@ -19,17 +19,12 @@ from typing import Any
 OPEN_FILES = 64
 MOST_BYTES = 32 << 20  # of one call or result
 DETAIL_BYTES = 1000
-KINDS: dict[str, Callable[[Iterable[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "dict": dict,
-    "set": set,
-    "frozenset": frozenset,
-    "bytes": bytes,
-    "bytearray": bytearray,
-    "complex": lambda parts: complex(*parts),
-    "iterator": lambda items: iter(list(items)),
+# by name: what is sent as such, and what makes it of its parts
+KINDS: dict[str, tuple[Any, Callable[[Iterable[Any]], Any]]] = {
+    kind.__name__: (kind, kind) for kind in (list, tuple, dict, set, frozenset, bytes, bytearray)
 }
+KINDS["complex"] = complex, lambda parts: complex(*parts)
+KINDS["iterator"] = Iterator, lambda items: iter(list(items))
 
 
 class Ended(BaseException):
@@ -37,18 +32,10 @@ class Ended(BaseException):
 
 
 def limit(memory_bytes: int, cpu_s: int) -> None:
-    """Bounds this process for good, and the number of processes to the ones that run, for all
-    users but root.
-    """
-    limits = [
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, OPEN_FILES),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NPROC, 0),
-    ]
-    for kind, value in limits:
+    """Bounds this process for good; only root's could have children in spite of that."""
+    limits = {"AS": memory_bytes, "CPU": cpu_s, "NOFILE": OPEN_FILES}
+    for name, value in (limits | dict.fromkeys(("FSIZE", "CORE", "NPROC"), 0)).items():
+        kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         try:
@@ -67,15 +54,10 @@ def plain(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, complex):
-        return ["complex", [value.real, value.imag]]
-    if isinstance(value, dict):
-        return ["dict", [plain(pair) for pair in value.items()]]
-    for name in ("list", "tuple", "set", "frozenset", "bytes", "bytearray"):
-        if isinstance(value, KINDS[name]):  # type: ignore[arg-type]  # these are classes
-            return [name, [plain(item) for item in value]]
-    if isinstance(value, Iterator):
-        return ["iterator", [plain(item) for item in value]]
+    for name, (kind, _) in KINDS.items():
+        if isinstance(value, kind):
+            parts: Any = (value.real, value.imag) if name == "complex" else value
+            return [name, [plain(p) for p in (parts.items() if name == "dict" else parts)]]
     raise TypeError(f"a {type(value).__name__} is no plain data")
 
 
@@ -84,7 +66,7 @@ def unplain(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     name, items = value
-    return KINDS[name](map(unplain, items))
+    return KINDS[name][1](map(unplain, items))
 
 
 def send(handle: int, value: Any) -> None:
@@ -118,9 +100,7 @@ def serve(asked: int, answer: int) -> None:
 
 
 def asker(ask: int, answers: int) -> Callable[..., Any]:
-    """A function that has the program's process do something, and returns or raises what came of
-    it.
-    """
+    """A function that has the program's process do something, and returns or raises the outcome."""
     replies = open(answers, "rb")  # noqa: SIM115  # as long as this process lives
 
     def request(*words: Any) -> Any:

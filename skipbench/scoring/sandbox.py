@@ -62,9 +62,7 @@ assert ctypes.CDLL(None).shmget(0, 4096, 0o600) < 0, "memory outside of the limi
 
 @dataclass(frozen=True)
 class Outcome:
-    """`ok` if the program and its tests ran to their end; `detail` is the error that ended them, or
-    what stopped them.
-    """
+    """`ok` if the program and its tests ran to their end; `detail` says what ended them earlier."""
 
     ok: bool
     reason: Reason
@@ -89,10 +87,6 @@ def run_program(
         SkipbenchError: nothing here can isolate a program and `sandbox` is not "none", or a limit
             is not positive.
     """
-    if os.name != "posix":
-        raise SkipbenchError(
-            f"{os.name=} cannot bound a program; score runs of generated code on Linux"
-        )
     if not (timeout_s > 0 and math.isfinite(timeout_s) and memory_bytes > 0):
         raise SkipbenchError(
             f"{timeout_s=} and {memory_bytes=} must be positive and finite; give both as such"
@@ -121,8 +115,8 @@ def isolation() -> Isolation:
         reasons.append(f"{route.name}: {reason}")
     raise SkipbenchError(
         f"generated code cannot be isolated on this machine ({'; '.join(reasons)}). Install "
-        "bubblewrap (its package is called bubblewrap), or have user namespaces allowed (sysctl "
-        "user.max_user_namespaces above 0; on Ubuntu also "
+        "bubblewrap and libseccomp (the packages bubblewrap and libseccomp2), or have user "
+        "namespaces allowed (sysctl user.max_user_namespaces above 0; on Ubuntu also "
         "kernel.apparmor_restrict_unprivileged_userns=0), or score a copy of the run's folder on "
         "another machine. sandbox=none runs the code with your rights and without any protection"
     )
@@ -143,18 +137,14 @@ def _leak(route: Isolation) -> str | None:
 
 
 def _run(route: Isolation, program: Program, timeout_s: float, memory_bytes: int) -> Outcome:
-    with (
-        tempfile.TemporaryFile() as job,
-        tempfile.TemporaryDirectory(prefix="skipbench-", ignore_cleanup_errors=True) as own,
-    ):
-        job.write(json.dumps(program._asdict()).encode())
-        job.seek(0)
+    job = json.dumps(program._asdict()).encode()
+    with tempfile.TemporaryDirectory(prefix="skipbench-", ignore_cleanup_errors=True) as own:
         try:
             child = subprocess.Popen(
                 _command(route, timeout_s, memory_bytes),
                 cwd=own if route is NONE else "/",
                 env={},
-                stdin=job,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -162,7 +152,7 @@ def _run(route: Isolation, program: Program, timeout_s: float, memory_bytes: int
         except OSError as error:
             raise SkipbenchError(f"the sandbox {route.name!r} did not start: {error}") from error
         try:
-            report, stderr = child.communicate(timeout=timeout_s + _GRACE_S)
+            report, stderr = child.communicate(job, timeout_s + _GRACE_S)
         except subprocess.TimeoutExpired:
             return Outcome(False, "timeout", f"its watcher still ran after {timeout_s:g} s")
         finally:
@@ -173,35 +163,21 @@ def _run(route: Isolation, program: Program, timeout_s: float, memory_bytes: int
         lines = stderr.decode("utf-8", "replace").strip().splitlines()
         said = lines[-1][:_DETAIL_CHARACTERS] if lines else f"status {child.returncode}"
         raise SkipbenchError(f"the sandbox {route.name!r} did not start: {said}")
-    return _outcome(report.removeprefix(_STARTED), timeout_s)
+    try:
+        found = msgspec.json.decode(report.removeprefix(_STARTED), type=tuple[Reason, str])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found = "failed", "the report of the process that watches it is not its own"
+    return Outcome(found[0] == "ok", found[0], found[1][:_DETAIL_CHARACTERS])
 
 
 def _command(route: Isolation, timeout_s: float, memory_bytes: int) -> list[str]:
     python = [interpreter(), "-I", "-S", "-B", "-c"]
     limits = f"LIMITS = {memory_bytes}, {math.ceil(timeout_s) + 1}\n"
-    job = {
-        "command": [*python, f"{_source(runner)}\n{limits}"],
-        "timeout_s": timeout_s,
-        "apart": route is not NONE,
-        "view": route.view,
-        "uid": route.uid,
-    }
+    job = {"command": [*python, f"{_source(runner)}\n{limits}"], "timeout_s": timeout_s}
+    job |= {"apart": route is not NONE, "view": route.view, "uid": route.uid}
     return [*route.prefix, *python, f"{_source(jail)}\nmain({job!r})\n"]
 
 
 @functools.cache
 def _source(module: Any) -> str:
     return Path(module.__file__).read_text(encoding="utf-8")
-
-
-def _outcome(report: bytes, timeout_s: float) -> Outcome:
-    try:
-        reason, detail = msgspec.json.decode(report, type=tuple[Reason, str])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Outcome(False, "failed", "the report of the process that watches it is not its own")
-    if reason == "timeout":
-        detail = f"still running after {timeout_s:g} s"
-    elif reason == "killed":
-        known = {str(int(number)): number.name for number in signal.Signals}
-        detail = f"killed by {known.get(detail, f'signal {detail}')}"
-    return Outcome(reason == "ok", reason, detail[:_DETAIL_CHARACTERS])

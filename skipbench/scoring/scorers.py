@@ -10,9 +10,8 @@ from typing import Any
 from skipbench.data.mini.words import NAMES
 from skipbench.errors import SkipbenchError
 from skipbench.scoring.answers import aime, gsm8k, mmlu_pro, nq
-from skipbench.scoring.bleu import bleu
+from skipbench.scoring.overlap import bleu, rouge
 from skipbench.scoring.programs import EXECUTED, program_of
-from skipbench.scoring.rouge import rouge
 from skipbench.scoring.text import Scores, before_next, need
 
 _NAMES = frozenset(NAMES)
@@ -67,19 +66,8 @@ def _summary(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
     return {"facts": share, "all_facts": float(share == 1.0)}
 
 
-def _none(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
-    return {}
-
-
 SCORERS: dict[str, Callable[[str, str, dict[str, Any]], Scores]] = {
-    "stories": _stories,
-    "math": _math,
-    "summary": _summary,
-    "rouge": rouge,
-    "gsm8k": gsm8k,
-    "aime": aime,
-    "mmlu-pro": mmlu_pro,
-    "nq": nq,
-    "bleu": bleu,
-    "none": _none,
+    **{"stories": _stories, "math": _math, "summary": _summary, "rouge": rouge, "gsm8k": gsm8k},
+    **{"aime": aime, "mmlu-pro": mmlu_pro, "nq": nq, "bleu": bleu},
+    "none": lambda completion, prompt, reference: {},
 }

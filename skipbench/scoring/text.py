@@ -1,6 +1,4 @@
-"""What scorers share: where a completion ends, and a reference that must hold what a scorer
-needs.
-"""
+"""What scorers share: where a completion ends, and the check of what a reference must hold."""
 
 import re
 from typing import Any, TypeVar

@@ -81,7 +81,7 @@ def read_retimed(folder: Path, iterations: int) -> Retimed | None:
     if not path.exists():
         return None
     try:
-        lines: list[Any] = [strict_json(line) for _, line in read_lines(path, repair=False)]
+        lines: list[Any] = [strict_json(line) for _, line in read_lines(path)]
         found = [msgspec.convert(line, Retimed) for line in lines]
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(

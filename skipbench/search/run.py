@@ -144,7 +144,7 @@ def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> lis
     """The trials in `trace`, which begins here where there is none."""
     # as a trace gives them back: a tuple becomes a list
     settings = json.loads(json.dumps(settings))
-    lines = list(read_lines(trace, repair=True))
+    lines = read_lines(trace, repair=True)
     if not lines:
         append_line(trace, json.dumps({"settings": settings}))
         return []
@@ -170,11 +170,11 @@ def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> lis
 
 def read_trials(trace: Path, layers: int, iterations: int) -> list[Trial]:
     """The first `iterations` trials of a trace; raises SkipbenchError where a line is damaged."""
-    lines = list(read_lines(trace, repair=False))[1 : iterations + 1]
+    lines = read_lines(trace)[1 : iterations + 1]
     return [_trial(trace, number, line, layers) for number, line in lines]
 
 
-def _trial(trace: Path, number: int, line: str, layers: int) -> Trial:
+def _trial(trace: Path, number: int, line: bytes, layers: int) -> Trial:
     try:
         trial: Trial = msgspec.convert(strict_json(line), Trial)
         SkipSet.parse(trial.skip, layers)

@@ -7,6 +7,7 @@ torch that are used only where they agree with `F.linear`. No layout wins everyw
 `columns` was fastest for one row and slow for nine, `packed` the other way round.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -21,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
 
@@ -222,11 +224,9 @@ def _store(key: str, entry: dict[str, Any]) -> dict[str, Any]:
     found = _read()
     if _is_valid(earlier := found.get(key)):
         return earlier
-    try:
-        cache_file().parent.mkdir(parents=True, exist_ok=True)
+    # a home that cannot be written to costs a race at every load, no more
+    with contextlib.suppress(SkipbenchError):
         write_atomic(cache_file(), json.dumps(found | {key: entry}, indent=1) + "\n")
-    except OSError:  # a home that cannot be written to costs a race at every load, no more
-        pass
     return entry
 
 

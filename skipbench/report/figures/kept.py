@@ -8,7 +8,7 @@ from pathlib import Path
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures.runs import Run
 from skipbench.runs.reading import MOST_SAMPLES, read_bytes
-from skipbench.runs.record import dump, parse
+from skipbench.runs.record import Sample, dump, parse
 
 
 def dump_runs(name: str, runs: list[Run]) -> str:
@@ -37,7 +37,7 @@ def read_runs(path: Path) -> tuple[str, list[Run]]:
     try:
         found = json.loads(read_bytes(path, MOST_SAMPLES) or b"")
         runs = [
-            Run(**(run | {"samples": [parse(json.dumps(s)) for s in run["samples"]]}))  # type: ignore[typeddict-item]  # of a file
+            Run(**(run | {"samples": [parse(json.dumps(s), Sample) for s in run["samples"]]}))  # type: ignore[typeddict-item]  # of a file
             for run in found["runs"]
         ]
         missing = {key for run in runs for key in Run.__required_keys__ - run.keys()}

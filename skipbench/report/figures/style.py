@@ -175,7 +175,6 @@ def save(figure: "Figure", runs: list[Run], stem: Path, text: str | None = None)
     """
     import matplotlib
 
-    stem.parent.mkdir(parents=True, exist_ok=True)
     made = {}
     with matplotlib.rc_context(SETTINGS):
         figure.supxlabel(

@@ -17,7 +17,7 @@ def csv(table: Table) -> str:
     names = dict.fromkeys(name for record in table.records for name in record)
     out = io.StringIO()
     writer = stdlib_csv.DictWriter(out, list(names), lineterminator="\n")
-    writer.writeheader()
+    writer.writerow({name: _inert(name) for name in names})
     writer.writerows({k: _inert(v) for k, v in record.items()} for record in table.records)
     return out.getvalue()
 

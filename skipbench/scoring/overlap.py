@@ -1,0 +1,95 @@
+"""Scores of the words that two texts share: ROUGE of a summary, BLEU of a translation, and BLEU of
+all translations together.
+
+ROUGE is rouge-score's F-measure with its stemmer, as Self-SD's published notebook computes it; BLEU
+is sacrebleu's in percent, with its defaults (13a tokens, mixed case, exponential smoothing).
+"""
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from skipbench.metrics.scores import ArmScores, mean_scores, score_summary
+from skipbench.runs.completions import Completion
+from skipbench.runs.record import Sample
+from skipbench.scoring.text import Scores, before_next, first_line, need
+
+# The L of Self-SD's Table 17 is sentence-level: it lies as far below ROUGE-1 as rougeL does, which
+# reads a summary as one line. So nothing here needs a sentence splitter.
+_ROUGE = ("rouge1", "rouge2", "rougeL")
+
+
+@functools.cache
+def _scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer  # loads nltk, which takes a second
+
+    return RougeScorer(_ROUGE, use_stemmer=True)
+
+
+def rouge(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+    """ROUGE-1, -2 and -L against `reference["summary"]`, up to the next article of a few-shot
+    prompt.
+
+    Self-SD cuts at a line break and `Article:`, except where they open the completion; here nothing
+    is left then.
+    """
+    summary = need(reference, "summary", str)
+    own = before_next(completion, "Article:", "Summarize the following text")
+    return {name: float(value.fmeasure) for name, value in _scorer().score(summary, own).items()}
+
+
+@functools.cache
+def _metric(effective_order: bool) -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+
+    # WMT's texts are tokenised, which sacrebleu warns of and which does not change the comparison
+    # of two arms: force.
+    return BLEU(effective_order=effective_order, force=True)
+
+
+def bleu(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+    """BLEU of the first line against `reference["translation"]`, over a short sentence's orders."""
+    translation = need(reference, "translation", str)
+    found = _metric(True).sentence_score(first_line(completion), [translation])
+    return {"sentence_bleu": min(found.score, 100.0)}  # its rounding may end above
+
+
+def corpus_bleu(completions: Sequence[str], references: Sequence[dict[str, Any]]) -> Scores:
+    """BLEU of all first lines together: the number that papers print."""
+    translations = [need(reference, "translation", str) for reference in references]
+    found = _metric(False).corpus_score([*map(first_line, completions)], [translations])
+    return {"bleu": min(found.score, 100.0)}
+
+
+CORPUS_SCORERS = {"bleu": corpus_bleu}
+ARMS = ("vanilla", "method")
+
+
+def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
+    """Scores of both arms, `{"vanilla": {...}, "method": {...}}`; `{}` for a scorer without one, or
+    no completions.
+
+    Raises:
+        SkipbenchError: a reference without what the scorer needs.
+    """
+    found = list(completions)
+    if scorer not in CORPUS_SCORERS or not found:
+        return {}
+    references = [c.reference for c in found]
+    return {
+        arm: CORPUS_SCORERS[scorer]([getattr(c, arm) for c in found], references) for arm in ARMS
+    }
+
+
+def corpus_summary(
+    scorer: str, samples: Sequence[Sample], completions: Sequence[Completion]
+) -> dict[str, Any]:
+    """`score` of `metrics.json`: means over samples that did not fail, and their corpus scores."""
+    by_index = {c.index: c for c in completions}
+
+    def scores(members: Sequence[Sample]) -> ArmScores:
+        means = mean_scores(members)
+        corpus = corpus_scores(scorer, [by_index[s.index] for s in members])
+        return {arm: means[arm] | corpus.get(arm, {}) for arm in ARMS}
+
+    return score_summary([s for s in samples if s.lossless != "failed"], scores)
