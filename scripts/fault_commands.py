@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections import Counter
@@ -60,6 +61,7 @@ class Forked:
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], **how: Any) -> None:
         self.code: int | None = None
+        self.waiting = threading.Lock()
         self.pid = os.fork()
         if self.pid:
             return
@@ -84,8 +86,9 @@ class Forked:
             os._exit(code)
 
     def wait(self) -> int:
-        if self.code is None:
-            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with self.waiting:  # of several threads, one is told
+            if self.code is None:
+                self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.code
 
     def send_signal(self, number: int) -> None:
@@ -243,6 +246,7 @@ def main() -> None:
                 shutil.rmtree(results, ignore_errors=True)  # a cell may still write its table
         finally:
             disk.close()
+            print(f"{sum(count.values())} faults planted", file=sys.stderr)
     told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
     print(
         f"{faults} faults ({told}; {'tmpfs' if disk.mounted else 'no mount allowed'}): nothing "
