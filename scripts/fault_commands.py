@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections import Counter
@@ -60,6 +61,7 @@ class Forked:
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], **how: Any) -> None:
         self.code: int | None = None
+        self.waiting = threading.Lock()
         self.pid = os.fork()
         if self.pid:
             return
@@ -84,8 +86,9 @@ class Forked:
             os._exit(code)
 
     def wait(self) -> int:
-        if self.code is None:
-            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with self.waiting:  # of several threads, one is told
+            if self.code is None:
+                self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.code
 
     def send_signal(self, number: int) -> None:
@@ -144,7 +147,7 @@ def left_by(name: str, results: Path) -> Any:
     if name == "search":
         lines = [json.loads(line) for line in trials(results)]
         return [(line.get("skip"), line.get("value") is None) for line in lines[1:]]
-    accepted = [p.read_text() for p in accepted_in(results).iterdir()]
+    accepted = [p.read_text() for p in accepted_in(results).glob("[0-9]*")]
     manifests = [re.findall(r" cell (\S+) ", text)[0] for text in accepted]
     cells = {config_hash(read_cell(Path(path), 0).record()) for path in manifests}
     return sorted(tasks(results)), sorted(cells)
@@ -196,10 +199,14 @@ def strike(disk: Disk, results: Path, words: list[str], rng: random.Random, usua
 
 
 def end(name: str, results: Path, words: list[str], wanted: Any) -> None:
-    """The same command, without a fault; a cell whose launcher was killed runs on by itself."""
+    """The same command, without a fault.
+
+    A cell whose launcher was killed runs on by itself, and refuses a second one meanwhile.
+    """
     until = time.monotonic() + 60
-    while (code := wait(start(results, lambda: None, words))) == 0:
-        found = left_by(name, results)
+    while True:
+        code = wait(start(results, lambda: None, words))
+        found = left_by(name, results) if code == 0 else None
         if found == wanted or name != "submit here" or time.monotonic() > until:
             break
     assert code == 0, f"{name} does not go on"
@@ -243,6 +250,7 @@ def main() -> None:
                 shutil.rmtree(results, ignore_errors=True)  # a cell may still write its table
         finally:
             disk.close()
+            print(f"{sum(count.values())} faults planted", file=sys.stderr)
     told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
     print(
         f"{faults} faults ({told}; {'tmpfs' if disk.mounted else 'no mount allowed'}): nothing "

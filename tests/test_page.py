@@ -12,6 +12,7 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from conftest import ROOT, unseal
@@ -406,6 +407,24 @@ def test_foreign_tables_do_not_run_in_a_browser(results: Path, tmp_path: Path) -
         (tmp_path / "results" / "tables" / f"{name}.html").write_text(HOSTILE)
     document = browse(write_page(tmp_path / "results")[0], "", tmp_path / "profile")
     assert "<title>skipbench report</title>" in document
+
+
+@in_browser
+def test_hostile_folders_and_names_do_not_run_in_a_browser(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    (folder,) = (tmp_path / "runs").glob("*swift*")
+    hostile = folder.rename(folder.with_name("<svg onload=document.title='broken'>"))
+    unseal(hostile)
+    for name, text in (
+        ("config.yaml", {"method": {"name": HOSTILE}, "model": {"name": HOSTILE}}),
+        ("provenance.json", {"label": HOSTILE, "commit": HOSTILE, "device": HOSTILE}),
+    ):
+        (hostile / name).write_text(json.dumps(text))
+    page_of = write_page(tmp_path)[0]
+    for address in ("", f"#run={quote(hostile.name)}"):
+        document = browse(page_of, address, tmp_path / "profile")
+        assert "<title>skipbench report</title>" in document
+        assert "&lt;svg/onload=" in document and "<details/" not in document
 
 
 def test_nothing_to_show(tmp_path: Path) -> None:

@@ -23,4 +23,8 @@ def csv(table: Table) -> str:
 
 
 def _inert(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    # the writer does not quote it, and a reader would begin a line there
+    text = value.replace("\r", " ")
+    return f"'{text}" if value.startswith(_FORMULA) else text
