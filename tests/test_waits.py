@@ -75,7 +75,7 @@ def test_a_record_of_an_earlier_version_has_no_rounds() -> None:
     plain = json.loads(dump(old))
     for one in ("vanilla", "method"):
         del plain[one]["round_s"], plain[one]["joules"]
-    assert parse(json.dumps(plain)) == old
+    assert parse(json.dumps(plain), Sample) == old
     of = summarise([old], 4, None, None, None)
     assert of["s_per_output_token"] is of["joules_per_token"] is None
     assert waits_cells(of) | {"TTFT": ""} == {"TTFT": "", "TPOT": MISSING, "J/token": "unknown"}

@@ -108,5 +108,9 @@ def check_writable(folder: Path) -> None:
     """Raises SkipbenchError where a run's folder could not be made; leaves nothing behind."""
     check_name(folder)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    with writing(there), tempfile.TemporaryDirectory(dir=there, prefix=".skipbench-"):
-        pass
+    with writing(there):
+        try:
+            with tempfile.TemporaryDirectory(dir=there, prefix=".skipbench-"):
+                pass
+        except OSError as error:  # without the name drawn above
+            raise OSError(error.errno, error.strerror, str(there)) from error
