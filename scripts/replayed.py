@@ -11,6 +11,7 @@ the loop's own work. Runs that are in the results folder are not made again.
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -24,8 +25,9 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.metrics.loop_costs import LoopCosts
-from skipbench.metrics.replay import Replayed, measured, project
+from skipbench.metrics.replay import measured, project
 from skipbench.profile import clock
+from skipbench.runs.record import Sample
 from skipbench.runs.store import read_samples
 
 LEFT_OUT = ("fixed", "self-sd-c")  # a set by hand, or one that is not stored
@@ -40,8 +42,13 @@ def median_points(measurements: Sequence[list[dict[str, Any]]]) -> list[dict[str
     ]
 
 
-def line(name: str, own: Replayed, far: Replayed) -> dict[str, Any]:
-    """A row of the table; `draft` and `verify` are predicted over measured, in vanilla's time."""
+def line(name: str, samples: Sequence[Sample], costs: LoopCosts) -> dict[str, Any]:
+    """A row of the table; `draft` and `verify` are predicted over measured, in vanilla's time, `+-`
+    is a standard error over prompts of what the prediction is off.
+    """
+    own, far = measured(samples), project(samples, costs)
+    each = [math.log(project([s], costs).speedup / measured([s]).speedup) for s in samples]
+    error = statistics.stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.nan
     scale = far.vanilla_pass_s / own.vanilla_pass_s
     phases = {
         phase: getattr(far, f"{phase}_s") / getattr(own, f"{phase}_s") / scale
@@ -53,6 +60,7 @@ def line(name: str, own: Replayed, far: Replayed) -> dict[str, Any]:
         "measured": round(own.speedup, 3),
         "predicted": round(far.speedup, 3),
         "off": f"{100 * (ratio - 1):+.1f} %",
+        "+-": f"{100 * error:.1f} %",
         **{k: round(v, 3) for k, v in phases.items()},
         "from the record": f"{100 * (own.adapt_s + own.other_s) / own.method_s:.0f} %",
         "bar": "5 %" if name in ADAPT else "3 %",
@@ -120,7 +128,7 @@ def main() -> None:
     rows = []
     for name, folder in folders.items():
         samples = read_samples(folder / "samples.jsonl")
-        rows.append(line(name, measured(samples), project(samples, costs)))
+        rows.append(line(name, samples, costs))
     print("| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
     for row in rows:
         print("| " + " | ".join(map(str, row.values())) + " |")

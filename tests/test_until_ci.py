@@ -12,6 +12,7 @@ from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.metrics.interval import BOOTSTRAP_FROM, half_width, paired_ratio_interval
+from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.cell import stopped_early
 from skipbench.runs.store import read_samples
 
@@ -55,6 +56,14 @@ def test_a_width_that_is_never_reached_takes_all(tmp_path: Path) -> None:
     assert metrics is not None
     assert not metrics["until_ci"]["stopped"] and metrics["samples"] == 10
     assert stopped_early(metrics) is None
+
+
+def test_processes_are_told_together() -> None:
+    one = {"wanted": 0.02, "half_width": 0.01, "samples": 8, "of": 20, "stopped": True}
+    other = one | {"half_width": 0.03, "samples": 20, "stopped": False}
+    runs = [([], {"until_ci": of, "speedup": {"paired": 1.0}}) for of in (one, other)]
+    told = stopped_early(summarise_repeats(runs, 4))
+    assert told == "stopped at 28 of 40 prompts, by until_ci=0.02; reached 0.0300"
 
 
 def test_a_run_without_it_is_the_run_that_it_was() -> None:

@@ -32,6 +32,7 @@ def summarise_repeats(
     peaks = [m["peak_memory_bytes"] for m in metrics if m.get("peak_memory_bytes") is not None]
     return {
         **pooled,
+        **_stopped([m["until_ci"] for m in metrics if m.get("until_ci")]),
         **{name: _mean([m.get(name) for m in metrics]) for name in MEAN_OF},
         "peak_memory_bytes": max(peaks, default=None),
         "repeats": len(runs),
@@ -42,6 +43,24 @@ def summarise_repeats(
             "ci95": None if interval is None else list(interval),
             "by_repeat": [m["speedup"]["paired"] for m in metrics],
         },
+    }
+
+
+def _stopped(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`until_ci` of all processes: each stops for itself, prompts are summed, and the widest
+    interval counts.
+    """
+    if not found:
+        return {}
+    widths = [f["half_width"] for f in found]
+    return {
+        "until_ci": {
+            "wanted": found[0]["wanted"],
+            "half_width": None if None in widths else max(widths),
+            "samples": sum(f["samples"] for f in found),
+            "of": sum(f["of"] for f in found),
+            "stopped": any(f["stopped"] for f in found),
+        }
     }
 
 
