@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
         return value
     for name, (kind, _) in KINDS.items():
         if isinstance(value, kind):
-            parts = (value.real, value.imag) if name == "complex" else value
+            parts: Any = (value.real, value.imag) if name == "complex" else value
             return [name, [plain(p) for p in (parts.items() if name == "dict" else parts)]]
     raise TypeError(f"a {type(value).__name__} is no plain data")
 
