@@ -114,7 +114,7 @@ def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ]
     )
     said = capsys.readouterr()
-    assert "embedded model: 12 layers" in said.out
+    assert "embedded model: 12 layers" in said.out and "energy per token: " in said.out
     assert "pass us" in said.out and "5000" in said.err
 
 

@@ -16,6 +16,7 @@ import torch
 from skipbench.bench.memory import Models, fitting, gpu_lines
 from skipbench.errors import SkipbenchError
 from skipbench.models.load import load
+from skipbench.profile.energy import energy_meter
 from skipbench.scoring.sandbox import isolation
 
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
@@ -59,11 +60,21 @@ def findings(results: Path, models: Models) -> list[str]:
         f"HF_HUB_OFFLINE is {offline}"
     )
     lines.append(_sandbox())
+    lines.append(_energy())
     lines.append(
         "note     Slurm: "
         f"{'sbatch found' if shutil.which('sbatch') else 'no sbatch on this machine'}"
     )
     return lines
+
+
+def _energy() -> str:
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    devices = [torch.device("cuda", index) for index in gpus] or [torch.device("cpu")]
+    source = energy_meter(devices).source
+    return (
+        f"{'note    ' if source.startswith('unknown') else 'ok      '} energy per token: {source}"
+    )
 
 
 def _sandbox() -> str:

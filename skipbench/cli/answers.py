@@ -17,7 +17,7 @@ from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.explain import did_you_mean
 from skipbench.config.names import model_words
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import out, say, show, working
+from skipbench.report.console import err, out, say, show, working
 
 if TYPE_CHECKING:
     from skipbench.api import LanguageModel
@@ -129,7 +129,11 @@ def load_model(asked: Asked) -> "LanguageModel":
 
 
 def show_stream(stream: "Stream") -> "Answer":
-    """Prints an answer while it is decoded; Ctrl-C ends it. Returns what was decoded."""
+    """Prints an answer while it is decoded, then its speed; Ctrl-C ends it.
+
+    Returns:
+        What was decoded.
+    """
     painted = _Painter()
     try:
         if out.is_terminal:
@@ -142,7 +146,11 @@ def show_stream(stream: "Stream") -> "Answer":
     except KeyboardInterrupt:
         stream.close()
         say("\nstopped")
-    return stream.so_far
+    answer = stream.so_far
+    say(speed_text(answer), "dim")
+    if out.is_terminal and (legend := painted.legend()):
+        err.print(legend)
+    return answer
 
 
 class _Painter:
@@ -158,14 +166,15 @@ class _Painter:
 
     def legend(self) -> Text:
         """The sources with their colours."""
-        parts = [Text(f" {name}", style) for name, style in self._styles.items() if name]
-        return Text.assemble(*parts)
+        parts = [Text(name, style) for name, style in self._styles.items() if name]
+        return Text.assemble(("drafted: ", "dim"), Text(", ").join(parts)) if parts else Text()
 
 
 def _paint(stream: "Stream", painted: _Painter) -> None:
     """Finished lines scroll; the last one stays live, above a line with the speed."""
     line = Text()
     with Live(console=out, auto_refresh=False, transient=True) as live:
+        live.update(Text("reading the prompt ...", style="dim"), refresh=True)
         for piece in stream:
             line.append_text(painted(piece))
             rows = [
@@ -177,7 +186,8 @@ def _paint(stream: "Stream", painted: _Painter) -> None:
                 live.console.print(row)
             line = rows[-1]
             status = Text(speed_text(stream.so_far), style="dim")
-            live.update(Group(line, Text.assemble(status, painted.legend())), refresh=True)
+            shown = [line, status, *filter(None, [painted.legend()])]
+            live.update(Group(*shown), refresh=True)
     out.print(line)
 
 
@@ -186,8 +196,10 @@ def speed_text(answer: "Answer") -> str:
     drafted = (
         f", {answer.accepted} of {answer.drafted} drafted tokens accepted" if answer.drafted else ""
     )
+    tokens, passes = len(answer.tokens), answer.rounds
     return (
-        f"{answer.method}: {len(answer.tokens)} tokens in {answer.rounds} passes{drafted}, "
+        f"{answer.method}: {tokens} token{'s' * (tokens != 1)} in {passes} "
+        f"pass{'es' * (passes != 1)}{drafted}, "
         f"{answer.tokens_per_s:.0f} tokens/s, first after {answer.first_token_s:.2f} s"
     )
 

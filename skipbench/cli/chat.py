@@ -78,7 +78,6 @@ def _turn(
             history = history[2:]
             say("the oldest turn no longer fits and is left out", "dim")
     answer = answers.show_stream(stream)
-    say(answers.speed_text(answer), "dim")
     if "--compare" in asked.flags:
         with working("decoding the same with vanilla"):
             vanilla = model.with_method("vanilla").generate([*first, *history], length, **decoding)

@@ -26,8 +26,6 @@ def run(arguments: list[str]) -> None:
     stream = model.generate(prompt, length, stream=True, **decoding)
     quiet = "--json" in asked.flags
     done = [stream.answer if quiet else answers.show_stream(stream)]
-    if not quiet:
-        say(answers.speed_text(done[0]), "dim")
     if "--compare" in asked.flags:
         with working("decoding the same with vanilla"):
             done.append(model.with_method("vanilla").generate(prompt, length, **decoding))
