@@ -111,8 +111,10 @@ def main() -> None:
         try:
             config = compose([*base, f"method={name}"])
             cell = resolve_cell(config)
-            if cell.state() != "done":
+            done = cell.state() == "done"
+            if not done:
                 run_cell(config, print_table=False, loaded=loaded)
+            if not done or not points:
                 prompts = [s.prompt_tokens for s in read_samples(cell.folder / "samples.jsonl")]
                 contexts = [min(prompts), max(prompts) + args.tokens]
                 contexts = json.loads(json.dumps(points[0]["contexts"])) if points else contexts
