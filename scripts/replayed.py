@@ -3,8 +3,8 @@ costs, for every method on one model and dataset.
 
     python scripts/replayed.py --model tiny --limit 6
 
-The costs of draft steps and verifications are measured apart from the runs: before the first, and
-behind every run; the median of each counts. From a run's record come the counts of every round, and
+The costs of draft steps and verifications are measured apart from the runs, behind each; of
+every kind of round the median counts. From a run's record come the counts of every round, and
 the time of what no pass tells, in passes of vanilla: adaptation, tokens that are looked up, and
 the loop's own work. Runs that are in the results folder are not made again.
 """
@@ -31,13 +31,20 @@ from skipbench.runs.record import Sample
 from skipbench.runs.store import read_samples
 
 LEFT_OUT = ("fixed", "self-sd-c")  # a set by hand, or one that is not stored
-ADAPT = ("swift", "clasp", "knapspec", "del", "conflayers", "auto", "asd")
+ADAPT = ("swift", "clasp", "knapspec", "del", "conflayers", "auto")
 
 
 def median_points(measurements: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Per kind of round, the median of its measurements."""
+    """Per kind of round, the median of its measurements, each over that of one row."""
+    ones = [points[0]["verify_s"] for points in measurements]
     return [
-        {**same[0], **{k: statistics.median(p[k] for p in same) for k in ("draft_s", "verify_s")}}
+        {
+            **same[0],
+            **{
+                k: statistics.median(p[k] / one for p, one in zip(same, ones, strict=True))
+                for k in ("draft_s", "verify_s")
+            },
+        }
         for same in zip(*measurements, strict=True)
     ]
 
@@ -104,8 +111,10 @@ def main() -> None:
         try:
             config = compose([*base, f"method={name}"])
             cell = resolve_cell(config)
-            if cell.state() != "done":
+            done = cell.state() == "done"
+            if not done:
                 run_cell(config, print_table=False, loaded=loaded)
+            if not done or not points:
                 prompts = [s.prompt_tokens for s in read_samples(cell.folder / "samples.jsonl")]
                 contexts = [min(prompts), max(prompts) + args.tokens]
                 contexts = json.loads(json.dumps(points[0]["contexts"])) if points else contexts

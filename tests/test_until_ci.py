@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_a_width_that_is_never_reached_takes_all(tmp_path: Path) -> None:
 def test_processes_are_told_together() -> None:
     one = {"wanted": 0.02, "half_width": 0.01, "samples": 8, "of": 20, "stopped": True}
     other = one | {"half_width": 0.03, "samples": 20, "stopped": False}
-    runs = [([], {"until_ci": of, "speedup": {"paired": 1.0}}) for of in (one, other)]
+    runs: list[Any] = [([], {"until_ci": of, "speedup": {"paired": 1.0}}) for of in (one, other)]
     told = stopped_early(summarise_repeats(runs, 4))
     assert told == "stopped at 28 of 40 prompts, by until_ci=0.02; reached 0.0300"
 

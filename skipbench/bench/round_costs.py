@@ -29,7 +29,8 @@ ROWS = (1, 2, 3, 5, 9, 17, 33, 65)
 DRAFTED_ROWS = (9, 17, 33)
 """Rows of verifications behind a draft, beside those of as many rows as it has tokens."""
 VARIED_ROWS = (2, 17)
-"""Rows at which trees, kept states and top tokens are timed, too."""
+"""Rows at which kept states and top tokens are timed, too; and trees, which may be larger."""
+TREE_ROWS = (*VARIED_ROWS, 49)
 ROUNDS = 3
 """Timed rounds per visit of a kind, behind one that is not timed."""
 STEPS = 4
@@ -93,8 +94,9 @@ def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
             yield Kind(context, rows, STEPS, half)
         yield Kind(context, 2, 1, half)
         yield Kind(context, 1 + 2 * STEPS, 2 * STEPS, half)
-    for rows in VARIED_ROWS:
+    for rows in TREE_ROWS:
         yield Kind(near, rows, 0, none, Verified(tree=True))
+    for rows in VARIED_ROWS:
         yield Kind(near, rows, 0, none, Verified(hidden_states=True))
         yield Kind(near, rows, 0, none, Verified(top_tokens=6))
     yield Kind(near, 1 + STEPS, STEPS, half, Verified(tree=True))
@@ -111,6 +113,9 @@ def measure_rounds(
 ) -> list[dict[str, Any]]:
     """A point per kind of round, as plain JSON values: medians over so many visits, which are made
     in turns; none where no context leaves room for the most rows.
+
+    Each visit is held against rounds of vanilla just before it, so that a machine that slows down
+    slows both.
     """
     fitting = [c for c in contexts if c + max(ROWS) + 1 <= lm.max_positions]
     if not fitting:
@@ -119,11 +124,17 @@ def measure_rounds(
     tokens = [n % lm.config.vocab_size for n in range(max(fitting) + 1)]
     lm.prefill(tokens[:-1])
     found: dict[Kind, list[tuple[float, float]]] = {k: [] for k in kinds(lm.layers, fitting)}
+    vanilla, seconds = Kind(min(fitting), 1, 0, SkipSet.of(lm.layers)), list[float]()
     for _ in range(visits):
-        for kind, times in found.items():
-            times.append(_visit(lm, tokens, kind))
+        for kind, ratios in found.items():
+            one = _visit(lm, tokens, vanilla)[1]
+            drafted, verified = _visit(lm, tokens, kind)
+            # what all others are held against is 1 by definition, not within its own noise
+            ratios.append((drafted / one, 1.0 if kind == vanilla else verified / one))
+            seconds.append(one)
         advance()
-    return [_point(kind, lm.layers, times) for kind, times in found.items()]
+    one = statistics.median(seconds)
+    return [_point(kind, lm.layers, one, ratios) for kind, ratios in found.items()]
 
 
 def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float]:
@@ -140,7 +151,9 @@ def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float]:
     return seconds["draft"] / ROUNDS, seconds["verify"] / ROUNDS
 
 
-def _point(kind: Kind, layers: int, times: Sequence[tuple[float, float]]) -> dict[str, Any]:
+def _point(
+    kind: Kind, layers: int, one: float, ratios: Sequence[tuple[float, float]]
+) -> dict[str, Any]:
     return {
         "context": kind.context,
         "rows": kind.rows,
@@ -148,6 +161,6 @@ def _point(kind: Kind, layers: int, times: Sequence[tuple[float, float]]) -> dic
         "attention": layers - len(kind.skip.attention),
         "mlp": layers - len(kind.skip.mlp),
         "how": list(kind.how),
-        "draft_s": statistics.median(d for d, _ in times),
-        "verify_s": statistics.median(v for _, v in times),
+        "draft_s": one * statistics.median(d for d, _ in ratios),
+        "verify_s": one * statistics.median(v for _, v in ratios),
     }
