@@ -61,21 +61,26 @@ class Drafter:
         self._skip: SkipSet | None = None
 
     def propose(
-        self, state: State, skip: SkipSet, budget: int, exit_sublayer: int | None = None
+        self,
+        state: State,
+        skip: SkipSet,
+        budget: int,
+        exit_sublayer: int | None = None,
+        first: Tensor | None = None,
     ) -> Draft:
         """Up to K draft steps below the pending token, the last of them the first whose confidence
         is below the threshold.
 
         With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the
         trace, and the draft carries the states of the sub-layers before, for verification to go on
-        from.
+        from. `first`: the draft's logits [1, V] behind the pending token, where they are there.
         """
         if skip is not self._skip and skip != self._skip:
             self._skip = skip
             self.log["skip"].append([len(self.log["steps"]), str(skip)])
         steps = min(self.stop.max_steps, budget)
         if self.widths:
-            return self._tree(state, skip, steps)
+            return self._tree(state, skip, steps, first)
         # Tokens stay on the device and go from one step into the next; the host reads confidences,
         # where a threshold wants them, and the tokens at the end.
         lm, base, threshold = state.lm, state.lm.cache.length, self.stop.threshold
@@ -93,7 +98,9 @@ class Drafter:
                 hidden, begun = lm.run(lm.embed(token), metadata, skip, last=ahead), ahead
             if confidence is not None and confidence.read() < threshold:
                 break
-            if exit_sublayer is not None:
+            if first is not None and step == 0:
+                logits = first
+            elif exit_sublayer is not None:
                 early.append([])
                 logits = lm.head(
                     lm.run(lm.embed(token), metadata, last=exit_sublayer, hidden_states=early[-1])
@@ -124,7 +131,7 @@ class Drafter:
         token = state.sampler.pick(distribution)
         return token, top if self.stop.confidence == "top" else p[0].index_select(0, token)
 
-    def _tree(self, state: State, skip: SkipSet, steps: int) -> Draft:
+    def _tree(self, state: State, skip: SkipSet, steps: int, first: Tensor | None = None) -> Draft:
         """The chain of first choices with leaves beside it, whose number the confidence decides."""
         lm, base, parent = state.lm, state.lm.cache.length, -1
         tokens: list[int] = []
@@ -132,9 +139,11 @@ class Drafter:
         q: dict[int, Tensor] = {}
         token = state.pending
         for step in range(steps):
-            children, confidence = self._children(
-                state, lm.logits([token], TokenRows.chain(base + step, 1), skip), q, parent
-            )
+            if first is None or step:
+                logits = lm.logits([token], TokenRows.chain(base + step, 1), skip)
+            else:
+                logits = first
+            children, confidence = self._children(state, logits, q, parent)
             tokens += children
             parents += [parent] * len(children)
             token, parent = children[0], len(tokens) - len(children)
