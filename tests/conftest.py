@@ -35,6 +35,8 @@ LAYERS = 4
 if "SKIPBENCH_CONFIG_DIR" in os.environ:
     use_config_dir(Path(os.environ["SKIPBENCH_CONFIG_DIR"]))
 METHODS = choices("method")
+ALONE = [m for m in METHODS if m != "draft-model"]
+"""Those that need no second checkpoint (tests/test_draft_model.py makes one)."""
 ENGINES = ("reference", "fused")
 EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")

@@ -7,10 +7,10 @@ import json
 import contract
 import pytest
 from conftest import (
+    ALONE,
     EVERY_ENGINE,
     FAMILIES,
     LAYERS,
-    METHODS,
     composed_method,
     make_method,
     random_lm,
@@ -56,7 +56,7 @@ SWITCHES = {
     "auto": ["max_nodes=3", "memory=4", "earlier=64", "window=2", "explore=0"],
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip
-KEYS = {m: composed_method(m).node for m in METHODS}
+KEYS = {m: composed_method(m).node for m in ALONE}
 NEEDS = {
     "default": (),
     "chain": ("stop",),
@@ -64,7 +64,7 @@ NEEDS = {
     "tapout": ("stop",),
     "tree": ("stop", "tree"),
 }
-CASES = [(m, v) for m in METHODS for v in VARIANTS if all(key in KEYS[m] for key in NEEDS[v])]
+CASES = [(m, v) for m in ALONE for v in VARIANTS if all(key in KEYS[m] for key in NEEDS[v])]
 # Method, engine and family are nearly independent, and `test_draft_logits` ties every engine to
 # every family. So: every method and variant on one engine and family; every engine and family with
 # one tree; methods whose passes are no chain and no plain tree on every engine, with a window
@@ -97,7 +97,7 @@ def test_greedy_is_the_plain_loop(name: str, variant: str, family: str, engine: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
-@pytest.mark.parametrize("name", [m for m in METHODS if m not in UNUSUAL])
+@pytest.mark.parametrize("name", [m for m in ALONE if m not in UNUSUAL])
 def test_greedy_of_every_other_method_behind_a_window(name: str, engine: str) -> None:
     """With `UNUSUAL` that is every method on every engine, one that is added later too."""
     method = make_method(name)
@@ -191,7 +191,7 @@ def test_the_random_models_accept_some_and_not_all() -> None:
     assert 0.02 < accepted / steps < 0.98
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ALONE)
 def test_what_a_method_carries_is_all_that_lasts(name: str) -> None:
     """A method that goes on behind a stop gives the rounds and the trace of one that never
     stopped.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import EVERY_ENGINE, METHODS, composed_method, make_method, random_model, rest_slow
+from conftest import ALONE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
 from fake_cuda import FakeCapture, Journal, PhaseClock, fake_cuda, place_of, planted
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -73,7 +73,7 @@ def overrides_of(method: str, variant: str) -> tuple[str, ...]:
 
 PRODUCT = [
     (m, v, e, d)
-    for m, v, e, d in itertools.product(METHODS, VARIANTS, EVERY_ENGINE, DTYPES)
+    for m, v, e, d in itertools.product(ALONE, VARIANTS, EVERY_ENGINE, DTYPES)
     if has(m, v)
 ]
 

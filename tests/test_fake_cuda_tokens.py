@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import EVERY_ENGINE, METHODS, composed_method, make_method, random_model, rest_slow
+from conftest import ALONE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
 from contract import PROMPT, plain_greedy
 from fake_cuda import cpu_behind_cuda, moved
 
@@ -53,7 +53,7 @@ def variants(method: str) -> list[tuple[str, ...]]:
 
 CASES = [
     (m, e, p, f)
-    for m in METHODS
+    for m in ALONE
     for e in EVERY_ENGINE
     for p in (one_device, two_devices)
     for f in ("llama", "mistral")

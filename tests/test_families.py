@@ -11,7 +11,7 @@ from typing import Any
 import contract
 import pytest
 import torch
-from conftest import EVERY_ENGINE, LAYERS, METHODS, ROOT, composed_method, make_method, rest_slow
+from conftest import ALONE, EVERY_ENGINE, LAYERS, ROOT, composed_method, make_method, rest_slow
 from described import DESCRIBED, SIZES, TRACED, described_lm, described_model, made
 
 from skipbench.config.compose import compose
@@ -62,7 +62,7 @@ def test_every_row_has_a_model_here_and_a_line_in_the_documentation() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ALONE)
 @pytest.mark.parametrize("family", EVERY)
 def test_every_method_is_generate(family: str, name: str) -> None:
     lm = described_lm(family)

@@ -11,17 +11,18 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.report.figures import courses, maps, scatter
+from skipbench.report.figures import courses, maps, scatter, sources
 from skipbench.report.figures.registry import draw, draw_run
 from skipbench.report.figures.runs import Run, Swept, acceptances, read_run, swept
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.published import published
-from skipbench.runs.record import Seconds
+from skipbench.runs.record import SOURCES, Seconds
 
 CELLS = {
     "swift": ["method=swift"],
     "clasp2": ["method=clasp", "method.interval=2"],
     "clasp8": ["method=clasp", "method.interval=8"],
+    "auto": ["method=auto", "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
 }
 
 
@@ -68,6 +69,22 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
         maps.layers_of({**run, "layers": None})
     with pytest.raises(SkipbenchError, match="skips no sub-layer"):
         maps.layers_of({**run, "samples": []})
+
+
+def test_the_sources_of_auto_add_up(runs: dict[str, Run]) -> None:
+    rounds = [r for s in runs["auto"]["samples"] for r in s.method.rounds]
+    axis = sources.accepted([runs["auto"]], []).axes[0]
+    labels = axis.get_legend_handles_labels()[1]
+    assert labels[0] == "bonus" and "layers" in labels and set(labels[1:]) <= {*SOURCES.values()}
+    first = sum(1 + r.accepted for r in rounds[: sources.SPAN])
+    drawn = sum(bars[0].get_height() for bars in axis.containers)
+    assert drawn == pytest.approx(first / min(len(rounds), sources.SPAN))
+    bins = sources.calibration_bins(runs["auto"])
+    assert [e for e, _ in bins] == sorted(e for e, _ in bins) and len(bins) == sources.BINS
+    emitted = sum(1 + r.accepted for r in rounds) / len(rounds)
+    assert min(n for _, n in bins) <= emitted <= max(n for _, n in bins)
+    assert {"auto-sources", "auto-calibration"} <= set(draw_run(runs["auto"]))
+    assert "auto-sources" not in draw_run(runs["swift"])
 
 
 def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:

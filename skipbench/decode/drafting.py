@@ -66,21 +66,26 @@ class Drafter:
         self._confidence: list[float] = []
 
     def propose(
-        self, state: State, skip: SkipSet, budget: int, exit_sublayer: int | None = None
+        self,
+        state: State,
+        skip: SkipSet,
+        budget: int,
+        exit_sublayer: int | None = None,
+        first: Tensor | None = None,
     ) -> Draft:
         """Up to K draft steps below the pending token, the last of them the first whose confidence
         is below the threshold.
 
         With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the
         trace, and the draft carries the states of the sub-layers before, for verification to go on
-        from.
+        from. `first`: the draft's logits [1, V] behind the pending token, where they are there.
         """
         if skip is not self._skip and skip != self._skip:
             self._skip = skip
             self.log["skip"].append([len(self.log["steps"]), str(skip)])
         steps = min(self.stop.max_steps, budget)
         if self.widths and not state.sampler.greedy:
-            return self._sampled_tree(state, skip, steps)
+            return self._sampled_tree(state, skip, steps, first)
         # Tokens stay on the device and go from one step into the next; the host reads confidences,
         # where a threshold wants them, and at the end the tokens, of a tree with their siblings.
         lm, base, threshold = state.lm, state.lm.cache.length, self.stop.threshold
@@ -101,7 +106,9 @@ class Drafter:
                 self._confidence.append(confidence.read())
                 if self._confidence[-1] < threshold:
                     break
-            if exit_sublayer is not None:
+            if first is not None and step == 0:
+                logits = first
+            elif exit_sublayer is not None:
                 early.append([])
                 logits = lm.head(
                     lm.run(lm.embed(token), metadata, last=exit_sublayer, hidden_states=early[-1])
@@ -156,7 +163,7 @@ class Drafter:
         self._confidence = [confidence for confidence, *_ in steps]
         return Draft(tokens, parents, steps=len(steps))
 
-    def _sampled_tree(self, state: State, skip: SkipSet, steps: int) -> Draft:
+    def _sampled_tree(self, state: State, skip: SkipSet, steps: int, first: Tensor | None) -> Draft:
         """The tree under sampling: the host draws, and reads what it drew in every step."""
         lm, base, parent = state.lm, state.lm.cache.length, -1
         tokens: list[int] = []
@@ -164,9 +171,11 @@ class Drafter:
         q: dict[int, Tensor] = {}
         token = state.pending
         for step in range(steps):
-            children, confidence = self._children(
-                state, lm.logits([token], TokenRows.chain(base + step, 1), skip), q, parent
-            )
+            if first is None or step:
+                logits = lm.logits([token], TokenRows.chain(base + step, 1), skip)
+            else:
+                logits = first
+            children, confidence = self._children(state, logits, q, parent)
             parents += [parent] * len(children)
             token, parent = children[0], len(tokens)
             tokens += children

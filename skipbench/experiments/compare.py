@@ -23,6 +23,7 @@ LEFT_OUT = {
     ),
     "fixed": "takes a skip set by hand: method=fixed method.skip='\"attn:1,2;mlp:3\"'",
     "self-sd-c": "self-sd with another search",
+    "draft-model": "takes a second checkpoint: method=draft-model method.model=MODEL",
     **dict.fromkeys(("layerskip", "del"), "for checkpoints trained for early exit"),
 }
 EARLY_EXIT = "layerskip"

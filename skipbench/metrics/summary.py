@@ -201,8 +201,10 @@ def _mean_step_cost(
     sound: Sequence[Sample], layers: int, cost: Callable[[SkipSet], float]
 ) -> float | None:
     """Mean of `cost` over draft steps, by the set that drafted; 0 for one without a forward
-    pass.
+    pass, None for those of a model of its own, which no latency of the target's sub-layers tells.
     """
+    if any("draft_model" in sample.trace for sample in sound):
+        return None
     costs, steps = list[float](), 0
     for sample in sound:
         for r, skip in zip(sample.method.rounds, _drafting_sets(sample, layers), strict=True):
@@ -241,6 +243,8 @@ def _tpt(
         return latency.draft_s(len(skip.attention), len(skip.mlp))
 
     draft_s = _mean_step_cost(sound, layers, set_s)
+    if draft_s is None and any(r.steps for r in rounds):
+        return None
     steps = fmean(r.steps for r in rounds)
     return M / (steps * (draft_s or 0.0) + latency.target_s())
 
@@ -256,14 +260,14 @@ def _expected_speedup(
     paper_c = _mean_step_cost(sound, layers, lambda z: 1 - z.ratio)
     # With nothing accepted Eq. 6 is 0 / 0: it infers the number of draft steps from the accepted
     # ones.
-    if not alpha or M is None or M < 1 or paper_c is None:
+    if not alpha or M is None or M < 1:
         return {"paper": None, "measured_cost": None}
     draft_s = math.fsum(s.method.seconds.draft for s in sound)
     verify_s = math.fsum(s.method.seconds.verify for s in sound)
     c = _over(_over(draft_s, sum(r.steps for r in rounds)), vanilla_s_per_token)
     v = _over(_over(verify_s, len(rounds)), vanilla_s_per_token)
     return {
-        "paper": expected_speedup_paper(M, alpha, paper_c),
+        "paper": None if paper_c is None else expected_speedup_paper(M, alpha, paper_c),
         "measured_cost": expected_speedup_measured(M, alpha, c, v) if c is not None and v else None,
     }
 

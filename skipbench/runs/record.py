@@ -22,6 +22,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST - 1)]
 Time = Annotated[float, msgspec.Meta(ge=0)]
 Lossless = Literal["identical", "tie", "diverged", "unchecked", "sampled", "failed"]
 
+SOURCES = {"s": "copied", "r": "recycled", "b": "copied and recycled", "d": "layers", "o": "other"}
+"""What a letter in `source` of the trace of `auto` means: where an accepted token came from."""
+
 
 class Round(NamedTuple):
     """One draft-verify cycle."""

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures import bars, courses, curves, maps, scatter, sweeps
+from skipbench.report.figures import bars, courses, curves, maps, scatter, sources, sweeps
 from skipbench.report.figures.runs import Run
 from skipbench.report.figures.style import styled
 from skipbench.report.published import Row, papers, published
@@ -125,6 +125,8 @@ def draw_run(run: Run) -> dict[str, "Figure"]:
         "map": maps.skip_map,
         "jaccard": maps.jaccard,
         "context": maps.against_context,
+        "auto-sources": sources.accepted,
+        "auto-calibration": sources.calibration,
     }
     for name, kind in kinds.items():
         try:

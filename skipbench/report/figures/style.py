@@ -36,6 +36,7 @@ METHODS = {
     "suffix": (PINK, "*"),
     "recycling": (PINK, "h"),
     "conflayers": (GREEN, "p"),
+    "draft-model": (RED, "s"),
     "uniform": (GREY, "s"),
     "random": (GREY, "^"),
     "first": (GREY, "<"),

@@ -1,0 +1,45 @@
+"""A second checkpoint that drafts for a target: loaded once, and held against its vocabulary."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from skipbench.errors import SkipbenchError
+from skipbench.lm.model import LM
+from skipbench.models.load import load
+
+
+@functools.lru_cache(maxsize=1)  # copies of a method share it
+def draft_model(path: str, revision: str | None, dtype: str, device: str) -> tuple[LM, Any]:
+    """The model in the fused engine, and its tokenizer. Raises SkipbenchError as `load`."""
+    return load(path, revision, dtype, "fused", device)
+
+
+def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
+    """Holds sizes against each other, and the tokens where the target's tokenizer lies in a folder.
+
+    Raises:
+        SkipbenchError: the vocabularies differ.
+    """
+    sizes = draft.config.vocab_size, target.config.vocab_size
+    if sizes[0] != sizes[1]:
+        raise SkipbenchError(
+            f"method.model={path} has {sizes[0]} tokens, the target {sizes[1]}; wanted a draft "
+            "model of the same tokenizer"
+        )
+    own = _vocabulary(str(getattr(target.model.config, "_name_or_path", "")))
+    if own is not None and own != tokenizer.get_vocab():
+        raise SkipbenchError(
+            f"method.model={path} has as many tokens as the target, {sizes[0]}, but others; wanted "
+            "a draft model of the same tokenizer"
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def _vocabulary(folder: str) -> dict[str, int] | None:
+    from transformers import AutoTokenizer
+
+    if not (Path(folder) / "tokenizer.json").is_file():
+        return None
+    found: dict[str, int] = AutoTokenizer.from_pretrained(folder).get_vocab()
+    return found
