@@ -1,7 +1,8 @@
 """`engine.strict`: a verified row gets the bits that decoding it alone would give.
 
-On the CPUs seen, products, norms and rotations of a low precision do not depend on how many rows
-share a call; attention over several rows does. So the rows of a verification pass attention one by
+On the CPUs seen, norms and rotations of a low precision do not depend on how many rows share a
+call, products do not up to `MOST` rows; attention over several rows does. So products take `MOST`
+rows at once, and the rows of a verification pass attention one by
 one, each with the very call of a one-row pass; a row of a tree first has its ancestors' keys and
 values laid behind the committed ones, in the order of the text. `self_test` checks on the model at
 hand that nothing else depends on the rows either.
@@ -22,7 +23,11 @@ from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 
-PROMPT, MOST = 24, 16  # of the probe: committed tokens, and rows at once
+PROMPT = 24  # committed tokens of the probe
+MOST = 16
+"""Rows that a product of a verification takes at once: as many as the probe proves. From 33 on the
+kernels of a CPU with AMX add in another order.
+"""
 COSTED = 9  # rows of the verification whose cost is told
 TREE = (-1, 0, 0, 1, 1, 1, 3, 3, 2, 8)  # parents; branches that go on, and leaves between them
 

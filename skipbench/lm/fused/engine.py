@@ -16,7 +16,7 @@ from skipbench.lm.attention import fold, unfold
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
-from skipbench.lm.fused.bit_exact import NotStrictError, rows_one_by_one
+from skipbench.lm.fused.bit_exact import MOST, NotStrictError, rows_one_by_one
 from skipbench.lm.fused.weights import Weights, pass_bytes
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
@@ -48,16 +48,17 @@ class FusedEngine:
         """
         Args:
             spare_mib: memory that second layouts of weights may take, MiB.
-            strict: verified rows pass attention one by one.
+            strict: verified rows pass attention one by one, and products `MOST` at once.
         """
         weights, parts = Weights(spare_mib, pass_bytes(model)), parts_of(model)
+        self._most = MOST if strict else None
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(parts.layers):
             window = family.window(model.config, index)
             self.sublayers.append(
                 _attention(attention, index, window, family, model.config, cache, weights, strict)
             )
-            self.sublayers.append(_mlp(mlp, family, model.config, weights))
+            self.sublayers.append(_mlp(mlp, family, model.config, weights, strict))
         self._final_norm, self._embedding = _Norm(parts.norm), parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
         self._head = weights.fuse(model, HEAD, 1, keep=tied)
@@ -79,7 +80,7 @@ class FusedEngine:
         return F.embedding(tokens, self._embedding)
 
     def head(self, hidden: Tensor) -> Tensor:
-        return self._head(self._final_norm(hidden))
+        return self._head(self._final_norm(hidden), self._most)
 
 
 class _Norm:
@@ -185,8 +186,9 @@ def _attention(
 
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
         t = metadata.rows
+        most = MOST if strict and metadata.token_rows.verifies else None
         cos, sin = _rope_cos_sin(metadata)
-        qkv = qkv_of(norm(hidden)).view(t, heads + 2 * kv, d)
+        qkv = qkv_of(norm(hidden), most).view(t, heads + 2 * kv, d)
         rotated_qk = qkv[:, :rotated]
         if q_norm is not None and k_norm is not None:
             normed = (
@@ -205,19 +207,20 @@ def _attention(
             )
         else:
             out = attend(rotated_qk[:, :heads], metadata)
-        return out_of.added(hidden, out)
+        return out_of.added(hidden, out, most)
 
     return run
 
 
-def _mlp(parts: MlpParts, family: Family, config: Any, weights: Weights) -> Sublayer:
+def _mlp(parts: MlpParts, family: Family, config: Any, weights: Weights, strict: bool) -> Sublayer:
     norm = _Norm(parts.norm)
     up_of = weights.fuse(parts.module, family.gate_up, config.num_hidden_layers)
     down_of = weights.fuse(parts.module, (family.down,), config.num_hidden_layers)
 
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-        gate, up = up_of(norm(hidden)).chunk(2, -1)
+        most = MOST if strict and metadata.token_rows.verifies else None
+        gate, up = up_of(norm(hidden), most).chunk(2, -1)
         inner = F.silu(gate) * up
-        return down_of.added(hidden, inner)
+        return down_of.added(hidden, inner, most)
 
     return run

@@ -28,7 +28,11 @@ def pass_bytes(model: Any) -> int:
 
 
 class Weight:
-    """`x [T, in] -> x W^T + b [T, out]`, and the same added to a residual."""
+    """`x [T, in] -> x W^T + b [T, out]`, and the same added to a residual.
+
+    With `most`, no product takes more rows at once: libraries choose their kernel, and with it the
+    order of a sum, by the number of rows.
+    """
 
     def __init__(self, one: Tensor, several: Tensor, bias: Tensor | None) -> None:
         """`one`, `several`: the weight [out, in] in the layouts for one row and for more; often the
@@ -37,11 +41,16 @@ class Weight:
         self._one, self._add_one = products(one, bias)
         self._several, self._add_several = products(several, bias)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
+        if most is not None and x.shape[0] > most:
+            return torch.cat([self(part) for part in x.split(most)])
         return self._one(x) if x.shape[0] == 1 else self._several(x)
 
-    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+    def added(self, residual: Tensor, x: Tensor, most: int | None = None) -> Tensor:
         """`residual` [T, out] + product; neither argument changes."""
+        if most is not None and x.shape[0] > most:
+            parts = zip(residual.split(most), x.split(most), strict=True)
+            return torch.cat([self.added(*part) for part in parts])
         return self._add_one(residual, x) if x.shape[0] == 1 else self._add_several(residual, x)
 
 
