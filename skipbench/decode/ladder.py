@@ -18,17 +18,18 @@ from skipbench.skipset import SkipSet
 
 SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 11 / 16, 3 / 4)
 """Of the sub-layers, that the rungs leave out, each all that the one before does."""
+STEEP = 3.0  # a nested set errs with its share to this power, until it was tried itself
 GIVEN = len(SHARES)  # rung of the set that was given
 PRIORS = [0.5] * len(SHARES) + [0.85]  # agreement of a rung that was not tried yet
 WEIGHT = 4.0  # tokens that it counts for
 DECAY = 0.99
 CREDIT = 4.0  # passes that may be spent before any decoding has earned them
 MOST_STEPS = 16
-HOPE, DOUBT = 0.95, 0.3  # best agreement of what was never tried, and what one trial leaves open
+HOPE, DOUBT = 0.98, 0.3  # best agreement of what was never tried, and what one trial leaves open
 NOTHING_LOST = -1.0
 """Value of a round, less its bonus, that earns the present rate: `accepted + 1 = rate * price`."""
 RANK_EVERY = 16  # trials between two rankings
-ROUNDS, FADE = 8.0, 0.98  # rounds that the prior counts for; what is kept of others per round
+ROUNDS, FADE = 8.0, 0.98  # rounds that `chain_value` counts for; what is kept of others per round
 
 
 class SkipLadder:
@@ -85,23 +86,41 @@ class SkipLadder:
         self.tried = [0] * len(SHARES) + [1]
         self.outcomes[:GIVEN] = [[0.0, 0.0, 0.0] for _ in SHARES]
 
+    def chance(self, rung: int) -> float:
+        """Agreement of a rung, as it was counted.
+
+        The prior of a nested set that was not tried is that of the nearest one that was: the more
+        sub-layers a set leaves out, the more often it errs.
+        """
+        tried = [other for other in range(GIVEN) if self.tried[other]]
+        if rung == GIVEN or self.tried[rung] or not tried:
+            return self.agreement.p[rung]
+        near = min(tried, key=lambda other: abs(other - rung))
+        errs = (1 - self.agreement.p[near]) * (SHARES[rung] / SHARES[near]) ** STEEP
+        return self.agreement.given_prior(rung, max(0.0, 1 - errs))
+
     def best(self, prices: Sequence[float], rate: float, budget: int) -> tuple[int, float]:
         """The rung whose chain is worth most, tokens beyond the bonus less `rate` times the price
         of the round; -1 where none was tried.
 
-        That is what its rounds were worth, with `chain_value` as the prior: a chain that ends where
-        the draft is unsure is worth more than its mean agreement says.
+        That is what its rounds were worth. The prior is `chain_value`, and by how much the rounds
+        of all rungs were worth more: a chain that ends where the draft is unsure is worth more than
+        its mean agreement says.
         """
-        found, value = -1, float("-inf")
-        for rung in self.sets:
-            if not self.tried[rung]:
-                continue
-            rounds, tokens, price = self.outcomes[rung]
-            prior = chain_value(self.agreement.p[rung], self.steps[rung], prices, rate, budget)
-            worth = (ROUNDS * prior + tokens - rate * price) / (ROUNDS + rounds)
-            if worth > value:
-                found, value = rung, worth
-        return found, value
+        if not any(self.tried[rung] for rung in self.sets):
+            return -1, float("-inf")
+        worth = {
+            rung: chain_value(self.chance(rung), self.steps[rung], prices, rate, budget)
+            for rung in self.sets
+            if rung == GIVEN or any(self.tried[:GIVEN])
+        }
+        brought = {r: self.outcomes[r][1] - rate * self.outcomes[r][2] for r in worth}
+        rounds = {r: self.outcomes[r][0] for r in worth}
+        more = sum(brought[r] - rounds[r] * worth[r] for r in worth)
+        more /= ROUNDS + sum(rounds.values())
+        value = {r: (ROUNDS * (worth[r] + more) + brought[r]) / (ROUNDS + rounds[r]) for r in worth}
+        found = max(value, key=lambda rung: value[rung])
+        return found, value[found]
 
     def learn(self, rung: int, tokens: int, price: float) -> None:
         """A round ended that drafted with `rung`, -1 for none: accepted `tokens`, at `price`.

@@ -192,7 +192,7 @@ class Auto:
         chance of the chain so far, times that of one more token behind a token of this confidence.
         """
         lm, base, skip = state.lm, state.lm.cache.length, self.ladder.sets[rung]
-        agreement, step = self.ladder.agreement.p[rung], self.ladder.steps[rung]
+        agreement, step = self.ladder.chance(rung), self.ladder.steps[rung]
         if rung != self._rung:
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(skip)])
@@ -316,7 +316,7 @@ class Auto:
             if tree.tokens[node] == self._chain[step].token:
                 at[node] = step + 1
                 if step:
-                    agreement = self.ladder.agreement.p[self._rung]
+                    agreement = self.ladder.chance(self._rung)
                     self.next_step.update(self._chain[step - 1].confidence, agreement, hit)
                 self.ladder.agreement.update(self._rung, hit)
 
