@@ -14,8 +14,6 @@ from skipbench.errors import SkipbenchError
 
 FAINTEST, STRONGEST = 0.001, 0.02
 """Outputs of the redundant sub-layers of a deepened model, over those of the sub-layers copied."""
-IF_STORED = "known"
-"""Instead of a set in text form: the stored one where there is one, else none."""
 _PART = re.compile(r"(attn|mlp):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 
 

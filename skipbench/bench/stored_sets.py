@@ -1,6 +1,5 @@
 """Where searched skip sets are kept, and how `stored` becomes a set."""
 
-import contextlib
 import glob
 import json
 from pathlib import Path
@@ -15,10 +14,7 @@ from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
 from skipbench.search.retime import read_retimed
-from skipbench.skipset import IF_STORED, deepened_set
-
-SEARCHED = ("self-sd", "self-sd-c")
-"""Methods whose stored sets serve `skip=known`, the first that has one."""
+from skipbench.skipset import deepened_set
 
 
 class _Searched(TypedDict, total=False):
@@ -132,18 +128,12 @@ def seconds_of_trace(trace: Path, iterations: int) -> float:
 def resolve(skip: str, model: Model, method: str, results: Path) -> str:
     """`skip` itself, or for `stored` the set found by a search of these weights here.
 
-    Where there is none, the set that ships with the model or was published. For `known`, that of
-    `self-sd` or else `self-sd-c`, and no set where neither has one.
+    Where there is none, the set that ships with the model or was published.
 
     Raises:
         NotHereError: nothing is stored, or a set of other weights alone.
         SkipbenchError: there is no such checkpoint.
     """
-    if skip == IF_STORED:
-        for name in SEARCHED:
-            with contextlib.suppress(NotHereError):
-                return resolve("stored", model, name, results)
-        return ""
     if skip != "stored":
         return skip
     searched = stored_path(results, model, method)

@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> None:
     llama_cpp = prune_line(found)
     files = {
         "custom_generate/generate.py": GENERATE.format(
-            method=config.method.name, overrides=_overrides(config)
+            method=config.method.name, overrides=_overrides(config, skip)
         ),
         "custom_generate/requirements.txt": "skipbench\n",
         "skipset.json": json.dumps(describe(config, found, llama_cpp), indent=2) + "\n",
@@ -158,8 +158,8 @@ def _sentence(llama_cpp: str | None) -> str:
     )
 
 
-def _overrides(config: RunConfig) -> list[str]:
+def _overrides(config: RunConfig, skip: str) -> list[str]:
     """Overrides that make the method again."""
     if config.method.skip is None:
         return []
-    return [f"method.skip='{config.method.skip}'"]
+    return [f"method.skip='{skip}'"]

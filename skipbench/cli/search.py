@@ -13,7 +13,7 @@ def run(arguments: list[str]) -> None:
         SkipbenchError: the method takes no skip set, or a value cannot be used.
     """
     config = compose(arguments)
-    if config.method.skip is None or config.method.max_steps is None:
+    if config.method.skip is None:
         raise SkipbenchError(
             f"method={config.method.name} has no skip set to search; use method=self-sd"
         )

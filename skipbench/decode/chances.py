@@ -29,12 +29,8 @@ class Counters:
         self._estimate(kind)
 
     def _estimate(self, kind: int) -> None:
-        self.p[kind] = self.given_prior(kind, self._priors[kind])
-
-    def given_prior(self, kind: int, prior: float) -> float:
-        """The chance of a kind by what was counted, from another prior than its own."""
-        hits, tries = self._counts.get(kind, (0.0, 0.0))
-        return (hits + self._weight * prior) / (tries + self._weight)
+        hits, tries = self._counts[kind]
+        self.p[kind] = (hits + self._weight * self._priors[kind]) / (tries + self._weight)
 
     @property
     def state_dict(self) -> dict[str, Any]:
@@ -49,38 +45,6 @@ class Counters:
             self._estimate(kind)
 
 
-class Corrections:
-    """One factor per bin, by which chances were too low: what was accepted over what was expected.
-
-    A `weight` of accepted tokens counts for the factor 1; with every token, what was counted before
-    loses `1 - decay` of its weight.
-    """
-
-    def __init__(self, bins: int, weight: float = 10.0, decay: float = 0.999) -> None:
-        self._weight, self._decay = weight, decay
-        self._sums = [[0.0, 0.0] for _ in range(bins)]  # accepted, and what was expected
-
-    def corrected(self, bin: int, p: float) -> float:
-        """The chance of a token of chance `p` as it seems."""
-        accepted, expected = self._sums[bin]
-        return min(1.0, p * (accepted + self._weight) / (expected + self._weight))
-
-    def update(self, bin: int, p: float, accepted: bool) -> None:
-        """A token of chance `p` was verified."""
-        sums = self._sums[bin]
-        sums[0] = sums[0] * self._decay + accepted
-        sums[1] = sums[1] * self._decay + p
-
-    @property
-    def state_dict(self) -> list[list[float]]:
-        """Accepted and expected tokens by bin."""
-        return [list(sums) for sums in self._sums]
-
-    @state_dict.setter
-    def state_dict(self, state: list[list[float]]) -> None:
-        self._sums = [list(sums) for sums in state]
-
-
 class Calibration:
     """Corrects products of chances along a path by how often such paths were accepted.
 
@@ -90,17 +54,32 @@ class Calibration:
 
     WIDTH = 0.5  # of a bin of -ln(p)
     BINS = 12
+    DECAY = 0.999
 
-    def __init__(self) -> None:
-        self.corrections = Corrections(self.BINS)
+    def __init__(self, weight: float = 10.0) -> None:
+        """`weight`: accepted paths that the factor 1 of a bin counts for."""
+        self._weight = weight
+        self._sums = [[0.0, 0.0] for _ in range(self.BINS)]  # accepted, and what was expected
 
     def _bin(self, p: float) -> int:
         return min(self.BINS - 1, int(-math.log(max(p, 1e-9)) / self.WIDTH))
 
     def __call__(self, p: float) -> float:
         """The chance of a path whose product is `p`."""
-        return self.corrections.corrected(self._bin(p), p)
+        accepted, expected = self._sums[self._bin(p)]
+        return min(1.0, p * (accepted + self._weight) / (expected + self._weight))
 
     def update(self, p: float, accepted: bool) -> None:
         """A path of product `p` was verified."""
-        self.corrections.update(self._bin(p), p, accepted)
+        sums = self._sums[self._bin(p)]
+        sums[0] = sums[0] * self.DECAY + accepted
+        sums[1] = sums[1] * self.DECAY + p
+
+    @property
+    def state_dict(self) -> list[list[float]]:
+        """Accepted and expected paths by bin."""
+        return [list(sums) for sums in self._sums]
+
+    @state_dict.setter
+    def state_dict(self, state: list[list[float]]) -> None:
+        self._sums = [list(sums) for sums in state]

@@ -25,19 +25,6 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     return best.tolist(), largest(_ordered(logits), k).tolist()
 
 
-def most_likely(logits: Tensor, k: int) -> list[tuple[int, float]]:
-    """The `k` most likely tokens of one row [1, V] and their probabilities, most likely first."""
-    p = logits.float().softmax(-1)
-    if p.device.type == "cpu":
-        table: NDArray[np.float32] = p.numpy()
-        (index,) = largest(table, min(k, table.shape[1]))
-        return [(int(token), float(table[0, token])) for token in index]
-    top = p.topk(min(k, p.shape[-1]))
-    # in doubles, which hold every index, so that all comes to the host at once
-    values, tokens = torch.cat((top.values.double(), top.indices.double())).tolist()
-    return [(int(token), value) for token, value in zip(tokens, values, strict=True)]
-
-
 def _ordered(logits: Tensor) -> NDArray[np.generic]:
     """The rows as numbers that numpy compares at full speed, in the order of the logits."""
     if logits.dtype != torch.bfloat16:

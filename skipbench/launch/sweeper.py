@@ -31,7 +31,6 @@ from skipbench.launch import resolvers
 from skipbench.report.console import complain, is_json, out, show
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import run_table
-from skipbench.skipset import IF_STORED
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 """Holds a namespace package `hydra_plugins`, the only one whose classes Hydra takes as plugins."""
@@ -181,10 +180,7 @@ def _values(override: Override) -> list[str]:
 
 def _is_set(value: str) -> bool:
     """Whether a value is a skip set, and no part of one that its commas took apart."""
-    return value.strip("'\"").startswith(("attn", "mlp", "stored", IF_STORED)) or value in (
-        "''",
-        '""',
-    )
+    return value.strip("'\"").startswith(("attn", "mlp", "stored")) or value in ("''", '""')
 
 
 def labels(points: Sequence[Sequence[str]]) -> list[str]:

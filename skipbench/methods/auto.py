@@ -18,56 +18,70 @@ docs/auto.md.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from skipbench.decode.chances import Calibration, Corrections, Counters
-from skipbench.decode.kinds import (
-    ABSENT,
-    CHOICES,
-    CONTINUATIONS,
-    DRAFTED_BOUNDS,
-    MATCH_CLASS,
-    NONE,
-    PRIORS,
-    TOP,
-    UNCOUNTED,
-    drafted_class,
-    drafted_kind,
-    free_kind,
-    letter,
-)
+import torch
+
+from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode.drafting import CONFIDENCE_CLASSES
 from skipbench.decode.ladder import MOST_STEPS, SkipLadder
 from skipbench.decode.method import Draft, Verification
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.state import State
-from skipbench.decode.top_tokens import most_likely
 from skipbench.decode.tree import Child, Tree, grow, least_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.latency import LatencyModel
 from skipbench.profile.rows import ROWS, curve, kept_verification_seconds
-from skipbench.runs.record import SOURCES
-from skipbench.skipset import IF_STORED, SkipSet
 
 RATE_SHARE = 0.05  # of the newest round in the rate
-RATE = 1.2  # before the first round
+TOP = 6  # of the target's most likely tokens kept per context; later ones are not worth a row
+CONTINUATIONS = 3  # different tokens that copies propose per node
 
-Proposal = tuple[float, int, int]
-"""Chance where the parent is accepted, token, kind."""
+# Kinds of free tokens: class of the longest match, rank among the continuations of the matches,
+# rank among recycled successors, and tokens of context that these rest on.
+MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer ones are class 5
+MATCH_CHANCE = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)  # priors, as SmolLM2-135M's own outputs have it
+LATER_SHARE = (1.0, 0.3, 0.1)  # of the first continuation, the second, the third
+RECYCLED_CHANCE = (0.42, 0.12, 0.07, 0.05, 0.035, 0.025)
+BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # of it, where the match says another token
+NONE, ABSENT = CONTINUATIONS, TOP  # ranks of a token that the source does not propose
+
+SOURCES = {"s": "copied", "r": "recycled", "b": "copied and recycled", "d": "layers", "o": "other"}
+"""What a letter of the trace means."""
+
+
+def kind_of(match: int, copied: int, recycled: int, context: int) -> int:
+    """Index of a kind; `match` is -1 without one."""
+    return (((match + 1) * (CONTINUATIONS + 1) + copied) * (TOP + 1) + recycled) * 3 + context
+
+
+def prior(match: int, copied: int, recycled: int) -> float:
+    """Chance of a kind before it was tried."""
+    if copied < NONE and match >= 0:
+        chance = MATCH_CHANCE[match] * LATER_SHARE[copied]
+        return 1 - (1 - chance) * 0.8 if recycled == 0 else chance
+    chance = RECYCLED_CHANCE[min(recycled, TOP - 1)]
+    return chance * BESIDE_A_MATCH[match] if match >= 0 else chance
+
+
+PRIORS = [
+    prior(match, copied, recycled)
+    for match in range(-1, len(MATCH_CHANCE))
+    for copied in range(CONTINUATIONS + 1)
+    for recycled in range(TOP + 1)
+    for _ in range(3)
+]
+# Kinds of drafted tokens stand behind them: by the confidence of the draft, and whether a free
+# source says the same: none, recycled successors, a copy.
+FREE = len(PRIORS)
+DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)
+PRIORS += [1 - (1 - p) * doubt for p in DRAFTED_CHANCE for doubt in (1.0, 0.8, 0.4)]
+UNCOUNTED = -1  # kind of a free token beside a drafted one, which is right more often than not
+
+
 Carried = tuple[list[Match], int]
 """Occurrences of a node's path, and where on the drafted chain the node stands, -1 beside it."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One draft step: its first choice, the class of that one's probability, and all children of
-    the node that it was drafted behind.
-    """
-
-    token: int
-    confidence: int
-    children: list[Child]
 
 
 class Auto:
@@ -81,17 +95,13 @@ class Auto:
         earlier: tokens of earlier outputs in which copies are looked up, too; 0 looks in the prompt
             and its own output only.
         window: output tokens that a skip set is tried on.
-        skip: a skip set in text form to draft with, too; `known` for the one that `search` stored
-            for `self-sd`, that ships with the model or was published, where there is one; empty for
-            none.
-        explore: share of the time that may be spent on finding and trying skip sets, beside four
-            passes at the start; 0 drafts with the set of `skip` alone.
+        explore: share of the time that may be spent on trying skip sets, beside four passes at the
+            start; 0 never drafts with a skip set.
         row_prices: seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them before the
             first prompt.
 
     Raises:
-        SkipbenchError: a number out of range, prices that are not one positive number per size, or
-            a skip set that does not fit the model.
+        SkipbenchError: a number out of range, or prices that are not one positive number per size.
     """
 
     needs_top_tokens = TOP
@@ -104,7 +114,6 @@ class Auto:
         memory: int = 1024,
         earlier: int = 0,
         window: int = 24,
-        skip: str = "known",
         explore: float = 0.01,
         row_prices: Sequence[float] = (),
     ) -> None:
@@ -123,15 +132,9 @@ class Auto:
         self.given = dict(zip(ROWS, row_prices, strict=True)) if row_prices else None
         self.text, self.successors = TextIndex(), Successors(memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
-        given = None if skip in ("", IF_STORED) else SkipSet.parse(skip, layers)
-        self.ladder = SkipLadder(layers, window, explore, given)
-        self.next_step = Corrections(len(DRAFTED_BOUNDS) + 1)
-        """By class of the last drafted token: how much likelier the next one is right than the
-        set's agreement says.
-        """
+        self.ladder = SkipLadder(layers, window, explore)
         self.latency: LatencyModel | None = None
-        self.tokens, self.passes = RATE, 1.0
-        """Emitted per round lately, and their price."""
+        self.rate = 1.2
         self.measured: dict[str, dict[int, float]] = {}
         """Seconds by rows, by class of the context's length."""
 
@@ -141,10 +144,9 @@ class Auto:
             "price": [],
             "source": [],
             "sets": [],
-            "steps": [],
             "explored": [],
         }
-        self._chain: list[Step] = []
+        self._drafted: list[tuple[int, float, int]] = []  # token, confidence, its class
         self._rung = -1
         self.text.begin(state.tokens)
         self.prices = curve(self._seconds(state), self.max_nodes + 1)
@@ -161,15 +163,10 @@ class Auto:
             self.measured[key] = kept_verification_seconds(state.lm, length_class)
         return self.measured[key]
 
-    @property
-    def rate(self) -> float:
-        """rho; never less than that of not drafting."""
-        return max(1.0, self.tokens / self.passes)
-
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
         self._pending = state.pending
-        rate, self._chain = self.rate, []
+        rate, self._drafted = max(1.0, self.rate), []
         self.tree = self._grow(rate, budget)
         rung, value = self.ladder.best(self.prices, rate, budget)
         verify = rate * self.prices[1 + len(self.tree.tokens)]
@@ -177,9 +174,9 @@ class Auto:
         if rung >= 0 and value > self.tree.expected - verify:
             self._draft(state, rung, rate, budget)
             self.tree = self._grow(rate, budget)
-            self._step_price = len(self._chain) * self.ladder.steps[rung]
+            self._step_price = len(self._drafted) * self.ladder.steps[rung]
         tokens, parents = self.tree.tokens, self.tree.parents
-        sources = [SOURCES[letter(kind)] for kind in self.tree.kinds]
+        sources = [SOURCES[_letter(kind)] for kind in self.tree.kinds]
         return Draft(tokens, parents, steps=len(tokens), sources=sources)
 
     def _grow(self, rate: float, budget: int) -> Tree:
@@ -188,46 +185,33 @@ class Auto:
         return grow(root, self._children, self.calibration, self.prices, self.slopes, rate, budget)
 
     def _draft(self, state: State, rung: int, rate: float, budget: int) -> None:
-        """Draft steps with the rung's skip set, as long as the next one is worth its price: the
-        chance of the chain so far, times that of one more token behind a token of this confidence.
-        """
+        """Draft steps with the rung's skip set, as long as the next one is worth its price."""
         lm, base, skip = state.lm, state.lm.cache.length, self.ladder.sets[rung]
-        agreement, step = self.ladder.chance(rung), self.ladder.steps[rung]
+        agreement, step = self.ladder.agreement.p[rung], self.ladder.steps[rung]
         if rung != self._rung:
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(skip)])
-        chance, path, matches = 1.0, list[int](), self.text.find()
+        chance, token = 1.0, state.pending
         for at in range(min(budget, MOST_STEPS, self.max_nodes)):
-            if at:
-                more = self.next_step.corrected(self._chain[-1].confidence, agreement)
-                if self.calibration(chance) * more <= rate * (step + self.slopes[1 + at]):
-                    break
-            rows = TokenRows.chain(base + at, 1)
-            last = path[-1] if path else state.pending
-            choices = most_likely(lm.logits([last], rows, skip), CHOICES)
-            matches = matches or self.text.find(path)
-            children = self._with_drafted(self._free(path, matches), choices, matches, at)
-            token, confidence = choices[0]
-            self._chain.append(Step(token, drafted_class(confidence), children))
-            chance *= next(child[0] for child in children if child[1] == token)
-            path.append(token)
-            matches = self.text.follow(matches, token)
+            if at and chance * agreement <= rate * (step + self.slopes[1 + at]):
+                break
+            p = lm.logits([token], TokenRows.chain(base + at, 1), skip).float().softmax(-1)
+            top, first = p.max(-1)
+            confidence, found = torch.cat((top.double(), first.double())).tolist()
+            token = int(found)
+            kind = FREE + 3 * sum(confidence > bound for bound in CONFIDENCE_CLASSES)
+            self._drafted.append((token, confidence, kind))
+            chance *= self.counters.p[kind]
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
         """What every source proposes behind a path, the likeliest first."""
         matches, step = carried
-        if 0 <= step < len(self._chain):
-            return self._chain[step].children
-        matches = matches or self.text.find(path)
-        follow = self.text.follow
-        return [(p, t, kind, (follow(matches, t), -1)) for p, t, kind in self._free(path, matches)]
-
-    def _free(self, path: list[int], matches: list[Match]) -> list[Proposal]:
-        """What copies and recycled successors propose behind a path, the likeliest first."""
         if path:
             before, token = path[-2] if len(path) > 1 else self._pending, path[-1]
         else:
             before, token = self._before, self._pending
+        if not matches:
+            matches = self.text.find(path)
         match, text = -1, self.text.text
         ranks: dict[int, int] = {}
         for at, length in matches:
@@ -238,56 +222,50 @@ class Auto:
                 break
         recycled, context = self.successors.get(before, token)
         p = self.counters.p
-        found: list[Proposal] = []
-        first = free_kind(match, 0, 0, context)  # kinds of this node differ from it by the ranks
+        found: list[Child] = []
+        first = kind_of(match, 0, 0, context)  # kinds of this node differ from it by the ranks
         for rank, candidate in enumerate(recycled):
             copied = ranks.pop(candidate, NONE)
             kind = first + (copied * (TOP + 1) + rank) * 3
-            found.append((p[kind], candidate, kind))
+            found.append((p[kind], candidate, kind, None))
         for candidate, copied in ranks.items():
             kind = first + (copied * (TOP + 1) + ABSENT) * 3
-            found.append((p[kind], candidate, kind))
+            found.append((p[kind], candidate, kind, None))
+        drafted = self._drafted[step][0] if 0 <= step < len(self._drafted) else None
+        if drafted is not None:
+            found = self._with_drafted(found, step)
         found.sort(key=_likeliest)
-        return found
-
-    def _with_drafted(
-        self,
-        free: list[Proposal],
-        choices: list[tuple[int, float]],
-        matches: list[Match],
-        step: int,
-    ) -> list[Child]:
-        """The children of a node of the chain: the draft's choices among the free tokens, which are
-        as likely as they were where the draft's are wrong.
-        """
-        said = {token: letter(kind) for _, token, kind in free}
-        found: list[Proposal] = []
-        left = 1.0  # chance that none of the draft's choices is right
-        for rank, (token, probability) in enumerate(choices):
-            confirmed = 0 if token not in said else 1 if said[token] == "r" else 2
-            kind = drafted_kind(probability, rank, confirmed)
-            chance = self.counters.p[kind]
-            found.append((chance, token, kind))
-            left = max(0.0, left - chance)
-        drafted = {token for token, _ in choices}
-        found += [(p * left, t, UNCOUNTED) for p, t, _ in free if t not in drafted]
-        found.sort(key=_likeliest)
-        follow, first = self.text.follow, choices[0][0]
+        follow = self.text.follow
         return [
-            (p, t, kind, (follow(matches, t), step + 1 if t == first else -1))
-            for p, t, kind in found
+            (chance, token, kind, (follow(matches, token), step + 1 if token == drafted else -1))
+            for chance, token, kind, _ in found
         ]
+
+    def _with_drafted(self, found: list[Child], step: int) -> list[Child]:
+        """The children of a node with the drafted one among them; the others are as likely as they
+        were where that one is wrong.
+        """
+        token, _, kind = self._drafted[step]
+        same = [child for child in found if child[1] == token]
+        if same:
+            kind += 2 if _letter(same[0][2]) in "sb" else 1
+        chance = self.counters.p[kind]
+        others = [(p * (1 - chance), t, UNCOUNTED, None) for p, t, _, _ in found if t != token]
+        return [(chance, token, kind, None), *others]
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
-        self._count(tree, accepted)
+        for node, hit in tree.tried(accepted):
+            kind = tree.kinds[node]
+            if kind != UNCOUNTED:
+                self.counters.update(kind, hit)
+            if kind >= FREE:
+                self.ladder.agreement.update(self._rung, hit)
         path = set(accepted)
         for node, product in enumerate(tree.products):
             self.calibration.update(product, node in path)
         price = self.prices[1 + len(tree.tokens)] + self._step_price
-        self.tokens += RATE_SHARE * (len(accepted) + 1 - self.tokens)
-        self.passes += RATE_SHARE * (price - self.passes)
-        self.ladder.learn(self._rung if self._chain else -1, len(accepted), price)
+        self.rate += RATE_SHARE * ((len(accepted) + 1) / price - self.rate)
         self.successors.learn(
             self._before, self._pending, tree.tokens, tree.parents, verification.top_tokens
         )
@@ -297,28 +275,11 @@ class Auto:
         self.ladder.spent += price
         explored = 0.0
         if state.finish is None:
-            explored = self.ladder.explore_one(state, self.prices, self.rate)
+            explored = self.ladder.explore_one(state, self.prices, max(1.0, self.rate))
         self.log["explored"].append(round(explored, 4))
         self.log["expected"].append(round(tree.expected + 1, 4))
-        self.log["steps"].append(len(self._chain))
         self.log["price"].append(round(price, 4))
-        self.log["source"].append("".join(letter(tree.kinds[node]) for node in accepted))
-
-    def _count(self, tree: Tree, accepted: Sequence[int]) -> None:
-        """Counts the tokens whose parent was accepted."""
-        at = {-1: 0}  # node of the chain -> steps behind it
-        for node, hit in tree.tried(accepted):
-            kind, step = tree.kinds[node], at.get(tree.parents[node])
-            if kind != UNCOUNTED:
-                self.counters.update(kind, hit)
-            if step is None or step >= len(self._chain):
-                continue
-            if tree.tokens[node] == self._chain[step].token:
-                at[node] = step + 1
-                if step:
-                    agreement = self.ladder.chance(self._rung)
-                    self.next_step.update(self._chain[step - 1].confidence, agreement, hit)
-                self.ladder.agreement.update(self._rung, hit)
+        self.log["source"].append("".join(_letter(tree.kinds[node]) for node in accepted))
 
     @property
     def state_dict(self) -> dict[str, Any]:
@@ -326,9 +287,8 @@ class Auto:
         return {
             "successors": self.successors.to_json(),
             "counters": self.counters.state_dict,
-            "calibration": self.calibration.corrections.state_dict,
-            "next_step": self.next_step.state_dict,
-            "rate": [self.tokens, self.passes],
+            "calibration": self.calibration.state_dict,
+            "rate": self.rate,
             "earlier": self.text.earlier,
             "ladder": self.ladder.state_dict,
             "measured": {k: {str(n): s for n, s in v.items()} for k, v in self.measured.items()},
@@ -338,13 +298,22 @@ class Auto:
     def state_dict(self, state: dict[str, Any]) -> None:
         self.successors.from_json(state["successors"])
         self.counters.state_dict = state["counters"]
-        self.calibration.corrections.state_dict = state["calibration"]
-        self.next_step.state_dict = state["next_step"]
-        self.tokens, self.passes = state["rate"]
-        self.text.earlier = list(state["earlier"])
+        self.calibration.state_dict = state["calibration"]
+        self.rate, self.text.earlier = state["rate"], list(state["earlier"])
         self.ladder.state_dict = state["ladder"]
         self.measured = {k: {int(n): s for n, s in v.items()} for k, v in state["measured"].items()}
 
 
-def _likeliest(proposal: Proposal) -> float:
-    return -proposal[0]
+def _likeliest(child: Child) -> float:
+    return -child[0]
+
+
+def _letter(kind: int) -> str:
+    """Which source proposed a token: `s`uffix match, `r`ecycled, `b`oth, `d`rafted, or `o`ther: a
+    free token beside a drafted one.
+    """
+    if kind == UNCOUNTED or kind >= FREE:
+        return "d" if kind >= FREE else "o"
+    recycled = kind // 3 % (TOP + 1) != ABSENT
+    copied = kind // (3 * (TOP + 1)) % (CONTINUATIONS + 1) != NONE
+    return "b" if recycled and copied else "s" if copied else "r"

@@ -1,6 +1,5 @@
 """Seconds of one verification by number of rows, behind what the cache holds."""
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,22 +11,19 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
 ROWS = (1, 2, 4, 8, 16, 32)
-MOST = 16  # turns over all sizes
 _KEPT: WeakKeyDictionary[LM, dict[int, dict[int, float]]] = WeakKeyDictionary()
 
 
 @torch.inference_mode()
-def verification_seconds(
-    lm: LM, rows: Sequence[int] = ROWS, repeats: int = 3, least_s: float = 0.3
-) -> dict[int, float]:
+def verification_seconds(lm: LM, rows: Sequence[int] = ROWS, repeats: int = 3) -> dict[int, float]:
     """Seconds of verifying so many rows as a tree behind the committed ones, by number of rows.
 
     Sizes that the cache has no room for are left out. Scratch rows are overwritten.
 
     Args:
-        rows: sizes to measure, the smallest first.
-        repeats: turns over all sizes at the least, and at most `MOST` of them.
-        least_s: turns go on until they took so long.
+        rows: sizes to measure.
+        repeats: timed passes per size, taken in turns, of which the fastest counts: what else runs
+            on a machine only adds time.
     """
     start = lm.cache.length
     calls = {}
@@ -35,7 +31,7 @@ def verification_seconds(
         if start + n <= lm.cache.capacity:
             tree = TokenRows.tree(start, tuple((i - 1) // 2 for i in range(n)))
             calls[n] = partial(lm.score, [0] * n, tree.verified())
-    return _in_turns(lm, calls, repeats, least_s)
+    return _fastest(lm, calls, repeats)
 
 
 def kept_verification_seconds(lm: LM, length_class: int) -> dict[int, float]:
@@ -46,29 +42,20 @@ def kept_verification_seconds(lm: LM, length_class: int) -> dict[int, float]:
     return kept[length_class]
 
 
-def _in_turns(
-    lm: LM, calls: Mapping[int, Callable[[], torch.Tensor]], repeats: int, least_s: float
+def _fastest(
+    lm: LM, calls: Mapping[int, Callable[[], torch.Tensor]], repeats: int
 ) -> dict[int, float]:
-    """The fastest time of the first size, and the others by the median of their ratios to it.
-
-    A ratio is of one turn: a machine that is slower for a while is so for all sizes of it.
-    """
-    turns: list[list[float]] = []
-    began = time.perf_counter()
-    while len(turns) < 1 + repeats or (len(turns) < MOST and time.perf_counter() - began < least_s):
-        turns.append([_seconds(lm, call) for call in calls.values()])
-    timed = turns[1:]  # the first one warms up
-    one = min(turn[0] for turn in timed)
-    ratios = [statistics.median(turn[i] / turn[0] for turn in timed) for i in range(len(calls))]
-    return {n: one * ratio for n, ratio in zip(calls, ratios, strict=True)}
-
-
-def _seconds(lm: LM, call: Callable[[], torch.Tensor]) -> float:
-    if lm.output_device.type == "cuda":
-        torch.cuda.synchronize(lm.output_device)
-    began = time.perf_counter()
-    float(call()[0, 0])  # waits for the device
-    return time.perf_counter() - began
+    found: dict[int, list[float]] = {n: [] for n in calls}
+    for turn in range(1 + repeats):  # the first one is not timed
+        for n, call in calls.items():
+            if lm.output_device.type == "cuda":
+                torch.cuda.synchronize(lm.output_device)
+            began = time.perf_counter()
+            logits = call()
+            float(logits[0, 0])  # waits for the device
+            if turn:
+                found[n].append(time.perf_counter() - began)
+    return {n: min(seconds) for n, seconds in found.items()}
 
 
 def curve(seconds: dict[int, float], most: int) -> list[float]:

@@ -43,13 +43,13 @@ class Weight:
 
     def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
         if most is not None and x.shape[0] > most:
-            return torch.cat([self(part) for part in x.split(most)])
+            return torch.cat([self(part) for part in torch.split(x, most)])
         return self._one(x) if x.shape[0] == 1 else self._several(x)
 
     def added(self, residual: Tensor, x: Tensor, most: int | None = None) -> Tensor:
         """`residual` [T, out] + product; neither argument changes."""
         if most is not None and x.shape[0] > most:
-            parts = zip(residual.split(most), x.split(most), strict=True)
+            parts = zip(torch.split(residual, most), torch.split(x, most), strict=True)
             return torch.cat([self.added(*part) for part in parts])
         return self._add_one(residual, x) if x.shape[0] == 1 else self._add_several(residual, x)
 
