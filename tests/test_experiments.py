@@ -165,7 +165,7 @@ def test_the_controls_run_every_method_on_both_models() -> None:
     methods = {m: {c.overrides["model"] for c in cells if c.overrides["method"] == m} for m in (
         "vanilla", "prompt-lookup", "self-sd", "swift", "clasp", "knapspec",
     )}  # fmt: skip
-    assert all(found == both for found in methods.values()) and len(cells) == 15
+    assert all(found == both for found in methods.values()) and len(cells) == 17
 
 
 def test_subtasks_have_datasets_of_their_own_where_the_table_has_columns_for_them() -> None:

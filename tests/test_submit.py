@@ -652,9 +652,14 @@ def printed_and_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tu
 
 
 def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, model = "clasp-table1", "llama3-8b"
+    name, model = "mine", "llama3-8b"
+    own = (CONF / "experiment" / "clasp-table1.yaml").read_text().partition("  cases:\n")[0]
+    text = own + "  cases: [{method: 'swift,self-sd'}]\n"  # no search of a cell's own
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / f"{name}.yaml").write_text(text)
+    monkeypatch.setattr(catalog, "_folders", [CONF, tmp_path / "conf"])
     words = [name, f"models={model}", f"results={tmp_path}"]
     shown, aside, told = printed_and_told([*words, "method=swift,self-sd"], capsys)
     assert shown.startswith("#!/bin/bash\n")
