@@ -227,6 +227,9 @@ class Replay:
     def __init__(self, rows: list[list[float]]) -> None:
         self.rows = iter(rows)
 
+    def metadata(self, rows: Any) -> Any:
+        return rows
+
     def logits(self, *args: Any) -> torch.Tensor:
         return torch.tensor([next(self.rows)])
 

@@ -192,11 +192,11 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
     """
     decode = cell._decode
 
-    def bent(lm: LM, method: Any, *rest: Any) -> Arm:
-        arm = decode(lm, method, *rest)
+    def bent(lm: LM, method: Any, *rest: Any) -> tuple[Arm, list[Any]]:
+        arm, verified = decode(lm, method, *rest)
         if method.name == "vanilla":
             arm.tokens[-1] += 1
-        return arm
+        return arm, verified
 
     monkeypatch.setattr(cell, "_decode", bent)
     monkeypatch.setattr(cell, "float32_logits", scored)
