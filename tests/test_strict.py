@@ -69,7 +69,7 @@ def same_bits(lm: LM, method: Method, prompt: list[int], length: int) -> int:
         ("swift", ("method.tree=[10,5,3,1]", "method.window=4", "method.beta=3")),
         pytest.param("prompt-lookup", ("method.ngram=1",), marks=pytest.mark.slow),
         ("auto", ()),
-        pytest.param("recycling", ("method.nodes=24",), marks=pytest.mark.slow),
+        ("recycling", ("method.nodes=80",)),  # more rows than a product takes at once
         pytest.param("lookahead", (), marks=pytest.mark.slow),
         pytest.param("layerskip", ("method.exit_layer=10",), marks=pytest.mark.slow),
     ],
@@ -92,6 +92,21 @@ def test_planted_has_vanillas_bits() -> None:
     assert sum(same_bits(lm, method, tokenizer(prompt).input_ids, 16) for prompt in PROMPTS[:2]) > 0
     tree = make_method("fixed", f'method.skip="{skip}"', "method.tree=[4,3,2,1]", layers=lm.layers)
     same_bits(lm, tree, tokenizer(PROMPTS[2]).input_ids, 16)
+
+
+def test_more_rows_than_a_product_takes_at_once_have_the_bits_of_one() -> None:
+    """On a CPU with AMX the products of these shapes add in another order from 33 rows on."""
+    lm, _ = strict_or_skip("model=planted", "model.shape=4x576")
+    tokens = torch.randint(900, (72,), generator=torch.Generator().manual_seed(0)).tolist()
+    start, rest = 24, tokens[24:]
+    with torch.inference_mode():
+        lm.prefill(tokens[:start])
+        alone = [
+            lm.logits([t], TokenRows.chain(start + n, 1))[0].clone() for n, t in enumerate(rest)
+        ]
+        lm.prefill(tokens[:start])
+        together = lm.logits(rest, TokenRows.chain(start, len(rest)).verified())
+    assert torch.equal(together, torch.stack(alone))
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
