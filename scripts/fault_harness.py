@@ -124,7 +124,8 @@ def until(child: int, results: Path, more: int) -> None:
 
 
 def records(results: Path) -> dict[int, Any]:
-    """Every sample without its seconds. Raises what a reader raises."""
+    """Every sample without what was measured. Raises what a reader raises."""
+    from skipbench.runs.record import MEASURED
     from skipbench.runs.store import read_samples
 
     found = {}
@@ -132,7 +133,8 @@ def records(results: Path) -> dict[int, Any]:
         for sample in read_samples(path):
             raw = json.loads(json.dumps(sample, default=lambda s: s.__dict__))
             for arm in ("vanilla", "method"):
-                del raw[arm]["seconds"]
+                for measured in MEASURED:
+                    del raw[arm][measured]
             found[sample.index] = raw
     return found
 

@@ -22,7 +22,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.files import append_line
 from skipbench.runs.index import build, read_runs, read_sample_rows, rows_for_table, setting
-from skipbench.runs.merge import merge_into
+from skipbench.runs.merge import _told, merge_into
 from skipbench.runs.store import RunStore, load_run, read_samples
 from skipbench.search.run import search
 
@@ -134,6 +134,12 @@ def test_parts_are_united_and_then_wait_for_the_same_command(tmp_path: Path) -> 
     state = load_run(mine)
     assert state["metrics"] is None and state["status"]["state"] == "failed"
     assert "same command goes on" in state["status"]["error"]
+
+
+def test_what_was_measured_tells_no_two_samples_apart() -> None:
+    one = sample(0)
+    method = dataclasses.replace(one.method, seconds=one.vanilla.seconds, round_s=[0.5], joules=2.0)
+    assert _told(dataclasses.replace(one, method=method)) == _told(one)
 
 
 def test_other_counts_of_one_origin_are_refused_by_name(tmp_path: Path) -> None:

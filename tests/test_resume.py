@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from skipbench.runs.record import MEASURED
+
 pytestmark = pytest.mark.slow
 COMMAND = [
     sys.executable, "-m", "skipbench", "method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"',
@@ -35,7 +37,8 @@ def records(results: Path) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in path.read_text().splitlines()]
     for record in found:
         for arm in ("vanilla", "method"):
-            del record[arm]["seconds"]
+            for name in MEASURED:
+                del record[arm][name]
     return found
 
 

@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from skipbench.runs.record import MEASURED
+
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 MISSING = [p for p in PROGRAMS if shutil.which(p) is None]
 pytestmark = [
@@ -81,7 +83,8 @@ def records(results: Path) -> dict[str, list[dict[str, Any]]]:
         samples = [json.loads(line) for line in path.read_text().splitlines()]
         for sample in samples:
             for arm in ("vanilla", "method"):
-                del sample[arm]["seconds"]
+                for name in MEASURED:
+                    del sample[arm][name]
         found[path.parent.name] = samples
     return found
 

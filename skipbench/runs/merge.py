@@ -31,7 +31,7 @@ from skipbench.runs.reading import (
     run_folders,
     strict_json,
 )
-from skipbench.runs.record import Sample, dump
+from skipbench.runs.record import MEASURED, Sample, dump
 from skipbench.runs.store import RunStore, digests, load_run, read_samples
 
 COPIED = ("config.yaml", "provenance.json", "scores.jsonl", "metrics.json", "table.md")
@@ -205,7 +205,7 @@ def _write(run: _Run, folder: Path) -> None:
 
 
 def _unite(there: _Run, run: _Run, done: Merged) -> None:
-    """Adds the samples that only `run` has; those of both must be equal but for their seconds."""
+    """Adds the samples that only `run` has; those of both are equal but for what was measured."""
     both = there.samples.keys() & run.samples.keys()
     if unlike := sorted(i for i in both if _told(there.samples[i]) != _told(run.samples[i])):
         raise SkipbenchError(
@@ -252,10 +252,11 @@ def _add(store: RunStore, run: _Run, new: list[int]) -> None:
 
 
 def _told(sample: Sample) -> dict[str, Any]:
-    """A sample without its seconds; the logit gap, or why there is none, is of the device too."""
+    """A sample without what is measured: times, energy, and of the device also the logit gap."""
     raw = dataclasses.asdict(sample)
     for arm in ("vanilla", "method"):
-        del raw[arm]["seconds"]
+        for name in MEASURED:
+            del raw[arm][name]
     for name in ("logit_gap", "error"):
         (raw["divergence"] or {}).pop(name, None)
     return raw

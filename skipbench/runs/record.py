@@ -100,6 +100,10 @@ class Arm:
     """Energy of prefill and decoding by the machine's counters; None where none can be read."""
 
 
+MEASURED = ("seconds", "round_s", "joules")
+"""Fields of an arm that differ from one time to the next; all others follow from the settings."""
+
+
 @dataclass(frozen=True)
 class Divergence:
     """Where the method's tokens leave vanilla's, and how close the target's two best tokens were
