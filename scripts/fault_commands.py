@@ -109,7 +109,7 @@ def prepare(folder: Path) -> None:
     from skipbench.launch import local, watch
 
     forking: Any = types.SimpleNamespace(**vars(subprocess) | {"Popen": Forked})
-    local.subprocess = watch.subprocess = forking  # type: ignore[attr-defined]
+    local.subprocess = watch.subprocess = forking  # type: ignore[attr-defined]  # a fake module
 
 
 def commands(base: Path) -> dict[str, list[str]]:
@@ -206,11 +206,11 @@ def end(name: str, results: Path, words: list[str], wanted: Any) -> None:
     until = time.monotonic() + 60
     while True:
         code = wait(start(results, lambda: None, words))
-        found = left_by(name, results) if code == 0 else None
-        if found == wanted or name != "submit here" or time.monotonic() > until:
+        left = left_by(name, results) if code == 0 else None
+        if left == wanted or name != "submit here" or time.monotonic() > until:
             break
     assert code == 0, f"{name} does not go on"
-    assert found == wanted, f"{name} left {found}\nnot {wanted}"
+    assert left == wanted, f"{name} left {left}\nnot {wanted}"
 
 
 def main() -> None:

@@ -79,11 +79,11 @@ def _search(samples: list[Sample], costs: Costs, method: dict[str, Any], most: i
     from skipbench.experiments.stop_rules import KNOWN, search
 
     began = time.perf_counter()
-    found = search(samples, costs, tuple(method.get("tree") or ()))
+    rules = search(samples, costs, tuple(method.get("tree") or ()))
     seconds = time.perf_counter() - began
-    sound = [one for one in found if one.known >= KNOWN]
+    sound = [one for one in rules if one.known >= KNOWN]
     show(
-        f"{len(found)} stop rules and trees replayed, {60 * len(found) / seconds:,.0f} a minute; "
+        f"{len(rules)} stop rules and trees replayed, {60 * len(rules) / seconds:,.0f} a minute; "
         f"of {len(sound)} the records hold {KNOWN:.0%} of the rounds or more"
     )
     for one in sound[:most]:
@@ -91,7 +91,7 @@ def _search(samples: list[Sample], costs: Costs, method: dict[str, Any], most: i
             f"{one.speedup:7.3f}x  M {one.M:.2f}  alpha {one.alpha:.3f}  known {one.known:.0%}  "
             f"{one.words}"
         )
-    if len(sound) < len(found):
+    if len(sound) < len(rules):
         show(
             "To replay more of them, decode with stop@method.stop=fixed method.stop.max_steps=25 "
             "method.stop.threshold=1e-6: then the records hold every confidence."

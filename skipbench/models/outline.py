@@ -177,7 +177,7 @@ def tokenizer_here(model: Model) -> Any | None:
         return AutoTokenizer.from_pretrained(
             path, revision=model.revision, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # damaged files raise anything
-        if Path(path).is_dir():
+    except Exception as error:  # transformers checks no file: damaged ones raise anything
+        if Path(path).is_dir():  # of one that is not here yet, loading tells
             raise SkipbenchError(explain(path, model.revision, error)) from error
         return None

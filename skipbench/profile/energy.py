@@ -7,7 +7,9 @@ after a text, outside of what is timed.
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -69,7 +71,7 @@ def _rapl(powercap: Path) -> EnergyMeter:
             if not name.startswith(COUNTED):
                 continue
             limit = int((folder / "max_energy_range_uj").read_text())
-            counter = Counter(name, lambda file=folder / "energy_uj": int(file.read_text()), limit)  # type: ignore[misc]  # bound per folder
+            counter = Counter(name, partial(_microjoules, folder / "energy_uj"), limit)
             counter.read_uj()
         except PermissionError:
             return EnergyMeter((), f"unknown: {folder}/energy_uj may not be read")
@@ -79,6 +81,10 @@ def _rapl(powercap: Path) -> EnergyMeter:
     if not found:
         return EnergyMeter((), f"unknown: no RAPL counter in {powercap}")
     return EnergyMeter(found, f"RAPL: {', '.join(counter.name for counter in found)}")
+
+
+def _microjoules(path: Path) -> int:
+    return int(path.read_text())
 
 
 def _nvml(gpus: Sequence[int]) -> EnergyMeter:
@@ -91,17 +97,17 @@ def _nvml(gpus: Sequence[int]) -> EnergyMeter:
             counter.read_uj()
     except ImportError:
         return EnergyMeter((), "unknown: pynvml is not installed (pip install nvidia-ml-py)")
-    except Exception as error:  # NVML's own errors; a GPU without the counter
+    except Exception as error:  # pynvml's classes cannot be named without it; energy is optional
         return EnergyMeter((), f"unknown: NVML: {type(error).__name__}: {error}")
     return EnergyMeter(counters, f"NVML: {len(counters)} GPU{'s' if len(counters) > 1 else ''}")
 
 
-def _gpu_counter(nvml: object, index: int) -> Counter:
+def _gpu_counter(nvml: Any, index: int) -> Counter:
     """The counter of a GPU by its UUID: NVML numbers GPUs without regard to
     CUDA_VISIBLE_DEVICES.
     """
     uuid = str(torch.cuda.get_device_properties(index).uuid)
     called = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    handle = nvml.nvmlDeviceGetHandleByUUID(called)  # type: ignore[attr-defined]  # a module
-    read = nvml.nvmlDeviceGetTotalEnergyConsumption  # type: ignore[attr-defined]
+    handle = nvml.nvmlDeviceGetHandleByUUID(called)
+    read = nvml.nvmlDeviceGetTotalEnergyConsumption
     return Counter(f"cuda:{index}", lambda: int(read(handle)) * 1000)
