@@ -14,7 +14,7 @@ from skipbench.profile.influence import rank_by_cosine
 from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
-SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8)
+SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
 """Of the sub-layers, that the rungs leave out, each all that the one before does."""
 PRIOR, WEIGHT = 0.5, 4.0  # agreement of a rung that was not tried yet, and the tokens it counts for
 DECAY = 0.99
