@@ -29,8 +29,12 @@ class Counters:
         self._estimate(kind)
 
     def _estimate(self, kind: int) -> None:
-        hits, tries = self._counts[kind]
-        self.p[kind] = (hits + self._weight * self._priors[kind]) / (tries + self._weight)
+        self.p[kind] = self.given_prior(kind, self._priors[kind])
+
+    def given_prior(self, kind: int, prior: float) -> float:
+        """The chance of a kind by what was counted, from another prior than its own."""
+        hits, tries = self._counts.get(kind, (0.0, 0.0))
+        return (hits + self._weight * prior) / (tries + self._weight)
 
     @property
     def state_dict(self) -> dict[str, Any]:

@@ -11,15 +11,26 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
 
-def rank_by_cosine(hidden_states: Sequence[Tensor]) -> list[int]:
-    """Sub-layers in order of how little they turn the state, the least turning first.
+def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
+    """By how much each sub-layer turns the state: `2 (1 - cos)`, the square of the angle in radians
+    where that is small, in the mean over the rows.
 
     Args:
         hidden_states: S + 1 states [rows, D], before the first and behind every sub-layer.
     """
     x = torch.stack(list(hidden_states)).float()
     cosine = torch.cosine_similarity(x[:-1], x[1:], dim=-1).mean(-1)
-    return cosine.argsort(descending=True).tolist()
+    return (2 * (1 - cosine)).clamp_min(0).tolist()
+
+
+def rank_by_cosine(hidden_states: Sequence[Tensor]) -> list[int]:
+    """Sub-layers in order of how little they turn the state, the least turning first.
+
+    Args:
+        hidden_states: as of `squared_turns`.
+    """
+    turned = squared_turns(hidden_states)
+    return sorted(range(len(turned)), key=turned.__getitem__)
 
 
 @torch.inference_mode()
