@@ -241,7 +241,8 @@ def test_accepted_tokens_by_their_sources() -> None:
     accepted = [kind for kind in kinds_of(one, letters) if kind[0] == "accepted"]
     assert accepted == [("accepted", 2, "s"), ("accepted", 1, "r"), ("accepted", 1, "d")]
     assert kinds_of(one, ["ssr"])[-1] == ("accepted", 1, "")
-    assert not any(map(letters_of, ({}, {"source": "sd"}, {"source": [["s"]]}, {"source": ["x"]})))
+    others: list[dict[str, Any]] = [{}, {"source": "sd"}, {"source": [["s"]]}, {"source": ["x"]}]
+    assert not any(letters_of(trace) for trace in others)
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:
