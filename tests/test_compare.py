@@ -30,7 +30,7 @@ def test_the_fastest_beyond_the_noise_is_recommended() -> None:
     assert found.best is not None and found.best["method"] == "a" and found.tied == ["b"]
     text = "\n".join(advice(found, ["model=path", "model.path='/my model'"]))
     assert "Recommended: a, 1.25x [1.20, 1.30] of vanilla; not told apart from b." in text
-    assert "chat model=path 'model.path='" in text and 'load("/my model", method="a")' in text
+    assert "chat 'model.path='" in text and 'load("/my model", method="a")' in text
     more = ["model.dtype=bfloat16", "results=/r", "engine.threads=2"]
     _, command, call = advice(found, ["model.path=/m", *more, "limit=4", "dataset.path=p.jsonl"])
     assert command.endswith(f"chat model.path=/m {' '.join(more)} method=a")

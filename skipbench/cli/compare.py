@@ -145,7 +145,8 @@ def advice(found: "Comparison", settings: Sequence[str]) -> list[str]:
         tied = f"; not told apart from {', '.join(found.tied)}" if found.tied else ""
         speedup = main_cells(found.best["metrics"])["speedup"]
         told = f"Recommended: {best}, {speedup} of vanilla{tied}."
-    kept = [word for word in settings if word.startswith(GO_ON)]
+    # a path alone says as much as model=path with it
+    kept = [word for word in settings if word.startswith(GO_ON) and word != "model=path"]
     command = shlex.join(["python", "-m", "skipbench", "chat", *kept, f"method={best}"])
     values = {key: value.strip("'") for key, _, value in (word.partition("=") for word in kept)}
     model = values.get("model.path", values.get("model", str(found.runs[0]["model"])))
