@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from skipbench.bench.latency_file import latency_path, read_record
+from skipbench.bench.latency_file import latency_path, passes_to_measure, read_record
 from skipbench.bench.memory import GIB, weight_kind
 from skipbench.bench.preflight import Preflight
 from skipbench.config.catalog import known_hardware
@@ -24,8 +24,8 @@ NORMS_PER_SUBLAYER = 5.5
 of its weights: 5.4 to 5.9 with the fused engine on models of 5 and 12 layers in float32.
 """
 START_S = 8.0
-"""Imports, loading beside the reading of the weights, and latencies: 8 to 11 s of CPU time on a
-2-core Xeon with other programs beside it.
+"""Imports, and loading beside the reading of the weights: 8 to 11 s of CPU time on a 2-core Xeon
+with other programs beside it.
 """
 
 
@@ -118,6 +118,7 @@ def _seconds(config: RunConfig, found: Preflight) -> tuple[float | None, str | N
     warmup = min(config.engine.warmup, len(found.rows))
     how = "from profiled latencies" if profiled_s else f"from {rates.source} memory bandwidth"
     fixed_s = START_S + weights / LOADED_PER_S
+    fixed_s += 0.0 if profiled_s else passes_to_measure() * step_s
     return fixed_s + 2 * (len(found.rows) + warmup) * one, how
 
 
