@@ -1,13 +1,16 @@
 """`compare`: what can run is ranked, what cannot says why, and one recommendation ends it."""
 
+import io
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import METHODS, ROOT, Command
 
-import skipbench
+import skipbench as package
 from skipbench.cli.compare import advice
 from skipbench.experiments.compare import LEFT_OUT, compare, conclude
 
@@ -27,16 +30,25 @@ def test_the_fastest_beyond_the_noise_is_recommended() -> None:
     assert found.best is not None and found.best["method"] == "a" and found.tied == ["b"]
     text = "\n".join(advice(found, ["model=path", "model.path='/my model'"]))
     assert "Recommended: a, 1.25x [1.20, 1.30] of vanilla; not told apart from b." in text
-    assert "chat model=path 'model.path='" in text and 'load("/my model", method="a")' in text
+    assert "chat 'model.path='" in text and 'load("/my model", method="a")' in text
+    more = ["model.dtype=bfloat16", "results=/r", "engine.threads=2"]
+    _, command, call = advice(found, ["model.path=/m", *more, "limit=4", "dataset.path=p.jsonl"])
+    assert command.endswith(f"chat model.path=/m {' '.join(more)} method=a")
+    assert call == f'  skipbench.load("/m", method="a", overrides={json.dumps(more)})'
+    assert advice(found, [])[2] == '  skipbench.load("m", method="a")'
 
 
 @pytest.mark.parametrize("fast", [run("a", 0.99, 1.5), run("a", 1.01, 1.5)])
 def test_noise_is_not_recommended(fast: dict[str, Any]) -> None:
     found = conclude([run("vanilla", 0.98, 1.08), fast])
-    assert found.best is None and "Recommended: vanilla" in advice(found, ["model=m"])[0]
+    told, command, _ = advice(found, ["model=m"])
+    assert found.best is None and told.startswith("Recommended: vanilla. No method is faster")
+    assert command.endswith("chat model=m method=vanilla")
 
 
-def test_a_folder_and_a_file_of_prompts(tmp_path: Path, skipbench: Command) -> None:
+def test_a_folder_and_a_file_of_prompts(
+    tmp_path: Path, skipbench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Once upon a time"}\n{"prompt": "A dog and a cat"}\n')
     words = [
@@ -51,7 +63,13 @@ def test_a_folder_and_a_file_of_prompts(tmp_path: Path, skipbench: Command) -> N
     assert done.returncode == 0, done.stderr
     assert "| uniform" in done.stdout and "| vanilla" in done.stdout
     assert "left out: fixed: method.skip must be given" in done.stdout
-    assert "Recommended: " in done.stdout.splitlines()[-3] or "Recommended: vanilla" in done.stdout
+    told, command, call = done.stdout.splitlines()[-3:]
+    assert told.startswith("Recommended: ")
+    # both go on as they stand
+    answer = eval(call, {"skipbench": package}).generate("Once upon a time", 4)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Once upon a time\n"))
+    chat = skipbench(*shlex.split(command)[3:], "max_new_tokens=4")
+    assert chat.returncode == 0 and answer.method in chat.stderr, chat.stderr
     again = skipbench(*words, "--json")
     assert "samples:" not in again.stderr  # nothing is measured twice
     runs = json.loads(again.stdout)
@@ -66,7 +84,7 @@ def test_the_budget_leaves_methods_out(tmp_path: Path) -> None:
 
 
 def test_the_frame(tmp_path: Path) -> None:
-    frame = skipbench.compare(
+    frame = package.compare(
         "tiny", ["Once upon a time"], methods=["uniform"], results=tmp_path, overrides=SHORT
     )
     assert set(frame["method"]) == {"vanilla", "uniform"} and (frame["speedup"] > 0).all()

@@ -2,10 +2,14 @@
 
 import io
 import json
+import os
+import re
+import select
+import subprocess
 import sys
 
 import pytest
-from conftest import Command
+from conftest import ROOT, Command
 
 from skipbench import api
 from skipbench.cli import answers
@@ -88,6 +92,54 @@ def test_ctrl_c_ends_an_answer(
     answer = answers.show_stream(stream)
     assert answer.finish == "unfinished" and answer.text.startswith("".join(texts))
     assert "stopped" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_ctrl_c_in_a_terminal_stops_an_answer_and_keeps_the_session() -> None:
+    spawn = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]))"
+    # so hot that no EOS comes before the key is pressed
+    settings = ["engine=reference", "decoding.temperature=9", "max_new_tokens=500"]
+    chat = [sys.executable, "-m", "skipbench", "chat", "method=vanilla", *settings]
+    environment = os.environ | {"TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", spawn, *chat],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env=environment,
+    ) as session:
+        assert session.stdin is not None and session.stdout is not None
+        shown = b""
+
+        def type_and_wait(keys: bytes, *texts: bytes) -> str:
+            """Types, and reads until the texts have come, one after another."""
+            nonlocal shown
+            assert session.stdin is not None and session.stdout is not None
+            begin = at = len(shown)
+            session.stdin.write(keys)
+            session.stdin.flush()
+            for text in texts:
+                while text not in shown[at:]:
+                    ready, _, _ = select.select([session.stdout], [], [], 60)
+                    read = os.read(session.stdout.fileno(), 1 << 16) if ready else b""
+                    assert read, shown.decode()
+                    shown += read
+                at = shown.index(text, at) + len(text)
+            return shown[begin:].decode()
+
+        asks = b"\x1b[1m> "
+        type_and_wait(b"", asks)
+        type_and_wait(b"Once upon a time\n", b"tokens/s")
+        stopped = type_and_wait(b"\x03", b"stopped", b"first after", asks)
+        assert int(re.findall(r"vanilla: (\d+) tokens? in", stopped)[-1]) < 500
+        # one that comes too late ends nothing either, and the next answer comes
+        type_and_wait(b"\x03", b"/quit", asks)
+        type_and_wait(b"And then?\n", b"tokens/s")
+        type_and_wait(b"\x03", b"first after", asks)
+        session.stdin.write(b"/quit\n")
+        session.stdin.close()
+        assert session.wait(60) == 0, shown.decode()
 
 
 @pytest.mark.parametrize(

@@ -223,8 +223,12 @@ def response(status: int) -> Any:
     ids=["gated", "revision", "missing", "offline", "network"],
 )  # fmt: skip
 def test_what_a_failed_load_says(
-    cause: Exception, offline: bool, says: str, monkeypatch: pytest.MonkeyPatch
+    cause: Exception, offline: bool, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def run(path: str, revision: str) -> None:  # which has no skip set, either
+        words = ["model=path", f"model.path={path}", f"model.revision={revision}"]
+        run_cell(compose([*words, f"results={tmp_path}"]))
+
     def fail(*args: Any, **kwargs: Any) -> None:
         raise OSError("transformers puts its own words here") from cause
 
@@ -233,9 +237,25 @@ def test_what_a_failed_load_says(
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     if offline:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for call in (load, layer_count):
+    for call in (load, layer_count, run):
         with pytest.raises(SkipbenchError, match=says):
             call("meta-llama/Llama-2-7b-hf", "abc")
+
+
+def test_a_hub_that_cannot_be_reached_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a download was tried")
+
+    for name in ("HF_HUB_OFFLINE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")  # a name that never resolves
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", wait)
+    for method in ("self-sd", "clasp"):
+        words = ["model=path", "model.path=someone/else", f"method={method}"]
+        with pytest.raises(SkipbenchError, match=r"^cannot fetch 'someone/else' .* a network"):
+            run_cell(compose([*words, f"results={tmp_path}"]))
 
 
 def test_a_checkpoint_of_other_sizes_is_refused() -> None:

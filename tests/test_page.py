@@ -23,7 +23,7 @@ from skipbench.experiments.cell import run_cell
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.page.collect import COLUMNS, all_runs, as_script
 from skipbench.report.page.course import courses, skip_sets
-from skipbench.report.page.pieces import kinds_of, pieces_of, tokenizer_of
+from skipbench.report.page.pieces import kinds_of, letters_of, pieces_of, tokenizer_of
 from skipbench.report.page.render import page, write_page
 from skipbench.report.tables.stored import summary
 from skipbench.runs.completions import read_completions
@@ -160,7 +160,7 @@ def test_texts_are_the_completions(results: Path, text: str) -> None:
             completions, shown, read_samples(folder / "samples.jsonl"), strict=True
         ):
             assert "".join(piece[2] for piece in one["pieces"]) == completion.method
-            kept = sum(count for kind, count, _ in one["pieces"] if kind != "rejected")
+            kept = sum(count for kind, count, *_ in one["pieces"] if kind != "rejected")
             assert kept == len(record.method.tokens)
             assert all(piece[2] for piece in one["pieces"] if piece[0] == "accepted")
 
@@ -223,15 +223,26 @@ def test_pieces_of_rounds() -> None:
     one = arm(9, [Round(3, 3, 2, 2, 3), Round(2, 2, 0, 0, 1), Round(4, 4, 4, 4, 4)])
     kinds = kinds_of(one)
     assert kinds == [
-        ("prefill", 1), ("accepted", 2), ("rejected", 1), ("bonus", 1), ("rejected", 2), ("bonus",
-        1), ("accepted", 4),
+        ("prefill", 1, ""), ("accepted", 2, ""), ("rejected", 1, ""), ("bonus", 1, ""),
+        ("rejected", 2, ""), ("bonus", 1, ""), ("accepted", 4, ""),
     ]  # fmt: skip
     pieces, how = pieces_of(one, "abcdefghi", None)
     assert how == "proportion"
     assert [p[2] for p in pieces] == ["a", "bc", "", "d", "", "e", "fghi"]
     pieces, how = pieces_of(one, None, None)
     assert how == "counts" and {p[2] for p in pieces} == {""}
-    assert kinds_of(arm(3, [])) == [("prefill", 1), ("rest", 2)]
+    assert kinds_of(arm(3, [])) == [("prefill", 1, ""), ("rest", 2, "")]
+
+
+def test_accepted_tokens_by_their_sources() -> None:
+    # the record of a round, cut at the limit, names four accepted tokens, of which one is emitted
+    one = arm(6, [Round(4, 6, 3, 3, 4), Round(4, 4, 4, 4, 1)])
+    letters = letters_of({"source": ["ssr", "ddbo"]})
+    accepted = [kind for kind in kinds_of(one, letters) if kind[0] == "accepted"]
+    assert accepted == [("accepted", 2, "s"), ("accepted", 1, "r"), ("accepted", 1, "d")]
+    assert kinds_of(one, ["ssr"])[-1] == ("accepted", 1, "")
+    others: list[dict[str, Any]] = [{}, {"source": "sd"}, {"source": [["s"]]}, {"source": ["x"]}]
+    assert not any(letters_of(trace) for trace in others)
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:
@@ -445,6 +456,26 @@ def test_filter_in_a_browser(results: Path, text: str, tmp_path: Path) -> None:
     assert "0 of 2 runs" in browse(
         results / "report.html", "#method=swift&filter=nothing-like-it", tmp_path
     )
+
+
+@in_browser
+def test_accepted_tokens_are_coloured_by_source_in_a_browser(tmp_path: Path) -> None:
+    words = ["method=auto", "dataset=mini-summary", "limit=1", "dataset.max_new_tokens=48"]
+    run_cell(compose([*words, "engine.warmup=0", f"results={tmp_path}"]), print_table=False)
+    path, _ = write_page(tmp_path)
+    (detail,) = details(path.read_text()).values()
+    (run,) = (tmp_path / "runs").iterdir()
+    (record,) = read_samples(run / "samples.jsonl")
+    document = browse(path, f"#run={run.name}", tmp_path / "profile")
+    letters = "".join(
+        traced[: turn.emitted]
+        for traced, turn in zip(record.trace["source"], record.method.rounds, strict=True)
+    )
+    assert letters and detail["sources"].keys() == set(letters)
+    for letter, name in detail["sources"].items():
+        assert f"background:var(--source-{letter})" in document and f"accepted: {name}<" in document
+        counts = re.findall(f'class="accepted {letter}" title="accepted, {name}: (\\d+)"', document)
+        assert sum(map(int, counts)) == letters.count(letter)
 
 
 @in_browser

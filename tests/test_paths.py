@@ -14,6 +14,7 @@ from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
 from skipbench.config.model import adapter_base, check_path
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.cell import run_cell
 from skipbench.models.load import load
 from skipbench.models.outline import layer_count
 from skipbench.runs.fingerprint import weights_sha256
@@ -54,8 +55,8 @@ def test_a_folder_without_a_tokenizer(folder: Path) -> None:
         load(str(folder))
 
 
-def test_a_gated_model_without_a_token_is_told_before_a_device_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_gated_model_without_a_token_is_told_before_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub
 
@@ -64,6 +65,8 @@ def test_a_gated_model_without_a_token_is_told_before_a_device_is_asked_for(
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     with pytest.raises(SkipbenchError, match=r"is gated: accept its licence.*has no token"):
         load_model(config.model, config.engine)
+    with pytest.raises(SkipbenchError, match=r"is gated: accept its licence"):  # not its skip set
+        run_cell(compose(["model=llama3.2-1b", "method=self-sd", f"results={tmp_path}"]))
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_x")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SkipbenchError, match="no CUDA device"):

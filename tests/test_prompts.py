@@ -5,6 +5,7 @@ chat, second turns.
 import functools
 import hashlib
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -463,6 +464,18 @@ def test_a_hub_that_fails_is_explained(
     text = message(lambda: composed("cnndm").rows(2))
     assert says in text and "abisee/cnn_dailymail (3.0.0)" in text
     assert "python -m skipbench data cnndm" in text and "dataset.path=FILE" in text
+
+
+def test_a_hub_that_cannot_be_reached_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(seconds: float) -> None:
+        raise AssertionError(f"waits {seconds} s for another try")
+
+    for name in ("HF_HUB_OFFLINE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")  # a name that never resolves
+    monkeypatch.setattr(time, "sleep", wait)
+    ask = functools.partial(read_rows, "someone/else", None, "test", "0" * 40, None, {"x": str})
+    assert "it is not in the cache, and the hub cannot be reached" in message(ask)
 
 
 def test_a_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,15 @@ from skipbench.config.schemas import Engine
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
-from skipbench.profile.latency import LatencyModel, Point, fit, overhead, part_times, residuals
+from skipbench.profile.latency import (
+    UNTIMED,
+    LatencyModel,
+    Point,
+    fit,
+    overhead,
+    part_times,
+    residuals,
+)
 from skipbench.profile.roofline import Known, Roofline, roofline, row_bytes
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import FORMS, other_package, package_sha256, weights_sha256
@@ -67,6 +75,13 @@ def stored_latency(lm: LM, path: Path) -> LatencyModel:
         path, {"contexts": contexts, "model": dataclasses.asdict(found), "points": _plain(points)}
     )
     return found
+
+
+def passes_to_measure() -> int:
+    """Passes of the model whose time `stored_latency` takes where nothing is stored: each call of
+    its parts, one after another, is a pass, and so is that of the whole.
+    """
+    return 2 * (CONTEXTS + 1) * (REPEATS + SWEEPS * UNTIMED)
 
 
 class _Kept(TypedDict):

@@ -4,9 +4,13 @@ decoded.
 
 import json
 import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -20,7 +24,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.console import err, out, say, show, working
 
 if TYPE_CHECKING:
-    from skipbench.api import LanguageModel
+    from skipbench.api import LanguageModel, Prompt
     from skipbench.decode.answer import Answer, Stream
     from skipbench.decode.text import Piece
 
@@ -136,21 +140,52 @@ def show_stream(stream: "Stream") -> "Answer":
     """
     painted = _Painter()
     try:
-        if out.is_terminal:
-            _paint(stream, painted)
-        else:
-            for piece in stream:
-                out.file.write(piece.text)
-                out.file.flush()
-            out.file.write("\n")
+        with _whole_rounds(stream) as pieces:
+            if out.is_terminal:
+                _paint(stream, pieces, painted)
+            else:
+                _write(pieces)
     except KeyboardInterrupt:
         stream.close()
-        say("\nstopped")
+        say("stopped")
     answer = stream.so_far
     say(speed_text(answer), "dim")
     if out.is_terminal and (legend := painted.legend()):
         err.print(legend)
     return answer
+
+
+@contextmanager
+def _whole_rounds(stream: "Stream") -> Iterator[Iterator["Piece"]]:
+    """The pieces of `stream`; Ctrl-C is raised between two of them.
+
+    A round that is broken off could leave the method with half of what it learns from it, and the
+    next prompt goes on with that. The prefill ends at once, and so does all at a second Ctrl-C.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    pressed = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed or not stream.so_far.tokens:
+            raise KeyboardInterrupt
+        pressed = True
+
+    def pieces() -> Iterator["Piece"]:
+        for piece in stream:
+            yield piece
+            if pressed:
+                raise KeyboardInterrupt
+
+    # Python allows handlers in the main thread alone
+    ours = threading.current_thread() is threading.main_thread() and usual is not None
+    if ours:
+        signal.signal(signal.SIGINT, remember)
+    try:
+        yield pieces()
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, usual)
 
 
 class _Painter:
@@ -170,25 +205,37 @@ class _Painter:
         return Text.assemble(("drafted: ", "dim"), Text(", ").join(parts)) if parts else Text()
 
 
-def _paint(stream: "Stream", painted: _Painter) -> None:
+def _write(pieces: Iterator["Piece"]) -> None:
+    """The text alone, for a pipe or a file."""
+    try:
+        for piece in pieces:
+            out.file.write(piece.text)
+            out.file.flush()
+    finally:
+        out.file.write("\n")
+
+
+def _paint(stream: "Stream", pieces: Iterator["Piece"], painted: _Painter) -> None:
     """Finished lines scroll; the last one stays live, above a line with the speed."""
     line = Text()
-    with Live(console=out, auto_refresh=False, transient=True) as live:
-        live.update(Text("reading the prompt ...", style="dim"), refresh=True)
-        for piece in stream:
-            line.append_text(painted(piece))
-            rows = [
-                row
-                for part in line.split("\n", allow_blank=True)
-                for row in (part.wrap(out, max(20, out.width - 1)) or [part])
-            ]
-            for row in rows[:-1]:
-                live.console.print(row)
-            line = rows[-1]
-            status = Text(speed_text(stream.so_far), style="dim")
-            shown = [line, status, *filter(None, [painted.legend()])]
-            live.update(Group(*shown), refresh=True)
-    out.print(line)
+    try:
+        with Live(console=out, auto_refresh=False, transient=True) as live:
+            live.update(Text("reading the prompt ...", style="dim"), refresh=True)
+            for piece in pieces:
+                line.append_text(painted(piece))
+                rows = [
+                    row
+                    for part in line.split("\n", allow_blank=True)
+                    for row in (part.wrap(out, max(20, out.width - 1)) or [part])
+                ]
+                for row in rows[:-1]:
+                    live.console.print(row)
+                line = rows[-1]
+                status = Text(speed_text(stream.so_far), style="dim")
+                shown = [line, status, *filter(None, [painted.legend()])]
+                live.update(Group(*shown), refresh=True)
+    finally:  # an answer that is stopped keeps its last line
+        out.print(line)
 
 
 def speed_text(answer: "Answer") -> str:
@@ -204,7 +251,31 @@ def speed_text(answer: "Answer") -> str:
     )
 
 
-def compare_with_vanilla(answer: "Answer", vanilla: "Answer", greedy: bool) -> str:
+def vanilla_beside(
+    model: "LanguageModel",
+    answer: "Answer",
+    prompt: "Prompt",
+    length: int,
+    decoding: Mapping[str, Any],
+    quiet: bool = False,
+) -> list["Answer"]:
+    """Vanilla's answer to the same prompt, after a line with the ratio of the two speeds, unless
+    `quiet`; empty where Ctrl-C stopped one of the two.
+    """
+    if answer.finish == "unfinished":
+        return []
+    try:
+        with working("decoding the same with vanilla"):
+            vanilla = model.with_method("vanilla").generate(prompt, length, **decoding)
+    except KeyboardInterrupt:
+        say("stopped")
+        return []
+    if not quiet:
+        say(_compared(answer, vanilla, decoding["temperature"] == 0), "dim")
+    return [vanilla]
+
+
+def _compared(answer: "Answer", vanilla: "Answer", greedy: bool) -> str:
     """Vanilla's counts, the ratio of the two speeds, and whether the tokens are the same."""
     same = "the same tokens" if answer.tokens == vanilla.tokens else "other tokens"
     why = "" if greedy or answer.tokens == vanilla.tokens else ", as sampling draws them"

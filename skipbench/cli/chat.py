@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from skipbench.cli import answers
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import complain, err, say, working
+from skipbench.report.console import complain, err, say
 
 if TYPE_CHECKING:
     from skipbench.api import LanguageModel
@@ -48,12 +48,14 @@ def run(arguments: list[str]) -> None:
 
 def _read() -> str | None:
     """The next line; `None` where the input ends."""
-    if sys.stdin.isatty():
+    while sys.stdin.isatty():
         try:
             return err.input("[bold]> [/bold]").strip()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             say("")
             return None
+        except KeyboardInterrupt:  # may have been meant for an answer that has just ended
+            say(f"\n{HELP}", "dim")
     line = sys.stdin.readline()
     return line.strip() if line else None
 
@@ -79,7 +81,5 @@ def _turn(
             say("the oldest turn no longer fits and is left out", "dim")
     answer = answers.show_stream(stream)
     if "--compare" in asked.flags:
-        with working("decoding the same with vanilla"):
-            vanilla = model.with_method("vanilla").generate([*first, *history], length, **decoding)
-        say(answers.compare_with_vanilla(answer, vanilla, decoding["temperature"] == 0), "dim")
+        answers.vanilla_beside(model, answer, [*first, *history], length, decoding)
     return [*history, {"role": "assistant", "content": answer.text}]

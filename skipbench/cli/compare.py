@@ -12,6 +12,7 @@ from skipbench.config.explain import did_you_mean
 from skipbench.config.names import model_words, quoted
 from skipbench.errors import SkipbenchError
 from skipbench.report.cell import main_cells
+from skipbench.report.compared import BASELINE
 from skipbench.report.console import say, show
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 KEYS = ("prompts", "minutes", "methods", "columns")
 """Keys of this command alone; every other one is a setting, as for a cell."""
 MINUTES = 20.0
+GO_ON = ("model", "engine", "results=")
+"""Settings that whoever goes on with the recommended method needs, too."""
+LONGER = (
+    "Recommended: vanilla. No method is faster beyond the noise here; more prompts (limit=, "
+    "minutes=, a longer file), or longer outputs (dataset.max_new_tokens=), may tell more."
+)
 
 
 def run(arguments: list[str]) -> None:
@@ -48,7 +55,7 @@ def run(arguments: list[str]) -> None:
     _write(found, settings, quiet, columns)
     if quiet:
         show(json.dumps([{k: v for k, v in r.items() if k != "provenance"} for r in found.runs]))
-    for line in advice(found, [word for word in settings if word.startswith("model")]):
+    for line in advice(found, settings):
         (say if quiet else show)(line)
 
 
@@ -125,20 +132,25 @@ def _write(
     say(f"written: {folder / name}.{', .'.join(formats)}")
 
 
-def advice(found: "Comparison", model: Sequence[str]) -> list[str]:
-    """The recommendation, and how to go on with it."""
-    if found.best is None:
-        return [
-            "Recommended: vanilla. No method is faster beyond the noise here; more prompts "
-            "(limit=40), or longer outputs (dataset.max_new_tokens=256), may tell more."
-        ]
-    best = str(found.best["method"])
-    tied = f"; not told apart from {', '.join(found.tied)}" if found.tied else ""
-    words = shlex.join(["python", "-m", "skipbench", "chat", *model, f"method={best}"])
-    name = next(w.partition("=")[2] for w in model if w.startswith(("model.path=", "model=")))
-    path = next((w.partition("=")[2] for w in model if w.startswith("model.path=")), name)
-    return [
-        f"Recommended: {best}, {main_cells(found.best['metrics'])['speedup']} of vanilla{tied}.",
-        f"  {words}",
-        f'  skipbench.load("{path.strip(chr(39))}", method="{best}")',
-    ]
+def advice(found: "Comparison", settings: Sequence[str]) -> list[str]:
+    """The recommendation, and how to go on with it: a command, and a line of Python.
+
+    Args:
+        settings: overrides of the comparison, of which those of the model, of the engine and of the
+            results, where searched skip sets are, are handed on.
+    """
+    best, told = BASELINE, LONGER
+    if found.best is not None:
+        best = str(found.best["method"])
+        tied = f"; not told apart from {', '.join(found.tied)}" if found.tied else ""
+        speedup = main_cells(found.best["metrics"])["speedup"]
+        told = f"Recommended: {best}, {speedup} of vanilla{tied}."
+    # a path alone says as much as model=path with it
+    kept = [word for word in settings if word.startswith(GO_ON) and word != "model=path"]
+    command = shlex.join(["python", "-m", "skipbench", "chat", *kept, f"method={best}"])
+    values = {key: value.strip("'") for key, _, value in (word.partition("=") for word in kept)}
+    model = values.get("model.path", values.get("model", str(found.runs[0]["model"])))
+    arguments = [json.dumps(model), f"method={json.dumps(best)}"]
+    if rest := [word for word in kept if word.partition("=")[0] not in ("model", "model.path")]:
+        arguments.append(f"overrides={json.dumps(rest)}")
+    return [told, f"  {command}", f"  skipbench.load({', '.join(arguments)})"]

@@ -1,7 +1,6 @@
 """`generate`: one answer to one prompt, streamed; `--compare` decodes it with vanilla, too."""
 
 from skipbench.cli import answers
-from skipbench.report.console import say, working
 
 FLAGS = ["--compare", "--json"]
 LENGTH = 256
@@ -27,9 +26,6 @@ def run(arguments: list[str]) -> None:
     quiet = "--json" in asked.flags
     done = [stream.answer if quiet else answers.show_stream(stream)]
     if "--compare" in asked.flags:
-        with working("decoding the same with vanilla"):
-            done.append(model.with_method("vanilla").generate(prompt, length, **decoding))
-        if not quiet:
-            say(answers.compare_with_vanilla(done[0], done[1], decoding["temperature"] == 0), "dim")
+        done += answers.vanilla_beside(model, done[0], prompt, length, decoding, quiet)
     if quiet:
         answers.show_json(done)

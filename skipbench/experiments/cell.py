@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.catalog import DEFAULT_METHOD, choices, model_facts
+from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.models.checks import check_access
@@ -182,7 +183,7 @@ def run_cell(
     try:
         cell = resolve_cell(config)
     except NotHereError:
-        check_access(config.model.path, config.model.revision, config.model.gated)  # comes first
+        _check_here(config.model)  # comes first
         raise
     config = cell.config
     if config.dry_run:
@@ -220,6 +221,15 @@ def run_cell(
     if failed := metrics["lossless"]["failed"]:
         raise SkipbenchError(f"{failed} samples failed; see {cell.folder / 'status.json'}")
     return metrics
+
+
+def _check_here(model: Model) -> None:
+    """Raises SkipbenchError where a checkpoint is not on this machine and cannot be had."""
+    check_access(model.path, model.revision, model.gated)
+    if not Path(model.path).exists():
+        from skipbench.models.outline import read_config
+
+        read_config(model.path, model.revision)
 
 
 def _run_repeats(config: RunConfig, print_table: bool) -> dict[str, Any] | None:

@@ -138,12 +138,23 @@ def arm_s(
     shape = model.sizes
     assert shape is not None
     if step_s is None:
-        weights, _ = needed_bytes(model, 0)
-        table = 0 if shape.tied else shape.vocab * shape.hidden * 2
-        rows = shape.cache_bytes(model.dtype, prompt_tokens + tokens // 2)
-        step_s = (weights - table + rows) / (READS * (gpu.facts.bandwidth or 1))
+        step_s = read_s(model, gpu.facts.bandwidth or 1, prompt_tokens + tokens // 2)
     flops = gpu.facts.flops.get(str(model.dtype), (gpu.facts.bandwidth or 1) * 100)
     return tokens * step_s + 2 * shape.parameters * prompt_tokens / (COMPUTES * flops)
+
+
+def read_s(model: Model, bandwidth: float, context_tokens: int) -> float:
+    """Seconds in which a decoded token reads the weights and the K/V rows before it.
+
+    Args:
+        bandwidth: of the memory, bytes/s.
+    """
+    shape = model.sizes
+    assert shape is not None
+    weights, _ = needed_bytes(model, 0)
+    table = 0 if shape.tied else shape.vocab * shape.hidden * 2
+    rows = shape.cache_bytes(model.dtype, context_tokens)
+    return (weights - table + rows) / (READS * bandwidth)
 
 
 def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:

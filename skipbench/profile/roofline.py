@@ -14,6 +14,7 @@ from skipbench.lm.model import LM
 MOST_BYTES = 256 << 20  # of the matrix that is read to measure bandwidth
 PRODUCT = 1024  # rows and columns of the matrices whose product measures arithmetic
 TRIES = 10
+NORMS = 32  # in one try
 
 Known = Mapping[str, Hardware]
 """Devices by the name of their file in `conf/hardware`."""
@@ -114,6 +115,20 @@ def product_flops(device: torch.device, dtype: torch.dtype) -> float:
     """
     matrix = torch.ones(PRODUCT, PRODUCT, device=device, dtype=dtype)
     return 2 * PRODUCT**3 / _best(lambda: torch.mm(matrix, matrix), device)
+
+
+@torch.inference_mode()
+def norm_s(hidden: int, dtype: torch.dtype) -> float:
+    """Seconds of an RMS norm of one row on a CPU, nearly all of which are its calls; the best of
+    ten.
+    """
+    row, weight = torch.ones(1, 1, hidden, dtype=dtype), torch.ones(hidden, dtype=dtype)
+
+    def call() -> None:
+        for _ in range(NORMS):
+            torch.nn.functional.rms_norm(row, (hidden,), weight, 1e-5)
+
+    return _best(call, row.device) / NORMS
 
 
 def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:

@@ -11,10 +11,10 @@ import yaml
 from skipbench.errors import SkipbenchError
 from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.page.course import courses, skip_sets
-from skipbench.report.page.pieces import pieces_of, tokenizer_of
+from skipbench.report.page.pieces import letters_of, pieces_of, tokenizer_of
 from skipbench.runs.completions import read_completions
 from skipbench.runs.reading import printable, run_folders, value_at
-from skipbench.runs.record import Sample
+from skipbench.runs.record import SOURCES, Sample
 from skipbench.runs.store import load_run, read_samples
 
 MOST_TEXTS = 3
@@ -54,6 +54,7 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
         names = {
             name: str(value_at(config, name, "name") or MISSING) for name in (*NAMES, "engine")
         }
+        shown = [_text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]]
         detail = {
             "metrics": metrics,
             "status": state["status"],
@@ -62,9 +63,8 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
             "courses": courses(samples),
             "skip": skip_sets(samples, origin.get("layers")),
             "samples": len(samples),
-            "texts": [
-                _text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]
-            ],
+            "texts": shown,
+            "sources": _sources(shown),
         }
         cells = names | {
             "point": str(origin.get("label") or ""),
@@ -100,7 +100,8 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
 def _text(sample: Sample, completion: Any, config: Found, tokenizers: Any) -> Found:
     """One sample's prompt and coloured output."""
     tokenizer = tokenizers(value_at(config, "model", "path"))
-    pieces, how = pieces_of(sample.method, completion.method if completion else None, tokenizer)
+    text, letters = completion.method if completion else None, letters_of(sample.trace)
+    pieces, how = pieces_of(sample.method, text, tokenizer, letters)
     return {
         "id": sample.id,
         "prompt": completion.prompt if completion else None,
@@ -110,6 +111,12 @@ def _text(sample: Sample, completion: Any, config: Found, tokenizers: Any) -> Fo
         "tokens": len(sample.method.tokens),
         "rounds": len(sample.method.rounds),
     }
+
+
+def _sources(texts: Sequence[Found]) -> dict[str, str]:
+    """Letter and name of the sources of the accepted tokens; empty where no text says its own."""
+    found = {source for text in texts for *_, source in text["pieces"]}
+    return {letter: name for letter, name in SOURCES.items() if letter in found}
 
 
 def _note(state: Found) -> str:

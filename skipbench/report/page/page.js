@@ -150,11 +150,12 @@ const HOW = {
   counts: "Neither text nor tokenizer is there: only counts are shown.",
 };
 
-function sample({id, prompt, pieces, how, lossless, tokens, rounds}) {
+function sample({id, prompt, pieces, how, lossless, tokens, rounds}, sources) {
   const output = make("p");
-  for (const [kind, count, text] of pieces) {
+  for (const [kind, count, text, source] of pieces) {
     const shown = kind === "rejected" ? `\u2212${count}` : how === "counts" ? ` ${kind} ${count} ` : text;
-    output.append(make("mark", {class: kind, title: `${kind}: ${count}`}, shown));
+    const told = source ? `${kind}, ${sources[source]}` : kind;
+    output.append(make("mark", {class: source ? `${kind} ${source}` : kind, title: `${told}: ${count}`}, shown));
   }
   return make("article", {class: "sample"}, make("h3", {}, id),
     make("p", {class: "faint"}, `${tokens} tokens in ${rounds} rounds; ${lossless}. ${HOW[how]}`),
@@ -208,10 +209,11 @@ function show(id) {
   if (run.skip) charts.append(skipMap(run.skip));
   charts.append(...run.courses.map(course));
   place.append(make("h2", {}, "Course"), charts, make("h2", {}, "Texts"));
-  place.append(legend([["prefill", "var(--prefill)"], ["accepted draft", "var(--accepted)"], ["bonus of the target", "var(--bonus)"],
+  const accepted = Object.entries(run.sources).map(([letter, name]) => [`accepted: ${name}`, `var(--source-${letter})`]);
+  place.append(legend([...(accepted.length ? accepted : [["accepted draft", "var(--accepted)"]]), ["the target's own", "none"],
     ["\u2212n: draft tokens rejected there (records hold their number, not their ids)", "var(--rejected)"]]));
   if (run.samples > run.texts.length) place.append(make("p", {class: "faint"}, document.getElementById("limit").content.textContent));
-  place.append(...run.texts.map(sample));
+  place.append(...run.texts.map(one => sample(one, run.sources)));
   for (const [title, key] of [["Metrics", "metrics"], ["Config", "config"], ["Provenance", "provenance"], ["Status", "status"]])
     place.append(make("details", {}, make("summary", {}, title), make("pre", {tabindex: "0"}, text(run[key]))));
 }

@@ -1,38 +1,56 @@
-"""A completion cut into what the prefill, the draft and the bonus tokens wrote, for colouring it as
-Self-SD's Figure 1 does.
+"""A completion cut into what the prefill, the draft with its sources, and the bonus tokens wrote,
+for colouring it as Self-SD's Figure 1 does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from skipbench.runs.provenance import installed
-from skipbench.runs.record import Arm
+from skipbench.runs.record import SOURCES, Arm
 
-Kinds = list[tuple[str, int]]
-"""Kind of each piece (prefill, accepted, rejected, bonus, rest) and its number of tokens."""
+Kinds = list[tuple[str, int, str]]
+"""Kind of each piece (prefill, accepted, rejected, bonus, rest), its number of tokens, and the
+letter of the source of accepted ones, of `SOURCES`; empty where the record does not say it.
+"""
 
 
-def kinds_of(arm: Arm) -> Kinds:
+def letters_of(trace: Mapping[str, Any]) -> list[str]:
+    """By round, the letters of the sources of the accepted tokens; empty where none are traced."""
+    found = trace.get("source")
+    known = isinstance(found, list) and all(
+        isinstance(letters, str) and SOURCES.keys() >= set(letters) for letters in found
+    )
+    return list(found) if found and known else []
+
+
+def kinds_of(arm: Arm, letters: Sequence[str] = ()) -> Kinds:
     """What the output is made of, in order.
 
     Rejected tokens are counted only: records do not hold their ids.
+
+    Args:
+        letters: of `letters_of`.
     """
     left = len(arm.tokens)
     found: Kinds = []
 
-    def take(kind: str, count: int) -> None:
+    def take(kind: str, count: int, source: str = "") -> None:
         nonlocal left
         count = min(count, left)
         left -= count
         if count > 0:
-            found.append((kind, count))
+            found.append((kind, count, source))
 
     take("prefill", 1)
-    for turn in arm.rounds:
+    for number, turn in enumerate(arm.rounds):
         kept = min(turn.accepted, turn.emitted)
-        take("accepted", kept)
+        sources = letters[number][:kept] if number < len(letters) else ""
+        for source, run in groupby(sources):
+            take("accepted", len(list(run)), source)
+        take("accepted", kept - len(sources))
         if turn.nodes > turn.accepted:
-            found.append(("rejected", turn.nodes - turn.accepted))
+            found.append(("rejected", turn.nodes - turn.accepted, ""))
         take("bonus", turn.emitted - kept)
     take("rest", left)
     return found
@@ -53,12 +71,14 @@ def tokenizer_of(folder: str | None) -> Any:
         return None
 
 
-def pieces_of(arm: Arm, text: str | None, tokenizer: Any) -> tuple[list[list[Any]], str]:
-    """`[kind, tokens, text]` of each piece, and how its text was found: tokenizer, proportion, or
-    counts.
+def pieces_of(
+    arm: Arm, text: str | None, tokenizer: Any, letters: Sequence[str] = ()
+) -> tuple[list[list[Any]], str]:
+    """`[kind, tokens, text, source]` of each piece, and how its text was found: tokenizer,
+    proportion, or counts; `letters` as for `kinds_of`.
     """
-    kinds = kinds_of(arm)
-    counts = [0 if kind == "rejected" else count for kind, count in kinds]
+    kinds = kinds_of(arm, letters)
+    counts = [0 if kind == "rejected" else count for kind, count, _ in kinds]
     if tokenizer is not None:
         text, ends = _decoded_ends(arm.tokens, counts, tokenizer)
         how = "tokenizer"
@@ -69,7 +89,7 @@ def pieces_of(arm: Arm, text: str | None, tokenizer: Any) -> tuple[list[list[Any
         text, ends, how = "", [0] * len(counts), "counts"
     starts = [0, *ends[:-1]]
     found = zip(kinds, starts, ends, strict=True)
-    return [[kind, count, text[start:end]] for (kind, count), start, end in found], how
+    return [[kind, n, text[start:end], source] for (kind, n, source), start, end in found], how
 
 
 def _decoded_ends(
