@@ -45,7 +45,7 @@ SWITCHES = {
     "layerskip": ["exit_layer=1", "exit_layer=3", "share=false"],
     "del": ["use_gamma=false", "dynamic_threshold=false", "count_rejected=true", "omega=1"],
     "conflayers": ["ratio=0", "ratio=0.75", "interval=2"],
-    "leap": ["ratio=0.75", "exploration=0", "percentile=0", "percentile=100", "positions=1",
+    "leap": ["ratio=0.75", "exploration=0", "percentile=100", "positions=1",
     "iterations=1", "iterations=99", "bonus=false"],
     "cas-spec": ["objective=drafting", "warm_up=0", "width=1", "top_p=1", "max_nodes=2",
     "max_length=1", "sparsity=[0.2]", "sets=['attn:1,2;mlp:2']"],

@@ -156,13 +156,14 @@ class CASSpec:
         self.text.begin(state.tokens)
         self.log: dict[str, list[Any]] = {
             "sets": [str(skip) for skip in self.sets],
+            "steps_by_set": [],
             "chosen": [],
             "alpha": [],
         }
 
     def propose(self, state: State, budget: int) -> Draft:
         """DyTC."""
-        self.tree, self.leaves, self.steps, spent = Tree(), [-1], 0, 0.0
+        self.tree, self.leaves, spent = Tree(), [-1], 0.0
         self._held: tuple[int, list[int]] = (-1, [])  # set and tokens of the scratch rows
         chosen: list[list[int]] = []
         while self.leaves:
@@ -184,12 +185,13 @@ class CASSpec:
             if draft == self.bottom:
                 for token in copies[:k]:
                     leaf = self._add(token, leaf, self.by_match[match - 1].value, (draft, match))
-                self.steps += k
             else:
                 self._extend(state, leaf, [state.pending, *path], draft, k)
+        steps = [sum(k for _, d, k in chosen if d == draft) for draft in range(self.bottom + 1)]
+        self.log["steps_by_set"].append(steps[:-1])
         self.log["chosen"].append(chosen)
         sources = ["copied" if draft == self.bottom else "layers" for draft, _ in self.tree.kinds]
-        return Draft(self.tree.tokens, self.tree.parents, steps=self.steps, sources=sources)
+        return Draft(self.tree.tokens, self.tree.parents, steps=sum(steps), sources=sources)
 
     def _chance(self, node: int) -> float:
         """Product of the token-level estimates along the path of a node; -1 is the root."""
@@ -266,7 +268,6 @@ class CASSpec:
                 if sum(shares[:n]) < self.top_p and len(tree.tokens) < self.max_nodes:
                     self._add(int(best[n]), parent, shares[n], (draft, -1))
         self._held = (draft, [*tokens, *self._path(leaf)[len(tokens) - 1 : -1]])
-        self.steps += k
 
     def adapt(self, state: State, verification: Verification) -> None:
         hits: dict[tuple[int, int], list[bool]] = {}
