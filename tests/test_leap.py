@@ -1,11 +1,33 @@
 """LEAP's zones, groups, reward and search; the values are what the published code gives."""
 
 import pytest
+import torch
+from conftest import LAYERS, random_lm
+from contract import PROMPT
 
-from skipbench.methods.leap import Search, group, reward, zones_of
+from skipbench.decode.sampling import Sampler
+from skipbench.decode.state import State
+from skipbench.lm.rows import TokenRows
+from skipbench.methods.leap import Search, group, reward, signals, zones_of
 
 CHANGE = [0.9, 0.8, 0.5, 0.2, 0.1, 0.15, 0.6, 0.12, 0.1, 0.05, 0.11, 0.3, 0.08, 0.2, 0.4, 0.9]
 GAIN = [0.1, 0.0, 0.05, 0.2, -0.1, 0.0, 0.3, 0.02, 0.03, 0.5, 0.1, 0.4, 0.6, 0.05, 0.9, 1.2]
+
+
+@torch.inference_mode()
+def test_signals_of_a_prompt() -> None:
+    """Behind the last layer every token is accepted, so that gains add up to the tokens; changes
+    are those of a plain pass.
+    """
+    lm = random_lm("llama", "fused")
+    lm.prefill(PROMPT)
+    change, gain = signals(State(lm, PROMPT, Sampler(), 8, frozenset()), 5)
+    assert len(change) == len(gain) == LAYERS and sum(gain) == pytest.approx(5)
+    states: list[torch.Tensor] = []
+    lm.run(lm.embed(PROMPT), TokenRows.chain(0, len(PROMPT)), hidden_states=states)
+    x = [state[-5:] for state in states[::2]]
+    wanted = [float((x[i + 1] - x[i]).norm() / x[i].norm()) for i in range(LAYERS)]
+    assert change == pytest.approx(wanted, rel=1e-3)
 
 
 def test_zones_are_those_of_the_published_code() -> None:
