@@ -31,7 +31,7 @@ from skipbench.runs.record import Sample
 from skipbench.runs.store import read_samples
 
 LEFT_OUT = ("fixed", "self-sd-c")  # a set by hand, or one that is not stored
-ADAPT = ("swift", "clasp", "knapspec", "del", "conflayers", "auto")
+ADAPT = ("swift", "clasp", "knapspec", "del", "conflayers", "leap", "cas-spec", "auto")
 
 
 def median_points(measurements: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:

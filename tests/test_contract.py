@@ -45,6 +45,10 @@ SWITCHES = {
     "layerskip": ["exit_layer=1", "exit_layer=3", "share=false"],
     "del": ["use_gamma=false", "dynamic_threshold=false", "count_rejected=true", "omega=1"],
     "conflayers": ["ratio=0", "ratio=0.75", "interval=2"],
+    "leap": ["ratio=0.75", "exploration=0", "percentile=100", "positions=1",
+    "iterations=1", "iterations=99", "bonus=false"],
+    "cas-spec": ["objective=drafting", "warm_up=0", "width=1", "top_p=1", "max_nodes=2",
+    "max_length=1", "sparsity=[0.2]", "sets=['attn:1,2;mlp:2']"],
     "asd": ["threshold=-1", "threshold=1", "keep_first=0", "keep_last=0", "most=0.3", "every=1"],
     "parallel": ["init=prompt", "init=random", "window=sliding", "block_size=2"],
     "lookahead": ["pool_from_prompt=true", "repeat_hit=true", "whole=false", "window=2", "level=3",
@@ -69,7 +73,7 @@ CASES = [(m, v) for m in ALONE for v in VARIANTS if all(key in KEYS[m] for key i
 # every family. So: every method and variant on one engine and family; every engine and family with
 # one tree; methods whose passes are no chain and no plain tree on every engine, with a window
 # shorter than the text.
-UNUSUAL = ("clasp", "del", "knapspec", "layerskip", "lookahead", "swift")
+UNUSUAL = ("cas-spec", "clasp", "del", "knapspec", "layerskip", "lookahead", "swift")
 GREEDY_CASES = dict.fromkeys(
     [
         *((m, v, "llama", "fused") for m, v in CASES if v in ("default", "tree")),
@@ -150,7 +154,8 @@ def test_tree_logits(family: str, engine: str) -> None:
 
 # Whatever drafts with a skip set samples in `Drafter`; the others have ways of their own.
 SAMPLED = [(m, "default") for m in ("vanilla", "uniform", "clasp", "layerskip", "del", "lookahead")]
-SAMPLED += [("uniform", "tree"), ("swift", "tree"), ("recycling", "default"), ("auto", "default")]
+SAMPLED += [("uniform", "tree"), ("swift", "tree"), ("recycling", "default")]
+SAMPLED += [("auto", "default"), ("cas-spec", "default")]
 
 
 @pytest.mark.parametrize(

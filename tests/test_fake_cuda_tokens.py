@@ -65,6 +65,7 @@ DAILY = [
     ("knapspec", "fused", two_devices, "llama"),
     ("layerskip", "fused", two_devices, "llama"),
     ("lookahead", "fused", one_device, "llama"),
+    ("cas-spec", "fused", two_devices, "llama"),
     ("uniform", "cuda_graphs", two_devices, "llama"),
     ("clasp", "reference", two_devices, "mistral"),
 ]

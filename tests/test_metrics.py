@@ -18,7 +18,7 @@ from skipbench.metrics.formulas import (
     tpt,
 )
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
-from skipbench.metrics.summary import Latency, summarise
+from skipbench.metrics.summary import Latency, _mean_step_cost, summarise
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
 LATENCY = Latency(attention_s=0.001, mlp_s=0.002, head_s=0.004, layers=4, context_tokens=64)
@@ -55,6 +55,16 @@ def two_samples() -> list[Sample]:
         ),
         sample(vanilla(4, 2.0), b, skip="attn:1", groups={"body": "seen"}, score=scores(1.0, 0.75)),
     ]
+
+
+def test_steps_of_several_sets_in_one_round_cost_what_each_set_costs() -> None:
+    """Of seven steps one is a copy: (2 x 1 + 1 x 3 + 3 x 3) / 7 skipped sub-layers."""
+    method = arm([Round(4, 4, 2, 2, 3), Round(3, 3, 1, 1, 2)], Seconds(1.0, 0.8, 0.8, 0.3, 0.1))
+    trace = {"sets": ["attn:0", "attn:0-1;mlp:2"], "steps_by_set": [[2, 1], [0, 3]]}
+    found = _mean_step_cost(
+        [sample(vanilla(6, 4.0), method, trace=trace)], 4, lambda z: len(z.skipped)
+    )
+    assert found == pytest.approx(14 / 7)
 
 
 def scores(base: float, method: float) -> dict[str, dict[str, float]]:

@@ -33,6 +33,8 @@ METHODS = {
     "suffix": (),
     "recycling": (),
     "conflayers": (),
+    "leap": ("method.iterations=12",),
+    "cas-spec": (),
     "self-sd": ('method.skip="attn:11-13;mlp:11-13"',),
     "uniform": ("method.ratio=0.2",),
     "swift": ("method.window=8",),

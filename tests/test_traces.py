@@ -86,9 +86,9 @@ def same(found: Any, wanted: Any) -> bool:
 
 # One per file of a method, one that samples, and what no other case shows.
 DAILY = (
-    *("asd", "auto", "clasp", "conflayers", "del", "knapspec", "layerskip", "lookahead"),
-    *("parallel", "prompt-lookup", "recycling", "self-sd", "suffix", "swift code", "swift tree"),
-    *("uniform", "uniform sampling", "vanilla"),
+    *("asd", "auto", "cas-spec", "clasp", "conflayers", "del", "knapspec", "layerskip", "leap"),
+    *("lookahead", "parallel", "prompt-lookup", "recycling", "self-sd", "suffix"),
+    *("swift code", "swift tree", "uniform", "uniform sampling", "vanilla"),
 )
 
 

@@ -60,11 +60,7 @@ class SkipLadder:
     def price(self, latency: Latency | None) -> None:
         """Prices the rungs by sub-layer latencies; without them, by the number of sub-layers."""
         for rung, skip in enumerate(self.sets):
-            if latency is None:
-                self.steps[rung] = 1 - len(skip.skipped) / (2 * self.layers)
-            else:
-                step_s = latency.draft_s(len(skip.attention), len(skip.mlp))
-                self.steps[rung] = step_s / latency.target_s()
+            self.steps[rung] = step_price(skip, latency)
 
     def begin(self, state: State, latency: LatencyModel | None) -> None:
         """A new prompt starts."""
@@ -169,6 +165,15 @@ class SkipLadder:
         self.agreement.state_dict = state["agreement"]
         self.tried, self.trials = list(state["tried"]), state["trials"]
         self.spent, self.explored = state["spent"], state["explored"]
+
+
+def step_price(skip: SkipSet, latency: Latency | None) -> float:
+    """Price of a draft step without `skip`, in passes of one row: by sub-layer latencies, or, where
+    there are none, by the number of sub-layers.
+    """
+    if latency is None:
+        return 1 - skip.ratio
+    return latency.draft_s(len(skip.attention), len(skip.mlp)) / latency.target_s()
 
 
 def chain_value(

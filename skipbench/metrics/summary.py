@@ -202,13 +202,21 @@ def _mean_step_cost(
 ) -> float | None:
     """Mean of `cost` over draft steps, by the set that drafted; 0 for one without a forward
     pass, None for those of a model of its own, which no latency of the target's sub-layers tells.
+
+    A method that drafts with several sets in one round traces them under `sets`, and per round the
+    steps of each under `steps_by_set`.
     """
     if any("draft_model" in sample.trace for sample in sound):
         return None
     costs, steps = list[float](), 0
     for sample in sound:
+        steps += sum(r.steps for r in sample.method.rounds)
+        if "steps_by_set" in sample.trace:
+            each = [cost(SkipSet.parse(text, layers)) for text in sample.trace["sets"]]
+            for counts in sample.trace["steps_by_set"]:
+                costs += [n * c for n, c in zip(counts, each, strict=True)]
+            continue
         for r, skip in zip(sample.method.rounds, _drafting_sets(sample, layers), strict=True):
-            steps += r.steps
             costs.append(0.0 if skip is None else r.steps * cost(skip))
     return _over(math.fsum(costs), steps)
 

@@ -36,6 +36,8 @@ METHODS = {
     "suffix": (PINK, "*"),
     "recycling": (PINK, "h"),
     "conflayers": (GREEN, "p"),
+    "leap": (GREEN, "h"),
+    "cas-spec": (BLUE, "*"),
     "draft-model": (RED, "s"),
     "uniform": (GREY, "s"),
     "random": (GREY, "^"),

@@ -1,0 +1,296 @@
+"""CAS-Spec: Cascade Adaptive Self-Speculative Decoding for On-the-Fly Lossless Inference
+Acceleration of LLMs (Ning et al., NeurIPS 2025), arXiv:2510.26843.
+
+The model without some of its layers, at several strengths, and copies of the text at the bottom are
+a cascade of drafts. Dynamic Tree Cascade (DyTC) grows one tree per round: it takes the likeliest
+leaf, chooses by acceptance and cost which draft continues it and by how many tokens, and stops
+where nothing more pays. Acceptance is followed while decoding.
+
+REIMPLEMENTATION, CONSTANTS UNVERIFIED: no code is public, and only the paper's introduction and
+independent summaries of it were at hand. They give no numbers of equations, no limits of a length,
+of a tree and of TOP-P, no first values of the estimates, no cost of a copy, and neither what the
+warm-up does nor what ends a tree. Guesses of ours stand in their place, marked so below.
+
+| paper | here | |
+|---|---|---|
+| M_d1, M_d2 | `sets` | skip sets of `sparsity` 0.4 and 0.6, one inside the other |
+| M_dn, c_dn | `bottom`, `bottom_cost` | prompt lookup (cost a guess: 0.01 passes) |
+| alpha_s, lambda, H | `Estimate` | share accepted, smoothed by 0.7, of the last 20 tries |
+| c_s | `costs` | price of a draft step in passes of one row |
+| T(s, k) | `worth` | what a draft by s over k tokens is chosen by |
+| TOP-P siblings | `top_p`, `width` | (guess: 0.9 and 3) alternatives, drafted in the same pass |
+| warm-up | `warm_up` | (guess) rounds that begin with each draft in turn |
+
+Deviations from the paper, with their switches: docs/methods/cas-spec.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skipbench.decode.ladder import step_price
+from skipbench.decode.method import Draft, Verification
+from skipbench.decode.sources import TextIndex
+from skipbench.decode.state import State
+from skipbench.decode.tree import Tree
+from skipbench.decode.trial_passes import forward_committed
+from skipbench.errors import SkipbenchError
+from skipbench.lm.rows import TokenRows
+from skipbench.profile.influence import rank_by_cosine
+from skipbench.profile.latency import LatencyModel
+from skipbench.skipset import SkipSet
+
+SMOOTHING, TRIES = 0.7, 20  # lambda and H
+FIRST, FIRST_COPY = 0.7, 0.3  # guesses: acceptance before a draft was tried
+OBJECTIVES = ("walltime", "drafting")
+CONTEXT, NGRAM = 32, 3  # guesses: tokens that rank the sub-layers; longest n-gram told apart
+
+
+@dataclass
+class Estimate:
+    """Acceptance rate: alpha <- lambda alpha + (1 - lambda) share of the last H tries."""
+
+    value: float
+    tries: list[int] = field(default_factory=list)
+
+    def update(self, hits: Sequence[bool]) -> None:
+        self.tries = [*self.tries, *map(int, hits)][-TRIES:]
+        recent = sum(self.tries) / len(self.tries)
+        self.value = SMOOTHING * self.value + (1 - SMOOTHING) * recent
+
+
+def accepted_of(alpha: float, k: int) -> float:
+    """alpha (1 - alpha^k) / (1 - alpha): expected accepted tokens of k drafted ones."""
+    return sum(alpha**i for i in range(1, k + 1))
+
+
+def worth(
+    alpha: float, cost: float, k: int, alpha_dn: float, cost_dn: float, objective: str
+) -> float:
+    """T(s, k): k tokens by a draft and one by the bottom draft behind them, over their cost; as
+    `walltime` with the verification, that is one pass and the token that it adds.
+    """
+    tokens, passes = accepted_of(alpha, k) + alpha**k * alpha_dn, cost * k + cost_dn
+    return tokens / passes if objective == "drafting" else (1 + tokens) / (1 + passes)
+
+
+class CASSpec:
+    """A cascade of skip sets and copies, by Dynamic Tree Cascade.
+
+    Args:
+        layers: L, decoder layers of the model, 3 or more.
+        name: name of the method in records and tables.
+        sparsity: shares of the sub-layers to skip, without those of the first and the last layer;
+            the smallest first, above 0 to below 1.
+        sets: skip sets in text form, such as `attn:1,3-5;mlp:2`, in place of those by `sparsity`.
+        bottom_cost: c_dn, price of a copied token in passes, above 0.
+        objective: T with the cost of the verification and its token, `walltime`, or without,
+            `drafting`.
+        max_length: most tokens that one choice drafts.
+        max_nodes: most nodes of a tree.
+        top_p: children of a node reach this probability together, 0 to 1.
+        width: most children of a node, the first choice included.
+        warm_up: rounds that begin with each draft in turn, whatever it is worth.
+
+    Raises:
+        SkipbenchError: a number or word out of range, or a set that the model lacks a layer of.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        name: str,
+        sparsity: Sequence[float] = (0.4, 0.6),
+        sets: Sequence[str] = (),
+        bottom_cost: float = 0.01,
+        objective: str = "walltime",
+        max_length: int = 8,
+        max_nodes: int = 32,
+        top_p: float = 0.9,
+        width: int = 3,
+        warm_up: int = 20,
+    ) -> None:
+        if (
+            not all(0 < share < 1 for share in sparsity)
+            or not (sparsity or sets)
+            or min(max_length, max_nodes, width) < 1
+            or bottom_cost <= 0
+            or not 0 <= top_p <= 1
+            or warm_up < 0
+            or layers < 3
+            or objective not in OBJECTIVES
+        ):
+            raise SkipbenchError(
+                f"cas-spec: sparsity={list(sparsity)}, {bottom_cost=}, {objective=}, "
+                f"{max_length=}, {max_nodes=}, {top_p=}, {width=}, {warm_up=}, {layers=}; wanted "
+                "shares above 0 to below 1, one or more of them or of sets, bottom_cost above 0, "
+                "objective walltime or drafting, top_p from 0 to 1, warm_up of 0 or more, 3 layers "
+                "or more, and 1 or more of the rest"
+            )
+        self.name, self.layers, self.sparsity = name, layers, sorted(sparsity)
+        self.sets = [SkipSet.parse(text, layers) for text in sets]
+        self.given, self.bottom_cost, self.objective = bool(sets), bottom_cost, objective
+        self.max_length, self.max_nodes, self.warm_up = max_length, max_nodes, warm_up
+        self.top_p, self.width = top_p, width
+        self.bottom = len(self.sets) or len(self.sparsity)  # index of the copies among the drafts
+        self.alpha = [*(Estimate(FIRST) for _ in range(self.bottom)), Estimate(FIRST_COPY)]
+        self.by_match = [Estimate(FIRST_COPY) for _ in range(NGRAM)]
+        self.latency: LatencyModel | None = None
+        self.text, self.rounds = TextIndex(), 0
+
+    def begin(self, state: State) -> None:
+        """Ranks sub-layers by how little they turn the state, and prices the sets."""
+        length = state.lm.cache.length
+        if not self.given:
+            states: list[Tensor] = []
+            rows = min(CONTEXT, length)
+            forward_committed(state, length - rows, rows, hidden_states=states)
+            free = [s for s in rank_by_cosine(states) if 0 < s // 2 < self.layers - 1]
+            counts = [max(1, round(share * len(free))) for share in self.sparsity]
+            self.sets = [SkipSet.of(self.layers, free[:count]) for count in counts]
+        at = None if self.latency is None else self.latency.at(length)
+        self.costs = [*(step_price(skip, at) for skip in self.sets), self.bottom_cost]
+        self.text.begin(state.tokens)
+        self.log: dict[str, list[Any]] = {
+            "sets": [str(skip) for skip in self.sets],
+            "steps_by_set": [],
+            "chosen": [],
+            "alpha": [],
+        }
+
+    def propose(self, state: State, budget: int) -> Draft:
+        """DyTC."""
+        self.tree, self.leaves, spent = Tree(), [-1], 0.0
+        self._held: tuple[int, list[int]] = (-1, [])  # set and tokens of the scratch rows
+        chosen: list[list[int]] = []
+        while self.leaves:
+            leaf = max(self.leaves, key=self._chance)
+            path = self._path(leaf)
+            most = min(self.max_length, budget - len(path), self.max_nodes - len(self.tree.tokens))
+            if most <= 0:
+                self.leaves.remove(leaf)
+                continue
+            copies, match = self._copies(path, most)
+            draft, k = self._choose(leaf, most, len(copies))
+            gain = self._chance(leaf) * accepted_of(self.alpha[draft].value, k)
+            price, tokens = self.costs[draft] * k, 1 + sum(self.tree.products)
+            warms = leaf < 0 and self.rounds < self.warm_up
+            if not warms and (tokens + gain) / (1 + spent + price) <= tokens / (1 + spent):
+                break  # a guess: nothing raises the tokens per pass of the round
+            chosen.append([leaf, draft, k])
+            spent += price
+            if draft == self.bottom:
+                for token in copies[:k]:
+                    leaf = self._add(token, leaf, self.by_match[match - 1].value, (draft, match))
+            else:
+                self._extend(state, leaf, [state.pending, *path], draft, k)
+        steps = [sum(k for _, d, k in chosen if d == draft) for draft in range(self.bottom + 1)]
+        self.log["steps_by_set"].append(steps[:-1])
+        self.log["chosen"].append(chosen)
+        sources = ["copied" if draft == self.bottom else "layers" for draft, _ in self.tree.kinds]
+        return Draft(self.tree.tokens, self.tree.parents, steps=sum(steps), sources=sources)
+
+    def _chance(self, node: int) -> float:
+        """Product of the token-level estimates along the path of a node; -1 is the root."""
+        return self.tree.products[node] if node >= 0 else 1.0
+
+    def _path(self, node: int) -> list[int]:
+        return [*self._path(self.tree.parents[node]), self.tree.tokens[node]] if node >= 0 else []
+
+    def _add(self, token: int, parent: int, estimate: float, kind: tuple[int, int]) -> int:
+        """A new leaf; `kind`: its draft, and tokens that a copy rests on, 0 for the first choice of
+        a set, -1 for a later one.
+        """
+        node, tree = len(self.tree.tokens), self.tree
+        tree.tokens.append(token)
+        tree.parents.append(parent)
+        tree.kinds.append(kind)
+        tree.products.append(self._chance(parent) * estimate)
+        self.leaves = [*(leaf for leaf in self.leaves if leaf != parent), node]
+        return node
+
+    def _copies(self, path: list[int], most: int) -> tuple[list[int], int]:
+        """What followed the longest match of the text's end and the path, and its length."""
+        matches = self.text.find(path)
+        if not matches:
+            return [], 0
+        at, length = matches[0]
+        return self.text.text[at : at + most], min(length, NGRAM)
+
+    def _choose(self, leaf: int, most: int, copies: int) -> tuple[int, int]:
+        """The draft and length with the largest T; in the warm-up the root takes all in turn."""
+        bottom = (self.alpha[-1].value, self.costs[-1], self.objective)
+        limits = [*[most] * self.bottom, copies]
+        drafts = [d for d, limit in enumerate(limits) if limit]
+        if leaf < 0 and self.rounds < self.warm_up:
+            drafts = [drafts[self.rounds % len(drafts)]]
+        _, draft, k = max(
+            (worth(self.alpha[d].value, self.costs[d], k, *bottom), d, k)
+            for d in drafts
+            for k in range(1, limits[d] + 1)
+        )
+        return draft, k
+
+    def _extend(self, state: State, leaf: int, tokens: list[int], draft: int, k: int) -> None:
+        """k steps without the sub-layers of a set. The first one reads what of the path `tokens`
+        has no K/V of this set in scratch rows, and drafts a token for the leaf's siblings, too.
+        """
+        lm, base, tree = state.lm, state.lm.cache.length, self.tree
+        held = self._held[1] if self._held[0] == draft else []
+        known = [*(a == b for a, b in zip(held, tokens[:-1], strict=False)), False].index(False)
+        siblings = []
+        if leaf >= 0:
+            parent = tree.parents[leaf]
+            siblings = [n for n in self.leaves if n != leaf and tree.parents[n] == parent]
+        chain = len(tokens) - known
+        fed: list[int] | Tensor = [*tokens[known:], *(tree.tokens[n] for n in siblings)]
+        rows = TokenRows.chain(base + known, chain)
+        if siblings:
+            rows = TokenRows.tree(
+                base + known, (*range(-1, chain - 1), *[chain - 2] * len(siblings))
+            )
+        steps: list[Tensor] = []  # likeliest tokens behind their probabilities, on the device
+        for step in range(k):
+            heads = 1 if step else 1 + len(siblings)
+            p = lm.logits(fed, rows, self.sets[draft])[-heads:].float().softmax(-1)
+            top = p.topk(min(self.width, p.shape[-1]))
+            steps.append(torch.cat((top.values.double(), top.indices.double()), -1))
+            fed, rows = top.indices[0, :1], TokenRows.chain(base + len(tokens) + step, 1)
+        found = [(row[: len(row) // 2], row[len(row) // 2 :]) for row in torch.cat(steps).tolist()]
+        for sibling, (shares, best) in zip(siblings, found[1:], strict=False):
+            self._add(int(best[0]), sibling, shares[0], (draft, 0))
+        for shares, best in (found[0], *found[1 + len(siblings) :]):
+            parent, leaf = leaf, self._add(int(best[0]), leaf, shares[0], (draft, 0))
+            for n in range(1, len(best)):
+                if sum(shares[:n]) < self.top_p and len(tree.tokens) < self.max_nodes:
+                    self._add(int(best[n]), parent, shares[n], (draft, -1))
+        self._held = (draft, [*tokens, *self._path(leaf)[len(tokens) - 1 : -1]])
+
+    def adapt(self, state: State, verification: Verification) -> None:
+        hits: dict[tuple[int, int], list[bool]] = {}
+        for node, hit in self.tree.tried(verification.accepted):
+            draft, match = self.tree.kinds[node]
+            if match >= 0:
+                hits.setdefault((draft, 0), []).append(hit)
+            if match > 0:
+                hits.setdefault((draft, match), []).append(hit)
+        for (draft, match), found in hits.items():
+            (self.by_match[match - 1] if match else self.alpha[draft]).update(found)
+        self.text.extend(state.tokens[self.text.tokens :])
+        self.rounds += 1
+        self.log["alpha"].append([round(estimate.value, 5) for estimate in self.alpha])
+
+    @property
+    def state_dict(self) -> dict[str, Any]:
+        """Estimates and rounds, which go from prompt to prompt."""
+        alpha, by_match = ([[e.value, e.tries] for e in of] for of in (self.alpha, self.by_match))
+        return {"alpha": alpha, "by_match": by_match, "rounds": self.rounds}
+
+    @state_dict.setter
+    def state_dict(self, state: dict[str, Any]) -> None:
+        self.alpha = [Estimate(value, list(tries)) for value, tries in state["alpha"]]
+        self.by_match = [Estimate(value, list(tries)) for value, tries in state["by_match"]]
+        self.rounds = state["rounds"]

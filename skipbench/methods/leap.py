@@ -1,0 +1,328 @@
+"""LEAP: Zone-Aware MCTS for LLM Self-Speculative Decoding (Zheng and Liu, ICML 2026).
+
+One pass over the end of the prompt says how much each layer changes the state (R) and how much it
+adds to the accepted length (gain). By them layers fall into three zones: early ones stay, middle
+ones may be skipped, final ones stay. Layers of one zone make groups, and Monte Carlo tree search
+decides group by group. Every round tries the set of one iteration; after the last one the best set
+drafts until the prompt ends. The next prompt starts anew.
+
+REIMPLEMENTATION of the published code (github.com/leiquanzheng/LEAP at fc7f8d2), which holds the
+zones and the search and no decoding loop; the paper's text was not at hand, only its abstract.
+Constants are the code's; how a set is tried and how the draft ends are OURS, CONSTANTS UNVERIFIED.
+
+| published code | here | |
+|---|---|---|
+| R_l | `change[l]` | norm of a layer's change of the state over the norm of its input |
+| Delta L | `gain[l]` | expected accepted length with an exit behind l, less that before l |
+| zones 1, 2, 3 | `zones_of` | executed; executed or skipped; executed (the code: or repeated) |
+| layer ratio | `kept` | share of the layers that the draft runs |
+| UCB | `Search._ucb` | |
+| reward | `reward` | by speedup and ratio |
+
+Deviations from the published code, with their switches: docs/methods/leap.md.
+"""
+
+import math
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.ladder import step_price
+from skipbench.decode.method import Draft, Verification
+from skipbench.decode.state import State
+from skipbench.decode.stopping import StopRule
+from skipbench.decode.trial_passes import forward_committed
+from skipbench.errors import SkipbenchError
+from skipbench.profile.latency import LatencyModel
+from skipbench.skipset import SkipSet
+
+BAND = 0.05  # of the ratio about its target, either way
+MOST_REWARD, HEAVY = 5.0, 0.8  # rewards end there; the worst one for a ratio above this
+PENALTY = 0.3  # weight of the ratio in a node's bound
+
+
+def signals(state: State, positions: int) -> tuple[list[float], list[float]]:
+    """R and the gain of every layer over the last `positions` tokens in the cache."""
+    lm, states, at = state.lm, list[Tensor](), state.lm.cache.length
+    rows = min(positions, at)
+    forward_committed(state, at - rows, rows, hidden_states=states)
+    layers = [x.float() for x in states[::2]]  # before the first layer and behind every one
+    target = lm.head(states[-1]).float().softmax(-1)
+    change, lengths = [], []
+    for (before, behind), draft in zip(pairwise(layers), states[2::2], strict=True):
+        change.append((behind - before).norm() / (before.norm() + 1e-8))
+        q, token = lm.head(draft).float().softmax(-1).max(-1, keepdim=True)
+        alpha = (target.gather(-1, token) / (q + 1e-10)).clamp(max=1.0)
+        lengths.append(alpha.squeeze(-1).cumprod(0).sum())
+    found = torch.stack([torch.stack(change), torch.stack(lengths)]).double()
+    found[1].copy_(found[1].diff(prepend=found.new_zeros(1)))
+    r, gain = found.tolist()
+    return r, gain
+
+
+def zones_of(
+    change: Sequence[float], gain: Sequence[float], ends: tuple[int, int], percentile: float
+) -> list[int]:
+    """Zone of every layer; the first and last `ends` layers are of zones 1 and 3."""
+    layers, (first, last) = len(change), ends
+    much, more = np.percentile(change, percentile), np.percentile(gain, percentile)
+    zones = [1] * first + [2] * (layers - first - last) + [3] * last
+    for i in range(first, layers - last):
+        early = change[i] > much
+        final = gain[i] > more and i >= max(first, int(0.25 * layers))
+        if early and final:  # the one that is exceeded by the larger factor
+            final = gain[i] / (more + 1e-10) > change[i] / (much + 1e-10)
+        zones[i] = 3 if final else 1 if early else 2
+    return [*zones[:first], *_smooth(zones)[first : layers - last], *zones[layers - last :]]
+
+
+def _smooth(zones: Sequence[int]) -> list[int]:
+    """Single layers of zones 2 and 3 join a neighbour: one of zone 1, else the longer run."""
+    runs = [(zone, len(list(same))) for zone, same in groupby(zones)]
+    found: list[int] = []
+    for n, (zone, length) in enumerate(runs):
+        if length == 1 and zone != 1 and len(runs) > 1:
+            before = runs[n - 1] if n else (0, 0)
+            behind = runs[n + 1] if n + 1 < len(runs) else (0, 0)
+            joined = behind if behind[1] > 1 >= before[1] or not before[1] else before
+            zone = 1 if 1 in (before[0], behind[0]) else joined[0]
+        found += [zone] * length
+    for _ in range(2):
+        for i in range(1, len(found) - 1):
+            if found[i - 1] == found[i + 1]:
+                found[i] = found[i - 1]
+    return found
+
+
+def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) -> list[list[int]]:
+    """Runs of one zone; those of zone 2 are cut before and behind spikes, and at a largest size."""
+    middle = [gain[i] for i, zone in enumerate(zones) if zone == 2]
+    size = max(3, len(middle) // 6)
+    high = max(0.08, float(np.percentile(middle, 85))) if middle else 0.0
+    spike = [g > high or (i and change[i] > 1.3 * change[i - 1]) for i, g in enumerate(gain)]
+    found: list[list[int]] = []
+    for i, zone in enumerate(zones):
+        last = found[-1] if found else []
+        cut = spike[i] != spike[i - 1] or (not spike[i] and len(last) >= size)
+        if last and zones[i - 1] == zone and not (zone == 2 and cut):
+            last.append(i)
+        else:
+            found.append([i])
+    return found
+
+
+def reward(speedup: float, kept: float, target: float) -> float:
+    """Of a candidate whose round was `speedup` times as fast as vanilla, by the share it keeps."""
+    if kept > HEAVY:
+        return -MOST_REWARD
+    if speedup < 1:
+        value = 4 * (speedup - 1)
+    elif speedup < 1.05:
+        value = -0.2
+    else:
+        value = (speedup - 1) * (1.2 if speedup > 1.4 else 1.0)
+    off = kept - target
+    if abs(off) <= BAND + 1e-9:
+        value += 0.6 * (1 - abs(off) / (2 * BAND))
+    else:
+        value -= 8 * (off - BAND) if off > 0 else 3 * (-off - BAND)
+    return max(-MOST_REWARD, min(MOST_REWARD, value))
+
+
+@dataclass
+class Node:
+    """Decisions on the first groups: how many, and the layers that they skip."""
+
+    decided: int = 0
+    skipped: tuple[int, ...] = ()
+    parent: "Node | None" = None
+    children: list["Node"] = field(default_factory=list)
+    visits: int = 0
+    total: float = 0.0
+
+
+class Search:
+    """MCTS over the groups; a node at depth d has decided on the first d of them."""
+
+    def __init__(
+        self, groups: list[list[int]], zones: Sequence[int], target: float, weight: float, seed: int
+    ) -> None:
+        """`target`: wanted share of layers to keep; `weight`: of exploration in the bound."""
+        self.layers, self.target, self.weight = len(zones), target, weight
+        self.groups = [(layers, zones[layers[0]] == 2) for layers in groups]
+        self._draws, self.root = random.Random(seed), Node()
+        self.tried: list[tuple[float, tuple[int, ...]]] = []  # reward and layers left out
+
+    def _child(self, node: Node, skip: bool) -> Node:
+        """One more group decided; a group keeps its first layer unless it has no other."""
+        layers = self.groups[node.decided][0]
+        left_out = (layers[1:] or layers) if skip else []
+        return Node(node.decided + 1, (*node.skipped, *left_out), node)
+
+    def kept(self, skipped: Collection[int], of: int | None = None) -> float:
+        """Share of the layers that run; `of`: the first so many groups."""
+        decided = self.groups if of is None else self.groups[:of]
+        return 1 - len(skipped) / max(1, sum(len(layers) for layers, _ in decided))
+
+    def _ucb(self, node: Node, visits: int) -> float:
+        """Upper confidence bound, less what the ratio so far is off."""
+        if not node.visits:
+            return math.inf
+        off = self.kept(node.skipped, node.decided) - self.target
+        penalty = 2 * (abs(off) - BAND) if abs(off) > BAND else 0.5 * abs(off)
+        explored = self.weight * math.sqrt(math.log(visits) / node.visits)
+        return node.total / node.visits + explored - PENALTY * penalty
+
+    def next(self) -> tuple[Node, tuple[int, ...]]:
+        """Selection, expansion and rollout: the node to credit, and the candidate's layers."""
+        node = self.root
+        while node.children:
+            bounds = [self._ucb(child, node.visits) for child in node.children]
+            least = max(bounds) - 1e-6  # ties, up to rounding
+            pairs = zip(node.children, bounds, strict=True)
+            node = self._draws.choice([child for child, bound in pairs if bound >= least])
+        if node.decided < len(self.groups):
+            choices = (False, True) if self.groups[node.decided][1] else (False,)
+            node.children = [self._child(node, skip) for skip in choices]
+            node = self._draws.choice(node.children)
+        full = node
+        while full.decided < len(self.groups):
+            executes = self._draws.random() < max(0.1, self.target - 0.05)
+            full = self._child(full, self.groups[full.decided][1] and not executes)
+        return node, full.skipped
+
+    def credit(self, node: Node | None, skipped: tuple[int, ...], value: float) -> None:
+        """Backpropagation of the reward of a candidate."""
+        self.tried.append((value, skipped))
+        while node is not None:
+            node.visits, node.total, node = node.visits + 1, node.total + value, node.parent
+
+    def best(self) -> tuple[int, ...]:
+        """The best candidate in the band; else the best of all, brought into it from the centre."""
+        near = [t for t in self.tried if abs(self.kept(t[1]) - self.target) <= BAND + 1e-9]
+        if near:
+            return max(near, key=lambda tried: tried[0])[1]
+        skipped = set(max(self.tried, key=lambda tried: tried[0])[1])
+        free = [i for layers, may_skip in self.groups if may_skip for i in layers]
+        free.sort(key=lambda i: abs(i - self.layers / 2))
+        for i in free:
+            if self.kept(skipped) > self.target + BAND + 1e-9:
+                skipped.add(i)
+        for i in reversed(free):
+            if self.kept(skipped) < self.target - BAND - 1e-9:
+                skipped.discard(i)
+        return tuple(sorted(skipped))
+
+
+class LEAP:
+    """Whole layers skipped, by tree search over groups of redundant ones.
+
+    Args:
+        layers: L, decoder layers of the model.
+        name: name of the method in records and tables.
+        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
+        ratio: target share of the layers that the draft keeps, 0.05 to 0.75; 0.05 more or less is
+            no worse than the search takes it.
+        iterations: rounds per prompt in which a candidate is tried.
+        exploration: weight of the exploration in the search's bound, 0 or more.
+        positions: tokens at the end of the prompt from which redundancy is measured.
+        percentile: of a signal over the layers, 0 to 100, above which it makes a layer early or
+            final.
+        keep_first: layers at the start that are never skipped.
+        keep_last: layers at the end that are never skipped.
+        bonus: counts the target's own token of a round in its speedup.
+        seed: seed of the search, the same for every prompt.
+        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
+            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
+
+    Raises:
+        SkipbenchError: a number out of range, or a model of which every layer is kept.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        name: str,
+        stop: StopRule,
+        ratio: float = 0.45,
+        iterations: int = 40,
+        exploration: float = 3.0,
+        positions: int = 8,
+        percentile: float = 70.0,
+        keep_first: int = 3,
+        keep_last: int = 2,
+        bonus: bool = True,
+        seed: int = 0,
+        tree: Sequence[int] = (),
+    ) -> None:
+        if (
+            not 0.05 <= ratio <= 0.75
+            or min(iterations, positions, keep_first, keep_last) < 1
+            or exploration < 0
+            or not 0 <= percentile <= 100
+        ):
+            raise SkipbenchError(
+                f"leap: {ratio=}, {iterations=}, {exploration=}, {positions=}, {percentile=}, "
+                f"{keep_first=}, {keep_last=}; wanted a ratio from 0.05 to 0.75, iterations, "
+                "positions, keep_first and keep_last of 1 or more, exploration of 0 or more, "
+                "percentile from 0 to 100"
+            )
+        if keep_first + keep_last >= layers:
+            raise SkipbenchError(
+                f"leap: keep_first + keep_last = {keep_first + keep_last} keeps all {layers} "
+                "layers; lower them"
+            )
+        self.name, self.layers, self.ratio, self.iterations = name, layers, ratio, iterations
+        self.exploration, self.positions, self.percentile = exploration, positions, percentile
+        self.ends, self.bonus, self.seed = (keep_first, keep_last), bonus, seed
+        self.drafter, self.skip = Drafter(stop, tree), SkipSet.of(layers)
+        self.latency: LatencyModel | None = None
+
+    def begin(self, state: State) -> None:
+        """The prefill's redundancy makes zones and groups."""
+        self.drafter.begin()
+        change, gain = signals(state, self.positions)
+        zones = zones_of(change, gain, self.ends, self.percentile)
+        groups = group(zones, change, gain)
+        self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
+        self._at = None if self.latency is None else self.latency.at(state.lm.cache.length)
+        self._rounds = 0
+        self.log: dict[str, list[Any]] = {
+            "zones": ["".join(map(str, zones))],
+            "groups": [groups],
+            "reward": [],
+        }
+        self._choose()
+
+    def _choose(self) -> None:
+        """The set of the next round: the next candidate, or, once the search is over, the best."""
+        self._node: Node | None = None
+        if self._rounds < self.iterations:
+            self._node, self._candidate = self.search.next()
+        else:
+            self._candidate = self.search.best()
+        self.skip = SkipSet.of(self.layers, [2 * i + k for i in self._candidate for k in (0, 1)])
+
+    def propose(self, state: State, budget: int) -> Draft:
+        if not self.skip.skipped:  # the full model would only say what it says in verification
+            return Draft()
+        return self.drafter.propose(state, self.skip, budget)
+
+    def adapt(self, state: State, verification: Verification) -> None:
+        steps = verification.draft.steps
+        self.drafter.update(verification)
+        if self._rounds < self.iterations:
+            tokens = len(verification.accepted) + self.bonus
+            speedup = tokens / (1 + steps * step_price(self.skip, self._at))
+            value = reward(speedup, self.search.kept(self._candidate), self.ratio)
+            self.search.credit(self._node, self._candidate, value)
+            self.log["reward"].append(round(value, 5))
+            self._rounds += 1
+            self._choose()
