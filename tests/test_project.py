@@ -126,6 +126,7 @@ def test_costs_of_rounds_are_found_again() -> None:
     ) -> dict[str, Any]:
         draft = 3e-5 + steps * (1e-4 + attention * (2e-4 + 1e-7 * context) + mlp * 3e-4)
         verify = 5e-3 + rows * (1e-3 + 1e-6 * context) + 2e-3 * bool(how[2]) * rows
+        verify += (5e-4 - 3e-4 * bool(how[2])) * bool(how[4]) * rows
         values: dict[str, Any] = {"context": context, "rows": rows, "steps": steps, "how": how}
         values |= {"attention": attention, "mlp": mlp, "verify_s": verify}
         return values | {"draft_s": draft if steps else 0.0}
@@ -135,6 +136,8 @@ def test_costs_of_rounds_are_found_again() -> None:
     points += [point(c, 5, 4, a, m, plain) for c in (64, 512) for a, m in sets]
     points += [point(64, 2, 1, 5, 5, plain), point(64, 9, 8, 5, 5, plain)]
     points += [point(64, r, 0, 10, 10, [0, 0, True, False, 0]) for r in (5, 17)]
+    points += [point(64, r, 0, 10, 10, [0, 0, True, False, 6]) for r in (5, 17)]
+    points += [point(64, r, 0, 10, 10, [0, 0, False, False, 6]) for r in (5, 17)]
     costs = LoopCosts({"model": {"layers": layers}, "rounds": points})
     half = fixed_set("uniform", layers, 0.5)
     at = 300 + 6 / 2
@@ -145,6 +148,9 @@ def test_costs_of_rounds_are_found_again() -> None:
     assert costs.verify_s(300, 11, Verified()) == pytest.approx(wanted)
     tree = costs.verify_s(300, 11, Verified(tree=True))
     assert tree == pytest.approx(wanted + 2e-3 * 11)
+    # timed together, a tree and top tokens are taken as they are, not as a sum
+    both = costs.verify_s(300, 11, Verified(tree=True, top_tokens=6))
+    assert both == pytest.approx(wanted + (2e-3 + 5e-4 - 3e-4) * 11)
 
 
 def test_the_first_step_of_an_early_exit_has_a_price_of_its_own() -> None:

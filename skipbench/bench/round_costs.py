@@ -98,6 +98,7 @@ def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
         yield Kind(near, rows, 0, none, Verified(tree=True))
         yield Kind(near, rows, 0, none, Verified(hidden_states=True))
         yield Kind(near, rows, 0, none, Verified(top_tokens=6))
+        yield Kind(near, rows, 0, none, Verified(tree=True, top_tokens=6))
     yield Kind(near, 1 + STEPS, STEPS, half, Verified(tree=True))
     for exit_layer in sorted({1, max(1, layers // 2)}) if layers > 1 else ():
         late = SkipSet.of(layers, range(2 * exit_layer, 2 * layers))

@@ -31,12 +31,12 @@ class LoopCosts:
             for drafted in (False, True)
         }
         self._behind = _behind_fit([p for p in plain if not p.steps])
-        self._added: dict[str, list[tuple[float, float]]] = {}
+        self._added: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         """By what differs, what a verification of so many rows takes beyond one without it."""
         for p in points:
             if not p.steps and p.differs:
                 extra = p.verify_s - self._rows(p.context, p.rows, False)
-                self._added.setdefault(p.differs[0], []).append((p.rows, extra))
+                self._added.setdefault(p.differs, []).append((p.rows, extra))
         drafts = [p for p in points if p.steps and p.how.tree]
         self._tree_step = _mean([p.draft_s / self._draft_of(p) for p in drafts]) or 1.0
         exits = [p for p in points if p.how.exit_sublayer]
@@ -69,9 +69,10 @@ class LoopCosts:
         return share * self._rows(context, 1, False) + (1 - share) * late
 
     def _extra(self, rows: int, how: Verified) -> float:
-        names = ("tree", "hidden_states", "top_tokens")
-        known = [self._added[n] for n in names if getattr(how, n) and n in self._added]
-        return sum(_line(sorted(points), rows) for points in known)
+        names = tuple(n for n in ("tree", "hidden_states", "top_tokens") if getattr(how, n))
+        # two that were timed together are no sum of what each adds alone
+        asked = [names] if names in self._added else [(n,) for n in names if (n,) in self._added]
+        return sum(_line(sorted(self._added[n]), rows) for n in asked)
 
     def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified) -> float:
         if not steps:
@@ -112,8 +113,8 @@ class _Point:
         return cls(**{**point, "how": Verified(*point["how"])})
 
     @property
-    def differs(self) -> list[str]:
-        return [n for n, v in self.how._asdict().items() if v]
+    def differs(self) -> tuple[str, ...]:
+        return tuple(n for n, v in self.how._asdict().items() if v)
 
 
 def _by_context(points: Sequence[_Point]) -> dict[int, list[tuple[float, float]]]:
