@@ -139,7 +139,7 @@ def main() -> None:
         rounds = median_points([p["rounds"] for p in measurements])
         return LoopCosts({"model": {"layers": lm.layers}, "rounds": rounds})
 
-    costs, halves = costs_of(points), [costs_of(points[0::2]), costs_of(points[1::2])]
+    costs, halves = costs_of(points), [costs_of(points[i::2] or points) for i in (0, 1)]
     rows = [line(name, samples, costs, halves) for name, samples in found.items()]
     print("| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
     for row in rows:
