@@ -3,13 +3,15 @@ costs, for every method on one model and dataset.
 
     python scripts/replayed.py --model tiny --limit 6
 
-The costs of draft steps and verifications are measured apart from the runs, behind each; of
-every kind of round the median counts. From a run's record come the counts of every round, and
-the time of what no pass tells, in passes of vanilla: adaptation, tokens that are looked up, and
-the loop's own work. Runs that are in the results folder are not made again.
+The costs of draft steps and verifications are measured apart from the runs, behind each and in
+their process; of every kind of round the median counts. From a run's record come the counts of
+every round, and the time of what no pass tells, in passes of vanilla: adaptation, tokens that are
+looked up, and the loop's own work. Runs that are in the results folder are not made again; every
+repeat has a folder in it.
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -42,20 +44,25 @@ def median_points(measurements: Sequence[list[dict[str, Any]]]) -> list[dict[str
             **same[0],
             **{
                 k: statistics.median(p[k] / one for p, one in zip(same, ones, strict=True))
-                for k in ("draft_s", "verify_s")
+                for k in ("draft_s", "verify_s", "behind_s")
             },
         }
         for same in zip(*measurements, strict=True)
     ]
 
 
-def line(name: str, samples: Sequence[Sample], costs: LoopCosts) -> dict[str, Any]:
-    """A row of the table; `draft` and `verify` are predicted over measured, in vanilla's time, `+-`
-    is a standard error over prompts of what the prediction is off.
+def line(
+    name: str, samples: Sequence[Sample], costs: LoopCosts, halves: Sequence[LoopCosts]
+) -> dict[str, Any]:
+    """A row of the table; `draft` and `verify` are predicted over measured, in vanilla's time.
+
+    `runs +-` is a standard error of what the prediction is off, over prompts and repeats; `costs
+    +-` what it owes to the timings of rounds: half of what `halves` of them differ by.
     """
     own, far = measured(samples), project(samples, costs)
     each = [math.log(project([s], costs).speedup / measured([s]).speedup) for s in samples]
     error = statistics.stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.nan
+    a, b = (math.log(project(samples, half).speedup) for half in halves)
     scale = far.vanilla_pass_s / own.vanilla_pass_s
     phases = {
         phase: getattr(far, f"{phase}_s") / getattr(own, f"{phase}_s") / scale
@@ -67,7 +74,8 @@ def line(name: str, samples: Sequence[Sample], costs: LoopCosts) -> dict[str, An
         "measured": round(own.speedup, 3),
         "predicted": round(far.speedup, 3),
         "off": f"{100 * (ratio - 1):+.1f} %",
-        "+-": f"{100 * error:.1f} %",
+        "runs +-": f"{100 * error:.1f} %",
+        "costs +-": f"{50 * abs(a - b):.1f} %",
         **{k: round(v, 3) for k, v in phases.items()},
         "from the record": f"{100 * (own.adapt_s + own.other_s) / own.method_s:.0f} %",
         "bar": "5 %" if name in ADAPT else "3 %",
@@ -85,6 +93,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--visits", type=int, default=3, help="per kind of round and method")
+    parser.add_argument("--repeats", type=int, default=1, help="of all runs, in turns")
     parser.add_argument("--results", default="results/replayed")
     parser.add_argument("--methods", nargs="+", default=choices("method"))
     parser.add_argument(
@@ -97,47 +106,41 @@ def main() -> None:
         clock.Clock.__init__.__defaults__ = (time.thread_time,)
     base = [
         *(f"model={args.model}", f"dataset={args.dataset}", f"limit={args.limit}"),
-        *(f"dataset.max_new_tokens={args.tokens}", f"results={args.results}"),
-        f"engine.warmup={args.warmup}",
+        *(f"dataset.max_new_tokens={args.tokens}", f"engine.warmup={args.warmup}"),
     ]
     first = compose([*base, "method=vanilla"])
     loaded = load_model(first.model, first.engine)
-    lm, folders = loaded[0], dict[str, Path]()
+    lm, found = loaded[0], dict[str, list[Sample]]()
     kept = Path(args.results) / "rounds.json"
     points = json.loads(kept.read_text()) if kept.exists() else []
-    for name in args.methods:
+    for repeat, name in itertools.product(range(args.repeats), args.methods):
         if name in LEFT_OUT:
             continue
         try:
-            config = compose([*base, f"method={name}"])
+            config = compose([*base, f"method={name}", f"results={args.results}/{repeat}"])
             cell = resolve_cell(config)
             done = cell.state() == "done"
             if not done:
                 run_cell(config, print_table=False, loaded=loaded)
-            if not done or not points:
-                prompts = [s.prompt_tokens for s in read_samples(cell.folder / "samples.jsonl")]
-                contexts = [min(prompts), max(prompts) + args.tokens]
-                contexts = json.loads(json.dumps(points[0]["contexts"])) if points else contexts
-                points.append(
-                    {
-                        "contexts": contexts,
-                        "rounds": measure_rounds(lm, contexts, args.visits, lambda: None),
-                    }
-                )
-                kept.write_text(json.dumps(points))
         except SkipbenchError as error:
             print(f"{name}: {error}", flush=True)
             continue
-        folders[name] = cell.folder
-    record = {
-        "model": {"layers": lm.layers},
-        "rounds": median_points([p["rounds"] for p in points]),
-    }
-    costs = LoopCosts(record)
-    rows = []
-    for name, folder in folders.items():
-        samples = read_samples(folder / "samples.jsonl")
-        rows.append(line(name, samples, costs))
+        samples = read_samples(cell.folder / "samples.jsonl")
+        found.setdefault(name, []).extend(samples)
+        if not done or len(points) < 2:
+            prompts = [s.prompt_tokens for s in samples]
+            contexts = [min(prompts), max(prompts) + args.tokens]
+            contexts = points[0]["contexts"] if points else contexts
+            rounds = measure_rounds(lm, contexts, args.visits, lambda: None)
+            points.append({"contexts": contexts, "rounds": rounds})
+            kept.write_text(json.dumps(points))
+
+    def costs_of(measurements: Sequence[Any]) -> LoopCosts:
+        rounds = median_points([p["rounds"] for p in measurements])
+        return LoopCosts({"model": {"layers": lm.layers}, "rounds": rounds})
+
+    costs, halves = costs_of(points), [costs_of(points[i::2] or points) for i in (0, 1)]
+    rows = [line(name, samples, costs, halves) for name, samples in found.items()]
     print("| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
     for row in rows:
         print("| " + " | ".join(map(str, row.values())) + " |")

@@ -128,12 +128,14 @@ def excess(out: Generation, journal: Journal, variant: str, method: str = "") ->
     """What the host did that it must not do, or more often than it may."""
     found = journal.lines(*FAULTS)
     rounds, steps = len(out.rounds), sum(r.steps for r in out.rounds)
-    fetches = 4 * steps if variant == "sampled tree" else rounds
+    fetches = 2 * steps if variant == "sampled tree" else rounds
     if method == "cas-spec":  # what was drafted decides what is drafted next
         fetches = steps
-    # One transfer of the tokens per round, and one event per confidence; in
-    # verification one transfer, and under sampling two more, of the chances and of the bonus.
-    verified = 3 * rounds + (steps if variant == "sampled tree" else 0)
+    # One transfer of the tokens per round, and one event per confidence; in verification one
+    # transfer, and under sampling two more, of the chances and of the bonus; of a tree one more per
+    # node whose first child is rejected: those that are accepted, and the one behind them.
+    tree = any(how.tree for _, how in out.verified)
+    verified = 3 * rounds + (sum(r.accepted + 1 for r in out.rounds) if tree else 0)
     if journal.count("draft", "read") > fetches or journal.count("draft", "wait") > steps:
         found += journal.lines("read", "wait")
     if journal.count("verify", "read", "wait") > (verified if "sampl" in variant else rounds):

@@ -1,6 +1,7 @@
 """`project` and `diff`: records replayed with other costs, and two folders against each other."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from skipbench.metrics.replay import measured, project
 from skipbench.metrics.replay_rules import Baseline, sum_of, texts_of
 from skipbench.runs.record import Verified
 from skipbench.runs.store import read_samples
-from skipbench.skipset import fixed_set
+from skipbench.skipset import SkipSet, fixed_set
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,7 @@ def test_costs_of_rounds_are_found_again() -> None:
     ) -> dict[str, Any]:
         draft = 3e-5 + steps * (1e-4 + attention * (2e-4 + 1e-7 * context) + mlp * 3e-4)
         verify = 5e-3 + rows * (1e-3 + 1e-6 * context) + 2e-3 * bool(how[2]) * rows
+        verify += (5e-4 - 3e-4 * bool(how[2])) * bool(how[4]) * rows
         values: dict[str, Any] = {"context": context, "rows": rows, "steps": steps, "how": how}
         values |= {"attention": attention, "mlp": mlp, "verify_s": verify}
         return values | {"draft_s": draft if steps else 0.0}
@@ -134,6 +136,8 @@ def test_costs_of_rounds_are_found_again() -> None:
     points += [point(c, 5, 4, a, m, plain) for c in (64, 512) for a, m in sets]
     points += [point(64, 2, 1, 5, 5, plain), point(64, 9, 8, 5, 5, plain)]
     points += [point(64, r, 0, 10, 10, [0, 0, True, False, 0]) for r in (5, 17)]
+    points += [point(64, r, 0, 10, 10, [0, 0, True, False, 6]) for r in (5, 17)]
+    points += [point(64, r, 0, 10, 10, [0, 0, False, False, 6]) for r in (5, 17)]
     costs = LoopCosts({"model": {"layers": layers}, "rounds": points})
     half = fixed_set("uniform", layers, 0.5)
     at = 300 + 6 / 2
@@ -144,6 +148,43 @@ def test_costs_of_rounds_are_found_again() -> None:
     assert costs.verify_s(300, 11, Verified()) == pytest.approx(wanted)
     tree = costs.verify_s(300, 11, Verified(tree=True))
     assert tree == pytest.approx(wanted + 2e-3 * 11)
+    # timed together, a tree and top tokens are taken as they are, not as a sum
+    both = costs.verify_s(300, 11, Verified(tree=True, top_tokens=6))
+    assert both == pytest.approx(wanted + (2e-3 + 5e-4 - 3e-4) * 11)
+
+
+def test_the_first_step_of_an_early_exit_has_a_price_of_its_own() -> None:
+    """A short draft up to an exit is not a part of a long one: each length is found again."""
+    layers, first, step = 10, 9e-4, 3e-4
+
+    def point(steps: int, kept: int, exits: int, draft_s: float) -> dict[str, Any]:
+        how = [0, exits, False, False, 0]
+        values: dict[str, Any] = {"context": 64, "rows": 1 + steps, "steps": steps, "how": how}
+        return values | {"attention": kept, "mlp": kept, "draft_s": draft_s, "verify_s": 5e-3}
+
+    points = [point(0, layers, 0, 0.0)]
+    points += [point(n, kept, 0, n * kept * 4e-4) for n in (1, 4, 8) for kept in (5, 10)]
+    points += [point(n, 1, 2, first + (n - 1) * step) for n in (1, 4)]
+    costs = LoopCosts({"model": {"layers": layers}, "rounds": points})
+    late = SkipSet.of(layers, range(2, 2 * layers))
+    for steps in (1, 2, 4, 8):
+        found = costs.draft_s(64 - steps / 2, steps, late, Verified(exit_sublayer=2))
+        assert found == pytest.approx(first + (steps - 1) * step, rel=1e-3)
+
+
+def test_one_row_behind_many_takes_longer() -> None:
+    """The same share per e-fold of the rows before, and none behind another single row."""
+
+    def point(rows: int) -> dict[str, Any]:
+        values: dict[str, Any] = {"context": 64, "rows": rows, "steps": 0, "attention": 4, "mlp": 4}
+        seconds = {"verify_s": 1e-3 * rows, "behind_s": 1.1e-3 * (1 + 0.03 * math.log(rows))}
+        return values | seconds | {"how": list[Any](Verified()), "draft_s": 0.0}
+
+    costs = LoopCosts({"model": {"layers": 4}, "rounds": [point(n) for n in (1, 5, 17)]})
+    assert costs.verify_s(64, 1, Verified()) == pytest.approx(1e-3)
+    behind = costs.verify_s(64, 1, Verified(), before=9)
+    assert behind == pytest.approx(1e-3 * (1 + 0.03 * math.log(9)))
+    assert costs.verify_s(64, 5, Verified(), before=9) == pytest.approx(5e-3)
 
 
 def test_the_rule_of_the_run_replays_to_the_run(results: Path) -> None:

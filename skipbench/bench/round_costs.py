@@ -5,6 +5,7 @@ Sub-layers that are timed one kind after another leave out what the loop adds: s
 confidence per step, the choice of tokens, rows of the mask.
 """
 
+import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,13 +25,12 @@ from skipbench.profile.clock import Clock
 from skipbench.runs.record import Verified
 from skipbench.skipset import SkipSet, fixed_set
 
-ROWS = (1, 2, 3, 5, 9, 17, 33, 65)
-"""Rows of plain verifications."""
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33, 49, 65, 97)
+"""Rows of plain verifications; kernels take them in blocks, so that few would hide steps."""
 DRAFTED_ROWS = (9, 17, 33)
 """Rows of verifications behind a draft, beside those of as many rows as it has tokens."""
-VARIED_ROWS = (2, 17)
-"""Rows at which kept states and top tokens are timed, too; and trees, which may be larger."""
-TREE_ROWS = (*VARIED_ROWS, 49)
+VARIED_ROWS = (2, 17, 81)
+"""Rows at which kept states and top tokens are timed, too, and trees."""
 ROUNDS = 3
 """Timed rounds per visit of a kind, behind one that is not timed."""
 STEPS = 4
@@ -94,17 +94,17 @@ def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
             yield Kind(context, rows, STEPS, half)
         yield Kind(context, 2, 1, half)
         yield Kind(context, 1 + 2 * STEPS, 2 * STEPS, half)
-    for rows in TREE_ROWS:
-        yield Kind(near, rows, 0, none, Verified(tree=True))
     for rows in VARIED_ROWS:
+        yield Kind(near, rows, 0, none, Verified(tree=True))
         yield Kind(near, rows, 0, none, Verified(hidden_states=True))
         yield Kind(near, rows, 0, none, Verified(top_tokens=6))
+        yield Kind(near, rows, 0, none, Verified(tree=True, top_tokens=6))
     yield Kind(near, 1 + STEPS, STEPS, half, Verified(tree=True))
-    for exit_layer in {1, max(1, layers // 2)} if layers > 1 else ():
+    for exit_layer in sorted({1, max(1, layers // 2)}) if layers > 1 else ():
         late = SkipSet.of(layers, range(2 * exit_layer, 2 * layers))
-        for states in (False, True):
+        for states, steps in itertools.product((False, True), (1, STEPS)):
             how = Verified(exit_sublayer=2 * exit_layer, hidden_states=states)
-            yield Kind(near, 1 + STEPS, STEPS, late, how)
+            yield Kind(near, 1 + steps, steps, late, how)
 
 
 @torch.inference_mode()
@@ -114,8 +114,8 @@ def measure_rounds(
     """A point per kind of round, as plain JSON values: medians over so many visits, which are made
     in turns; none where no context leaves room for the most rows.
 
-    Each visit is held against rounds of vanilla just before it, so that a machine that slows down
-    slows both.
+    Each visit is held against rounds of vanilla just before and just behind it, so that a machine
+    that slows down slows both.
     """
     fitting = [c for c in contexts if c + max(ROWS) + 1 <= lm.max_positions]
     if not fitting:
@@ -123,37 +123,46 @@ def measure_rounds(
     lm.allocate(max(fitting) + max(ROWS) + 1)
     tokens = [n % lm.config.vocab_size for n in range(max(fitting) + 1)]
     lm.prefill(tokens[:-1])
-    found: dict[Kind, list[tuple[float, float]]] = {k: [] for k in kinds(lm.layers, fitting)}
+    found: dict[Kind, list[tuple[float, ...]]] = {k: [] for k in kinds(lm.layers, fitting)}
     vanilla, seconds = Kind(min(fitting), 1, 0, SkipSet.of(lm.layers)), list[float]()
     for _ in range(visits):
+        before = _visit(lm, tokens, vanilla)[2]
         for kind, ratios in found.items():
-            one = _visit(lm, tokens, vanilla)[1]
-            drafted, verified = _visit(lm, tokens, kind)
+            _, drafted, verified = _visit(lm, tokens, kind)
+            first, _, behind = _visit(lm, tokens, vanilla)
+            one = (before + behind) / 2
             # what all others are held against is 1 by definition, not within its own noise
-            ratios.append((drafted / one, 1.0 if kind == vanilla else verified / one))
+            verified = one if kind == vanilla else verified
+            ratios.append((drafted / one, verified / one, first / one))
             seconds.append(one)
+            before = behind
         advance()
     one = statistics.median(seconds)
     return [_point(kind, lm.layers, one, ratios) for kind, ratios in found.items()]
 
 
-def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float]:
-    """Mean seconds of drafting and of verifying in rounds of one kind."""
+def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float, float]:
+    """Seconds of verifying in the first of some rounds of one kind; mean seconds of drafting and of
+    verifying in the others.
+    """
     state = State(lm, tokens[: kind.context + 1], Sampler(), 10**9, frozenset())
     method, clock = Scripted(kind), Clock(lm.output_device)
     method.begin(state)
-    for number in range(1 + ROUNDS):
-        if number < 2:
-            clock.start()  # the first round is not counted
-        lm.cache.length = kind.context
-        decode_round(state, method, clock)
-    seconds = clock.stop()
-    return seconds["draft"] / ROUNDS, seconds["verify"] / ROUNDS
+    found = list[dict[str, float]]()
+    for rounds in (1, ROUNDS):
+        clock.start()
+        for _ in range(rounds):
+            lm.cache.length = kind.context
+            decode_round(state, method, clock)
+        found.append(clock.stop())
+    first, others = found
+    return first["verify"], others["draft"] / ROUNDS, others["verify"] / ROUNDS
 
 
 def _point(
-    kind: Kind, layers: int, one: float, ratios: Sequence[tuple[float, float]]
+    kind: Kind, layers: int, one: float, ratios: Sequence[tuple[float, ...]]
 ) -> dict[str, Any]:
+    drafted, verified, behind = (one * statistics.median(r) for r in zip(*ratios, strict=True))
     return {
         "context": kind.context,
         "rows": kind.rows,
@@ -161,6 +170,7 @@ def _point(
         "attention": layers - len(kind.skip.attention),
         "mlp": layers - len(kind.skip.mlp),
         "how": list(kind.how),
-        "draft_s": one * statistics.median(d for d, _ in ratios),
-        "verify_s": one * statistics.median(v for _, v in ratios),
+        "draft_s": drafted,
+        "verify_s": verified,
+        "behind_s": behind,  # of one row, in the round behind such ones
     }

@@ -5,6 +5,7 @@ A method chooses the skip set; the `Drafter` runs the steps, asks the stop rule,
 chain to SWIFT's tree where widths are given.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -188,18 +189,26 @@ class Drafter:
     def _children(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
     ) -> tuple[list[int], float]:
-        """Children of the last node, in the order drawn, and the confidence as in `_next`."""
+        """Children of the last node, in the order drawn, and the confidence as in `_next`; the host
+        reads twice: the first child, whose confidence gives the width, and its siblings together.
+        """
         p = logits.float().softmax(-1)
         q[parent] = distribution = state.sampler.probs(logits)[0]
-        children = [state.sampler.draw(distribution)]
-        confidence = float(p.max() if self.stop.confidence == "top" else p[0, children[0]])
-        left = distribution.clone()
+        child = state.sampler.pick(distribution)
+        top = self.stop.confidence == "top"
+        chance = p.max(-1).values if top else p[0].index_select(0, child)
+        # doubles hold every index, so that both come to the host at once
+        confidence, first = torch.cat((chance.double(), child.double())).tolist()
+        left, siblings = distribution.clone(), list[Tensor]()
         for _ in range(self._width(confidence) - 1):
-            left[children[-1]].zero_()  # `= 0.0` would wait for the copy of one number
-            if not float(left.sum()) > 0:
-                break
-            children.append(state.sampler.draw(left))
-        return children, confidence
+            left.index_fill_(0, child, 0.0)
+            child = state.sampler.pick(left)
+            siblings += [left.sum()[None].double(), child.double()]
+        found = torch.cat(siblings).tolist() if siblings else []
+        # where nothing is left, what is picked can not be drawn
+        pairs = zip(found[::2], found[1::2], strict=True)
+        drawn = itertools.takewhile(lambda pair: pair[0] > 0, pairs)
+        return [int(first), *(int(token) for _, token in drawn)], confidence
 
     def _width(self, confidence: float) -> int:
         return self.widths[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]

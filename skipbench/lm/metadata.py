@@ -106,6 +106,17 @@ class AttentionMetadata:
             self._masks[window, group] = self._repeated(self._base(window), group)
         return self._masks[window, group]
 
+    def causal_mask(self, window: int | None) -> Tensor:
+        """`mask`, or where that is `None` the one that says the same."""
+        mask = self.mask(window)
+        if mask is None:
+            # without a window, a chain from row 0 or a single row
+            self._masks[None, 1] = mask = self._repeated(
+                self.tables.chain_mask(self.start, self.rows), 1
+            )
+            assert mask is not None
+        return mask
+
     def _repeated(self, mask: Tensor | None, group: int) -> Tensor | None:
         """[T, end] -> [group * T, end], the rows of one query head after the other."""
         if mask is None or mask.device.type == "cpu":

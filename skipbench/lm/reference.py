@@ -73,8 +73,14 @@ class ReferenceEngine:
         self.kernels: dict[str, str] = {}
         self._notes = [note] if note else []
         self._view = _LayerView(cache)
+        config = text_config(model.config)
         # sdpa takes a missing mask over several rows for a causal one, the others do not
-        self._needs_mask = text_config(model.config)._attn_implementation != "sdpa"
+        self._needs_mask = config._attn_implementation != "sdpa"
+        # without a mask Hugging Face leaves grouped heads to the kernel, and of a GPU's only flash
+        # has them, which takes no float32: the math kernel would be left
+        self._mask_on_gpu = (
+            cache.dtype == torch.float32 and config.num_attention_heads > cache.kv_heads
+        )
         self._handed: tuple[Tensor, Tensor] | None = None
         """Input and result of the attention that ran last, where attention and MLP are parallel."""
         self.sublayers: list[Sublayer] = []
@@ -94,13 +100,13 @@ class ReferenceEngine:
         return self
 
     def _attention(self, parts: AttentionParts, window: int | None) -> Sublayer:
-        family, needs_mask = self.family, self._needs_mask
+        family, needs_mask, on_gpu = self.family, self._needs_mask, self._mask_on_gpu
 
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
             self._view.metadata = metadata
-            mask = metadata.mask(window)
-            if mask is None and needs_mask and metadata.rows > 1:
-                mask = metadata.tables.chain_mask(metadata.start, metadata.rows)
+            wanted = needs_mask and metadata.rows > 1
+            wanted |= on_gpu and metadata.tables.device.type != "cpu"
+            mask = metadata.causal_mask(window) if wanted else metadata.mask(window)
             values = {
                 "hidden": parts.norm(hidden[None]),
                 "rotary": _rotary(parts, metadata),

@@ -23,9 +23,11 @@ class Costs(Protocol):
         """So many draft steps with a set; of a tree where `how` says so."""
         ...
 
-    def verify_s(self, context: float, rows: int, how: Verified, drafted: bool = False) -> float:
-        """One verification; `drafted`: draft steps of the model stand before it, which leave other
-        weights in the caches of a CPU.
+    def verify_s(
+        self, context: float, rows: int, how: Verified, drafted: bool = False, before: int = 1
+    ) -> float:
+        """One verification. What stood before it leaves other weights in the caches of a CPU:
+        `drafted`, draft steps of the model; `before`, the rows of the last round's verification.
         """
         ...
 
@@ -63,7 +65,9 @@ class PassCosts:
     def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified) -> float:
         return steps * pass_s(self.parts, context + steps / 2, 1, skip)
 
-    def verify_s(self, context: float, rows: int, how: Verified, drafted: bool = False) -> float:
+    def verify_s(
+        self, context: float, rows: int, how: Verified, drafted: bool = False, before: int = 1
+    ) -> float:
         whole = pass_s(self.parts, context, rows)
         if not how.exit_sublayer:
             return whole

@@ -1,6 +1,7 @@
 """Seconds of draft steps and verifications as the decoding loop itself takes them."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,10 @@ class LoopCosts:
 
     A draft of n steps takes `begin + n (step + attention (a + b context) + mlp m)`, by least
     squares of relative errors. A verification is linear between the measured rows, and in the
-    context; what a tree, kept states and top tokens add is linear in the rows, what an early exit
-    takes over the sum of its parts linear in the sub-layers before the exit.
+    context; what a tree, kept states and top tokens add is linear in the rows. A draft up to an
+    early exit begins with a step of its own, which finds other weights in the caches; it, and what
+    the verification behind it takes over the sum of its parts, are linear in the sub-layers before
+    the exit. A verification of one row takes longer behind one of many.
     """
 
     def __init__(self, record: Mapping[str, Any]) -> None:
@@ -27,28 +30,22 @@ class LoopCosts:
             drafted: _by_context([p for p in plain if bool(p.steps) == drafted])
             for drafted in (False, True)
         }
-        self._added: dict[str, list[tuple[float, float]]] = {}
+        self._behind = _behind_fit([p for p in plain if not p.steps])
+        self._added: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         """By what differs, what a verification of so many rows takes beyond one without it."""
         for p in points:
             if not p.steps and p.differs:
                 extra = p.verify_s - self._rows(p.context, p.rows, False)
-                self._added.setdefault(p.differs[0], []).append((p.rows, extra))
+                self._added.setdefault(p.differs, []).append((p.rows, extra))
         drafts = [p for p in points if p.steps and p.how.tree]
         self._tree_step = _mean([p.draft_s / self._draft_of(p) for p in drafts]) or 1.0
-        exits = sorted(
-            (p for p in points if p.how.exit_sublayer), key=lambda p: p.how.exit_sublayer
-        )
-        self._exit_step = [
-            (p.how.exit_sublayer, p.draft_s / self._draft_of(p))
-            for p in exits
-            if not p.how.hidden_states
-        ]
-        self._exit = {
-            states: [
-                (p.how.exit_sublayer, p.verify_s / self._early(p.context, p.rows, p.how))
-                for p in exits
-                if p.how.hidden_states == states
-            ]
+        exits = [p for p in points if p.how.exit_sublayer]
+        self._exit_draft = _by_exit(exits, lambda p: (1 / p.steps, p.draft_s / self._draft_of(p)))
+        self._exit_verify = {
+            states: _by_exit(
+                [p for p in exits if p.how.hidden_states == states],
+                lambda p: (p.rows, p.verify_s / self._early(p.context, p.rows, p.how)),
+            )
             for states in (False, True)
         }
 
@@ -72,24 +69,28 @@ class LoopCosts:
         return share * self._rows(context, 1, False) + (1 - share) * late
 
     def _extra(self, rows: int, how: Verified) -> float:
-        names = ("tree", "hidden_states", "top_tokens")
-        known = [self._added[n] for n in names if getattr(how, n) and n in self._added]
-        return sum(_line(sorted(points), rows) for points in known)
+        names = tuple(n for n in ("tree", "hidden_states", "top_tokens") if getattr(how, n))
+        # two that were timed together are no sum of what each adds alone
+        asked = [names] if names in self._added else [(n,) for n in names if (n,) in self._added]
+        return sum(_line(sorted(self._added[n]), rows) for n in asked)
 
     def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified) -> float:
         if not steps:
             return 0.0
         kept = self.layers - len(skip.attention), self.layers - len(skip.mlp)
         factor = self._tree_step if how.tree else 1.0
-        if how.exit_sublayer and self._exit_step:
-            factor = _line(self._exit_step, how.exit_sublayer)
+        if how.exit_sublayer and self._exit_draft:
+            factor = _between(self._exit_draft, how.exit_sublayer, 1 / steps)
         return factor * self._draft(context + steps / 2, steps, *kept)
 
-    def verify_s(self, context: float, rows: int, how: Verified, drafted: bool = False) -> float:
-        if how.exit_sublayer and self._exit[how.hidden_states]:
-            factor = _line(self._exit[how.hidden_states], how.exit_sublayer)
+    def verify_s(
+        self, context: float, rows: int, how: Verified, drafted: bool = False, before: int = 1
+    ) -> float:
+        if how.exit_sublayer and self._exit_verify[how.hidden_states]:
+            factor = _between(self._exit_verify[how.hidden_states], how.exit_sublayer, rows)
             return factor * self._early(context, rows, how)
-        return self._rows(context, rows, drafted) + self._extra(rows, how)
+        seconds = self._rows(context, rows, drafted) + self._extra(rows, how)
+        return seconds * (1 + self._behind * math.log(before)) if rows == 1 else seconds
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,16 @@ class _Point:
     how: Verified
     draft_s: float
     verify_s: float
+    behind_s: float = 0.0
+    """Of a verification of one row behind such a round; 0 in files of earlier versions."""
 
     @classmethod
     def of(cls, point: Mapping[str, Any]) -> "_Point":
         return cls(**{**point, "how": Verified(*point["how"])})
 
     @property
-    def differs(self) -> list[str]:
-        return [n for n, v in self.how._asdict().items() if v]
+    def differs(self) -> tuple[str, ...]:
+        return tuple(n for n, v in self.how._asdict().items() if v)
 
 
 def _by_context(points: Sequence[_Point]) -> dict[int, list[tuple[float, float]]]:
@@ -120,6 +123,35 @@ def _by_context(points: Sequence[_Point]) -> dict[int, list[tuple[float, float]]
     for p in points:
         found.setdefault(p.context, {}).setdefault(p.rows, []).append(p.verify_s)
     return {c: sorted((r, _mean(v)) for r, v in rows.items()) for c, rows in found.items()}
+
+
+Table = dict[int, list[tuple[float, float]]]
+"""By sub-layers before an exit, points of a line."""
+
+
+def _by_exit(points: Sequence[_Point], of: Callable[[_Point], tuple[float, float]]) -> Table:
+    """Points of each exit, those of one place as their mean."""
+    found: dict[int, dict[float, list[float]]] = {}
+    for p in points:
+        at, value = of(p)
+        found.setdefault(p.how.exit_sublayer, {}).setdefault(at, []).append(value)
+    return {e: sorted((at, _mean(v)) for at, v in found[e].items()) for e in sorted(found)}
+
+
+def _between(table: Table, exit_sublayer: int, at: float) -> float:
+    """Linear along the points of each exit, and between the exits."""
+    return _line([(e, _line(points, at)) for e, points in table.items()], exit_sublayer)
+
+
+def _behind_fit(points: Sequence[_Point]) -> float:
+    """What a verification of one row takes more behind one of e times the rows, as a share: other
+    weights, or another layout of them, stand in the caches. Least squares.
+    """
+    one = _mean([p.behind_s for p in points if p.rows == 1])
+    known = [(math.log(p.rows), p.behind_s) for p in points if p.behind_s and p.rows > 1]
+    if not one or not known:
+        return 0.0
+    return sum(x * (s / one - 1) for x, s in known) / sum(x * x for x, _ in known)
 
 
 def _draft_fit(points: Sequence[_Point]) -> tuple[float, ...]:

@@ -74,12 +74,14 @@ def computed(samples: Sequence[Sample], costs: Costs) -> Replayed:
         for round_ in sample.vanilla.rounds:
             vanilla_s += costs.verify_s(at, 1, Verified())
             at += round_.emitted
-        at = sample.prompt_tokens
+        at, before = sample.prompt_tokens, 1
         for round_, skip, how in rounds_with_sets(sample, costs.layers):
             if skip is not None:
                 draft_s += costs.draft_s(at, round_.steps, skip, how)
             rows = 1 + round_.nodes + how.extra_rows
-            verify_s += costs.verify_s(at, rows, how, skip is not None and round_.steps > 0)
+            drafted = skip is not None and round_.steps > 0
+            verify_s += costs.verify_s(at, rows, how, drafted, 1 if drafted else before)
+            before = rows
             at += round_.emitted
     found = measured(samples)
     if not found.tokens or not found.vanilla_tokens or not vanilla_s:
