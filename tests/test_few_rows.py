@@ -11,17 +11,18 @@ import torch
 from conftest import FAMILIES, random_model
 from torch import Tensor
 
-from skipbench.lm.fused import few_rows, weights
+from skipbench.lm.cache import KVCache
+from skipbench.lm.fused import weights
 from skipbench.lm.fused.autotune import LayoutChoice, cache_file, choose, tuned
+from skipbench.lm.fused.elementwise import native_norm, native_rotation
 from skipbench.lm.fused.few_rows import (
     FEW_ROWS,
     MOST_ROWS,
-    UnavailableError,
-    compiled,
     few_rows_kernel,
     few_rows_products,
     functions,
 )
+from skipbench.lm.fused.native import UnavailableError, compiled, library
 from skipbench.lm.fused.weights import MIB, Weight, Weights
 from skipbench.lm.model import LM
 
@@ -40,6 +41,11 @@ def kernel_or_skip(name: str | None = None) -> str:
     return name or next(iter(found))
 
 
+def forget() -> None:
+    for known in (library, functions, few_rows_kernel):
+        known.cache_clear()
+
+
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine that has compiled nothing yet; gives its `PATH`, an empty folder."""
@@ -48,11 +54,9 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(place))
-    functions.cache_clear()
-    few_rows_kernel.cache_clear()
+    forget()
     yield place
-    functions.cache_clear()
-    few_rows_kernel.cache_clear()
+    forget()
 
 
 def operands(inputs: int, outputs: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -128,6 +132,45 @@ def test_a_strict_product_of_more_rows_is_taken_in_parts() -> None:
     assert torch.equal(product.added(residual, x, 16), torch.cat(alone))
 
 
+@pytest.mark.parametrize("width", [576, 100, 7])
+def test_the_norm_is_torchs_rounded_once(width: int) -> None:
+    kernel_or_skip()
+    weight, x = (
+        torch.randn(n, generator=torch.Generator().manual_seed(0)) for n in (width, 40 * width)
+    )
+    weight, x = weight.to(torch.bfloat16), (3 * x).to(torch.bfloat16).view(40, width)
+    norm = native_norm(weight, 1e-5)
+    assert norm is not None and native_norm(weight.float(), 1e-5) is None
+    found = norm(x)
+    wanted = torch.nn.functional.rms_norm(x.double(), (width,), weight.double(), 1e-5)
+    # half a unit of the last place, and what float32 adds before it is rounded
+    assert ((found.double() - wanted).abs() <= wanted.abs() * (2**-8 + 1e-5)).all()
+    assert all(
+        torch.equal(norm(row), at) for row, at in zip(x.split(1), found.split(1), strict=True)
+    )
+
+
+@pytest.mark.parametrize(("heads", "kv", "d"), [(9, 3, 64), (4, 2, 8), (2, 2, 80)])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_the_rotation_is_torchs_bit_for_bit(heads: int, kv: int, d: int, rows: int) -> None:
+    kernel_or_skip()
+    cache = KVCache([torch.device("cpu")], kv, d, torch.bfloat16)
+    cache.allocate(20)
+    generator = torch.Generator().manual_seed(0)
+    qkv, cos, sin = (
+        torch.randn(rows, n, d, generator=generator).to(torch.bfloat16)
+        for n in (heads + 2 * kv, 1, 1)
+    )
+    rotate = native_rotation(cache, 0, qkv)
+    assert rotate is not None and native_rotation(cache, 0, qkv.float()) is None
+    query = rotate(qkv, cos, sin, 11)
+    both = qkv[:, : heads + kv]
+    both = torch.addcmul(both * cos, torch.roll(both, d // 2, -1), sin)
+    wanted = torch.zeros_like(cache.rows[0])
+    wanted[11 : 11 + rows] = torch.cat([both[:, heads:], qkv[:, heads + kv :]], 1)
+    assert torch.equal(query, both[:, :heads]) and torch.equal(cache.rows[0], wanted)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_strict_holds_with_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe runs at load, bias and second copies included."""
@@ -168,7 +211,7 @@ def test_the_race_is_run_anew_where_it_becomes_available(
     in_float32 = tuned(64, 32, torch.float32, 1 << 14)[0]
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare.parent))
-    few_rows_kernel.cache_clear()
+    forget()
     assert FEW_ROWS in tuned(*shape)[0]
     assert tuned(64, 32, torch.float32, 1 << 14)[0] == in_float32
     assert cache_file().read_text().count('"fault"') == 3
@@ -202,9 +245,9 @@ def test_two_that_compile_at_once_leave_one_library(
     """What a killed compilation left behind holds up nobody."""
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare.parent))
-    left = bare.parent / "skipbench" / ".few_rows-killed"
+    left = bare.parent / "skipbench" / ".native-killed"
     left.mkdir(parents=True)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: compiled(), range(2))
-    assert first == second and few_rows.few_rows_kernel()[0] is not None
+    assert first == second and few_rows_kernel()[0] is not None
     assert {p.name for p in left.parent.iterdir()} == {left.name, first.name}

@@ -101,7 +101,7 @@ def to_layout(weight: Tensor, layout: str) -> Tensor:
     if layout == "packed":
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS[-1])
         return packed
-    return weight
+    return weight.contiguous() if layout == FEW_ROWS else weight
 
 
 def products_of(weight: Tensor, bias: Tensor | None, layout: str) -> tuple[Product, Sum]:

@@ -12,7 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define AHEAD (24 << 10) /* bytes from what is read to what is prefetched: the next 16 to 32 rows */
+#define AHEAD (24 << 10) /* bytes from what is read to what is prefetched, without AMX */
+#define STEPS_AHEAD 8    /* and with it in blocks of 32 rows of 64 bytes */
 
 typedef uint16_t bf16;
 typedef struct { const bf16 *w, *bias; long in, out; } Weight; /* [out, in]; [out] or null */
@@ -31,7 +32,8 @@ static inline __m512 wide(const bf16 *p, __mmask16 mask) {
 }
 
 /* Writes the outputs `o`, `o + 1` ... of one row, as many as the mask has. */
-static inline void put(const Weight *w, const Rows *p, __m512 sums, long row, long o, __mmask16 mask) {
+static inline void put(const Weight *w, const Rows *p, __m512 sums, long row, long o,
+                       __mmask16 mask) {
   if (w->bias) sums = _mm512_add_ps(sums, wide(w->bias + o, mask));
   if (p->residual) sums = _mm512_add_ps(sums, wide(p->residual + row * w->out + o, mask));
   _mm256_mask_storeu_epi16(p->y + row * w->out + o, mask, (__m256i)_mm512_cvtneps_pbh(sums));
@@ -114,7 +116,8 @@ static inline void transpose(__m512i a[16]) {
   }
 }
 
-/* x as tiles want it: by 16 rows and 32 inputs, pairs of inputs [16, columns, 2]; 0 behind the end. */
+/* x as tiles want it: by 16 rows and 32 inputs, pairs of inputs [16, columns, 2], filled up with
+ * 0. */
 static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
   static _Thread_local bf16 *room;
   static _Thread_local long size;
@@ -130,14 +133,16 @@ static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
       __mmask32 lanes = w->in - k >= 32 ? ~0u : (1u << (w->in - k)) - 1;
       __m512i a[16];
       for (long r = 0; r < columns; r++)
-        a[r] = _mm512_maskz_loadu_epi16(row + r < p->rows ? lanes : 0, p->x + (row + r) * w->in + k);
+        a[r] = _mm512_maskz_loadu_epi16(row + r < p->rows ? lanes : 0,
+                                        p->x + (row + r) * w->in + k);
       if (columns > 1) transpose(a);
       for (long r = 0; r < columns; r++) _mm512_store_si512(to + r * 32, a[r]);
     }
   return room;
 }
 
-static inline void put_tile(const Weight *w, const Rows *p, float *sums, long row, long o, long columns) {
+static inline void put_tile(const Weight *w, const Rows *p, float *sums, long row, long o,
+                            long columns) {
   __m512i a[16];
   for (long i = 0; i < columns; i++) a[i] = _mm512_load_si512(sums + 16 * i);
   if (columns > 1) transpose(a);
@@ -149,6 +154,7 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
   const Rows here = {y, residual, x, rows}, *p = &here;
   const long columns = rows == 1 ? 1 : 16, outputs = least(w->out, 16), stride = w->in * 2;
   const long steps = (w->in + 31) / 32, tail = w->in % 32, row = columns * 4, tile = columns * 32;
+  const long ahead = least(STEPS_AHEAD, steps);
   const bf16 *packed_x = packed(w, p, steps, columns);
 #pragma omp parallel if (w->out >= 64)
   {
@@ -169,8 +175,10 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
         const int both = at + 16 < rows;
         _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
         for (long k = 0; k < steps; k++, x0 += tile, x1 += tile) {
-          for (long i = 0; at == 0 && i < 2048; i += 64)
-            _mm_prefetch((const char *)w0 + AHEAD + k * 2048 + i, _MM_HINT_T0);
+          /* what is read STEPS_AHEAD steps later, of this block or the next one */
+          const bf16 *next = w0 + 32 * (k + ahead) + (k + ahead < steps ? 0 : 32 * (w->in - steps));
+          for (long i = 0; at == 0 && i < 32; i++)
+            _mm_prefetch((const char *)(next + i * w->in), _MM_HINT_T0);
           const int end = tail && k == steps - 1;
           _tile_loadd(4, end ? rest[0] : w0 + 32 * k, end ? 64 : stride);
           _tile_loadd(5, end ? rest[1] : w1 + 32 * k, end ? 64 : stride);
@@ -182,10 +190,12 @@ void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, l
           }
         }
         _tile_stored(0, sums[0], row); _tile_stored(1, sums[1], row);
-        put_tile(w, p, sums[0], at, o0, columns); put_tile(w, p, sums[1], at, o1, columns);
+        put_tile(w, p, sums[0], at, o0, columns);
+        put_tile(w, p, sums[1], at, o1, columns);
         if (both) {
           _tile_stored(2, sums[2], row); _tile_stored(3, sums[3], row);
-          put_tile(w, p, sums[2], at + 16, o0, columns); put_tile(w, p, sums[3], at + 16, o1, columns);
+          put_tile(w, p, sums[2], at + 16, o0, columns);
+          put_tile(w, p, sums[3], at + 16, o1, columns);
         }
       }
     }
