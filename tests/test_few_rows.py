@@ -14,7 +14,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.fused import weights
 from skipbench.lm.fused.autotune import LayoutChoice, cache_file, choose, tuned
-from skipbench.lm.fused.elementwise import native_norm, native_rotation
+from skipbench.lm.fused.elementwise import native_attention, native_norm, native_rotation
 from skipbench.lm.fused.few_rows import (
     FEW_ROWS,
     MOST_ROWS,
@@ -171,10 +171,31 @@ def test_the_rotation_is_torchs_bit_for_bit(heads: int, kv: int, d: int, rows: i
     assert torch.equal(query, both[:, :heads]) and torch.equal(cache.rows[0], wanted)
 
 
+@pytest.mark.parametrize(("heads", "kv", "d"), [(9, 3, 64), (4, 2, 8), (2, 2, 80)])
+@pytest.mark.parametrize("end", [1, 2, 17, 200])
+def test_the_attention_of_one_row(heads: int, kv: int, d: int, end: int) -> None:
+    kernel_or_skip()
+    cache = KVCache([torch.device("cpu")], kv, d, torch.bfloat16)
+    cache.allocate(end + 3)
+    generator = torch.Generator().manual_seed(0)
+    cache.rows[0].copy_(torch.randn(cache.rows[0].shape, generator=generator) * 2)
+    query = (torch.randn(1, heads, d, generator=generator) * 2).to(torch.bfloat16)
+    attend = native_attention(cache, 0, d**-0.5, query)
+    assert attend is not None and native_attention(cache, 0, 1.0, query.float()) is None
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        query.double().view(1, kv, heads // kv, d),
+        cache.keys[0][:, :, :end].double(),
+        cache.values[0][:, :, :end].double(),
+    ).view(1, -1)
+    found = attend(query, end).double()
+    assert ((found - wanted).abs() <= wanted.abs() * 2**-8 + 2e-5).all()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_strict_holds_with_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe runs at load, bias and second copies included."""
     kernel_or_skip()
+    monkeypatch.setattr(weights, "tuned", lambda *args: ({}, None))
     monkeypatch.setattr(weights, "choose", lambda *args: LayoutChoice(FEW_ROWS, FEW_ROWS))
     lm = LM(random_model(family).to(torch.bfloat16), strict=True)
     assert set(lm.engine.kernels.values()) == {FEW_ROWS}
@@ -197,10 +218,11 @@ def test_it_needs_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_compiler_torch_multiplies_and_the_notes_say_so(bare: Path) -> None:
-    lm = LM(random_model("llama").to(torch.bfloat16))
-    assert FEW_ROWS not in " ".join(lm.engine.kernels.values())
-    assert any("no C compiler on the PATH; install gcc" in note for note in lm.notes())
-    assert not any("compiler" in note for note in LM(random_model("llama")).notes())
+    like = torch.zeros(8, dtype=torch.bfloat16)
+    notes = Weights(0, MIB).notes(like)
+    assert any("no C compiler on the PATH; install gcc" in note for note in notes)
+    assert not any("compiler" in note for note in Weights(0, MIB).notes(like.float()))
+    assert native_norm(like, 1e-5) is None and FEW_ROWS not in tuned(64, 32, like.dtype, 1 << 14)[0]
 
 
 def test_the_race_is_run_anew_where_it_becomes_available(

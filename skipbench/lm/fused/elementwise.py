@@ -1,5 +1,5 @@
-"""Norms and rotations of a bfloat16 model on a CPU in one call each (`elementwise.c`), where
-`few_rows` runs; elsewhere they are torch's calls.
+"""Norms, rotations and the attention of one row of a bfloat16 model on a CPU in one call each
+(`elementwise.c`), where `few_rows` runs; elsewhere they are torch's calls.
 """
 
 import ctypes
@@ -13,7 +13,11 @@ from skipbench.lm.fused.few_rows import few_rows_kernel
 from skipbench.lm.fused.native import library
 
 Norm = Callable[[Tensor], Tensor]
+Attention = Callable[[Tensor, int], Tensor]
 Rotation = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+MOST_KEYS = 1 << 16
+"""Cache rows up to which the attention of one row is ours: its scores lie on the stack."""
 
 
 def is_native(like: Tensor) -> bool:
@@ -59,3 +63,24 @@ def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None
         return query
 
     return rotate
+
+
+def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> Attention | None:
+    """`query [1, H, d], end -> [1, H * d]`: one row over the first `end` rows of a layer's cache.
+    `None` where there is none of our own.
+    """
+    if not is_native(like):
+        return None
+    function, kv, d = library().attend_one, cache.kv_heads, cache.head_dim
+    function.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_float, *[ctypes.c_long] * 4]
+    function.restype = None
+
+    def attend(query: Tensor, end: int) -> Tensor:
+        query = query.contiguous()
+        heads = query.shape[1]
+        out = query.new_empty((1, heads * d))
+        keys = cache.rows[layer].data_ptr()
+        function(out.data_ptr(), query.data_ptr(), keys, scale, end, heads, kv, d)
+        return out
+
+    return attend

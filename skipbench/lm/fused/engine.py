@@ -17,7 +17,12 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused.bit_exact import MOST, NotStrictError, rows_one_by_one
-from skipbench.lm.fused.elementwise import native_norm, native_rotation
+from skipbench.lm.fused.elementwise import (
+    MOST_KEYS,
+    native_attention,
+    native_norm,
+    native_rotation,
+)
 from skipbench.lm.fused.weights import Weights, pass_bytes
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
@@ -160,10 +165,13 @@ def _attention(
     q_norm, k_norm = parts.qk_norms or (None, None)
     group = heads // kv
     rotate = None if q_norm is not None else native_rotation(cache, index, norm.weight)
+    attend_one = native_attention(cache, index, scale, norm.weight)
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
         t, end, mask = metadata.rows, metadata.end, metadata.mask(window, group)
+        if attend_one is not None and t == 1 and mask is None and end <= MOST_KEYS:
+            return attend_one(query, end)
         keys, values = (of[index].narrow(2, 0, end) for of in (cache.keys, cache.values))
         # The queries of a group are rows of one product over their shared keys: kernels that take a
         # mask want no groups.
