@@ -185,8 +185,8 @@ FAULTY = {  # name: function, text, text with the fault, case, file that must be
         ("vanilla", "greedy", "fused"), "decode/",
     ),
     "condition on a tensor": (
-        fused._attention, "out = attend(rotated_qk[:, :heads], metadata)",
-        "out = attend(rotated_qk[:, :heads], metadata) if bool(qkv.sum() < 1) or t else qkv",
+        fused._attention, "out = attend(query, metadata)",
+        "out = attend(query, metadata) if bool(qkv.sum() < 1) or t else qkv",
         ("uniform", "greedy", "fused"), "lm/fused/engine.py",
     ),
     "grouped heads with a mask": (

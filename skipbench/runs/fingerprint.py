@@ -59,7 +59,8 @@ def package_sha256() -> str:
     files = [
         path
         for name in MEASURING
-        for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.py"))
+        for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.*"))
+        if path.suffix in (".py", ".c")
     ]
     return _sha256(
         {

@@ -4,7 +4,8 @@ a file of the machine's.
 A weight [out, in] can be kept as `rows` (as Hugging Face keeps it), as `columns` ([in, out] in
 memory), both multiplied by `torch.mm`, or `packed` by oneDNN, through two private operators of
 torch that are used only where they agree with `F.linear`. No layout wins everywhere: in float32
-`columns` was fastest for one row and slow for nine, `packed` the other way round.
+`columns` was fastest for one row and slow for nine, `packed` the other way round. In bfloat16
+there may be `few_rows`, too: `rows` with a product of our own (`few_rows.py`).
 """
 
 import contextlib
@@ -23,6 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
+from skipbench.lm.fused.few_rows import (
+    FEW_ROWS,
+    Product,
+    Sum,
+    few_rows_kernel,
+    few_rows_products,
+)
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
 
@@ -43,8 +51,7 @@ REPEATS = 25
 
 Times = dict[str, list[float]]
 """Microseconds of every layout for `ROWS` rows."""
-Product = Callable[[Tensor], Tensor]
-Sum = Callable[[Tensor, Tensor], Tensor]
+LAYOUTS = ("rows", "columns", "packed", FEW_ROWS)
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,8 @@ class LayoutChoice:
 
 def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> LayoutChoice:
     """The fastest layouts for a round of draft steps and verification, of those that memory allows;
-    `rows` always is.
+    `rows` always is. `few_rows` is taken for any number of rows or none, as its bits are the same
+    for all.
     """
 
     def cost(choice: LayoutChoice) -> float:
@@ -78,7 +86,8 @@ def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> LayoutCh
     pairs = [
         c
         for c in (LayoutChoice(a, b) for a in times for b in times)
-        if c.layouts == ("rows",) or allowed(c.layouts)
+        if c.layouts == ("rows",)
+        or (allowed(c.layouts) and (c.one == c.several or FEW_ROWS not in c.layouts))
     ]
     single = min((c for c in pairs if c.one == c.several), key=cost)
     double = min(pairs, key=cost)
@@ -86,18 +95,24 @@ def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> LayoutCh
 
 
 def to_layout(weight: Tensor, layout: str) -> Tensor:
-    """`weight` [out, in] in a layout; `rows` is the weight itself."""
+    """`weight` [out, in] in a layout; `rows` and `few_rows` are the weight itself."""
     if layout == "columns":
         return weight.t().contiguous().t()
     if layout == "packed":
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS[-1])
         return packed
-    return weight
+    return weight.contiguous() if layout == FEW_ROWS else weight
+
+
+def products_of(weight: Tensor, bias: Tensor | None, layout: str) -> tuple[Product, Sum]:
+    """As `products`, for a weight that `to_layout` gave."""
+    kernel = few_rows_kernel()[0] if layout == FEW_ROWS else None
+    return products(weight, bias) if kernel is None else few_rows_products(weight, bias, kernel)
 
 
 def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
-    """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight in any
-    layout.
+    """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight in any layout
+    of torch's.
     """
     if weight.is_mkldnn:
         plain, binary = (
@@ -139,6 +154,11 @@ def packing_unsupported(weight: Tensor) -> str | None:
     return None
 
 
+def few_rows_of(dtype: torch.dtype) -> str | None:
+    """The kernel of `few_rows` for weights of a dtype on a CPU; `None` where there is none."""
+    return few_rows_kernel()[0] if dtype == torch.bfloat16 else None
+
+
 @torch.inference_mode()
 def autotune(
     outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = AUTOTUNE_WORKING_SET_BYTES
@@ -162,8 +182,13 @@ def autotune(
         for _ in range(count)
     ]
     fault = packing_unsupported(weights[0])
-    layouts = ["rows", "columns"] if fault else ["rows", "columns", "packed"]
-    calls = {name: [products(to_layout(w, name), None)[0] for w in weights] for name in layouts}
+    left_out = {"packed"} if fault else set()
+    if few_rows_of(dtype) is None:
+        left_out.add(FEW_ROWS)
+    layouts = [name for name in LAYOUTS if name not in left_out]
+    calls = {
+        name: [products_of(to_layout(w, name), None, name)[0] for w in weights] for name in layouts
+    }
     times: Times = {name: [] for name in layouts}
     order = random.Random(0)
     for rows in ROWS:
@@ -194,10 +219,12 @@ def cache_file() -> Path:
 def tuned(
     outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = AUTOTUNE_WORKING_SET_BYTES
 ) -> tuple[Times, str | None]:
-    """`autotune`, or what the file holds of an earlier one with this processor, torch, number of
-    threads, dtype, shape and amount.
+    """`autotune`, or what the file holds of an earlier one with this processor, torch, `few_rows`,
+    number of threads, dtype, shape and amount.
     """
-    parts = (cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}")
+    parts = [cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}"]
+    if (kernel := few_rows_of(dtype)) is not None:
+        parts.append(f"{FEW_ROWS} {kernel}")
     key = "; ".join(
         [
             *parts,
@@ -247,7 +274,7 @@ def _is_valid(entry: Any) -> TypeGuard[dict[str, Any]]:
     ):
         return False
     rows = entry["times"].values()
-    return {"rows", "columns"} <= set(entry["times"]) <= {"rows", "columns", "packed"} and all(
+    return {"rows", "columns"} <= set(entry["times"]) <= set(LAYOUTS) and all(
         isinstance(r, list)
         and len(r) == len(ROWS)
         and all(isinstance(t, float) and t > 0 for t in r)

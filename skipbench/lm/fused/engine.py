@@ -17,6 +17,12 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused.bit_exact import MOST, NotStrictError, rows_one_by_one
+from skipbench.lm.fused.elementwise import (
+    MOST_KEYS,
+    native_attention,
+    native_norm,
+    native_rotation,
+)
 from skipbench.lm.fused.weights import Weights, pass_bytes
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
@@ -98,8 +104,11 @@ class _Norm:
         self.wide = self.weight.float()
         self.zero = torch.zeros(1)
         self.room = torch.full((1, 1), self.eps)
+        self.native = native_norm(self.weight, self.eps)
 
     def __call__(self, hidden: Tensor) -> Tensor:
+        if self.native is not None:
+            return self.native(hidden)
         if not self.on_cpu:
             return F.rms_norm(hidden, self.shape, self.weight, self.eps)
         if self.scalar and hidden.shape[0] == 1:
@@ -128,7 +137,7 @@ def _rope_cos_sin(metadata: AttentionMetadata) -> tuple[Tensor, Tensor]:
         if tables.rope_cos_sin is None:
             half = tables.sin.shape[1] // 2
             sin = torch.cat((-tables.sin[:, :half], tables.sin[:, half:]), -1)
-            tables.rope_cos_sin = tables.cos[:, None], sin[:, None]
+            tables.rope_cos_sin = tables.cos[:, None].contiguous(), sin[:, None]
         cos, sin = tables.rope_cos_sin
         metadata.rope_cos_sin = (
             (cos[index], sin[index])
@@ -155,11 +164,15 @@ def _attention(
     out_of = weights.fuse(parts.module, (family.output,), config.num_hidden_layers)
     q_norm, k_norm = parts.qk_norms or (None, None)
     group = heads // kv
+    rotate = None if q_norm is not None else native_rotation(cache, index, norm.weight)
+    attend_one = native_attention(cache, index, scale, norm.weight)
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
         t, end, mask = metadata.rows, metadata.end, metadata.mask(window, group)
-        keys, values = cache.keys[index][:, :, :end], cache.values[index][:, :, :end]
+        if attend_one is not None and t == 1 and mask is None and end <= MOST_KEYS:
+            return attend_one(query, end)
+        keys, values = (of[index].narrow(2, 0, end) for of in (cache.keys, cache.values))
         # The queries of a group are rows of one product over their shared keys: kernels that take a
         # mask want no groups.
         if mask is not None:
@@ -184,11 +197,12 @@ def _attention(
         )
         return out[0].transpose(0, 1).reshape(t, heads * d)
 
-    def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-        t = metadata.rows
-        most = MOST if strict and metadata.token_rows.verifies else None
-        cos, sin = _rope_cos_sin(metadata)
-        qkv = qkv_of(norm(hidden), most).view(t, heads + 2 * kv, d)
+    def rotated_and_stored(
+        qkv: Tensor, cos: Tensor, sin: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
+        """Queries [T, heads, d]; keys and values go to the cache."""
+        if rotate is not None:
+            return rotate(qkv, cos, sin, metadata.start)
         rotated_qk = qkv[:, :rotated]
         if q_norm is not None and k_norm is not None:
             normed = (
@@ -200,13 +214,19 @@ def _attention(
         rows = cache.rows[index][metadata.start : metadata.end]
         rows[:, :kv] = rotated_qk[:, heads:]
         rows[:, kv:] = qkv[:, rotated:]
+        return rotated_qk[:, :heads]
+
+    def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
+        t = metadata.rows
+        most = MOST if strict and metadata.token_rows.verifies else None
+        cos, sin = _rope_cos_sin(metadata)
+        qkv = qkv_of(norm(hidden), most).view(t, heads + 2 * kv, d)
+        query = rotated_and_stored(qkv, cos, sin, metadata)
         if strict and t > 1 and metadata.token_rows.verifies:
             each = rows_one_by_one(metadata, cache.rows[index])
-            out = torch.cat(
-                [attend(rotated_qk[step.row : step.row + 1, :heads], step.alone) for step in each]
-            )
+            out = torch.cat([attend(query[step.row : step.row + 1], step.alone) for step in each])
         else:
-            out = attend(rotated_qk[:, :heads], metadata)
+            out = attend(query, metadata)
         return out_of.added(hidden, out, most)
 
     return run

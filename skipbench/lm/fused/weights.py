@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.lm.families import parts_of
-from skipbench.lm.fused.autotune import LayoutChoice, choose, products, to_layout, tuned
+from skipbench.lm.fused.autotune import LayoutChoice, choose, products_of, to_layout, tuned
+from skipbench.lm.fused.few_rows import FEW_ROWS, MOST_ROWS, few_rows_kernel
 from skipbench.runs.provenance import cpu_flags
 
 MIB = 1 << 20
@@ -31,24 +32,27 @@ class Weight:
     """`x [T, in] -> x W^T + b [T, out]`, and the same added to a residual.
 
     With `most`, no product takes more rows at once: libraries choose their kernel, and with it the
-    order of a sum, by the number of rows.
+    order of a sum, by the number of rows. That of `few_rows` adds in one order up to its own limit.
     """
 
-    def __init__(self, one: Tensor, several: Tensor, bias: Tensor | None) -> None:
+    def __init__(
+        self, one: Tensor, several: Tensor, bias: Tensor | None, choice: LayoutChoice
+    ) -> None:
         """`one`, `several`: the weight [out, in] in the layouts for one row and for more; often the
         same tensor.
         """
-        self._one, self._add_one = products(one, bias)
-        self._several, self._add_several = products(several, bias)
+        self._one, self._add_one = products_of(one, bias, choice.one)
+        self._several, self._add_several = products_of(several, bias, choice.several)
+        self._same_bits = MOST_ROWS if choice.several == FEW_ROWS else 1
 
     def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
-        if most is not None and x.shape[0] > most:
+        if most is not None and x.shape[0] > max(most, self._same_bits):
             return torch.cat([self(part) for part in torch.split(x, most)])
         return self._one(x) if x.shape[0] == 1 else self._several(x)
 
     def added(self, residual: Tensor, x: Tensor, most: int | None = None) -> Tensor:
         """`residual` [T, out] + product; neither argument changes."""
-        if most is not None and x.shape[0] > most:
+        if most is not None and x.shape[0] > max(most, self._same_bits):
             parts = zip(torch.split(residual, most), torch.split(x, most), strict=True)
             return torch.cat([self.added(*part) for part in parts])
         return self._add_one(residual, x) if x.shape[0] == 1 else self._add_several(residual, x)
@@ -88,7 +92,7 @@ class Weights:
             _share_storage(
                 parent, names, modules, made.get("rows", made.get("columns", made[choice.one]))
             )
-        return Weight(made[choice.one], made[choice.several], bias)
+        return Weight(made[choice.one], made[choice.several], bias, choice)
 
     def notes(self, like: Tensor) -> list[str]:
         """What this machine lacks for weights like this one, a line each."""
@@ -100,6 +104,12 @@ class Weights:
             for fault in sorted(self._faults)
         ]
         flags = cpu_flags()
+        if like.dtype == torch.bfloat16 and "avx512_bf16" in flags:
+            lines += [
+                f"bfloat16 products of few rows are torch's ({fault}); ours took 0.6 of their time "
+                "where both were measured"
+                for fault in filter(None, few_rows_kernel()[1:])
+            ]
         if like.dtype == torch.bfloat16 and flags and "amx_bf16" not in flags:
             used = (
                 "AVX-512 bf16"
@@ -121,7 +131,9 @@ class Weights:
             each = weight.numel() * weight.element_size() * count
 
             def extra(layouts: tuple[str, ...]) -> int:
-                return each * (len({*layouts, "rows"} if keep else layouts) - 1)
+                # few_rows are rows with another product
+                held = {"rows" if name == FEW_ROWS else name for name in layouts}
+                return each * (len(held | {"rows"} if keep else held) - 1)
 
             choice = choose(times, lambda layouts: extra(layouts) <= self._spare)
             self._spare -= extra(choice.layouts)

@@ -1,0 +1,128 @@
+/* Norms, rotations and the attention of one row in bfloat16, each in one call: at one row torch's
+ * calls take longer than their arithmetic. Norms and rotations round where torch's kernels do; no
+ * row depends on another one.
+ */
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef uint16_t bf16;
+
+static inline __mmask16 first(long lanes) { return lanes >= 16 ? 0xffff : (1u << lanes) - 1; }
+
+static inline __m512 wide(const bf16 *p, __mmask16 mask) {
+  __m512i half = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
+}
+
+static inline void store(bf16 *p, __m512 v, __mmask16 mask) {
+  _mm256_mask_storeu_epi16(p, mask, (__m256i)_mm512_cvtneps_pbh(v));
+}
+
+/* As it would be read again from memory. */
+static inline __m512 rounded(__m512 v) {
+  __m512i half = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
+}
+
+/* y [rows, width] = x / sqrt(mean of x^2 + eps) * w */
+void rms_norm(bf16 *y, const bf16 *x, const bf16 *w, float eps, long rows, long width) {
+  for (; rows--; x += width, y += width) {
+    __m512 squares = _mm512_setzero_ps();
+    float lanes[16], sum = 0;
+    for (long i = 0; i < width; i += 16) {
+      __m512 v = wide(x + i, first(width - i));
+      squares = _mm512_fmadd_ps(v, v, squares);
+    }
+    _mm512_storeu_ps(lanes, squares);
+    for (int i = 0; i < 16; i++) sum += lanes[i];
+    const float norm = sqrtf(sum), share = (float)(1.0 / (double)width);
+    const __m512 scale = _mm512_set1_ps(1 / sqrtf(fmaf(share * norm, norm, eps)));
+    for (long i = 0; i < width; i += 16) {
+      __mmask16 mask = first(width - i);
+      store(y + i, _mm512_mul_ps(_mm512_mul_ps(wide(x + i, mask), scale), wide(w + i, mask)), mask);
+    }
+  }
+}
+
+/* Rotary positions of queries and keys, and what goes to the cache.
+ *
+ * qkv [rows, heads + 2 kv, d]; cos, sin [rows, d], the sine with the sign of `rotate_half`;
+ * query [rows, heads, d] and cache [rows, 2 kv, d] are written.
+ */
+void rotate(bf16 *query, bf16 *cache, const bf16 *qkv, const bf16 *cos, const bf16 *sin, long rows,
+            long heads, long kv, long d) {
+  const long half = d / 2;
+  for (; rows--; cos += d, sin += d, qkv += kv * d, cache += kv * d) {
+    for (long head = 0; head < heads + kv; head++, qkv += d) {
+      bf16 *to = head < heads ? query : cache;
+      for (long i = 0; i < half; i += 16) {
+        __mmask16 mask = first(half - i);
+        __m512 low = wide(qkv + i, mask), high = wide(qkv + half + i, mask);
+        __m512 a = rounded(_mm512_mul_ps(low, wide(cos + i, mask)));
+        __m512 b = rounded(_mm512_mul_ps(high, wide(cos + half + i, mask)));
+        store(to + i, _mm512_fmadd_ps(high, wide(sin + i, mask), a), mask);
+        store(to + half + i, _mm512_fmadd_ps(low, wide(sin + half + i, mask), b), mask);
+      }
+      if (head < heads) query += d;
+      else cache += d;
+    }
+    memcpy(cache, qkv, kv * d * sizeof(bf16));
+  }
+}
+
+/* For x <= 0. */
+static inline __m512 exponential(__m512 x) {
+  const float taylor[] = {1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1, 1};
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752f), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6f), r);
+  __m512 sum = _mm512_set1_ps(1.f / 720);
+  for (int i = 0; i < 6; i++) sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(taylor[i]));
+  return _mm512_scalef_ps(sum, n);
+}
+
+/* One row over the first `end` rows of a layer's cache [end, 2 kv, d]: query, out [heads, d].
+ * Scores and weights stay in float32.
+ */
+void attend_one(bf16 *out, const bf16 *query, const bf16 *cache, float scale, long end, long heads,
+                long kv, long d) {
+#pragma omp parallel for schedule(static) if (end >= 1024)
+  for (long head = 0; head < heads; head++) {
+    const long step = 2 * kv * d;
+    const bf16 *q = query + head * d, *k = cache + head / (heads / kv) * d, *v = k + kv * d;
+    float scores[end + 16], most = -INFINITY;
+    for (long j = 0; j < end; j++) {
+      __m512 acc = _mm512_setzero_ps();
+      for (long i = 0; i < d; i += 32) {
+        __mmask32 lanes = d - i >= 32 ? ~0u : (1u << (d - i)) - 1;
+        acc = _mm512_dpbf16_ps(acc, (__m512bh)_mm512_maskz_loadu_epi16(lanes, q + i),
+                               (__m512bh)_mm512_maskz_loadu_epi16(lanes, k + j * step + i));
+      }
+      scores[j] = _mm512_reduce_add_ps(acc) * scale;
+      most = scores[j] > most ? scores[j] : most;
+    }
+    __m512 sums = _mm512_setzero_ps();
+    for (long j = 0; j < end; j += 16) {
+      __m512 x = _mm512_sub_ps(_mm512_loadu_ps(scores + j), _mm512_set1_ps(most));
+      x = _mm512_maskz_mov_ps(first(end - j), exponential(x));
+      _mm512_storeu_ps(scores + j, x);
+      sums = _mm512_add_ps(sums, x);
+    }
+    const __m512 share = _mm512_set1_ps(1 / _mm512_reduce_add_ps(sums));
+    for (long i = 0; i < d; i += 16) {
+      const __mmask16 mask = first(d - i);
+      __m512 even = _mm512_setzero_ps(), odd = even;
+      for (long j = 0; j + 1 < end; j += 2) {
+        even = _mm512_fmadd_ps(_mm512_set1_ps(scores[j]), wide(v + j * step + i, mask), even);
+        odd = _mm512_fmadd_ps(_mm512_set1_ps(scores[j + 1]), wide(v + (j + 1) * step + i, mask),
+                              odd);
+      }
+      if (end % 2)
+        even = _mm512_fmadd_ps(_mm512_set1_ps(scores[end - 1]),
+                               wide(v + (end - 1) * step + i, mask), even);
+      store(out + head * d + i, _mm512_mul_ps(_mm512_add_ps(even, odd), share), mask);
+    }
+  }
+}

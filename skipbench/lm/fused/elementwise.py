@@ -1,0 +1,86 @@
+"""Norms, rotations and the attention of one row of a bfloat16 model on a CPU in one call each
+(`elementwise.c`), where `few_rows` runs; elsewhere they are torch's calls.
+"""
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from skipbench.lm.cache import KVCache
+from skipbench.lm.fused.few_rows import few_rows_kernel
+from skipbench.lm.fused.native import library
+
+Norm = Callable[[Tensor], Tensor]
+Attention = Callable[[Tensor, int], Tensor]
+Rotation = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+MOST_KEYS = 1 << 16
+"""Cache rows up to which the attention of one row is ours: its scores lie on the stack."""
+
+
+def is_native(like: Tensor) -> bool:
+    """Whether weights like this one pass through our own C functions."""
+    where = like.device.type == "cpu" and like.dtype == torch.bfloat16
+    return where and few_rows_kernel()[0] is not None
+
+
+def native_norm(weight: Tensor, eps: float) -> Norm | None:
+    """RMS norm `x [T, D] -> [T, D]`; `None` where there is none of our own."""
+    if not is_native(weight):
+        return None
+    function, weight = library().rms_norm, weight.contiguous()
+    at, width = weight.data_ptr(), weight.shape[0]
+    function.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_float, *[ctypes.c_long] * 2]
+    function.restype = None
+
+    def norm(x: Tensor, weight: Tensor = weight) -> Tensor:
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        function(y.data_ptr(), x.data_ptr(), at, eps, x.shape[0], width)
+        return y
+
+    return norm
+
+
+def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None:
+    """`qkv [T, H + 2 KV, d], cos [T, 1, d], sin, start -> queries [T, H, d]`, all rotated; keys and
+    values go to the rows `start ..` of a layer's cache. `None` where there is none of our own.
+    """
+    if not is_native(like):
+        return None
+    function, kv, d = library().rotate, cache.kv_heads, cache.head_dim
+    function.argtypes, function.restype = [*[ctypes.c_void_p] * 5, *[ctypes.c_long] * 4], None
+    row_bytes = 2 * kv * d * like.element_size()
+
+    def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
+        rows, heads = qkv.shape[0], qkv.shape[1] - 2 * kv
+        query = qkv.new_empty((rows, heads, d))
+        at = cache.rows[layer].data_ptr() + start * row_bytes
+        angles = cos.data_ptr(), sin.data_ptr()
+        function(query.data_ptr(), at, qkv.data_ptr(), *angles, rows, heads, kv, d)
+        return query
+
+    return rotate
+
+
+def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> Attention | None:
+    """`query [1, H, d], end -> [1, H * d]`: one row over the first `end` rows of a layer's cache.
+    `None` where there is none of our own.
+    """
+    if not is_native(like):
+        return None
+    function, kv, d = library().attend_one, cache.kv_heads, cache.head_dim
+    function.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_float, *[ctypes.c_long] * 4]
+    function.restype = None
+
+    def attend(query: Tensor, end: int) -> Tensor:
+        query = query.contiguous()
+        heads = query.shape[1]
+        out = query.new_empty((1, heads * d))
+        keys = cache.rows[layer].data_ptr()
+        function(out.data_ptr(), query.data_ptr(), keys, scale, end, heads, kv, d)
+        return out
+
+    return attend

@@ -1,0 +1,204 @@
+/* y = x W^T + bias + residual in bfloat16, from weights as Hugging Face keeps them.
+ *
+ * An output is the sum over `in` in one order, in float32, rounded once. That order depends on
+ * nothing else: a row has the same bits alone and among others, in any place of a block and with
+ * any number of threads. One row costs what reading the weights costs; with AMX so do 16.
+ */
+#define _GNU_SOURCE
+#include <immintrin.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define AHEAD (24 << 10) /* bytes from what is read to what is prefetched, without AMX */
+#define STEPS_AHEAD 8    /* and with it in blocks of 32 rows of 64 bytes */
+
+typedef uint16_t bf16;
+typedef struct { const bf16 *w, *bias; long in, out; } Weight; /* [out, in]; [out] or null */
+typedef struct {
+  bf16 *y;                   /* [rows, out] */
+  const bf16 *residual, *x;  /* [rows, out] or null; [rows, in] */
+  long rows;
+} Rows;
+
+static inline long least(long a, long b) { return a < b ? a : b; }
+static inline __mmask16 first(long lanes) { return (1u << least(lanes, 16)) - 1; }
+
+static inline __m512 wide(const bf16 *p, __mmask16 mask) {
+  __m512i half = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(half, 16));
+}
+
+/* Writes the outputs `o`, `o + 1` ... of one row, as many as the mask has. */
+static inline void put(const Weight *w, const Rows *p, __m512 sums, long row, long o,
+                       __mmask16 mask) {
+  if (w->bias) sums = _mm512_add_ps(sums, wide(w->bias + o, mask));
+  if (p->residual) sums = _mm512_add_ps(sums, wide(p->residual + row * w->out + o, mask));
+  _mm256_mask_storeu_epi16(p->y + row * w->out + o, mask, (__m256i)_mm512_cvtneps_pbh(sums));
+}
+
+/* ---- AVX-512: sums of 32 lanes, 16 outputs of up to 4 rows per block. ---- */
+
+static inline __attribute__((always_inline)) void block(
+    const Weight *w, const Rows *p, long o, long row, const int rows) {
+  float sums[4][16];
+  for (int i = 0; i < 16; i += 4) {
+    __m512 acc[4][4];
+    for (int j = 0; j < 4; j++)
+      for (int r = 0; r < rows; r++) acc[j][r] = _mm512_setzero_ps();
+    for (long k = 0; k < w->in; k += 32) {
+      __mmask32 lanes = w->in - k >= 32 ? ~0u : (1u << (w->in - k)) - 1;
+      __m512bh x[4];
+      for (int r = 0; r < rows; r++)
+        x[r] = (__m512bh)_mm512_maskz_loadu_epi16(lanes, p->x + (row + r) * w->in + k);
+      for (int j = 0; j < 4; j++) {
+        const bf16 *at = w->w + least(o + i + j, w->out - 1) * w->in + k;
+        if (row == 0) _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T0);
+        __m512bh v = (__m512bh)_mm512_maskz_loadu_epi16(lanes, at);
+        for (int r = 0; r < rows; r++) acc[j][r] = _mm512_dpbf16_ps(acc[j][r], v, x[r]);
+      }
+    }
+    for (int j = 0; j < 4; j++)
+      for (int r = 0; r < rows; r++) sums[r][i + j] = _mm512_reduce_add_ps(acc[j][r]);
+  }
+  for (int r = 0; r < rows; r++)
+    put(w, p, _mm512_loadu_ps(sums[r]), row + r, o, first(w->out - o));
+}
+
+void with_vectors(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
+  const Rows here = {y, residual, x, rows}, *p = &here;
+#pragma omp parallel for schedule(static) if (w->out >= 64)
+  for (long o = 0; o < w->out; o += 16) {
+    long row = 0;
+    for (; row + 4 <= rows; row += 4) block(w, p, o, row, 4);
+    for (; row < rows; row++) block(w, p, o, row, 1);
+  }
+}
+
+/* ---- AMX: a tile has the sums of 16 outputs of 16 rows; 32 inputs per instruction. ---- */
+
+/* Asks the kernel for tiles (ARCH_REQ_XCOMP_PERM, XTILEDATA). */
+int tiles_allowed(void) { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+
+/* Tiles 0 to 3 are sums [outputs, columns], 4 and 5 weights, 6 and 7 rows of x. */
+static void configure(long outputs, long columns) {
+  struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
+  memset(&c, 0, sizeof c);
+  c.palette = 1;
+  for (int t = 0; t < 8; t++) {
+    c.rows[t] = t < 6 ? outputs : 16;
+    c.bytes[t] = t == 4 || t == 5 ? 64 : 4 * columns;
+  }
+  _tile_loadconfig(&c);
+}
+
+static inline void transpose(__m512i a[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4)
+    for (int j = 0; j < 2; j++) {
+      a[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
+      a[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
+    }
+  for (int i = 0; i < 4; i++)
+    for (int j = 0; j < 16; j += 8) {
+      t[j + i] = _mm512_shuffle_i32x4(a[j + i], a[j + i + 4], 0x88);
+      t[j + i + 4] = _mm512_shuffle_i32x4(a[j + i], a[j + i + 4], 0xdd);
+    }
+  for (int i = 0; i < 8; i++) {
+    a[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    a[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+  }
+}
+
+/* x as tiles want it: by 16 rows and 32 inputs, pairs of inputs [16, columns, 2], filled up with
+ * 0. */
+static bf16 *packed(const Weight *w, const Rows *p, long steps, long columns) {
+  static _Thread_local bf16 *room;
+  static _Thread_local long size;
+  long blocks = (p->rows + 15) / 16;
+  if (size < blocks * steps * columns * 32) {
+    free(room);
+    size = blocks * steps * columns * 32;
+    room = aligned_alloc(64, size * sizeof(bf16));
+  }
+  bf16 *to = room;
+  for (long row = 0; row < p->rows; row += 16)
+    for (long k = 0; k < w->in; k += 32, to += columns * 32) {
+      __mmask32 lanes = w->in - k >= 32 ? ~0u : (1u << (w->in - k)) - 1;
+      __m512i a[16];
+      for (long r = 0; r < columns; r++)
+        a[r] = _mm512_maskz_loadu_epi16(row + r < p->rows ? lanes : 0,
+                                        p->x + (row + r) * w->in + k);
+      if (columns > 1) transpose(a);
+      for (long r = 0; r < columns; r++) _mm512_store_si512(to + r * 32, a[r]);
+    }
+  return room;
+}
+
+static inline void put_tile(const Weight *w, const Rows *p, float *sums, long row, long o,
+                            long columns) {
+  __m512i a[16];
+  for (long i = 0; i < columns; i++) a[i] = _mm512_load_si512(sums + 16 * i);
+  if (columns > 1) transpose(a);
+  for (long r = 0; r < least(columns, p->rows - row); r++)
+    put(w, p, (__m512)a[r], row + r, o, first(w->out));
+}
+
+void with_tiles(const Weight *w, bf16 *y, const bf16 *residual, const bf16 *x, long rows) {
+  const Rows here = {y, residual, x, rows}, *p = &here;
+  const long columns = rows == 1 ? 1 : 16, outputs = least(w->out, 16), stride = w->in * 2;
+  const long steps = (w->in + 31) / 32, tail = w->in % 32, row = columns * 4, tile = columns * 32;
+  const long ahead = least(STEPS_AHEAD, steps);
+  const bf16 *packed_x = packed(w, p, steps, columns);
+#pragma omp parallel if (w->out >= 64)
+  {
+    bf16 rest[2][16 * 32] = {0}; /* the last inputs, filled up with 0 */
+    float sums[4][256] __attribute__((aligned(64)));
+    configure(outputs, columns);
+#pragma omp for schedule(static)
+    for (long o = 0; o < w->out; o += 32) {
+      /* the last 16 outputs may overlap those before: they have the same bits again */
+      const long o0 = least(o, w->out - outputs), o1 = least(o + 16, w->out - outputs);
+      const bf16 *w0 = w->w + o0 * w->in, *w1 = w->w + o1 * w->in;
+      for (long i = 0; tail && i < outputs; i++) {
+        memcpy(rest[0] + 32 * i, w0 + (i + 1) * w->in - tail, tail * 2);
+        memcpy(rest[1] + 32 * i, w1 + (i + 1) * w->in - tail, tail * 2);
+      }
+      for (long at = 0; at < rows; at += 32) {
+        const bf16 *x0 = packed_x + at / 16 * steps * tile, *x1 = x0 + steps * tile;
+        const int both = at + 16 < rows;
+        _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+        for (long k = 0; k < steps; k++, x0 += tile, x1 += tile) {
+          /* what is read STEPS_AHEAD steps later, of this block or the next one */
+          const bf16 *next = w0 + 32 * (k + ahead) + (k + ahead < steps ? 0 : 32 * (w->in - steps));
+          for (long i = 0; at == 0 && i < 32; i++)
+            _mm_prefetch((const char *)(next + i * w->in), _MM_HINT_T0);
+          const int end = tail && k == steps - 1;
+          _tile_loadd(4, end ? rest[0] : w0 + 32 * k, end ? 64 : stride);
+          _tile_loadd(5, end ? rest[1] : w1 + 32 * k, end ? 64 : stride);
+          _tile_loadd(6, x0, row);
+          _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 5, 6);
+          if (both) {
+            _tile_loadd(7, x1, row);
+            _tile_dpbf16ps(2, 4, 7); _tile_dpbf16ps(3, 5, 7);
+          }
+        }
+        _tile_stored(0, sums[0], row); _tile_stored(1, sums[1], row);
+        put_tile(w, p, sums[0], at, o0, columns);
+        put_tile(w, p, sums[1], at, o1, columns);
+        if (both) {
+          _tile_stored(2, sums[2], row); _tile_stored(3, sums[3], row);
+          put_tile(w, p, sums[2], at + 16, o0, columns);
+          put_tile(w, p, sums[3], at + 16, o1, columns);
+        }
+      }
+    }
+    _tile_release();
+  }
+}
