@@ -75,7 +75,8 @@ PRIORS = [
 # Kinds of drafted tokens stand behind them: by the confidence of the draft, and whether a free
 # source says the same: none, recycled successors, a copy.
 FREE = len(PRIORS)
-DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)
+DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)  # of a set that is wrong as often as `USUAL_ERROR`
+USUAL_ERROR = 0.1
 PRIORS += [1 - (1 - p) * doubt for p in DRAFTED_CHANCE for doubt in (1.0, 0.8, 0.4)]
 UNCOUNTED = -1  # kind of a free token beside a drafted one, which is right more often than not
 
@@ -187,7 +188,7 @@ class Auto:
     def _draft(self, state: State, rung: int, rate: float, budget: int) -> None:
         """Draft steps with the rung's skip set, as long as the next one is worth its price."""
         lm, base, skip = state.lm, state.lm.cache.length, self.ladder.sets[rung]
-        agreement, step = self.ladder.agreement.p[rung], self.ladder.steps[rung]
+        agreement, step = self.ladder.chance(rung), self.ladder.steps[rung]
         if rung != self._rung:
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(skip)])
@@ -201,7 +202,12 @@ class Auto:
             token = int(found)
             kind = FREE + 3 * sum(confidence > bound for bound in CONFIDENCE_CLASSES)
             self._drafted.append((token, confidence, kind))
-            chance *= self.counters.p[kind]
+            chance *= self._drafted_chance(kind)
+
+    def _drafted_chance(self, kind: int) -> float:
+        """Chance of a drafted token: the prior of its kind errs in proportion to its skip set."""
+        doubt = (1 - self.ladder.chance(self._rung)) / USUAL_ERROR
+        return self.counters.given_prior(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
         """What every source proposes behind a path, the likeliest first."""
@@ -249,7 +255,7 @@ class Auto:
         same = [child for child in found if child[1] == token]
         if same:
             kind += 2 if _letter(same[0][2]) in "sb" else 1
-        chance = self.counters.p[kind]
+        chance = self._drafted_chance(kind)
         others = [(p * (1 - chance), t, UNCOUNTED, None) for p, t, _, _ in found if t != token]
         return [(chance, token, kind, None), *others]
 

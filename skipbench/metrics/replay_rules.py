@@ -243,8 +243,10 @@ class Kept:
             self._found[key] = self.costs.draft_s(context, steps, skip, how)
         return self._found[key]
 
-    def verify_s(self, context: float, rows: int, how: Verified, drafted: bool = False) -> float:
-        key = (int(context) // 32, rows, how, drafted)
+    def verify_s(
+        self, context: float, rows: int, how: Verified, drafted: bool = False, before: int = 1
+    ) -> float:
+        key = (int(context) // 32, rows, how, drafted, before)
         if key not in self._found:
-            self._found[key] = self.costs.verify_s(context, rows, how, drafted)
+            self._found[key] = self.costs.verify_s(context, rows, how, drafted, before)
         return self._found[key]
