@@ -96,7 +96,11 @@ def test_ctrl_c_ends_an_answer(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_ctrl_c_in_a_terminal_stops_an_answer_and_keeps_the_session() -> None:
-    spawn = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]))"
+    # a job in the background ignores SIGINT, and so do its children
+    spawn = (
+        "import pty, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        "sys.exit(pty.spawn(sys.argv[1:]))"
+    )
     # so hot that no EOS comes before the key is pressed
     settings = ["engine=reference", "decoding.temperature=9", "max_new_tokens=500"]
     chat = [sys.executable, "-m", "skipbench", "chat", "method=vanilla", *settings]
@@ -123,6 +127,8 @@ def test_ctrl_c_in_a_terminal_stops_an_answer_and_keeps_the_session() -> None:
                 while text not in shown[at:]:
                     ready, _, _ = select.select([session.stdout], [], [], 60)
                     read = os.read(session.stdout.fileno(), 1 << 16) if ready else b""
+                    if not read:
+                        session.kill()  # else the end of `with` waits for it
                     assert read, shown.decode()
                     shown += read
                 at = shown.index(text, at) + len(text)
