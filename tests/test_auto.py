@@ -145,6 +145,18 @@ def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
     assert out.tokens == generate(lm, Vanilla(), [3, 1, 4, 1, 5], 64).tokens
 
 
+def test_the_angle_says_how_often_a_set_may_be_right() -> None:
+    """Larger sets err more often, by the scale of the one that was tried."""
+    ladder = SkipLadder(LAYERS, 4, 0.0)
+    ladder.turns = [0.0, 1e-4, 0.1, 0.2, 0.4, 0.8]
+    chances = [ladder.chance(rung) for rung in range(6)]
+    assert chances == sorted(chances, reverse=True) and chances[4] == pytest.approx(0.67, abs=0.01)
+    for _ in range(60):
+        ladder.agreement.update(2, True)
+    ladder.tried[2] = 1
+    assert ladder.chance(4) > chances[4] and ladder.chance(2) > 0.95
+
+
 def test_hopeless_sets_are_not_tried() -> None:
     assert chain_value(0.95, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) > NOTHING_LOST
     assert chain_value(0.3, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) < NOTHING_LOST

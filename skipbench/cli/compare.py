@@ -132,25 +132,26 @@ def _write(
     say(f"written: {folder / name}.{', .'.join(formats)}")
 
 
-def advice(found: "Comparison", settings: Sequence[str]) -> list[str]:
+def advice(comparison: "Comparison", settings: Sequence[str]) -> list[str]:
     """The recommendation, and how to go on with it: a command, and a line of Python.
 
     Args:
         settings: overrides of the comparison, of which those of the model, of the engine and of the
             results, where searched skip sets are, are handed on.
     """
-    best, told = BASELINE, LONGER
-    if found.best is not None:
-        best = str(found.best["method"])
-        tied = f"; not told apart from {', '.join(found.tied)}" if found.tied else ""
-        speedup = main_cells(found.best["metrics"])["speedup"]
-        told = f"Recommended: {best}, {speedup} of vanilla{tied}."
+    best, recommendation = BASELINE, LONGER
+    if comparison.best is not None:
+        best = str(comparison.best["method"])
+        names = ", ".join(comparison.tied)
+        tied = f"; not told apart from {names}" if names else ""
+        speedup = main_cells(comparison.best["metrics"])["speedup"]
+        recommendation = f"Recommended: {best}, {speedup} of vanilla{tied}."
     # a path alone says as much as model=path with it
     kept = [word for word in settings if word.startswith(GO_ON) and word != "model=path"]
     command = shlex.join(["python", "-m", "skipbench", "chat", *kept, f"method={best}"])
     values = {key: value.strip("'") for key, _, value in (word.partition("=") for word in kept)}
-    model = values.get("model.path", values.get("model", str(found.runs[0]["model"])))
+    model = values.get("model.path", values.get("model", str(comparison.runs[0]["model"])))
     arguments = [json.dumps(model), f"method={json.dumps(best)}"]
     if rest := [word for word in kept if word.partition("=")[0] not in ("model", "model.path")]:
         arguments.append(f"overrides={json.dumps(rest)}")
-    return [told, f"  {command}", f"  skipbench.load({', '.join(arguments)})"]
+    return [recommendation, f"  {command}", f"  skipbench.load({', '.join(arguments)})"]

@@ -204,9 +204,9 @@ class Drafter:
             left.index_fill_(0, child, 0.0)
             child = state.sampler.pick(left)
             siblings += [left.sum()[None].double(), child.double()]
-        found = torch.cat(siblings).tolist() if siblings else []
+        values = torch.cat(siblings).tolist() if siblings else []
         # where nothing is left, what is picked can not be drawn
-        pairs = zip(found[::2], found[1::2], strict=True)
+        pairs = zip(values[::2], values[1::2], strict=True)
         drawn = itertools.takewhile(lambda pair: pair[0] > 0, pairs)
         return [int(first), *(int(token) for _, token in drawn)], confidence
 
