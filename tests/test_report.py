@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from skipbench.metrics.summary import Latency, summarise
-from skipbench.report.cell import MISSING, cell_lines, main_cells, markdown_cell, render_cell
+from skipbench.report.cell import cell_lines, markdown_cell, render_cell
+from skipbench.report.columns import MISSING, main_cells
 from skipbench.report.definitions import DEFINITIONS, LEGEND, caution
 from skipbench.report.tables.csv import csv as write_csv
 from skipbench.report.tables.html import html

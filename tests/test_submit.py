@@ -30,8 +30,9 @@ from skipbench.config.hardware import Slurm
 from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell, search_trace
+from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import experiments
+from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, resolvers
 from skipbench.launch.script import Part, minutes, parts, script
 from skipbench.launch.slurm import requeue_self

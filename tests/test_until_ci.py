@@ -14,7 +14,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.metrics.interval import BOOTSTRAP_FROM, half_width, paired_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
-from skipbench.report.cell import stopped_early
+from skipbench.report.columns import stopped_early
 from skipbench.runs.store import read_samples
 
 SHORT = ["method=uniform", "engine.warmup=0", "dataset.max_new_tokens=6", "limit=10"]

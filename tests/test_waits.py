@@ -16,7 +16,8 @@ from skipbench.metrics.summary import summarise
 from skipbench.metrics.waits import percentiles
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import Counter, EnergyMeter, energy_meter
-from skipbench.report.cell import MISSING, cell_lines, waits_cells
+from skipbench.report.cell import cell_lines
+from skipbench.report.columns import MISSING, waits_cells
 from skipbench.report.tables.runs import run_table
 from skipbench.report.tables.stored import stored_table, summary
 from skipbench.runs.record import Arm, Round, Sample, Seconds, dump, parse

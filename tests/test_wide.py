@@ -23,7 +23,7 @@ from skipbench.lm import float32 as wide
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.report.cell import exceptions, main_cells
+from skipbench.report.columns import exceptions, main_cells
 from skipbench.runs.record import Arm, Seconds
 from skipbench.runs.store import load_run, read_samples
 

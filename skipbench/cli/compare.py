@@ -11,7 +11,7 @@ from skipbench.config.catalog import choices
 from skipbench.config.explain import did_you_mean
 from skipbench.config.names import model_words, quoted
 from skipbench.errors import SkipbenchError
-from skipbench.report.cell import main_cells
+from skipbench.report.columns import main_cells
 from skipbench.report.compared import BASELINE
 from skipbench.report.console import say, show
 from skipbench.report.tables.formats import write

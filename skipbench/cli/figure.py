@@ -6,9 +6,10 @@ from pathlib import Path
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import checked_run, resolve_cell, run_cell, search_trace
+from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.plan import cells_of, experiment_names, parse_request, scale_of
+from skipbench.experiments.set_search import search_trace
 from skipbench.report.console import say
 from skipbench.report.figures.kept import dump_runs, read_runs
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run

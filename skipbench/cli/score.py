@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import header
-from skipbench.report.cell import markdown_cell, number
+from skipbench.report.cell import markdown_cell
+from skipbench.report.columns import number
 from skipbench.report.console import progress_of, show
 from skipbench.runs.files import write_atomic
 from skipbench.runs.store import load_run

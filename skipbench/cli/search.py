@@ -2,7 +2,7 @@
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import search_set
+from skipbench.experiments.set_search import search_set
 from skipbench.report.console import show
 
 

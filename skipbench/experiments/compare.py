@@ -10,7 +10,8 @@ from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell, search_set
+from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.set_search import search_set
 from skipbench.experiments.table_runs import run_entry
 from skipbench.runs.reading import value_at
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from skipbench.bench.stored_sets import trials_of_trace
 from skipbench.config.run_config import RunConfig
-from skipbench.experiments.cell import search_trace
+from skipbench.experiments.set_search import search_trace
 from skipbench.runs.record import Sample
 from skipbench.runs.store import read_samples
 

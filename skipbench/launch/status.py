@@ -14,8 +14,9 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell, search_trace
+from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.plan import Request, cells_of, experiment_names, parse_request, scale_of
+from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
 from skipbench.runs.fingerprint import refuse_other
 from skipbench.runs.provenance import config_hash

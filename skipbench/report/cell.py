@@ -5,7 +5,7 @@ Takes the contents of `metrics.json`.
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,83 +15,26 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from skipbench.metrics.waits import PERCENTILES
+from skipbench.report.columns import (
+    MISSING,
+    exceptions,
+    known,
+    main_cells,
+    missing_reasons,
+    number,
+    sample_count,
+    scaled,
+    search_phases,
+    stopped_early,
+    waits_cells,
+)
 from skipbench.report.definitions import LEGEND, PERCENT_SCORES, caution, definitions_for
 from skipbench.report.tables.markdown import markdown_grid
 from skipbench.runs.reading import value_at
 
-MISSING = "\u2014"
 _SEPARATOR = "; "
 WAITS_UNITS = {"TTFT": " ms (p50 / p90 / p99)", "TPOT": " ms (p50 / p90 / p99)", "J/token": ""}
 """What stands behind the values of `waits_cells` in a cell's own table."""
-
-
-def number(value: Any, digits: int = 2, unit: str = "") -> str:
-    """`value` with `digits` decimals, or a dash for None, nan and infinities."""
-    return f"{value:.{digits}f}{unit}" if _known(value) else MISSING
-
-
-def figures(value: Any) -> str:
-    """About three figures of a positive number, so that columns stay narrow."""
-    return number(
-        value, 2 if _known(value) and value < 10 else 1 if _known(value) and value < 100 else 0
-    )
-
-
-def sample_count(metrics: Mapping[str, Any]) -> str:
-    """Prompts that were decoded, and where these were several, by how many processes."""
-    repeats = metrics.get("repeats")
-    shown = number(metrics.get("prompts" if repeats else "samples"), 0)
-    return f"{shown} x {repeats}" if repeats else shown
-
-
-def main_cells(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """The main row of a cell, by column."""
-    paper, measured = (
-        value_at(metrics, "expected_speedup", name) for name in ("paper", "measured_cost")
-    )
-    tok_s = (metrics.get("tokens_per_s_vanilla"), metrics.get("tokens_per_s"))
-    return {
-        "M": figures(metrics.get("M")),
-        "alpha": number(metrics.get("alpha"), 3),
-        "tau": figures(metrics.get("tau")),
-        "TPT": figures(metrics.get("tpt")),
-        "E(Spd)": f"{number(paper)} / {number(measured)}"
-        if _known(paper) or _known(measured)
-        else MISSING,
-        "speedup": _speedup(metrics),
-        "tok/s": " -> ".join(map(figures, tok_s)) if any(map(_known, tok_s)) else MISSING,
-        "lossless": _lossless(metrics),
-    }
-
-
-def waits_cells(metrics: Mapping[str, Any], shares: Sequence[int] = PERCENTILES) -> dict[str, str]:
-    """What a user waits for and what it costs, vanilla -> method, by column: `shares` of the
-    percentiles in milliseconds, such as `12.1 / 14.0 / 20.2 -> 8.1 / 9.9 / 21.0`.
-    """
-
-    def wait(key: str) -> str:
-        found = metrics.get(key) or {}
-        shown = [figures(_scaled(found.get(f"p{share}"), 1e3)) for share in shares]
-        return MISSING if MISSING in shown else " / ".join(shown)
-
-    return {
-        "TTFT": _arrow(wait("ttft_s_vanilla"), wait("ttft_s")),
-        "TPOT": _arrow(wait("s_per_output_token_vanilla"), wait("s_per_output_token")),
-        "J/token": _joules(metrics),
-    }
-
-
-def _joules(metrics: Mapping[str, Any]) -> str:
-    """A dash for a record that does not know the quantity, `unknown` where no counter was read."""
-    if "joules_per_token" not in metrics:
-        return MISSING
-    both = [metrics.get(f"joules_per_token{suffix}") for suffix in ("_vanilla", "")]
-    return _arrow(*map(figures, both)) if all(map(_known, both)) else "unknown"
-
-
-def _arrow(vanilla: str, method: str) -> str:
-    return MISSING if MISSING in (vanilla, method) else f"{vanilla} -> {method}"
 
 
 def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -101,8 +44,8 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
     named = {**header, "samples": header.get("samples") or sample_count(metrics)}
     speedups = _items(metrics, "speedup", ("micro", "macro", "s_per_token", "end_to_end"), "x")
     alphas = [f"{n} {number(metrics.get(f'alpha_{n}'), 3)}" for n in ("macro", "chain", "cond")]
-    roofline = _scaled(metrics.get("roofline_fraction_vanilla"), 100)
-    memory = _scaled(metrics.get("peak_memory_bytes"), 2**-20)
+    roofline = scaled(metrics.get("roofline_fraction_vanilla"), 100)
+    memory = scaled(metrics.get("peak_memory_bytes"), 2**-20)
     lines = {
         "time": _join(_time(metrics)),
         **{
@@ -129,69 +72,6 @@ def cell_lines(metrics: Mapping[str, Any], header: Mapping[str, str]) -> list[tu
         if any(not item.endswith(MISSING) for item in text.split(_SEPARATOR) if item)
     ]
     return [("cell", _join(f"{name} {text or MISSING}" for name, text in named.items())), *shown]
-
-
-def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Why values are missing, by the name of the first one, as far as the metrics tell."""
-    if not metrics.get("samples"):
-        return {"samples": "no sample finished"}
-    alpha, reasons = metrics.get("alpha"), dict[str, str]()
-    if alpha is None:
-        reasons["alpha"] = "alpha, tau and E(Spd): nothing was drafted"
-    elif alpha == 0:
-        reasons["E(Spd)"] = "E(Spd): no draft token was accepted"
-    # Records of earlier versions lack `tpt_vanilla`, and have no TPT where nothing was drafted.
-    modelled = alpha is not None or (metrics.get("M") is not None and "tpt_vanilla" in metrics)
-    if modelled and metrics.get("tpt") is None:
-        reasons["TPT"] = "TPT: " + (
-            "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
-        )
-    if value_at(metrics, "speedup", "paired") is None:
-        reasons["speedup"] = "speedup: no sample was decoded past its prefill"
-    elif value_at(metrics, "speedup", "ci95") is None:
-        reasons["interval"] = "interval: needs two samples"
-    if _comparable(metrics) == 0 and value_at(metrics, "lossless", "sampled"):
-        reasons["lossless"] = "lossless: tokens were sampled, not greedy"
-    if metrics.get("roofline_fraction_vanilla") is None:
-        reasons["roofline"] = "roofline: memory bandwidth was not measured"
-    return reasons
-
-
-def search_phases(metrics: Mapping[str, Any]) -> list[str]:
-    """Speedup while a method searched its skip set and behind that, of one that searches while it
-    decodes.
-    """
-    parts = metrics.get("speedup_by_search") or {}
-    return [
-        f"speedup {word} its search {_speedup({'speedup': part})} (n {part['samples']})"
-        for word, part in (("during", parts.get("during")), ("after", parts.get("after")))
-        if part and part["samples"]
-    ]
-
-
-def stopped_early(metrics: Mapping[str, Any]) -> str | None:
-    """Where `until_ci` ended a run, None where it did not."""
-    found = metrics.get("until_ci") or {}
-    if not found.get("stopped"):
-        return None
-    return (
-        f"stopped at {found['samples']} of {found['of']} prompts, by until_ci={found['wanted']}; "
-        f"reached {number(found['half_width'], 4)}"
-    )
-
-
-def exceptions(metrics: Mapping[str, Any]) -> list[str]:
-    """How many samples are not simply identical to vanilla's, by kind."""
-    counts = {
-        name: value_at(metrics, "lossless", name)
-        for name in ("ties", "diverged", "unchecked", "sampled", "failed")
-    }
-    counts["end in a loop"] = metrics.get("looped")
-    return [
-        f"{count} {'tie' if (count, name) == (1, 'ties') else name}"
-        for name, count in counts.items()
-        if count
-    ]
 
 
 def render_cell(metrics: Mapping[str, Any], header: Mapping[str, str]) -> RenderableType:
@@ -247,14 +127,6 @@ class _Items:
         return Measurement(min(widest, options.max_width), min(len(self.text), options.max_width))
 
 
-def _known(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _scaled(value: Any, factor: float) -> float | None:
-    return value * factor if _known(value) else None
-
-
 def _join(items: Iterable[str]) -> str:
     return _SEPARATOR.join(items)
 
@@ -277,26 +149,8 @@ def _caution(header: Mapping[str, str]) -> str | None:
     return caution([header.get("model") or ""], [header.get("dataset") or ""])
 
 
-def _speedup(metrics: Mapping[str, Any]) -> str:
-    ends = value_at(metrics, "speedup", "ci95")
-    text = number(value_at(metrics, "speedup", "paired"), 2, "x")
-    return f"{text} [{number(ends[0])}, {number(ends[1])}]" if ends and text != MISSING else text
-
-
-def _comparable(metrics: Mapping[str, Any]) -> int:
-    return sum(
-        value_at(metrics, "lossless", name) or 0
-        for name in ("identical", "ties", "diverged", "unchecked")
-    )
-
-
-def _lossless(metrics: Mapping[str, Any]) -> str:
-    of = _comparable(metrics)
-    return f"{value_at(metrics, 'lossless', 'identical') or 0}/{of}" if of else MISSING
-
-
 def _time(metrics: Mapping[str, Any]) -> list[str]:
-    seconds = {name: s for name, s in (metrics.get("seconds") or {}).items() if _known(s)}
+    seconds = {name: s for name, s in (metrics.get("seconds") or {}).items() if known(s)}
     total = math.fsum(seconds.values())
     return [
         f"{name} {number(100 * s / total, 0, '%')} {number(s, 2, 's')}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from skipbench.report.cell import missing_reasons
+from skipbench.report.columns import missing_reasons
 from skipbench.runs.reading import value_at
 
 Measured = tuple[float | None, tuple[float, float] | None, str | None]

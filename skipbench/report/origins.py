@@ -5,7 +5,7 @@ apart, row by row.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skipbench.report.cell import MISSING
+from skipbench.report.columns import MISSING
 from skipbench.runs.reading import value_at
 
 Run = Mapping[str, Any]

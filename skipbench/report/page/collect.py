@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.cell import MISSING, exceptions, main_cells, missing_reasons, waits_cells
+from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import letters_of, pieces_of, tokenizer_of
 from skipbench.runs.completions import read_completions

@@ -5,7 +5,7 @@ per group, as the six subtasks of Spec-Bench.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skipbench.report.cell import main_cells, sample_count
+from skipbench.report.columns import main_cells, sample_count
 from skipbench.report.tables.model import Cell, Column, Grid, Row
 
 Run = Mapping[str, Any]

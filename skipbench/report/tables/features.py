@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.cell import MISSING
+from skipbench.report.columns import MISSING
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 
 ROWS = Path(__file__).parent / "features.yaml"

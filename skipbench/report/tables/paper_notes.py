@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skipbench.report.cell import MISSING, sample_count, search_phases, stopped_early
+from skipbench.report.columns import MISSING, sample_count, search_phases, stopped_early
 from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import mixed, origin_of, origins, told

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from skipbench.report.cell import MISSING
+from skipbench.report.columns import MISSING
 from skipbench.report.compared import winners
 from skipbench.report.definitions import STAND_INS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured

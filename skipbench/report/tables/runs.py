@@ -11,7 +11,7 @@ from typing import Any
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
-from skipbench.report.cell import (
+from skipbench.report.columns import (
     MISSING,
     exceptions,
     main_cells,

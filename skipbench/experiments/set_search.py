@@ -1,0 +1,103 @@
+"""The search of a cell's skip set: its command, its trace, its run."""
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Any
+
+from skipbench.config.catalog import choices, model_facts
+from skipbench.config.run_config import RunConfig
+from skipbench.errors import SkipbenchError
+from skipbench.report.console import show_result
+
+BUDGETS = {
+    "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],
+    "self-sd-c": ["search=constrained"],
+}
+"""Settings of the papers' searches, by method: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of
+32 tokens).
+"""
+
+
+def search_trace(config: RunConfig) -> Path:
+    """The trace of a cell's own search."""
+    from skipbench.bench.stored_sets import search_folder
+
+    assert config.search_dataset is not None
+    dataset = config.search_dataset.for_search(config.limit)
+    return search_folder(dataclasses.replace(config, dataset=dataset))[0] / "trace.jsonl"
+
+
+def search_command(config: RunConfig) -> str:
+    """The command that searches a skip set for a cell: on its own model and dataset, with the
+    budget of the papers.
+    """
+    model, dataset = config.model, config.dataset
+    words = ["python", "-m", "skipbench", "search", f"method={config.method.name}"]
+    facts = model_facts(model.name) if model.name in choices("model") else {}
+    if facts.get("path") == model.path:
+        words += [f"model={model.name}", f"model.dtype={model.dtype}"]
+    else:  # a checkpoint of the user's own, whatever it is called
+        keys = ("path", "name", "revision", "dtype", "device")
+        words += [
+            "model=path",
+            *(f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None),
+        ]
+    words += [
+        f"model.{k}={getattr(model, k)}"
+        for k in ("quantization", "sparsity")
+        if getattr(model, k) != "none"
+    ]
+    if model.deepened:
+        words += [f"model.{k}={getattr(model, k)}" for k in ("deepened", "deepened_seed")]
+    words += [f"dataset={dataset.name}"]
+    given = {key: dataset.node.get(key) for key in ("prompt", "path", "shots_path")}
+    words += [f"dataset.{key}={value}" for key, value in given.items() if value is not None]
+    if dataset.run_limit_matters:
+        words += [f"limit={'null' if config.limit is None else config.limit}"]
+    words += BUDGETS.get(config.method.name, BUDGETS["self-sd"])
+    words += [f"engine={config.engine.name}"] if config.engine.name != "fused" else []
+    words += [f"results={config.results}"] if str(config.results) != "results" else []
+    return shlex.join(words)
+
+
+def ensure_searched(config: RunConfig) -> bool:
+    """Searches the skip set of a cell that has a search of its own; False where a dry run leaves it
+    at that.
+    """
+    from skipbench.bench.stored_sets import best_of_trace, other_weights
+
+    trace = search_trace(config)
+    assert config.search_dataset is not None
+    other = other_weights(trace, config.model)
+    if other and not config.fresh:
+        raise SkipbenchError(other)
+    if not other and best_of_trace(trace, config.search.iterations) is not None:
+        return True
+    if config.dry_run:
+        from skipbench.bench.load import check_model
+        from skipbench.bench.memory import check_memory
+        from skipbench.models.outline import sized
+
+        check_model(config.model, config.engine)
+        check_memory(sized(config.model), config.search_dataset, [])
+        sets = config.search.iterations
+        missing = {"folder": str(trace.parent), "search": sets, "state": "missing"}
+        show_result(missing, lambda: f"{trace.parent}: a search of {sets} sets, missing")
+        return False
+    search_set(dataclasses.replace(config, dataset=config.search_dataset), store=False)
+    return True
+
+
+def search_set(config: RunConfig, store: bool, loaded: Any = None) -> Any:
+    """Searches a skip set on prompts of the training split, or else on rows that the run leaves
+    out; `loaded` as in `run_cell`.
+    """
+    from skipbench.bench.memory import check_memory
+    from skipbench.bench.skip_search import search_skip_set
+
+    check_memory(config.model, config.dataset.with_max_new_tokens(config.search.max_new_tokens), [])
+    calibration = config.calibration_rows()
+    config = dataclasses.replace(config, dataset=config.dataset.for_search(config.limit))
+    rows, shared = config.dataset.search_rows(config.search.prompts)
+    return search_skip_set(config, rows, shared, store, calibration, loaded)
