@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from skipbench.metrics.summary import expected_M
+from skipbench.metrics.acceptance import expected_M
 from skipbench.report.figures.kept import read_runs
 from skipbench.runs.record import Round
 from skipbench.runs.store import load_run, read_samples

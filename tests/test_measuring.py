@@ -16,7 +16,7 @@ from skipbench.config.compose import compose
 from skipbench.decode.loop import Generation
 from skipbench.decode.method import log_of, skip_text
 from skipbench.lm.model import LM
-from skipbench.metrics.summary import _mean_step_cost
+from skipbench.metrics.acceptance import _mean_step_cost
 from skipbench.runs.record import Arm, Sample, Seconds
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.acceptance import Latency, _mean_step_cost
 from skipbench.metrics.formulas import (
     expected_speedup_measured,
     expected_speedup_paper,
@@ -18,7 +19,7 @@ from skipbench.metrics.formulas import (
     tpt,
 )
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
-from skipbench.metrics.summary import Latency, _mean_step_cost, summarise
+from skipbench.metrics.summary import summarise
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
 LATENCY = Latency(attention_s=0.001, mlp_s=0.002, head_s=0.004, layers=4, context_tokens=64)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from skipbench.metrics.summary import Latency, summarise
+from skipbench.metrics.acceptance import Latency
+from skipbench.metrics.summary import summarise
 from skipbench.report.cell import cell_lines, markdown_cell, render_cell
 from skipbench.report.columns import MISSING, main_cells
 from skipbench.report.definitions import DEFINITIONS, LEGEND, caution

@@ -12,7 +12,7 @@ from conftest import ROOT, rest_slow
 
 from skipbench.cli import figure
 from skipbench.config.catalog import choices
-from skipbench.metrics.summary import expected_M
+from skipbench.metrics.acceptance import expected_M
 from skipbench.report.figures.kept import read_runs
 from skipbench.report.figures.registry import FIGURES
 from skipbench.report.figures.runs import swept

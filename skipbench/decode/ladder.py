@@ -10,7 +10,7 @@ from skipbench.decode.chances import Counters
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.state import State
 from skipbench.decode.trial_passes import forward_committed
-from skipbench.metrics.summary import Latency
+from skipbench.metrics.acceptance import Latency
 from skipbench.profile.influence import squared_turns
 from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet

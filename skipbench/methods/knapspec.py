@@ -34,8 +34,8 @@ from skipbench.decode.trial_passes import parallel_branches
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.upload import upload
+from skipbench.metrics.acceptance import Latency
 from skipbench.metrics.formulas import tpt
-from skipbench.metrics.summary import Latency
 from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 

@@ -3,7 +3,7 @@ numbers.
 
 | name | meaning | unit |
 |---|---|---|
-| `M` | tokens emitted a verification pass, bonus included | tokens |
+| `M` | tokens emitted per verification pass, bonus included | tokens |
 | `alpha` | SWIFT: accepted tokens per draft step; KnapSpec: chance that a token is accepted | 1 |
 | `gamma` | draft steps per round; a mean, so fractional | steps |
 | `c` | cost of one draft step relative to one forward of the target on one token | 1 |

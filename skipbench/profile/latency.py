@@ -14,7 +14,7 @@ from torch import Tensor
 from skipbench.config.architecture import Shape
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.metrics.summary import Latency
+from skipbench.metrics.acceptance import Latency
 from skipbench.models.random_weights import PLANTABLE, planted_model
 from skipbench.skipset import SkipSet
 

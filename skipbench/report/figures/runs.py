@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.acceptance import alpha_cond
 from skipbench.metrics.drafted import alike, drafted
-from skipbench.metrics.summary import alpha_cond
 from skipbench.runs.provenance import engine_text
 from skipbench.runs.record import Sample
 from skipbench.runs.store import load_run, read_samples
