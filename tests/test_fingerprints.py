@@ -263,7 +263,7 @@ def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path
 def test_a_method_is_known_by_its_own_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skipbench.runs.fingerprint import method_sha256
+    from skipbench.runs.method_source import method_sha256
 
     package = tmp_path / "ours"
     (package / "drafts").mkdir(parents=True)

@@ -2,14 +2,12 @@
 from what the same settings would give now.
 """
 
-import ast
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
+from skipbench.runs.method_source import hashed, method_sha256
 from skipbench.runs.reading import read_json
 from skipbench.runs.shapes import Origin, Status
 
@@ -28,8 +27,6 @@ BLOCK, BLOCKS = 4096, 512
 """Bytes per sampled block, and blocks per file: a few megabytes of a checkpoint of any size."""
 ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 """What a run reads of an adapter folder; its base model is hashed beside it."""
-OWN = ("skipbench.decode.", "skipbench.methods.")
-"""Parts of skipbench that belong to a method; the commit in the provenance stands for the rest."""
 
 
 MEASURING = (
@@ -62,7 +59,7 @@ def package_sha256() -> str:
         for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.*"))
         if path.suffix in (".py", ".c")
     ]
-    return _sha256(
+    return hashed(
         {
             path.relative_to(PACKAGE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in files
@@ -119,7 +116,7 @@ def weights_sha256(model: Model) -> str | None:
     """
     if isinstance(model, PlantedModel):
         assert model.architecture is not None
-        return _sha256([dataclasses.asdict(model.architecture), model.redundant, model.seed])
+        return hashed([dataclasses.asdict(model.architecture), model.redundant, model.seed])
     folder = _folder(model.path, model.revision)
     try:
         base = adapter_base(model.path)
@@ -127,24 +124,20 @@ def weights_sha256(model: Model) -> str | None:
             files = [p for name in ADAPTERS if (p := folder / name).is_file()]
             own = [[p.name, *_digest(str(p), *_stamp(p))] for p in files]
             below = weights_sha256(dataclasses.replace(model, path=base))
-            return None if below is None else _sha256([own, below])
+            return None if below is None else hashed([own, below])
         files = _weight_files(folder) if folder is not None else []
         if folder is None or not files:
             return None
         names = files if is_gguf(model.path) else [folder / "config.json", *files]
-        found = _sha256(
+        found = hashed(
             [[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()]
         )
     # loading the checkpoint tells what is wrong
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SkipbenchError):
         return None
     if model.deepened:  # its layers are made of those in the files
-        return _sha256([found, model.deepened, model.deepened_seed])
+        return hashed([found, model.deepened, model.deepened_seed])
     return found
-
-
-def _sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _folder(path: str, revision: str | None) -> Path | None:
@@ -194,106 +187,3 @@ def _digest(path: str, size: int, mtime_ns: int, inode: int) -> tuple[int, str]:
         for at in (*range(0, size - BLOCK, size // BLOCKS), size - BLOCK):
             sha.update(os.pread(file.fileno(), BLOCK, at))
     return size, sha.hexdigest()
-
-
-def method_sha256(method: MethodConfig) -> str | None:
-    """Hash of the source of a method: the files of its `_target_`s and of the decode loop, and what
-    they import of their own.
-
-    Of skipbench these are the files under `OWN`; outside of it, the target's package, or what lies
-    beside a single module.
-
-    Returns:
-        None if a target's source cannot be found.
-    """
-    sources: dict[str, bytes] = {}
-    roots = [*_targets(method.node), "skipbench.decode.loop"]
-    for root in roots:
-        target = _source(root)
-        if target is None:
-            return None
-        todo = [target]
-        while todo:
-            module, path = todo.pop()
-            if module in sources:
-                continue
-            sources[module] = path.read_bytes()
-            package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-            for name in _imports(sources[module], package):
-                if name.startswith(OWN) or not name.startswith("skipbench."):
-                    imported = _source(name)
-                    if imported is not None and _belongs(imported, target):
-                        todo.append(imported)
-    return _sha256(
-        {module: hashlib.sha256(source).hexdigest() for module, source in sources.items()}
-    )
-
-
-def _targets(node: Any) -> Iterator[str]:
-    """Every `_target_` in the method's settings: its own, and that of its stop rule."""
-    if isinstance(node, Mapping):
-        if isinstance(node.get("_target_"), str):
-            yield node["_target_"]
-        for value in node.values():
-            yield from _targets(value)
-
-
-def _source(name: str) -> tuple[str, Path] | None:
-    """Module and file of a dotted name, whose last parts may be names inside the module.
-
-    Nothing but the path is searched.
-    """
-    top, *rest = name.split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    if not spec.submodule_search_locations:
-        return (top, Path(spec.origin)) if spec.origin and Path(spec.origin).is_file() else None
-    package = None
-    for place in map(Path, spec.submodule_search_locations):
-        module = top
-        for part in [*rest, ""]:
-            if (place / "__init__.py").is_file():
-                package = module, place / "__init__.py"
-            if part and (place / f"{part}.py").is_file():
-                return f"{module}.{part}", place / f"{part}.py"
-            if not part or not (place / part).is_dir():
-                break
-            module, place = f"{module}.{part}", place / part
-    return package
-
-
-def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
-    """Whether a module is of the root's package, or lies beside a root that is a single module."""
-    if imported[0].partition(".")[0] == root[0].partition(".")[0] or imported[0].startswith(OWN):
-        return True
-    beside = imported[1].is_relative_to(root[1].parent)
-    return (
-        "." not in root[0]
-        and root[1].name != "__init__.py"
-        and beside
-        and "site-packages" not in imported[1].parts
-    )
-
-
-@functools.cache
-def _imports(source: bytes, package: str) -> list[str]:
-    """Dotted names that a source file imports, in functions too; none if it does not parse."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return []
-    names = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*parents, *([base] if base else [])])
-            names += [f"{base}.{alias.name}" for alias in node.names]
-    return names
