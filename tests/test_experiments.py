@@ -166,6 +166,9 @@ def test_the_controls_run_every_method_on_both_models() -> None:
         "vanilla", "prompt-lookup", "self-sd", "swift", "clasp", "knapspec",
     )}  # fmt: skip
     assert all(found == both for found in methods.values()) and len(cells) == 17
+    for words, wanted in ([], ("10", "4")), (["limit=20"], ("20", "8")), (["limit=1"], ("1", "1")):
+        found = [(c.overrides["model"], c.overrides["limit"]) for c in plan("real", words, "paper")]
+        assert set(found) == set(zip(sorted(both), wanted, strict=True))
 
 
 def test_subtasks_have_datasets_of_their_own_where_the_table_has_columns_for_them() -> None:
@@ -231,13 +234,13 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
 ) -> None:
     begun: list[str] = []
 
-    def run_or_fail(config: RunConfig, print_table: bool = True) -> dict[str, Any] | None:
+    def run_or_fail(config: RunConfig, **options: Any) -> dict[str, Any] | None:
         begun.append(f"{config.method.name} {config.dataset.name}")
         if config.method.name == "uniform":
             raise RuntimeError("out of luck")
         if config.method.name == "first":
             raise NotHereError("needs 140 GiB")
-        return run_cell(config, print_table)
+        return run_cell(config, **options)
 
     monkeypatch.setattr(table, "run_cell", run_or_fail)
     words = [

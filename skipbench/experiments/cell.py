@@ -163,12 +163,12 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
 
 
 def run_cell(
-    config: RunConfig, print_table: bool = True, loaded: Any = None
+    config: RunConfig, print_table: bool = True, loaded: Any = None, load: Any = None
 ) -> dict[str, Any] | None:
     """Runs what is missing of one cell and prints its table.
 
     Args:
-        loaded: the model, as `bench.run.run` takes it.
+        loaded, load: the model, or what loads it, as `bench.run.run` takes them.
 
     Returns:
         Its metrics; `None` for a dry run.
@@ -178,7 +178,7 @@ def run_cell(
     """
     if config.repeats != 1:
         return _run_repeats(config, print_table)
-    if config.search_dataset is not None and not _search(config):
+    if config.search_dataset is not None and not _search(config, load):
         return None
     try:
         cell = resolve_cell(config)
@@ -205,13 +205,15 @@ def run_cell(
             "it anew"
         )
     if metrics is None:
+        from skipbench.bench.load import load_model
         from skipbench.bench.preflight import preflight
         from skipbench.bench.run import run
 
         with logged():
             rows = preflight(config, cell.folder, loaded).rows
             say(str(cell.folder), "dim")
-            metrics = run(config, cell.folder, rows, config.calibration_rows(), loaded)
+            calibration = config.calibration_rows()
+            metrics = run(config, cell.folder, rows, calibration, loaded, load or load_model)
         head = header(config.record(), load_run(cell.folder)["provenance"])
         write_atomic(cell.folder / "table.md", markdown_cell(metrics, head))
     if print_table:
@@ -276,7 +278,7 @@ def _dry_run(cell: Cell) -> None:
     show_result(plain, lambda: text(found, plain))
 
 
-def _search(config: RunConfig) -> bool:
+def _search(config: RunConfig, load: Any) -> bool:
     """Searches the skip set of a cell that has a search of its own; False where a dry run leaves it
     at that.
     """
@@ -300,14 +302,15 @@ def _search(config: RunConfig) -> bool:
         missing = {"folder": str(trace.parent), "search": sets, "state": "missing"}
         show_result(missing, lambda: f"{trace.parent}: a search of {sets} sets, missing")
         return False
-    search_set(dataclasses.replace(config, dataset=config.search_dataset), store=False)
+    search_set(dataclasses.replace(config, dataset=config.search_dataset), store=False, load=load)
     return True
 
 
-def search_set(config: RunConfig, store: bool, loaded: Any = None) -> Any:
+def search_set(config: RunConfig, store: bool, loaded: Any = None, load: Any = None) -> Any:
     """Searches a skip set on prompts of the training split, or else on rows that the run leaves
-    out; `loaded` as in `run_cell`.
+    out; `loaded` and `load` as in `run_cell`.
     """
+    from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
     from skipbench.bench.skip_search import search_skip_set
 
@@ -315,7 +318,7 @@ def search_set(config: RunConfig, store: bool, loaded: Any = None) -> Any:
     calibration = config.calibration_rows()
     config = dataclasses.replace(config, dataset=config.dataset.for_search(config.limit))
     rows, shared = config.dataset.search_rows(config.search.prompts)
-    return search_skip_set(config, rows, shared, store, calibration, loaded)
+    return search_skip_set(config, rows, shared, store, calibration, loaded, load or load_model)
 
 
 def to_score(folder: Path) -> str:
