@@ -1,6 +1,6 @@
 """KnapSpec's Eq. 1 held against the measured M of runs: the median of Eq. 1 / M by method.
 
-    python scripts/eq1.py results/embedded/figures/*.json results/runs/*
+    python scripts/eq1.py results/*/figures/*.json results/runs/*
 
 Takes figures' records and run folders. Every run counts once. Eq. 1 takes the tokens of a draft to
 be accepted independently of one another and of where the draft ends: where a stop rule ends drafts

@@ -18,6 +18,7 @@ from conftest import METHODS, ROOT, Command, random_lm, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scripts.make_keys import PAGE, page
+from scripts.readme_figures import README, TABLE, written
 from skipbench.cli import answers
 from skipbench.cli.chat import FLAGS as CHAT_FLAGS
 from skipbench.cli.generate import FLAGS as GENERATE_FLAGS
@@ -242,6 +243,23 @@ def test_the_readme_fits_and_its_tree_is_complete() -> None:
         re.findall(r"^  +([a-z/ ]+?)/ {2,}", tree.replace("/ ", "/  "), re.MULTILINE)
     ) <= rooms | {"scoring"}
     assert all(f"{room}/" in tree for room in rooms)
+
+
+def test_the_figures_of_the_readme_are_those_of_the_committed_table() -> None:
+    text = README.read_text()
+    assert text == written(text, TABLE.read_text()), "run: python scripts/readme_figures.py"
+
+
+def test_a_line_that_links_to_a_committed_table_has_its_intervals() -> None:
+    seen = 0
+    for path in PAGES:
+        for line in path.read_text().splitlines():
+            for link in re.findall(r"\(([^()]*laptop/tables/[\w-]+\.md)\)", line):
+                table = (path.parent / link).read_text()
+                for value in re.findall(r"\d\.\d+ \[\d+\.\d+, \d+\.\d+\]", line):
+                    assert value.replace(" [", "x [") in table, f"{path.name}: {value} of {link}"
+                    seen += 1
+    assert seen > 0
 
 
 def test_every_method_has_a_page() -> None:

@@ -16,8 +16,10 @@ from skipbench.cli import table
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments import last_loaded
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import SCALES, PlannedCell, experiments, matches, plan, printed_rows
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import composed
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.published import KEYS, published
@@ -166,6 +168,9 @@ def test_the_controls_run_every_method_on_both_models() -> None:
         "vanilla", "prompt-lookup", "self-sd", "swift", "clasp", "knapspec",
     )}  # fmt: skip
     assert all(found == both for found in methods.values()) and len(cells) == 17
+    for words, wanted in ([], ("10", "4")), (["limit=20"], ("20", "8")), (["limit=1"], ("1", "1")):
+        found = [(c.overrides["model"], c.overrides["limit"]) for c in plan("real", words, "paper")]
+        assert set(found) == set(zip(sorted(both), wanted, strict=True))
 
 
 def test_subtasks_have_datasets_of_their_own_where_the_table_has_columns_for_them() -> None:
@@ -231,13 +236,13 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
 ) -> None:
     begun: list[str] = []
 
-    def run_or_fail(config: RunConfig, print_table: bool = True) -> dict[str, Any] | None:
+    def run_or_fail(config: RunConfig, **options: Any) -> dict[str, Any] | None:
         begun.append(f"{config.method.name} {config.dataset.name}")
         if config.method.name == "uniform":
             raise RuntimeError("out of luck")
         if config.method.name == "first":
             raise NotHereError("needs 140 GiB")
-        return run_cell(config, print_table)
+        return run_cell(config, **options)
 
     monkeypatch.setattr(table, "run_cell", run_or_fail)
     words = [
@@ -366,3 +371,28 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     assert {r["keys"]["subtask"] for r in split} == {s.groups[group] for s in samples}
     assert sum(r["metrics"]["samples"] for r in split) == len(samples) == run["metrics"]["samples"]
     assert sum(r["metrics"]["rounds"] for r in split) == run["metrics"]["rounds"]
+
+
+def test_cells_in_a_row_share_a_model_and_draft_as_if_each_had_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["model=tiny", "dataset=mini-math", "limit=1", "dataset.max_new_tokens=24"]
+    load, found = LastLoaded(), {}
+    for name, loader in (("shared", load), ("own", None)):
+        results = f"results={tmp_path / name}"
+        for method in ("middle", "swift"):
+            config = compose([*words, results, f"method={method}", "engine.warmup=0"])
+            run_cell(config, print_table=False, load=loader)
+        samples = read_samples(resolve_cell(config).folder / "samples.jsonl")
+        found[name] = [s.method.rounds for s in samples]
+    assert found["shared"] == found["own"]
+
+    model, engine = config.model, config.engine
+    one = load(model, engine)
+    assert load(model, dataclasses.replace(engine, warmup=3)) is one
+    assert load(model, dataclasses.replace(engine, threads=2)) is not one
+    again = load(model, engine)
+    assert again is not one and load(model, engine) is again
+    monkeypatch.setattr(last_loaded, "KEPT_BYTES", 1)
+    large = LastLoaded()
+    assert large(model, engine) is not large(model, engine)

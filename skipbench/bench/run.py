@@ -13,7 +13,7 @@ import torch
 
 from skipbench.bench.cell import Settings, run_cell
 from skipbench.bench.latency_file import latency_path, stored_latency
-from skipbench.bench.load import Loaded, load_model, prepare
+from skipbench.bench.load import Loaded, LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
 from skipbench.config.catalog import known_hardware
@@ -43,6 +43,7 @@ def run(
     rows: list[Row],
     calibration: Sequence[Row] = (),
     loaded: Loaded | None = None,
+    load: LoadModel = load_model,
 ) -> dict[str, Any]:
     """Runs what is missing of a cell and returns its metrics.
 
@@ -50,6 +51,7 @@ def run(
         config: the cell, with its skip set filled in.
         calibration: rows for `load_model`.
         loaded: what `load_model` gave for these settings before, so that it is not loaded again.
+        load: what loads it where it is not.
 
     Raises:
         SkipbenchError: anything that the user can put right; `status.json` then says failed, with
@@ -59,7 +61,7 @@ def run(
     context = config.dataset.context or (config.model.sizes and config.model.sizes.context)
     tokens = longest(rows, config.dataset.max_new_tokens, context) if context else None
     with working(f"loading {config.model.name}"):
-        lm, tokenizer = loaded or load_model(config.model, config.engine, calibration, tokens)
+        lm, tokenizer = loaded or load(config.model, config.engine, calibration, tokens)
     for remark in lm.notes():
         say(remark, "dim")
     method = make_method(layers=lm.layers)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skipbench.bench.load import Loaded, load_model, prepare
+from skipbench.bench.load import Loaded, LoadModel, load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import other_weights, search_folder, stored_path, write_stored
 from skipbench.config.run_config import RunConfig
@@ -28,6 +28,7 @@ def search_skip_set(
     store: bool = True,
     calibration: Sequence[Row] = (),
     loaded: Loaded | None = None,
+    load: LoadModel = load_model,
 ) -> Trial:
     """Searches the set that decodes the development rows fastest, and stores it under the results
     folder.
@@ -39,6 +40,7 @@ def search_skip_set(
         store: whether `method.skip=stored` means the best set from now on.
         calibration: rows for `load_model`.
         loaded: what `load_model` gave for these settings before.
+        load: what loads the model where it is not.
 
     Raises:
         SkipbenchError: no rows, or the trace of another search or of other weights in the way.
@@ -48,7 +50,7 @@ def search_skip_set(
         raise SkipbenchError(
             f"dataset={config.dataset.name} has no development prompts; a search needs at least one"
         )
-    lm, tokenizer = loaded or load_model(config.model, config.engine, calibration)
+    lm, tokenizer = loaded or load(config.model, config.engine, calibration)
     dataset = config.dataset.with_max_new_tokens(options.max_new_tokens)
     # a later turn has no prompt before there is an answer
     first = [row for row in rows if row.after is None]

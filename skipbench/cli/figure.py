@@ -8,6 +8,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import cells_of, experiment_names, parse_request, scale_of
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.console import say
@@ -51,12 +52,12 @@ def _experiment(arguments: list[str]) -> None:
     if name in NOT_RUN:
         raise SkipbenchError(f"{name} is not drawn from runs: {NOT_RUN[name]}")
     cells = cells_of(name, request, scale_of(name, request.scale))
-    runs, missing = [], []
+    runs, missing, load = [], [], LastLoaded()
     for number, (cell, config) in enumerate(cells, 1):
         try:
             if "--render-only" not in request.flags:
                 say(f"cell {number} of {len(cells)}: {cell.name}")
-                run_cell(config, print_table=False)
+                run_cell(config, print_table=False, load=load)
             if not config.dry_run:
                 runs.append(run_of(cell, config))
         except SkipbenchError as error:

@@ -12,6 +12,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import (
     Request,
     budgeted,
@@ -54,7 +55,7 @@ def run(arguments: list[str]) -> None:
     if "--plan" in request.flags:
         show_plan([name for name in request.names if name not in features], request, None)
         return
-    failed = []
+    failed, load = [], LastLoaded()
     quiet = "--json" in request.flags
     for name in request.names:
         if name in features:
@@ -66,14 +67,14 @@ def run(arguments: list[str]) -> None:
             as_json = json.dumps(list(table.records)) if quiet else None
             _write(Path(results) / "tables" / name, table, as_json=as_json)
         else:
-            failed += _experiment(name, request)
+            failed += _experiment(name, request, load)
     for text in failed:
         complain(f"failed: {text}")
     if failed:
         sys.exit(1)
 
 
-def _experiment(name: str, request: Request) -> list[str]:
+def _experiment(name: str, request: Request, load: LastLoaded) -> list[str]:
     """Runs and writes one experiment. Returns what failed."""
     render_only = "--render-only" in request.flags
     scale = scale_of(name, request.scale, without_torch=render_only)
@@ -90,7 +91,7 @@ def _experiment(name: str, request: Request) -> list[str]:
         if not render_only:
             say(f"{name}, cell {number} of {len(cells)}: {cell.name}")
         try:
-            _run(config, render_only)
+            _run(config, render_only, load)
             if request.budget and config.limit and resolve_cell(config).state() == "done":
                 chosen = f"{config.limit} prompts, chosen by --budget {request.budget}"
                 reasons[tuple(cell.words(name))] = chosen
@@ -109,7 +110,7 @@ def _experiment(name: str, request: Request) -> list[str]:
     return failed
 
 
-def _run(config: RunConfig, render_only: bool) -> None:
+def _run(config: RunConfig, render_only: bool, load: LastLoaded) -> None:
     """Runs a cell, unless its records say that it is done: that needs neither torch nor the
     dataset.
 
@@ -118,7 +119,7 @@ def _run(config: RunConfig, render_only: bool) -> None:
     """
     done = (render_only or not config.fresh) and all_done(config)
     if not render_only and (config.dry_run or not done):
-        run_cell(config, print_table=False)
+        run_cell(config, print_table=False, load=load)
 
 
 def _write_table(

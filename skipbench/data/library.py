@@ -6,6 +6,7 @@ a run's record tells others apart.
 """
 
 import ast
+import functools
 import re
 import sys
 import sysconfig
@@ -37,14 +38,19 @@ def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
         SkipbenchError: the library's source is not installed, or a size below 1.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
-    files = [p for p in sorted(folder.glob("*.py")) if p.stem not in LEFT_OUT]
-    rows = [row for path in files for row in _functions(path)]
+    rows = list(_library(folder))
     if not rows:
         raise SkipbenchError(
             f"stdlib-code: {folder} holds no source of the standard library; use a Python "
             "installed with it, or dataset=prompts"
         )
     return sample_rows(rows, size, seed, shuffle)
+
+
+@functools.cache  # parsing takes seconds, and every cell of a table asks
+def _library(folder: Path) -> tuple[Row, ...]:
+    files = [p for p in sorted(folder.glob("*.py")) if p.stem not in LEFT_OUT]
+    return tuple(row for path in files for row in _functions(path))
 
 
 def _functions(path: Path) -> Iterator[Row]:

@@ -113,12 +113,12 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
 
 
 def run_cell(
-    config: RunConfig, print_table: bool = True, loaded: Any = None
+    config: RunConfig, print_table: bool = True, loaded: Any = None, load: Any = None
 ) -> dict[str, Any] | None:
     """Runs what is missing of one cell and prints its table.
 
     Args:
-        loaded: the model, as `bench.run.run` takes it.
+        loaded, load: the model, or what loads it, as `bench.run.run` takes them.
 
     Returns:
         Its metrics; `None` for a dry run.
@@ -128,7 +128,7 @@ def run_cell(
     """
     if config.repeats != 1:
         return _run_repeats(config, print_table)
-    if config.search_dataset is not None and not ensure_searched(config):
+    if config.search_dataset is not None and not ensure_searched(config, load):
         return None
     try:
         cell = resolve_cell(config)
@@ -155,13 +155,15 @@ def run_cell(
             "it anew"
         )
     if metrics is None:
+        from skipbench.bench.load import load_model
         from skipbench.bench.preflight import preflight
         from skipbench.bench.run import run
 
         with logged():
             rows = preflight(config, cell.folder, loaded).rows
             say(str(cell.folder), "dim")
-            metrics = run(config, cell.folder, rows, config.calibration_rows(), loaded)
+            calibration = config.calibration_rows()
+            metrics = run(config, cell.folder, rows, calibration, loaded, load or load_model)
         head = header(config.record(), load_run(cell.folder)["provenance"])
         write_atomic(cell.folder / "table.md", markdown_cell(metrics, head))
     if print_table:

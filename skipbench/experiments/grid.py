@@ -182,7 +182,7 @@ def _points(
     rest = {key: value for key, value in given.items() if key not in named}
     for case in cases:
         values = common | {
-            k: _text(v) for k, v in case.items() if k not in ("keys", "reason", "note")
+            k: _text(v) for k, v in case.items() if k not in ("keys", "reason", "note", "share")
         }
         lists = {axis: _split(found) for axis, found in values.items()}
         for axis in given.keys() & lists.keys():
@@ -195,8 +195,17 @@ def _points(
                 else wanted
             )
         for point in itertools.product(*lists.values()):
-            found.append((dict(zip(lists, point, strict=True)) | rest, case))
+            settings = dict(zip(lists, point, strict=True)) | rest
+            found.append((settings | _fewer(settings, case.get("share")), case))
     return found
+
+
+def _fewer(point: Mapping[str, str], share: float | None) -> dict[str, str]:
+    """The limit of a case that takes a share of the prompts of the others."""
+    limit = point.get("limit", "null")
+    if share is None or limit == "null":
+        return {}
+    return {"limit": str(max(1, round(share * int(limit))))}
 
 
 def _keys(

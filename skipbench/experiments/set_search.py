@@ -61,7 +61,7 @@ def search_command(config: RunConfig) -> str:
     return shlex.join(words)
 
 
-def ensure_searched(config: RunConfig) -> bool:
+def ensure_searched(config: RunConfig, load: Any) -> bool:
     """Searches the skip set of a cell that has a search of its own; False where a dry run leaves it
     at that.
     """
@@ -85,14 +85,15 @@ def ensure_searched(config: RunConfig) -> bool:
         missing = {"folder": str(trace.parent), "search": sets, "state": "missing"}
         show_result(missing, lambda: f"{trace.parent}: a search of {sets} sets, missing")
         return False
-    search_set(dataclasses.replace(config, dataset=config.search_dataset), store=False)
+    search_set(dataclasses.replace(config, dataset=config.search_dataset), store=False, load=load)
     return True
 
 
-def search_set(config: RunConfig, store: bool, loaded: Any = None) -> Any:
+def search_set(config: RunConfig, store: bool, loaded: Any = None, load: Any = None) -> Any:
     """Searches a skip set on prompts of the training split, or else on rows that the run leaves
-    out; `loaded` as in `run_cell`.
+    out; `loaded` and `load` as in `run_cell`.
     """
+    from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
     from skipbench.bench.skip_search import search_skip_set
 
@@ -100,4 +101,4 @@ def search_set(config: RunConfig, store: bool, loaded: Any = None) -> Any:
     calibration = config.calibration_rows()
     config = dataclasses.replace(config, dataset=config.dataset.for_search(config.limit))
     rows, shared = config.dataset.search_rows(config.search.prompts)
-    return search_skip_set(config, rows, shared, store, calibration, loaded)
+    return search_skip_set(config, rows, shared, store, calibration, loaded, load or load_model)

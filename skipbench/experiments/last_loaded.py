@@ -1,0 +1,49 @@
+"""The model of the cell before, for the next cell of a table."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from skipbench.config.model import Model
+from skipbench.config.schemas import Engine
+from skipbench.data.rows import Row
+
+if TYPE_CHECKING:  # a table of finished cells needs no torch
+    from skipbench.bench.load import Loaded
+
+KEPT_BYTES = 2 * 2**30
+"""Weights of the largest model that is kept: the check of memory before a load must not find it
+short because of the model that goes first.
+"""
+
+
+class LastLoaded:
+    """Loads as `load_model` does, or hands out again what it loaded last, where a cell has the
+    same model and engine. That saves the load and the proof of `engine.strict`: seconds per cell.
+
+    Only a small dense model on the CPU is kept.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[Model, Engine] | None = None
+        self._loaded: Loaded | None = None
+
+    def __call__(
+        self,
+        model: Model,
+        engine: Engine,
+        calibration: Sequence[Row] = (),
+        tokens: int | None = None,
+    ) -> "Loaded":
+        """Arguments and errors are those of `load_model`."""
+        from skipbench.bench.load import load_model
+
+        key = model, dataclasses.replace(engine, warmup=0)
+        if self._loaded is not None and key == self._key:
+            return self._loaded
+        self._key = self._loaded = None  # its memory goes first
+        loaded = load_model(model, engine, calibration, tokens)
+        dense = model.device == "cpu" and model.sparsity == "none"
+        if dense and loaded[0].weight_bytes() <= KEPT_BYTES:
+            self._key, self._loaded = key, loaded
+        return loaded
