@@ -3,11 +3,14 @@ costs, for every method on one model and dataset.
 
     python scripts/replayed.py --model tiny --limit 6
 
-The costs of draft steps and verifications are measured apart from the runs, behind each and in
-their process; of every kind of round the median counts. From a run's record come the counts of
-every round, and the time of what no pass tells, in passes of vanilla: adaptation, tokens that are
-looked up, and the loop's own work. Runs that are in the results folder are not made again; every
-repeat has a folder in it.
+The costs of draft steps and verifications are measured apart from the runs, behind every one or
+every so many and in their process; of every kind of round the median counts. From a run's record
+come the counts of every round, and the time of what no pass tells, in passes of vanilla:
+adaptation, tokens that are looked up, and the loop's own work.
+
+A method's row is printed as soon as its run has ended, with the costs so far; the last table has
+the costs of all timings. Runs and timings that are in the results folder are not made again, so
+that a script that was stopped goes on; every repeat has a folder in it.
 """
 
 import argparse
@@ -83,6 +86,24 @@ def line(
     }
 
 
+def table(rows: Sequence[dict[str, Any]], head: bool = True) -> None:
+    if head and rows:
+        print("| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
+    for row in rows:
+        print("| " + " | ".join(map(str, row.values())) + " |", flush=True)
+
+
+def row_of(name: str, samples: Sequence[Sample], points: Sequence[Any], layers: int) -> Any:
+    """The method's row with the costs of `points`, timings of every kind of round."""
+
+    def costs_of(measurements: Sequence[Any]) -> LoopCosts:
+        rounds = median_points([p["rounds"] for p in measurements])
+        return LoopCosts({"model": {"layers": layers}, "rounds": rounds})
+
+    halves = [costs_of(points[i::2] or points) for i in (0, 1)]
+    return line(name, samples, costs_of(points), halves)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -93,6 +114,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--visits", type=int, default=3, help="per kind of round and method")
+    parser.add_argument("--every", type=int, default=1, help="rounds are timed behind so many runs")
     parser.add_argument("--repeats", type=int, default=1, help="of all runs, in turns")
     parser.add_argument("--results", default="results/replayed")
     parser.add_argument("--methods", nargs="+", default=choices("method"))
@@ -113,9 +135,9 @@ def main() -> None:
     lm, found = loaded[0], dict[str, list[Sample]]()
     kept = Path(args.results) / "rounds.json"
     points = json.loads(kept.read_text()) if kept.exists() else []
-    for repeat, name in itertools.product(range(args.repeats), args.methods):
-        if name in LEFT_OUT:
-            continue
+    names = [name for name in args.methods if name not in LEFT_OUT]
+    runs = itertools.product(range(args.repeats), names)
+    for number, (repeat, name) in enumerate(runs):
         try:
             config = compose([*base, f"method={name}", f"results={args.results}/{repeat}"])
             cell = resolve_cell(config)
@@ -127,23 +149,16 @@ def main() -> None:
             continue
         samples = read_samples(cell.folder / "samples.jsonl")
         found.setdefault(name, []).extend(samples)
-        if not done or len(points) < 2:
+        if len(points) < 2 if done else number % args.every == 0 or not points:
             prompts = [s.prompt_tokens for s in samples]
             contexts = [min(prompts), max(prompts) + args.tokens]
             contexts = points[0]["contexts"] if points else contexts
             rounds = measure_rounds(lm, contexts, args.visits, lambda: None)
             points.append({"contexts": contexts, "rounds": rounds})
             kept.write_text(json.dumps(points))
-
-    def costs_of(measurements: Sequence[Any]) -> LoopCosts:
-        rounds = median_points([p["rounds"] for p in measurements])
-        return LoopCosts({"model": {"layers": lm.layers}, "rounds": rounds})
-
-    costs, halves = costs_of(points), [costs_of(points[i::2] or points) for i in (0, 1)]
-    rows = [line(name, samples, costs, halves) for name, samples in found.items()]
-    print("| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
-    for row in rows:
-        print("| " + " | ".join(map(str, row.values())) + " |")
+        table([row_of(name, found[name], points, lm.layers)], head=not number)
+    print("\nwith all timings:")
+    table([row_of(name, samples, points, lm.layers) for name, samples in found.items()])
 
 
 if __name__ == "__main__":

@@ -83,14 +83,20 @@ def known_models() -> dict[str, Model]:
     }
 
 
+@functools.cache
+def _plain(path: Path, mtime_ns: int) -> Any:
+    """What a file held when it was last written; for reading only."""
+    return OmegaConf.to_container(OmegaConf.load(path))
+
+
 def places() -> list[str]:
     """The choices of `hardware` on which cells can be run, whatever their files are called: by the
     schema that these take.
     """
 
     def takes(name: str) -> set[str]:
-        raw = OmegaConf.load(file_of("hardware", name))
-        return {str(d) for d in raw.get("defaults", [])} if isinstance(raw, DictConfig) else set()
+        facts = _plain(path := file_of("hardware", name), path.stat().st_mtime_ns)
+        return {str(d) for d in facts.get("defaults", [])} if isinstance(facts, dict) else set()
 
     return [name for name in choices("hardware") if takes(name) & {"_slurm", "_local"}]
 
@@ -104,7 +110,7 @@ def known_hardware() -> dict[str, Hardware]:
     found = {}
     for name in sorted(set(choices("hardware")) - set(places())):
         path = file_of("hardware", name)
-        facts = OmegaConf.to_container(OmegaConf.load(path))
+        facts = _plain(path, path.stat().st_mtime_ns)
         assert isinstance(facts, dict)
         try:
             if unknown := set(facts) - {f.name for f in dataclasses.fields(Hardware)}:

@@ -5,6 +5,7 @@ Only this room, and the sweeper, see a `DictConfig`.
 
 import contextlib
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -74,28 +75,46 @@ def compose(overrides: Sequence[str]) -> RunConfig:
 def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
     """The configurations of many cells.
 
-    Hydra composes each choice of model, method and dataset once; cells are put together from these
-    nodes.
+    Hydra composes each choice of model, method and dataset once per process; cells are put together
+    from these nodes.
 
     Raises:
         SkipbenchError: as `compose`.
     """
     found: list[RunConfig] = []
-    cache: dict[tuple[str, ...], DictConfig] = {}
+    nodes = _nodes(_stamp())
     with hydra_initialized():
         for cell in cells:
             overrides = [checked(word) for word in cell]
             with explained(overrides):
-                found.append(to_run_config(_assemble(overrides, cache, alone=len(cells) == 1)))
+                try:
+                    config = _assemble(overrides, nodes)
+                except FAILURES:  # for Hydra's own words
+                    config = hydra.compose("config", overrides=with_search_path(overrides))
+                found.append(to_run_config(config))
     return found
 
 
-def _assemble(
-    overrides: list[str], cache: dict[tuple[str, ...], DictConfig], alone: bool
-) -> DictConfig:
+Nodes = dict[tuple[str, ...], DictConfig]
+"""The nodes that Hydra composed, by the choices that made them."""
+
+
+@functools.lru_cache(maxsize=1)
+def _nodes(stamp: tuple[tuple[str, int], ...]) -> Nodes:
+    """What this process has composed since a file was last changed: Hydra takes ten times as long
+    as it takes to put a cell together from its nodes.
+    """
+    return {}
+
+
+def _stamp() -> tuple[tuple[str, int], ...]:
+    """The files of the configuration, and when each was last written."""
+    files = (p for f in config_folders() for deep in ("*", "*/*") for p in f.glob(f"{deep}.yaml"))
+    return tuple(sorted((str(path), path.stat().st_mtime_ns) for path in files))
+
+
+def _assemble(overrides: list[str], cache: Nodes) -> DictConfig:
     """One cell, from nodes that other cells may have composed before."""
-    if alone:
-        return hydra.compose("config", overrides=with_search_path(overrides))
     chosen = {
         group: tuple(w for w in overrides if _choice(w) and _group(w) == group)
         for group in (*SWAPPED, "")
@@ -110,7 +129,7 @@ def _assemble(
 def _node(
     words: Sequence[str],
     chosen: Mapping[str, Sequence[str]],
-    cache: dict[tuple[str, ...], DictConfig],
+    cache: Nodes,
 ) -> DictConfig:
     """The configuration of these choices; Hydra composes it only where one of its nodes is new."""
     keys = {group: (group, *chosen[""], *chosen[group]) for group in SWAPPED}

@@ -3,6 +3,7 @@
 Each returns rows that are ready to be run, and is what a file of `conf/dataset/` calls.
 """
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 from skipbench.data.draw import Where, draw
-from skipbench.data.mini import FAMILIES, body_hash, held_out
+from skipbench.data.mini import FAMILIES, Example, body_hash, held_out
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 
@@ -34,12 +35,17 @@ def mini(family: str, size: int, seed: int, bodies: Path | None) -> list[Row]:
         raise SkipbenchError(f"{size=} leaves no rows; give a size of 1 or more")
     trained_on = None if bodies is None else _membership(Path(bodies))
     rows = []
-    for index, example in enumerate(islice(held_out(family, seed), size)):
+    for index, example in enumerate(_first(family, seed, size)):
         groups = {}
         if trained_on is not None:
             groups["body"] = "seen" if trained_on(body_hash(family, example.body)) else "unseen"
         rows.append(Row(f"{family}-{index}", example.prompt, dict(example.reference), groups))
     return rows
+
+
+@functools.lru_cache(maxsize=16)
+def _first(family: str, seed: int, size: int) -> tuple[Example, ...]:
+    return tuple(islice(held_out(family, seed), size))
 
 
 def _membership(bodies: Path) -> Callable[[int], bool]:
