@@ -22,8 +22,10 @@ from skipbench.models.random_weights import planted_model
 from skipbench.profile.rows import curve, verification_seconds
 from skipbench.skipset import SkipSet
 
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
 @pytest.mark.parametrize(("size", "shift"), [(7, 0), (61, -9), (5000, 0), (5000, -40)])
 def test_the_most_likely_tokens(size: int, shift: int, dtype: torch.dtype) -> None:
     torch.manual_seed(size)
@@ -34,7 +36,22 @@ def test_the_most_likely_tokens(size: int, shift: int, dtype: torch.dtype) -> No
     torch.testing.assert_close(logits.float().gather(-1, torch.tensor(top)), wanted)
     assert all(len(set(row)) == len(row) for row in top)
     logits[3, 2] = float("nan")
-    assert choices(logits, 8)[0][3] == -1
+    assert choices(logits, 8)[0][3] == choices(logits)[0][3] == -1
+
+
+@pytest.mark.parametrize("k", [0, 6])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_first_of_equal_logits_and_none_of_infinite_ones(dtype: torch.dtype, k: int) -> None:
+    logits = torch.full((9, 3000), -5.0, dtype=dtype)
+    logits[0], logits[1, 700:], logits[2, 5:] = 1.0, 2.0, -1.0
+    logits[3, 8], logits[3, 2] = 0.0, -0.0
+    logits[4, 9], logits[5, :] = float("inf"), float("-inf")
+    logits[6, 50:60], logits[6, 55] = 3.0, -float("nan")  # a NaN with a sign, as x86 makes them
+    logits[7, 2999], logits[7, 2990] = 4.0, 4.0
+    wanted = [0, 700, 5, 2, -1, -1, -1, 2990, 0]
+    assert choices(logits, k)[0] == wanted
+    for row in (0, 1, 2, 3, 4, 5, 6, 7, 8):  # each by itself: others decide how all are searched
+        assert choices(logits[row : row + 1], k)[0] == wanted[row : row + 1]
 
 
 def test_matches_are_those_of_a_plain_search() -> None:

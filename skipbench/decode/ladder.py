@@ -102,15 +102,19 @@ class SkipLadder:
         """One ranking or trial, where enough output stands and enough time was earned; returns its
         price in passes.
         """
-        if len(state.output) < self.window + 2 or self.explore <= 0:
+        written = len(state.tokens) - state.prompt_length
+        if written < self.window + 2 or self.explore <= 0:
             return 0.0
         rows = prices[min(self.window, len(prices) - 1)]
         ranks = not self.rank or self.trials % RANK_EVERY == RANK_EVERY - 1
+        earned = self.explore * self.spent + CREDIT - self.explored
+        if rows * (1.0 if ranks else min(self.steps)) > earned:
+            return 0.0
         rung, value = self._most_promising(prices, rate)
         if value <= NOTHING_LOST:
             return 0.0
         price = rows if ranks else rows * self.steps[rung]
-        if self.explored + price > self.explore * self.spent + CREDIT:
+        if price > earned:
             return 0.0
         self.explored += price
         self.trials += 1

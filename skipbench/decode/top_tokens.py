@@ -8,50 +8,89 @@ from torch import Tensor
 from skipbench.decode.sampling import best_tokens
 
 GROUP = 64  # entries of a row of which the largest is found first
+LOW = 0xFFFFFFFF  # bits of a key that hold the index
+INFINITY = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00, torch.float32: 0x7F800000}
+"""Bits by type; above them are NaNs, and below them the numbers above zero in their order."""
 
 
 def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
-    """The most likely token of every row of [T, V], -1 where its logit is not finite; and the `k`
-    most likely ones, most likely first, at most V of them.
+    """The most likely token of every row of [T, V], of equal ones the first, -1 where its logit is
+    not finite; and the `k` most likely ones, most likely first, at most V of them.
+
+    On a CPU by numpy and on the bits of the numbers, each of which is looked at twice: where
+    the model has just run, calls cost more than the work in them.
     """
-    best = best_tokens(logits)
-    best = best.masked_fill(~logits.gather(-1, best[:, None])[:, 0].isfinite(), -1)
     k = min(k, logits.shape[-1])
-    if k == 0:
-        return best.tolist(), []
-    if logits.device.type != "cpu":
+    if logits.device.type != "cpu" or logits.dtype not in INFINITY:
+        best = _finite(logits)
+        if k == 0:
+            return best.tolist(), []
         table = torch.cat((best[:, None], logits.topk(k).indices), 1).tolist()
         return [row[0] for row in table], [row[1:] for row in table]
-    return best.tolist(), largest(_ordered(logits), k).tolist()
+    wide = logits.dtype == torch.float32
+    bits = logits.view(torch.int32 if wide else torch.int16).numpy()
+    top = largest(bits, k).tolist() if k else [[best] for best in bits.argmax(-1).tolist()]
+    values = [(bits[row, found[0]], bits[row, found[-1]]) for row, found in enumerate(top)]
+    if not _above_zero(bits, values, INFINITY[logits.dtype]):
+        # the bits of a negative number order the other way
+        ordered = bits ^ ((bits >> 15 + 16 * wide) & bits.dtype.type(LOW >> 1 + 16 * (not wide)))
+        return _finite(logits).tolist(), largest(ordered, k).tolist() if k else []
+    if k > 1 and any(first == last for first, last in values):  # the first may be in no group
+        return bits.argmax(-1).tolist(), top
+    return [found[0] for found in top], top if k else []
 
 
-def _ordered(logits: Tensor) -> NDArray[np.generic]:
-    """The rows as numbers that numpy compares at full speed, in the order of the logits."""
-    if logits.dtype != torch.bfloat16:
-        found: NDArray[np.generic] = logits.numpy()
-        return found
-    bits: NDArray[np.int16] = logits.view(torch.int16).numpy()
-    # the bits of a negative number order the other way
-    return bits ^ ((bits >> 15) & np.int16(0x7FFF))
+def _finite(logits: Tensor) -> Tensor:
+    """The most likely token per row, -1 where its logit is not finite."""
+    best = best_tokens(logits)
+    return best.masked_fill(~logits.gather(-1, best[:, None])[:, 0].isfinite(), -1)
 
 
-def largest(values: NDArray[np.generic], k: int) -> NDArray[np.intp]:
+def _above_zero(
+    bits: NDArray[np.signedinteger], values: list[tuple[int, int]], infinity: int
+) -> bool:
+    """Whether the largest and the least of those found are above zero and finite in every row, and
+    no number is a NaN.
+    """
+    unsigned = bits.reshape(-1).view(f"u{bits.itemsize}")
+    return (
+        all(last > 0 and first < infinity for first, last in values)
+        # a NaN with a sign lies above all others
+        and int(unsigned[unsigned.argmax()]) <= infinity | 1 << 8 * bits.itemsize - 1
+    )
+
+
+def largest(values: NDArray[np.signedinteger], k: int) -> NDArray[np.int64]:
     """Indices [T, k] of the `k` largest entries of every row of [T, V], the largest first.
 
     They stand in the `k` groups of entries whose largest are largest, so that one vectorised pass
-    over all entries is enough; torch's topk on a CPU takes ten times as long.
+    over all entries is enough; torch's topk on a CPU takes several times as long.
     """
     rows, size = values.shape
     groups = size // GROUP
+    start = np.arange(0, rows * size, size)[:, None]
     if groups <= k:
-        index = np.broadcast_to(np.arange(size), (rows, size))
+        index = start + np.arange(size)
     else:  # group g holds the entries g, g + groups, g + 2 * groups, ...
-        tops = values[:, : groups * GROUP].reshape(rows, GROUP, groups).max(1)
-        best = np.argpartition(tops, groups - k, axis=1)[:, groups - k :]
-        inside = (np.arange(GROUP)[:, None] * groups + best[:, None, :]).reshape(rows, -1)
-        behind = np.broadcast_to(np.arange(groups * GROUP, size), (rows, size - groups * GROUP))
-        index = np.concatenate((inside, behind), 1)
-    found = np.take_along_axis(values, index, 1)
-    kept = np.argpartition(found, found.shape[1] - k, axis=1)[:, found.shape[1] - k :]
-    order = np.argsort(np.take_along_axis(found, kept, 1), axis=1)[:, ::-1]
-    return np.take_along_axis(index, np.take_along_axis(kept, order, 1), 1)
+        whole = groups * GROUP
+        tops = np.maximum.reduce(values[:, :whole].reshape(rows, GROUP, groups), axis=1)
+        best = _first(tops, np.arange(groups), k) + start
+        index = (best[:, :, None] + np.arange(0, whole, groups)).reshape(rows, -1)
+        if whole < size:
+            index = np.concatenate((index, start + np.arange(whole, size)), 1)
+    return _first(values.reshape(-1).take(index), index, k) - start
+
+
+def _first(
+    values: NDArray[np.signedinteger], index: NDArray[np.int64], k: int
+) -> NDArray[np.int64]:
+    """Of the `index` of every value, those of the `k` largest of each row, of equal ones the first.
+
+    What is sorted are numbers made of a value and its index: numpy does that vectorised.
+    """
+    keys = (values.astype(np.int64) << 32) - index
+    if keys.shape[1] > k:
+        keys.partition(keys.shape[1] - k, axis=1)
+    found = keys[:, -k:]
+    found.sort(axis=1)
+    return -found[:, ::-1] & LOW

@@ -82,7 +82,9 @@ UNCOUNTED = -1  # kind of a free token beside a drafted one, which is right more
 
 
 Carried = tuple[list[Match], int]
-"""Occurrences of a node's path, and where on the drafted chain the node stands, -1 beside it."""
+"""Occurrences of the path to a node's parent, and where on the drafted chain the node stands, -1
+beside it.
+"""
 
 
 class Auto:
@@ -182,7 +184,7 @@ class Auto:
 
     def _grow(self, rate: float, budget: int) -> Tree:
         """The tree of all sources, the drafted chain among them."""
-        root: Carried = (self.text.find(), 0)
+        root: Carried = ([], 0)
         return grow(root, self._children, self.calibration, self.prices, self.slopes, rate, budget)
 
     def _draft(self, state: State, rung: int, rate: float, budget: int) -> None:
@@ -213,6 +215,7 @@ class Auto:
         """What every source proposes behind a path, the likeliest first."""
         matches, step = carried
         if path:
+            matches = self.text.follow(matches, path[-1])
             before, token = path[-2] if len(path) > 1 else self._pending, path[-1]
         else:
             before, token = self._before, self._pending
@@ -241,9 +244,9 @@ class Auto:
         if drafted is not None:
             found = self._with_drafted(found, step)
         found.sort(key=_likeliest)
-        follow = self.text.follow
+        beside = (matches, -1)
         return [
-            (chance, token, kind, (follow(matches, token), step + 1 if token == drafted else -1))
+            (chance, token, kind, (matches, step + 1) if token == drafted else beside)
             for chance, token, kind, _ in found
         ]
 
