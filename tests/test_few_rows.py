@@ -14,7 +14,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.fused import weights
 from skipbench.lm.fused.autotune import LayoutChoice, cache_file, choose, tuned
-from skipbench.lm.fused.elementwise import native_attention, native_norm, native_rotation
+from skipbench.lm.fused.elementwise import native_norm, native_rotation
 from skipbench.lm.fused.few_rows import (
     FEW_ROWS,
     MOST_ROWS,
@@ -169,26 +169,6 @@ def test_the_rotation_is_torchs_bit_for_bit(heads: int, kv: int, d: int, rows: i
     wanted = torch.zeros_like(cache.rows[0])
     wanted[11 : 11 + rows] = torch.cat([both[:, heads:], qkv[:, heads + kv :]], 1)
     assert torch.equal(query, both[:, :heads]) and torch.equal(cache.rows[0], wanted)
-
-
-@pytest.mark.parametrize(("heads", "kv", "d"), [(9, 3, 64), (4, 2, 8), (2, 2, 80)])
-@pytest.mark.parametrize("end", [1, 2, 17, 200])
-def test_the_attention_of_one_row(heads: int, kv: int, d: int, end: int) -> None:
-    kernel_or_skip()
-    cache = KVCache([torch.device("cpu")], kv, d, torch.bfloat16)
-    cache.allocate(end + 3)
-    generator = torch.Generator().manual_seed(0)
-    cache.rows[0].copy_(torch.randn(cache.rows[0].shape, generator=generator) * 2)
-    query = (torch.randn(1, heads, d, generator=generator) * 2).to(torch.bfloat16)
-    attend = native_attention(cache, 0, d**-0.5, query)
-    assert attend is not None and native_attention(cache, 0, 1.0, query.float()) is None
-    wanted = torch.nn.functional.scaled_dot_product_attention(
-        query.double().view(1, kv, heads // kv, d),
-        cache.keys[0][:, :, :end].double(),
-        cache.values[0][:, :, :end].double(),
-    ).view(1, -1)
-    found = attend(query, end).double()
-    assert ((found - wanted).abs() <= wanted.abs() * 2**-8 + 2e-5).all()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,6 +15,7 @@ from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import family_of
+from skipbench.lm.fused import engine
 from skipbench.lm.fused.bit_exact import steps
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.metadata import AttentionMetadata
@@ -150,10 +151,11 @@ def test_rows_of_a_chain_need_nothing_laid_out() -> None:
 
 
 def test_attention_of_all_rows_at_once_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: a strict engine whose rows share one call of attention."""
+    """The planted fault: a strict engine whose rows share one call of torch's attention."""
     tiny()
 
-    # the engine then takes the rows for any others
+    # the engine then takes the rows for any others, of which it attends none itself
+    monkeypatch.setattr(engine, "most_attended", lambda: 1)
     monkeypatch.setattr(TokenRows, "verified", lambda self: self)
     config = compose(["model.dtype=bfloat16", "engine.strict=true"])
     with pytest.raises(

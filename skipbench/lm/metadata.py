@@ -3,6 +3,7 @@ rows, made once per pass.
 """
 
 import copy
+import functools
 from typing import Any
 
 import torch
@@ -77,6 +78,16 @@ class AttentionMetadata:
         self._masks: dict[tuple[int | None, int], Tensor | None] = {}
         self.whole: AttentionMetadata | None = None
 
+    @functools.cached_property
+    def parents(self) -> Tensor | None:
+        """Parent of every row, [T] of int32 on the host; `None` where row `i` sees all rows up to
+        `start + i`.
+        """
+        if self.token_rows.contiguous_chain:
+            return None
+        above = self.token_rows.parent
+        return torch.tensor(range(-1, self.rows - 1) if above is None else above, dtype=torch.int32)
+
     @property
     def positions(self) -> Tensor:
         """Position of every row, [T]."""
@@ -92,6 +103,10 @@ class AttentionMetadata:
         part.rope_cos_sin, part.steps, part._masks, part.whole = None, None, {}, self
         return part
 
+    def within(self, window: int | None) -> bool:
+        """Whether a window of this many positions hides nothing from any row."""
+        return window is None or max(self.token_rows.positions) < window
+
     def mask(self, window: int | None, group: int = 1) -> Tensor | None:
         """Additive mask [group * T, end], or `None` when one row sees everything or a square chain
         is causal.
@@ -100,7 +115,7 @@ class AttentionMetadata:
         rows that start at multiples of `ALIGNED` elements. It would copy others at every layer, and
         refuses a view of the band whose address is odd.
         """
-        if window is not None and max(self.token_rows.positions) < window:
+        if self.within(window):
             window = None
         if (window, group) not in self._masks:
             self._masks[window, group] = self._repeated(self._base(window), group)

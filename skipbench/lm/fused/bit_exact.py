@@ -1,11 +1,12 @@
 """`engine.strict`: a verified row gets the bits that decoding it alone would give.
 
 On the CPUs seen, norms and rotations of a low precision do not depend on how many rows share a
-call, products do not up to `MOST` rows; attention over several rows does. So products take `MOST`
-rows at once, and the rows of a verification pass attention one by
-one, each with the very call of a one-row pass; a row of a tree first has its ancestors' keys and
-values laid behind the committed ones, in the order of the text. `self_test` checks on the model at
-hand that nothing else depends on the rows either.
+call, products do not up to `MOST` rows, and our own attention (`attention.c`) never does; torch's
+does. So products take `MOST` rows at once, and where attention is torch's (no C compiler, a window
+that hides rows), the rows of a verification pass it one by one, each with the very call of a
+one-row pass; a row of a tree first has its ancestors' keys and values laid behind the committed
+ones, in the order of the text. `self_test` checks on the model at hand that nothing else depends
+on the rows either.
 """
 
 import statistics

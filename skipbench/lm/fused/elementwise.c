@@ -1,6 +1,5 @@
-/* Norms, rotations and the attention of one row in bfloat16, each in one call: at one row torch's
- * calls take longer than their arithmetic. Norms and rotations round where torch's kernels do; no
- * row depends on another one.
+/* Norms and rotations in bfloat16, each in one call: at one row torch's calls take longer than their
+ * arithmetic. They round where torch's kernels do; no row depends on another one.
  */
 #include <immintrin.h>
 #include <math.h>
@@ -69,60 +68,5 @@ void rotate(bf16 *query, bf16 *cache, const bf16 *qkv, const bf16 *cos, const bf
       else cache += d;
     }
     memcpy(cache, qkv, kv * d * sizeof(bf16));
-  }
-}
-
-/* For x <= 0. */
-static inline __m512 exponential(__m512 x) {
-  const float taylor[] = {1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1, 1};
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752f), x);
-  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6f), r);
-  __m512 sum = _mm512_set1_ps(1.f / 720);
-  for (int i = 0; i < 6; i++) sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(taylor[i]));
-  return _mm512_scalef_ps(sum, n);
-}
-
-/* One row over the first `end` rows of a layer's cache [end, 2 kv, d]: query, out [heads, d].
- * Scores and weights stay in float32.
- */
-void attend_one(bf16 *out, const bf16 *query, const bf16 *cache, float scale, long end, long heads,
-                long kv, long d) {
-#pragma omp parallel for schedule(static) if (end >= 1024)
-  for (long head = 0; head < heads; head++) {
-    const long step = 2 * kv * d;
-    const bf16 *q = query + head * d, *k = cache + head / (heads / kv) * d, *v = k + kv * d;
-    float scores[end + 16], most = -INFINITY;
-    for (long j = 0; j < end; j++) {
-      __m512 acc = _mm512_setzero_ps();
-      for (long i = 0; i < d; i += 32) {
-        __mmask32 lanes = d - i >= 32 ? ~0u : (1u << (d - i)) - 1;
-        acc = _mm512_dpbf16_ps(acc, (__m512bh)_mm512_maskz_loadu_epi16(lanes, q + i),
-                               (__m512bh)_mm512_maskz_loadu_epi16(lanes, k + j * step + i));
-      }
-      scores[j] = _mm512_reduce_add_ps(acc) * scale;
-      most = scores[j] > most ? scores[j] : most;
-    }
-    __m512 sums = _mm512_setzero_ps();
-    for (long j = 0; j < end; j += 16) {
-      __m512 x = _mm512_sub_ps(_mm512_loadu_ps(scores + j), _mm512_set1_ps(most));
-      x = _mm512_maskz_mov_ps(first(end - j), exponential(x));
-      _mm512_storeu_ps(scores + j, x);
-      sums = _mm512_add_ps(sums, x);
-    }
-    const __m512 share = _mm512_set1_ps(1 / _mm512_reduce_add_ps(sums));
-    for (long i = 0; i < d; i += 16) {
-      const __mmask16 mask = first(d - i);
-      __m512 even = _mm512_setzero_ps(), odd = even;
-      for (long j = 0; j + 1 < end; j += 2) {
-        even = _mm512_fmadd_ps(_mm512_set1_ps(scores[j]), wide(v + j * step + i, mask), even);
-        odd = _mm512_fmadd_ps(_mm512_set1_ps(scores[j + 1]), wide(v + (j + 1) * step + i, mask),
-                              odd);
-      }
-      if (end % 2)
-        even = _mm512_fmadd_ps(_mm512_set1_ps(scores[end - 1]),
-                               wide(v + (end - 1) * step + i, mask), even);
-      store(out + head * d + i, _mm512_mul_ps(_mm512_add_ps(even, odd), share), mask);
-    }
   }
 }

@@ -1,5 +1,5 @@
-"""Norms, rotations and the attention of one row of a bfloat16 model on a CPU in one call each
-(`elementwise.c`), where `few_rows` runs; elsewhere they are torch's calls.
+"""Norms, rotations and attention of a bfloat16 model on a CPU in one call each (`elementwise.c`,
+`attention.c`), where `few_rows` runs; elsewhere they are torch's calls.
 """
 
 import ctypes
@@ -9,21 +9,31 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.fused.few_rows import few_rows_kernel
+from skipbench.lm.fused.few_rows import MOST_ROWS, few_rows_kernel
 from skipbench.lm.fused.native import library
+from skipbench.lm.metadata import AttentionMetadata
 
 Norm = Callable[[Tensor], Tensor]
-Attention = Callable[[Tensor, int], Tensor]
+Attention = Callable[[Tensor, AttentionMetadata], Tensor]
 Rotation = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 MOST_KEYS = 1 << 16
-"""Cache rows up to which the attention of one row is ours: its scores lie on the stack."""
+"""Cache rows up to which attention is ours: the keys and values of one head are packed in memory of
+its own.
+"""
+MOST_WITHOUT_AMX = 8
+"""Rows from which on torch's attention is faster than ours without AMX."""
 
 
 def is_native(like: Tensor) -> bool:
     """Whether weights like this one pass through our own C functions."""
     where = like.device.type == "cpu" and like.dtype == torch.bfloat16
     return where and few_rows_kernel()[0] is not None
+
+
+def most_attended() -> int:
+    """Rows up to which our attention is faster than torch's."""
+    return MOST_ROWS if few_rows_kernel()[0] == "amx" else MOST_WITHOUT_AMX
 
 
 def native_norm(weight: Tensor, eps: float) -> Norm | None:
@@ -66,21 +76,24 @@ def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None
 
 
 def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> Attention | None:
-    """`query [1, H, d], end -> [1, H * d]`: one row over the first `end` rows of a layer's cache.
-    `None` where there is none of our own.
+    """`query [T, H, d], metadata -> [T, H * d]` over a cache, without windows. A row has the
+    bits that it has alone. `None` where there is none of our own.
     """
-    if not is_native(like):
+    if not is_native(like) or cache.head_dim % 8:
         return None
-    function, kv, d = library().attend_one, cache.kv_heads, cache.head_dim
-    function.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_float, *[ctypes.c_long] * 4]
+    function, kv, d = library().attend_rows, cache.kv_heads, cache.head_dim
+    function.argtypes = [*[ctypes.c_void_p] * 4, ctypes.c_float, *[ctypes.c_long] * 6, ctypes.c_int]
     function.restype = None
+    tiles = few_rows_kernel()[0] == "amx"
 
-    def attend(query: Tensor, end: int) -> Tensor:
-        query = query.contiguous()
-        heads = query.shape[1]
-        out = query.new_empty((1, heads * d))
-        keys = cache.rows[layer].data_ptr()
-        function(out.data_ptr(), query.data_ptr(), keys, scale, end, heads, kv, d)
+    def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
+        query, parents = query.contiguous(), metadata.parents
+        rows, heads, _ = query.shape
+        out = query.new_empty((rows, heads * d))
+        at = out.data_ptr(), query.data_ptr(), cache.rows[layer].data_ptr()
+        seen = None if parents is None else parents.data_ptr()
+        committed = metadata.token_rows.context_len
+        function(*at, seen, scale, rows, committed, metadata.start, heads, kv, d, tiles)
         return out
 
     return attend

@@ -19,6 +19,7 @@ from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused.bit_exact import MOST, NotStrictError, rows_one_by_one
 from skipbench.lm.fused.elementwise import (
     MOST_KEYS,
+    most_attended,
     native_attention,
     native_norm,
     native_rotation,
@@ -54,7 +55,7 @@ class FusedEngine:
         """
         Args:
             spare_mib: memory that second layouts of weights may take, MiB.
-            strict: verified rows pass attention one by one, and products `MOST` at once.
+            strict: verified rows pass attention with the bits of one, and products `MOST` at once.
         """
         weights, parts = Weights(spare_mib, pass_bytes(model)), parts_of(model)
         self._most = MOST if strict else None
@@ -165,13 +166,24 @@ def _attention(
     q_norm, k_norm = parts.qk_norms or (None, None)
     group = heads // kv
     rotate = None if q_norm is not None else native_rotation(cache, index, norm.weight)
-    attend_one = native_attention(cache, index, scale, norm.weight)
+    attend_few = native_attention(cache, index, scale, norm.weight)
+    most_rows = most_attended() if attend_few is not None else 1
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
-        t, end, mask = metadata.rows, metadata.end, metadata.mask(window, group)
-        if attend_one is not None and t == 1 and mask is None and end <= MOST_KEYS:
-            return attend_one(query, end)
+        t, end = metadata.rows, metadata.end
+        alone = t == 1 or (strict and metadata.token_rows.verifies)
+        if (
+            attend_few is not None
+            and (alone or (t <= most_rows and metadata.start > 0))
+            and end <= MOST_KEYS
+            and metadata.within(window)
+        ):
+            return attend_few(query, metadata)
+        if t > 1 and alone:
+            each = rows_one_by_one(metadata, cache.rows[index])
+            return torch.cat([attend(query[step.row : step.row + 1], step.alone) for step in each])
+        mask = metadata.mask(window, group)
         keys, values = (of[index].narrow(2, 0, end) for of in (cache.keys, cache.values))
         # The queries of a group are rows of one product over their shared keys: kernels that take a
         # mask want no groups.
@@ -221,12 +233,7 @@ def _attention(
         most = MOST if strict and metadata.token_rows.verifies else None
         cos, sin = _rope_cos_sin(metadata)
         qkv = qkv_of(norm(hidden), most).view(t, heads + 2 * kv, d)
-        query = rotated_and_stored(qkv, cos, sin, metadata)
-        if strict and t > 1 and metadata.token_rows.verifies:
-            each = rows_one_by_one(metadata, cache.rows[index])
-            out = torch.cat([attend(query[step.row : step.row + 1], step.alone) for step in each])
-        else:
-            out = attend(query, metadata)
+        out = attend(rotated_and_stored(qkv, cos, sin, metadata), metadata)
         return out_of.added(hidden, out, most)
 
     return run
