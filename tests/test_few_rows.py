@@ -14,7 +14,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.fused import weights
 from skipbench.lm.fused.autotune import LayoutChoice, cache_file, choose, tuned
-from skipbench.lm.fused.elementwise import native_norm, native_rotation
+from skipbench.lm.fused.elementwise import native_norm, native_rotation, native_silu
 from skipbench.lm.fused.few_rows import (
     FEW_ROWS,
     MOST_ROWS,
@@ -169,6 +169,21 @@ def test_the_rotation_is_torchs_bit_for_bit(heads: int, kv: int, d: int, rows: i
     wanted = torch.zeros_like(cache.rows[0])
     wanted[11 : 11 + rows] = torch.cat([both[:, heads:], qkv[:, heads + kv :]], 1)
     assert torch.equal(query, both[:, :heads]) and torch.equal(cache.rows[0], wanted)
+
+
+@pytest.mark.parametrize("width", [16000, 100])
+def test_silu_times_up_is_torchs_bit_for_bit(width: int) -> None:
+    """For many finite bfloat16 numbers as gate, and with the greater width for nearly all."""
+    kernel_or_skip()
+    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(torch.bfloat16)
+    gate = every[every.isfinite()][: 4 * width].view(4, -1)
+    up = torch.randn(gate.shape, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    silu_times = native_silu(gate)
+    assert silu_times is not None and native_silu(gate.float()) is None
+    found, wanted = silu_times(torch.cat([gate, up], 1)), torch.nn.functional.silu(gate) * up
+    tiny = wanted.abs() < 2**-120  # ours takes what is smaller than a normal number for 0
+    assert torch.equal(found[~tiny], wanted[~tiny])
+    assert (found[tiny].abs() <= 2**-119).all()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define TILE 512 /* bfloat16 per tile; 256 float32 */
+#define AHEAD 16 /* keys from what is read to what is prefetched */
 
 typedef uint16_t bf16;
 typedef struct {
@@ -106,10 +107,16 @@ static void multiply(const Pass *p, float *sums, Tiles a, Tiles b, long steps, l
 /* ---- packing ---- */
 
 /* Keys as the right side of the scores: by 16 keys and 32 of d, pairs [16 of d, 16 keys, 2]. What
- * lies behind the last key repeats it, and what lies behind d is 0.
+ * lies behind the last key repeats it, and what lies behind d is 0. Values, which are packed next,
+ * are prefetched too.
  */
 static void pack_keys(bf16 *to, const bf16 *keys, long step, long end, long blocks, long d) {
-  for (long at = 0; at < 16 * blocks; at += 16)
+  for (long at = 0; at < 16 * blocks; at += 16) {
+    for (long n = at + AHEAD; n < at + AHEAD + 16; n++)
+      for (long i = 0; i < d; i += 32) {
+        _mm_prefetch((const char *)(keys + n * step + i), _MM_HINT_T0);
+        _mm_prefetch((const char *)(keys + n * step + step / 2 + i), _MM_HINT_T0);
+      }
     for (long i = 0; i < 32 * parts(d, 32); i += 8, to += TILE / 4) {
       __m512i x[4], t[4];
       for (int j = 0; j < 4; j++) {
@@ -129,6 +136,7 @@ static void pack_keys(bf16 *to, const bf16 *keys, long step, long end, long bloc
         _mm512_store_si512(to + 64 * j + 32, _mm512_unpackhi_epi64(t[j], t[j + 2]));
       }
     }
+  }
 }
 
 /* Values of the text positions `at` .. as the right side of their sum: by 32 positions and 16 of d,
@@ -137,8 +145,8 @@ static void pack_keys(bf16 *to, const bf16 *keys, long step, long end, long bloc
  */
 static void pack_values(const Pass *p, bf16 *to, const bf16 *values, long at, long end,
                         long blocks, const int32_t *path) {
-  static const uint16_t pairs[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                     8,  24, 9,  25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  static const uint16_t pairs[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i order = _mm512_loadu_si512(pairs);
   const long step = 2 * p->kv * p->d, groups = parts(p->d, 16);
   for (const bf16 *last = to + blocks * groups * TILE; to < last; to += (groups - 1) * TILE)
@@ -194,8 +202,8 @@ static inline __m256i rounded(__m512 *x) {
 /* The scores of a query's first `length` positions become weights, 0 from there to `span`.
  *
  * Tiles hold 16 positions in float32; afterwards every other one holds the weights of 32 in
- * bfloat16, and the next one what their rounding has lost. `scores` is the query's row of the first.
- * Gives 1 over the sum.
+ * bfloat16, and the next one what their rounding has lost. `scores` is the query's row of the
+ * first. Gives 1 over the sum.
  */
 static float softmax(float *scores, long length, long span, float scale) {
   __m512 most = _mm512_set1_ps(-INFINITY), sums = _mm512_setzero_ps();
@@ -230,8 +238,8 @@ static long path_of(const Pass *p, long row, int32_t *path) {
   return depth;
 }
 
-/* Adds the weighted values of `blocks` blocks of 32 positions, from the block `from` on, to the sums
- * [2, groups] of some queries: of the weights, and of what their rounding has lost.
+/* Adds the weighted values of `blocks` blocks of 32 positions, from the block `from` on, to the
+ * sums [2, groups] of some queries: of the weights, and of what their rounding has lost.
  */
 static void add_values(const Pass *p, float *sums, const float *scores, const bf16 *values,
                        long from, long blocks, long queries) {

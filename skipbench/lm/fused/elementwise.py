@@ -54,6 +54,22 @@ def native_norm(weight: Tensor, eps: float) -> Norm | None:
     return norm
 
 
+def native_silu(like: Tensor) -> Norm | None:
+    """`gate and up [T, 2 F] -> silu(gate) * up [T, F]`; `None` where there is none of our own."""
+    if not is_native(like):
+        return None
+    function = library().silu_times
+    function.argtypes, function.restype = [*[ctypes.c_void_p] * 2, *[ctypes.c_long] * 2], None
+
+    def silu_times(gate_up: Tensor) -> Tensor:
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        y = gate_up.new_empty((rows, width))
+        function(y.data_ptr(), gate_up.data_ptr(), rows, width)
+        return y
+
+    return silu_times
+
+
 def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None:
     """`qkv [T, H + 2 KV, d], cos [T, 1, d], sin, start -> queries [T, H, d]`, all rotated; keys and
     values go to the rows `start ..` of a layer's cache. `None` where there is none of our own.

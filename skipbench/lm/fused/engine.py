@@ -23,6 +23,7 @@ from skipbench.lm.fused.elementwise import (
     native_attention,
     native_norm,
     native_rotation,
+    native_silu,
 )
 from skipbench.lm.fused.weights import Weights, pass_bytes
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
@@ -239,15 +240,19 @@ def _attention(
     return run
 
 
+def _silu_times(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate) * up
+
+
 def _mlp(parts: MlpParts, family: Family, config: Any, weights: Weights, strict: bool) -> Sublayer:
     norm = _Norm(parts.norm)
     up_of = weights.fuse(parts.module, family.gate_up, config.num_hidden_layers)
     down_of = weights.fuse(parts.module, (family.down,), config.num_hidden_layers)
+    inner = native_silu(norm.weight) or _silu_times
 
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
         most = MOST if strict and metadata.token_rows.verifies else None
-        gate, up = up_of(norm(hidden), most).chunk(2, -1)
-        inner = F.silu(gate) * up
-        return down_of.added(hidden, inner, most)
+        return down_of.added(hidden, inner(up_of(norm(hidden), most)), most)
 
     return run
