@@ -41,7 +41,7 @@ METHODS = {
     "leap": ("method.iterations=12",),
     "cas-spec": (),
     "self-sd": ('method.skip="attn:11-13;mlp:11-13"',),
-    "uniform": ("method.ratio=0.2",),
+    "uniform": ("method.ratio=0.1",),
     "swift": ("method.window=8",),
     "clasp": (),
     "knapspec": ("method.history=1", "method.interval=16"),
