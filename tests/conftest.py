@@ -17,6 +17,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import pytest
 import torch
 
+from skipbench.bench import latency_file, round_costs
 from skipbench.cli.main import main
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose, use_config_dir
@@ -41,6 +42,8 @@ ENGINES = ("reference", "fused")
 EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
+# What a timing says does not matter here: runs of tests take few calls for theirs.
+latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 2, 1
 
 
 def random_model(family: str, vocab: int = 61) -> Any:

@@ -67,14 +67,15 @@ class Even(LogitsProcessor):  # type: ignore[misc]  # transformers leaves it unt
 
 
 def test_logits_processors_are_honoured(model: Any) -> None:
+    without = both(model)[0]
     for more in (
         {"repetition_penalty": 1.7},
         {"no_repeat_ngram_size": 2},
-        {"min_new_tokens": 20, "eos_token_id": both(model)[0][12], "pad_token_id": 0},
+        {"min_new_tokens": 20, "eos_token_id": without[12], "pad_token_id": 0},
         {"logits_processor": LogitsProcessorList([Even()])},
     ):
         plain, fast = both(model, **more)
-        assert plain == fast and plain != both(model)[0], more
+        assert plain == fast and plain != without, more
 
 
 def test_stopping_criteria_are_honoured(model: Any) -> None:

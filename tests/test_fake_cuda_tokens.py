@@ -19,7 +19,7 @@ from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
 
-LENGTH = 16
+LENGTH = 12
 TREE = "method.tree=[4,3,2,1]"
 
 

@@ -24,6 +24,7 @@ CELLS = {
     "clasp8": ["method=clasp", "method.interval=8"],
     "auto": ["method=auto", "method.row_prices=[1,1.02,1.04,1.1,1.2,1.4]"],
 }
+SHORT = ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=48"]
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +32,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     results = tmp_path_factory.mktemp("figures")
     found = {}
     for name, overrides in CELLS.items():
-        config = compose([*overrides, "limit=2", f"results={results}"])
+        config = compose([*overrides, *SHORT, f"results={results}"])
         run_cell(config, print_table=False)
         found[name] = read_run(resolve_cell(config).folder)
     return found

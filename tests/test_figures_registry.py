@@ -32,9 +32,9 @@ WITHOUT_CELLS = {"self-sd-figure9"}
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     results = tmp_path_factory.mktemp("records")
-    found = {}
+    found, short = {}, ["limit=2", "engine.warmup=0", "dataset.max_new_tokens=32"]
     for method, more in (("swift", []), ("clasp", ["method.interval=2"])):
-        config = compose([f"method={method}", *more, "limit=2", f"results={results}"])
+        config = compose([f"method={method}", *more, *short, f"results={results}"])
         run_cell(config, print_table=False)
         found[method] = read_run(resolve_cell(config).folder)
     return found

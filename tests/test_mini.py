@@ -56,7 +56,7 @@ def test_an_index_fixes_a_training_document(training: list[Example]) -> None:
 def test_held_out_prompts_are_distinct_and_never_trained_on(
     family: str, training: list[Example]
 ) -> None:
-    prompts = [example.prompt for example in examples(family, 100)]
+    prompts = [example.prompt for example in examples(family, 40)]
     assert len(set(prompts)) == len(prompts)
     assert all(map(is_held_out, prompts))
     assert not set(prompts) & {example.prompt for example in training}
@@ -71,19 +71,19 @@ def test_the_fold_rule_keeps_every_training_prompt_out_of_the_held_out_fold(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_second_body_is_never_trained_on(family: str, training: list[Example]) -> None:
     trained = {example.body for example in training if example.family == family}
-    assert not {example.body for example in examples(family, 100)[1::2]} & trained
+    assert not {example.body for example in examples(family, 40)[1::2]} & trained
 
 
 def test_bodies_of_the_other_half_may_be_trained_on(training: list[Example]) -> None:
     # mini-code has few bodies: were none of these among the training documents, `seen` would mean
     # nothing.
     trained = {example.body for example in training if example.family == "mini-code"}
-    assert {example.body for example in examples("mini-code", 100)[::2]} & trained
+    assert {example.body for example in examples("mini-code", 40)[::2]} & trained
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "mini-code"])
 def test_the_canonical_body_has_full_marks(family: str) -> None:
-    for example in examples(family, 100):
+    for example in examples(family, 40):
         scores = score(SCORERS[family], example.body, example.prompt, example.reference)
         assert scores and set(scores.values()) == {1.0}, example
 
@@ -91,7 +91,7 @@ def test_the_canonical_body_has_full_marks(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("isolated")
 def test_canonical_code_passes_its_own_tests() -> None:
-    for example in examples("mini-code", 100)[:60]:
+    for example in examples("mini-code", 40):
         program = program_of("code", example.body, example.prompt, example.reference)
         outcome = run_program(program, timeout_s=20.0)
         assert outcome.ok, (outcome, example)
@@ -99,19 +99,19 @@ def test_canonical_code_passes_its_own_tests() -> None:
 
 @pytest.mark.usefixtures("isolated")
 def test_broken_code_fails_its_tests() -> None:
-    for example in examples("mini-code", 100)[:3]:
+    for example in examples("mini-code", 40)[:3]:
         program = program_of("code", "    return None\n", example.prompt, example.reference)
         outcome = run_program(program, timeout_s=20.0)
         assert (outcome.ok, outcome.reason, outcome.detail) == (False, "failed", "AssertionError")
 
 
 def test_a_math_body_ends_with_the_answer() -> None:
-    for example in examples("mini-math", 100):
+    for example in examples("mini-math", 40):
         assert example.body.endswith(f" #### {example.reference['answer']}")
 
 
 def test_the_steps_of_a_math_body_are_true() -> None:
-    for example in examples("mini-math", 100):
+    for example in examples("mini-math", 40):
         *steps, _ = example.body.split(".")
         for step in steps:
             left, _, right = step.partition(" = ")

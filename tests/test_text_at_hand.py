@@ -45,9 +45,9 @@ class Words:
 
 def test_functions_of_the_library_parse_and_are_the_same_again() -> None:
     dataset = compose(["dataset=stdlib-code"]).dataset
-    rows = dataset.rows(40)
-    assert rows_hash(rows) == rows_hash(dataset.rows(40)) != rows_hash(dataset.rows(39))
-    assert len({row.id for row in rows}) == 40
+    rows = dataset.rows(20)
+    assert rows_hash(rows) == rows_hash(dataset.rows(20))
+    assert len({row.id for row in rows}) == 20
     for row in rows:
         whole = row.prompt + row.reference["code"]
         (function,) = ast.parse(whole).body
@@ -152,20 +152,20 @@ socket.create_connection = socket.gethostbyname = refuse
 import skipbench.data.library
 from skipbench.config.compose import compose
 
-dataset = compose([f"dataset={sys.argv[1]}"]).dataset
-before = set(sys.modules)
-rows = dataset.rows(None)
-assert len(rows) > 100, rows
-print(*({row.id.partition(".")[0] for row in rows} & (set(sys.modules) - before)))
+for name in sys.argv[1:]:
+    dataset = compose([f"dataset={name}"]).dataset
+    before = set(sys.modules)
+    rows = dataset.rows(None)
+    assert len(rows) > 100, rows
+    print(*({row.id.partition(".")[0] for row in rows} & (set(sys.modules) - before)))
 """
 
 
-@pytest.mark.parametrize("name", ["stdlib-code", "pydoc-summary", "humaneval"])
-def test_no_network_is_asked_and_what_is_read_is_not_imported(name: str) -> None:
+def test_no_network_is_asked_and_what_is_read_is_not_imported() -> None:
     """In a process of its own, where every way to another machine fails."""
     offline = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, name],
+        [sys.executable, "-c", ALONE, "stdlib-code", "pydoc-summary", "humaneval"],
         cwd=ROOT,
         env=offline,
         capture_output=True,
