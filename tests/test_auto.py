@@ -10,6 +10,7 @@ import torch
 from conftest import LAYERS, make_method, random_lm
 
 from skipbench.config.architecture import Shape
+from skipbench.decode import top_tokens
 from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.ladder import NOTHING_LOST, SkipLadder, chain_value
 from skipbench.decode.loop import generate
@@ -25,6 +26,14 @@ from skipbench.skipset import SkipSet
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 
+@pytest.fixture(params=["own function", "numpy"])
+def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With our own function, where this machine runs it, and without."""
+    if request.param == "numpy":
+        monkeypatch.setattr(top_tokens, "native_top_k", lambda logits, k: None)
+
+
+@pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
 @pytest.mark.parametrize(("size", "shift"), [(7, 0), (61, -9), (5000, 0), (5000, -40)])
 def test_the_most_likely_tokens(size: int, shift: int, dtype: torch.dtype) -> None:
@@ -39,6 +48,7 @@ def test_the_most_likely_tokens(size: int, shift: int, dtype: torch.dtype) -> No
     assert choices(logits, 8)[0][3] == choices(logits)[0][3] == -1
 
 
+@pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("k", [0, 6])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_first_of_equal_logits_and_none_of_infinite_ones(dtype: torch.dtype, k: int) -> None:

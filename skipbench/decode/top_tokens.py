@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skipbench.decode.sampling import best_tokens
+from skipbench.lm.fused.top_k import native_top_k
 
 GROUP = 64  # entries of a row of which the largest is found first
 LOW = 0xFFFFFFFF  # bits of a key that hold the index
@@ -17,10 +18,12 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     """The most likely token of every row of [T, V], of equal ones the first, -1 where its logit is
     not finite; and the `k` most likely ones, most likely first, at most V of them.
 
-    On a CPU by numpy and on the bits of the numbers, each of which is looked at twice: where
-    the model has just run, calls cost more than the work in them.
+    On a CPU by our own function, or by numpy on the bits of the numbers, each of which is looked at
+    twice: where the model has just run, calls cost more than the work in them.
     """
     k = min(k, logits.shape[-1])
+    if (found := native_top_k(logits, k)) is not None:
+        return [row[0] for row in found], [row[1:] for row in found] if k else []
     if logits.device.type != "cpu" or logits.dtype not in INFINITY:
         best = _finite(logits)
         if k == 0:

@@ -78,6 +78,7 @@ FREE = len(PRIORS)
 DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)  # of a set that is wrong as often as `USUAL_ERROR`
 USUAL_ERROR = 0.1
 PRIORS += [1 - (1 - p) * doubt for p in DRAFTED_CHANCE for doubt in (1.0, 0.8, 0.4)]
+FREE_WEIGHT = 4.0  # accepted tokens that the priors of all free kinds together count for
 UNCOUNTED = -1  # kind of a free token beside a drafted one, which is right more often than not
 
 
@@ -135,6 +136,8 @@ class Auto:
         self.given = dict(zip(ROWS, row_prices, strict=True)) if row_prices else None
         self.text, self.successors = TextIndex(), Successors(memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
+        self.free = [0.0, 0.0]
+        """Free tokens accepted, and how many the priors expected, where the parent was."""
         self.ladder = SkipLadder(layers, window, explore)
         self.latency: LatencyModel | None = None
         self.rate = 1.2
@@ -230,16 +233,18 @@ class Auto:
             if len(ranks) == CONTINUATIONS:
                 break
         recycled, context = self.successors.get(before, token)
-        p = self.counters.p
+        share, chance_of = self.prior_share, self.counters.given_prior
         found: list[Child] = []
         first = kind_of(match, 0, 0, context)  # kinds of this node differ from it by the ranks
         for rank, candidate in enumerate(recycled):
             copied = ranks.pop(candidate, NONE)
             kind = first + (copied * (TOP + 1) + rank) * 3
-            found.append((p[kind], candidate, kind, None))
+            chance = chance_of(kind, share * PRIORS[kind])
+            found.append((chance, candidate, kind, None))
         for candidate, copied in ranks.items():
             kind = first + (copied * (TOP + 1) + ABSENT) * 3
-            found.append((p[kind], candidate, kind, None))
+            chance = chance_of(kind, share * PRIORS[kind])
+            found.append((chance, candidate, kind, None))
         drafted = self._drafted[step][0] if 0 <= step < len(self._drafted) else None
         if drafted is not None:
             found = self._with_drafted(found, step)
@@ -249,6 +254,14 @@ class Auto:
             (chance, token, kind, (matches, step + 1) if token == drafted else beside)
             for chance, token, kind, _ in found
         ]
+
+    @property
+    def prior_share(self) -> float:
+        """Of the priors of free tokens, what all of them together leave of it: where nothing can be
+        copied, a kind that was not tried is not believed, either.
+        """
+        hits, expected = self.free
+        return min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
 
     def _with_drafted(self, found: list[Child], step: int) -> list[Child]:
         """The children of a node with the drafted one among them; the others are as likely as they
@@ -268,6 +281,9 @@ class Auto:
             kind = tree.kinds[node]
             if kind != UNCOUNTED:
                 self.counters.update(kind, hit)
+                if kind < FREE:
+                    self.free[0] += hit
+                    self.free[1] += PRIORS[kind]
             if kind >= FREE:
                 self.ladder.agreement.update(self._rung, hit)
         path = set(accepted)
@@ -297,6 +313,7 @@ class Auto:
             "successors": self.successors.to_json(),
             "counters": self.counters.state_dict,
             "calibration": self.calibration.state_dict,
+            "free": list(self.free),
             "rate": self.rate,
             "earlier": self.text.earlier,
             "ladder": self.ladder.state_dict,
@@ -308,6 +325,7 @@ class Auto:
         self.successors.from_json(state["successors"])
         self.counters.state_dict = state["counters"]
         self.calibration.state_dict = state["calibration"]
+        self.free = list(state["free"])
         self.rate, self.text.earlier = state["rate"], list(state["earlier"])
         self.ladder.state_dict = state["ladder"]
         self.measured = {k: {int(n): s for n, s in v.items()} for k, v in state["measured"].items()}

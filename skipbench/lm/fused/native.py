@@ -12,7 +12,7 @@ from pathlib import Path
 from skipbench.config.paths import cache_folder
 from skipbench.runs.provenance import cpu_flags
 
-NAMES = "few_rows.c", "elementwise.c", "attention.c"
+NAMES = "few_rows.c", "elementwise.c", "attention.c", "top_k.c"
 SOURCES = [Path(__file__).with_name(name) for name in NAMES]
 COMPILERS = ("gcc", "cc", "clang")
 OPTIONS = "-O3 -shared -fPIC -fopenmp -mfma -mavx512f -mavx512bw -mavx512vl -mavx512bf16"
