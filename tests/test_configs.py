@@ -3,18 +3,22 @@ word.
 """
 
 import dataclasses
+import os
 import pickle
 import re
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 from conftest import ROOT, rest_slow
 from hydra.core.config_store import ConfigStore
 
+from skipbench.config import catalog
 from skipbench.config.build import instantiate
 from skipbench.config.catalog import choices, known_models
-from skipbench.config.compose import compose
+from skipbench.config.compose import compose, to_run_config, use_config_dir
+from skipbench.config.explain import hydra_initialized
 from skipbench.config.schemas import SCHEMAS, writable
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import FAMILIES
@@ -43,6 +47,37 @@ def test_every_model_composes_with_the_methods_it_has_settings_for(model: str) -
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_composes_with_the_model_of_fewest_layers(method: str) -> None:
     made("llama3.2-1b", method)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["method=uniform", "method.ratio=0.25", "method.tree=[4,3,2,1]", "seed=7"],
+        ["method=uniform", "stop@method.stop=tapout", "dataset=mini-math", "seed=3"],
+        ["model=llama2-13b", "method=swift", "dataset=gsm8k", "dataset.prompt=self-sd", "limit=3"],
+        ["method=self-sd", "search=constrained", "engine=reference", "decoding=sampling"],
+    ],
+)
+def test_nodes_of_a_process_make_what_hydra_makes(words: list[str]) -> None:
+    with hydra_initialized():
+        wanted = to_run_config(hydra.compose("config", overrides=words))
+    plain = compose(words[:1])
+    assert compose(words) == compose(words) == wanted
+    assert compose(words[:1]) == plain != wanted
+
+
+def test_a_file_that_changes_is_composed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
+    file = tmp_path / "engine" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text("defaults: [_engine, _self_]\nname: fused\nwarmup: 7\n")
+    use_config_dir(tmp_path)
+    assert compose(["engine=mine"]).engine.warmup == 7
+    file.write_text("defaults: [_engine, _self_]\nname: fused\nwarmup: 5\n")
+    os.utime(file, ns=(1, 1))
+    assert compose(["engine=mine"]).engine.warmup == 5
 
 
 def test_every_hub_model_is_described() -> None:
