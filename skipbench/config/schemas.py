@@ -68,8 +68,8 @@ class Engine:
     warmup: int = 2
     """Prompts decoded by both arms before the clock counts."""
     strict: bool | None = False
-    """Verified rows pass attention one by one, so that bfloat16 output is bit for bit vanilla's;
-    engine=fused only. null: where this machine can keep it, in a low precision on a CPU.
+    """A verified row gets the bits that it has alone, so that bfloat16 output is vanilla's bit for
+    bit; engine=fused only. null: where this machine can keep it, in a low precision on a CPU.
     """
     spare_mib: int = 512
     """Memory for a second layout of weights on a CPU, in MiB; 0 keeps one layout per weight."""

@@ -82,6 +82,6 @@ def refuse_strict(strict: bool, name: str) -> None:
     """Raises SkipbenchError where an engine without a strict mode is asked for it."""
     if strict:
         raise SkipbenchError(
-            f"engine.strict=true needs engine=fused, not {name}: it alone can take rows "
-            "through attention one by one"
+            f"engine.strict=true needs engine=fused, not {name}: it alone gives "
+            "verified rows the bits that they have alone"
         )
