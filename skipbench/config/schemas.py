@@ -199,8 +199,6 @@ def register(folder: Path) -> None:
         folder: a config folder; each file of its groups `method` and `stop` gets a schema of its
             own.
     """
-    # Hydra copies all schemas in every composition, a fifth of its time, and only reads the copy
-    ConfigStore.__deepcopy__ = lambda self, memo: self  # type: ignore[attr-defined]
     store = ConfigStore.instance()
     for (group, name), schema in SCHEMAS.items():
         store.store(group=group, name=name, node=writable(schema))
