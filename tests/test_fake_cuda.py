@@ -173,7 +173,7 @@ FAULTY = {  # name: function, text, text with the fault, case, file that must be
         "lm/cuda_graphs/buffers.py",
     ),
     "boolean index": (
-        choices, "best = best_tokens(logits)", "best = best_tokens(logits); best[best < 0]",
+        choices, "best = _finite(logits)", "best = _finite(logits); best[best < 0]",
         ("vanilla", "greedy", "fused"), "decode/top_tokens.py",
     ),
     "index on the host": (
@@ -185,8 +185,9 @@ FAULTY = {  # name: function, text, text with the fault, case, file that must be
         ("vanilla", "greedy", "fused"), "decode/",
     ),
     "condition on a tensor": (
-        fused._attention, "out = attend(query, metadata)",
-        "out = attend(query, metadata) if bool(qkv.sum() < 1) or t else qkv",
+        fused._attention, "out = attend(rotated_and_stored(qkv, cos, sin, metadata), metadata)",
+        "out = attend(rotated_and_stored(qkv, cos, sin, metadata), metadata)"
+        " if bool(qkv.sum() < 1) or t else qkv",
         ("uniform", "greedy", "fused"), "lm/fused/engine.py",
     ),
     "grouped heads with a mask": (
