@@ -25,13 +25,13 @@ def written(readme: str, table: str) -> str:
     lines = [f"| | {' | '.join(METHODS.values())} |", "|---" * (len(METHODS) + 1) + "|"]
     for model, name in MODELS.items():
         # a note with an equals sign is of a variant of the method
-        found = {
+        by_method = {
             run["method"]: run
             for run in reversed(runs)
             if run["model"].replace("-q4_1", "") == model and not re.match(r"\S+=", run["note"])
         }
-        shown = [found[m]["speedup"] if m in found else "" for m in METHODS]
-        n = next(iter(found.values()))["n"]
+        shown = [by_method[m]["speedup"] if m in by_method else "" for m in METHODS]
+        n = next(iter(by_method.values()))["n"]
         lines.append(f"| {name}, n = {n} | {' | '.join(shown)} |")
     made = "".join(f"{line}\n" for line in lines)
     text, count = MARKED.subn(lambda marks: f"{marks[1]}{made}{marks[2]}", readme)

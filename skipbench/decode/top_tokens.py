@@ -22,8 +22,8 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     twice: where the model has just run, calls cost more than the work in them.
     """
     k = min(k, logits.shape[-1])
-    if (found := native_top_k(logits, k)) is not None:
-        return [row[0] for row in found], [row[1:] for row in found] if k else []
+    if (table := native_top_k(logits, k)) is not None:
+        return [row[0] for row in table], [row[1:] for row in table] if k else []
     if logits.device.type != "cpu" or logits.dtype not in INFINITY:
         best = _finite(logits)
         if k == 0:

@@ -12,9 +12,7 @@ if TYPE_CHECKING:  # a table of finished cells needs no torch
     from skipbench.bench.load import Loaded
 
 KEPT_BYTES = 2 * 2**30
-"""Weights of the largest model that is kept: the check of memory before a load must not find it
-short because of the model that goes first.
-"""
+"""A larger model is not kept: its memory would count as taken when the next one is checked."""
 
 
 class LastLoaded:

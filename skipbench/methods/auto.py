@@ -136,7 +136,7 @@ class Auto:
         self.given = dict(zip(ROWS, row_prices, strict=True)) if row_prices else None
         self.text, self.successors = TextIndex(), Successors(memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
-        self.free = [0.0, 0.0]
+        self.free_counts = [0.0, 0.0]
         """Free tokens accepted, and how many the priors expected, where the parent was."""
         self.ladder = SkipLadder(layers, window, explore)
         self.latency: LatencyModel | None = None
@@ -234,25 +234,22 @@ class Auto:
                 break
         recycled, context = self.successors.get(before, token)
         share, chance_of = self.prior_share, self.counters.given_prior
-        found: list[Child] = []
         first = kind_of(match, 0, 0, context)  # kinds of this node differ from it by the ranks
-        for rank, candidate in enumerate(recycled):
-            copied = ranks.pop(candidate, NONE)
+
+        def free(copied: int, rank: int, candidate: int) -> Child:
             kind = first + (copied * (TOP + 1) + rank) * 3
-            chance = chance_of(kind, share * PRIORS[kind])
-            found.append((chance, candidate, kind, None))
-        for candidate, copied in ranks.items():
-            kind = first + (copied * (TOP + 1) + ABSENT) * 3
-            chance = chance_of(kind, share * PRIORS[kind])
-            found.append((chance, candidate, kind, None))
+            return chance_of(kind, share * PRIORS[kind]), candidate, kind, None
+
+        children = [free(ranks.pop(c, NONE), rank, c) for rank, c in enumerate(recycled)]
+        children += [free(copied, ABSENT, c) for c, copied in ranks.items()]
         drafted = self._drafted[step][0] if 0 <= step < len(self._drafted) else None
         if drafted is not None:
-            found = self._with_drafted(found, step)
-        found.sort(key=_likeliest)
+            children = self._with_drafted(children, step)
+        children.sort(key=_likeliest)
         beside = (matches, -1)
         return [
             (chance, token, kind, (matches, step + 1) if token == drafted else beside)
-            for chance, token, kind, _ in found
+            for chance, token, kind, _ in children
         ]
 
     @property
@@ -260,7 +257,7 @@ class Auto:
         """Of the priors of free tokens, what all of them together leave of it: where nothing can be
         copied, a kind that was not tried is not believed, either.
         """
-        hits, expected = self.free
+        hits, expected = self.free_counts
         return min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
 
     def _with_drafted(self, found: list[Child], step: int) -> list[Child]:
@@ -282,8 +279,8 @@ class Auto:
             if kind != UNCOUNTED:
                 self.counters.update(kind, hit)
                 if kind < FREE:
-                    self.free[0] += hit
-                    self.free[1] += PRIORS[kind]
+                    self.free_counts[0] += hit
+                    self.free_counts[1] += PRIORS[kind]
             if kind >= FREE:
                 self.ladder.agreement.update(self._rung, hit)
         path = set(accepted)
@@ -313,7 +310,7 @@ class Auto:
             "successors": self.successors.to_json(),
             "counters": self.counters.state_dict,
             "calibration": self.calibration.state_dict,
-            "free": list(self.free),
+            "free": list(self.free_counts),
             "rate": self.rate,
             "earlier": self.text.earlier,
             "ladder": self.ladder.state_dict,
@@ -325,7 +322,7 @@ class Auto:
         self.successors.from_json(state["successors"])
         self.counters.state_dict = state["counters"]
         self.calibration.state_dict = state["calibration"]
-        self.free = list(state["free"])
+        self.free_counts = list(state["free"])
         self.rate, self.text.earlier = state["rate"], list(state["earlier"])
         self.ladder.state_dict = state["ladder"]
         self.measured = {k: {int(n): s for n, s in v.items()} for k, v in state["measured"].items()}

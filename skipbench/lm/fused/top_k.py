@@ -18,11 +18,11 @@ def native_top_k(logits: Tensor, k: int) -> list[list[int]] | None:
     if not is_native(logits):
         return None
     logits = logits.contiguous()
-    rows, width = logits.shape
+    rows, vocabulary = logits.shape
     index = (ctypes.c_int32 * (rows * (k + 1)))()
-    _function()(index, logits.data_ptr(), rows, width, k)
-    found = index[:]
-    return [found[at : at + k + 1] for at in range(0, len(found), k + 1)]
+    _function()(index, logits.data_ptr(), rows, vocabulary, k)
+    width = k + 1
+    return [index[at : at + width] for at in range(0, rows * width, width)]
 
 
 @functools.cache
