@@ -46,7 +46,7 @@ class Words:
 def test_functions_of_the_library_parse_and_are_the_same_again() -> None:
     dataset = compose(["dataset=stdlib-code"]).dataset
     rows = dataset.rows(20)
-    assert rows_hash(rows) == rows_hash(dataset.rows(20))
+    assert rows_hash(rows) == rows_hash(dataset.rows(20)) != rows_hash(dataset.rows(19))
     assert len({row.id for row in rows}) == 20
     for row in rows:
         whole = row.prompt + row.reference["code"]
