@@ -20,7 +20,7 @@ from skipbench.metrics.acceptance import (
     skipped,
     tokens_per_time,
 )
-from skipbench.metrics.interval import paired_ratio_interval
+from skipbench.metrics.interval import Interval, paired_ratio_interval
 from skipbench.metrics.scores import mean_scores, score_equal, score_summary
 from skipbench.metrics.waits import waits
 from skipbench.runs.record import Arm, Sample, Seconds
@@ -96,7 +96,7 @@ def summarise(
 
 def _emitted(arms: Iterable[Arm]) -> int:
     """Tokens of the rounds; the one that prefill emits is not among them."""
-    return sum(r.emitted for arm in arms for r in arm.rounds)
+    return sum(arm.emitted for arm in arms)
 
 
 def _decode_s(arms: Iterable[Arm]) -> float:
@@ -107,22 +107,30 @@ def speedups(samples: Iterable[Sample]) -> dict[int, float]:
     """Speedup of each prompt by its index, of one process; those that failed or decoded nothing
     have none.
     """
-    pairs = {s.index: _pair(s) for s in samples if s.lossless != "failed"}
-    return {index: v / m for index, (v, m) in pairs.items() if v and m}
+    return {s.index: s.speedup for s in samples if s.speedup is not None}
+
+
+def paired(samples: Iterable[Sample]) -> tuple[float | None, Interval | None]:
+    """The speedup of a run: the geometric mean over prompts of vanilla's seconds per token over the
+    method's, and its 95 % interval; None where nothing was decoded, or one prompt only.
+    """
+    ratios = list(speedups(samples).values())
+    return paired_ratio_interval(ratios) if ratios else (None, None)
 
 
 def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
     """The aggregations of per-sample rates that the papers use, over samples in which both arms
     decoded something.
     """
-    timed = [(v, m) for v, m in map(_pair, sound) if v and m]
-    paired, interval = paired_ratio_interval([v / m for v, m in timed]) if timed else (None, None)
+    pairs = ((s.vanilla.s_per_token, s.method.s_per_token) for s in sound)
+    timed = [(v, m) for v, m in pairs if v and m]
+    ratio, interval = paired(sound)
     return {
         # SWIFT: mean tokens/s
         "macro": over(mean(1 / m for _, m in timed), mean(1 / v for v, _ in timed)),
         # Self-SD: mean s/token
         "s_per_token": over(mean(v for v, _ in timed), mean(m for _, m in timed)),
-        "paired": paired,
+        "paired": ratio,
         "ci95": None if interval is None else list(interval),
         "end_to_end": over(
             _end_to_end(s.method for s in sound), _end_to_end(s.vanilla for s in sound)
@@ -144,14 +152,6 @@ def _by_search(sound: Sequence[Sample]) -> dict[str, Any] | None:
         name: {"samples": len(part), **{k: _speedup(part)[k] for k in ("paired", "ci95")}}
         for name, part in parts.items()
     }
-
-
-def _pair(sample: Sample) -> tuple[float | None, float | None]:
-    return _s_per_token(sample.vanilla), _s_per_token(sample.method)
-
-
-def _s_per_token(arm: Arm) -> float | None:
-    return over(arm.seconds.decode, _emitted([arm]))
 
 
 def _end_to_end(arms: Iterable[Arm]) -> float | None:

@@ -117,12 +117,12 @@ def _read(path: Path, kind: type[Any], load: Callable[[bytes], Any]) -> Any:
         return None
     try:
         value = load(data)
-        msgspec.convert(value, kind)
+        typed = msgspec.convert(value, kind)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"{path} cannot be read: {printable(str(error))}; move it away"
         ) from error
-    return value
+    return typed if isinstance(typed, msgspec.Struct) else value
 
 
 def strict_json(data: bytes | str) -> Any:

@@ -72,7 +72,7 @@ def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
         check_figures(path.with_name("metrics.json"), samples := list(found))
         found = iter(samples)
     yield from found
-    _check_digest(path, status)
+    check_digest(path, status.get("sha256") or {})
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -86,10 +86,13 @@ def _digest(path: Path) -> str | None:
     return None if data is None else hashlib.sha256(data).hexdigest()
 
 
-def _check_digest(path: Path, status: Mapping[str, Any]) -> None:
-    """Raises SkipbenchError for a file of a done run that is not what the run wrote."""
-    wanted = (status.get("sha256") or {}).get(path.name)
-    if wanted is not None and _digest(path) != wanted:
+def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
+    """Raises SkipbenchError for a file of a done run that is not what the run wrote.
+
+    Args:
+        sha256: digests by file name, of `status.json`.
+    """
+    if path.name in sha256 and _digest(path) != sha256[path.name]:
         raise SkipbenchError(
             f"{path} is not what its run wrote: status.json has another sha256 of it; put the file "
             "back from a copy, or move the folder away and run its command again"
@@ -257,5 +260,5 @@ def load_run(folder: Path) -> dict[str, Any]:
     }
     for name in SEALED:
         if name != "samples.jsonl":
-            _check_digest(folder / name, found["status"] or {})
+            check_digest(folder / name, (found["status"] or {}).get("sha256") or {})
     return found
