@@ -64,7 +64,7 @@ def stored_latency(lm: LM, path: Path) -> LatencyModel:
     """
     needed = lm.cache.capacity - 1
     record = read_record(path)
-    if record is not None and other_package(record):
+    if record is not None and other_package(record.get("package_sha256")):
         record = None
     if record is not None and needed <= REACH * max(record["contexts"]):
         return LatencyModel(**record["model"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from skipbench.bench.cell import Settings, run_cell
 from skipbench.bench.latency_file import latency_path, stored_latency
@@ -29,6 +30,7 @@ from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.report.console import Advance, log_to, note, progress, say, working
 from skipbench.runs.fingerprint import fingerprints, refuse_other
+from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.provenance import engine_text, provenance
 from skipbench.runs.reading import printable
 from skipbench.runs.record import Sample
@@ -44,7 +46,7 @@ def run(
     calibration: Sequence[Row] = (),
     loaded: Loaded | None = None,
     load: LoadModel = load_model,
-) -> dict[str, Any]:
+) -> Metrics:
     """Runs what is missing of a cell and returns its metrics.
 
     Args:
@@ -98,8 +100,11 @@ def run(
         if lm.notes() != origin["notes"]:
             say(lm.notes()[-1], "dim")  # memory for graphs ran out while decoding
             store.amend(notes=lm.notes())
-        metrics = _metrics(lm, samples, latency) | _stopped(samples, len(prompts), config.until_ci)
-        metrics["score"] = corpus_summary(config.dataset.scorer, samples, store.completions())
+        metrics = replace(
+            _metrics(lm, samples, latency),
+            until_ci=_stopped(samples, len(prompts), config.until_ci),
+            score=corpus_summary(config.dataset.scorer, samples, store.completions()),
+        )
         store.write_metrics(metrics)
         failed = [s for s in samples if s.lossless == "failed"]
         error = (
@@ -122,20 +127,18 @@ def run(
         store.close()
 
 
-def _stopped(samples: Sequence[Sample], prompts: int, until_ci: float | None) -> dict[str, Any]:
-    """How a run that may stop early ended; empty for any other."""
+def _stopped(samples: Sequence[Sample], prompts: int, until_ci: float | None) -> UntilCi | None:
+    """How a run that may stop early ended; None for any other."""
     if until_ci is None:
-        return {}
+        return None
     reached = half_width(list(speedups(samples).values()))
-    return {
-        "until_ci": {
-            "wanted": until_ci,
-            "half_width": reached if math.isfinite(reached) else None,
-            "samples": len(samples),
-            "of": prompts,
-            "stopped": len(samples) < prompts,
-        }
-    }
+    return UntilCi(
+        wanted=until_ci,
+        half_width=reached if math.isfinite(reached) else None,
+        samples=len(samples),
+        of=prompts,
+        stopped=len(samples) < prompts,
+    )
 
 
 def _origin(
@@ -173,7 +176,7 @@ def _end(error: BaseException) -> tuple[str, str]:
     return "failed", f"{type(error).__name__}: {error}"
 
 
-def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> dict[str, Any]:
+def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> Metrics:
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
     floor_s = roofline_s_per_token(
         lm, context, bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
@@ -186,19 +189,18 @@ def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> dict[str, 
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     here = latency.at(context)
-    profiled = {"attention_s": here.attention_s, "mlp_s": here.mlp_s, "head_s": here.head_s}
-    return summarise(samples, lm.layers, here, floor_s, peak) | {
-        "profiled": profiled | {"layers": lm.layers}
-    }
+    profiled = Profiled(
+        attention_s=here.attention_s, mlp_s=here.mlp_s, head_s=here.head_s, layers=lm.layers
+    )
+    return replace(summarise(samples, lm.layers, here, floor_s, peak), profiled=profiled)
 
 
 def _with_speedup(advance: Advance) -> Callable[[Sample], None]:
-    """Reports each sample with the median speedup so far."""
+    """Reports each sample with the speedup so far, as the table has it at the end."""
     ratios: list[float] = []
 
     def done(sample: Sample) -> None:
-        if sample.vanilla.seconds.decode and sample.method.seconds.decode:
-            ratios.append(sample.vanilla.seconds.decode / sample.method.seconds.decode)
-        advance(f"speedup so far {statistics.median(ratios):.2f}" if ratios else "")
+        ratios.extend([] if sample.speedup is None else [sample.speedup])
+        advance(f"speedup so far {statistics.geometric_mean(ratios):.2f}x" if ratios else "")
 
     return done

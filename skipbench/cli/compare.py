@@ -18,6 +18,7 @@ from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import run_table
 from skipbench.runs.files import write_atomic
+from skipbench.runs.run import plain
 
 if TYPE_CHECKING:
     from skipbench.experiments.compare import Comparison
@@ -54,7 +55,7 @@ def run(arguments: list[str]) -> None:
     columns = [key for key in own.get("columns", "").split(",") if key]
     _write(found, settings, quiet, columns)
     if quiet:
-        show(json.dumps([{k: v for k, v in r.items() if k != "provenance"} for r in found.runs]))
+        show(json.dumps([plain(run) for run in found.runs]))
     for line in advice(found, settings):
         (say if quiet else show)(line)
 
@@ -110,15 +111,15 @@ def _write(
 ) -> None:
     """Writes the table below `results/tables` and shows it, unless `quiet`."""
     results = next((w.partition("=")[2] for w in settings if w.startswith("results=")), "results")
-    measured = [run for run in found.runs if run["metrics"]]
-    left_out = [run for run in found.runs if not run["metrics"]]
-    name = f"compare-{found.runs[0]['model']}"
+    measured = [run for run in found.runs if run.metrics]
+    left_out = [run for run in found.runs if not run.metrics]
+    name = f"compare-{found.runs[0].model}"
     table = run_table(
-        f"Methods on {found.runs[0]['model']}",
+        f"Methods on {found.runs[0].model}",
         measured,
         [
             "vanilla against itself is the noise of this machine",
-            *(f"left out: {run['method']}: {run['reason']}" for run in left_out),
+            *(f"left out: {run.method}: {run.reason}" for run in left_out),
         ],
         name,
         columns,
@@ -140,17 +141,17 @@ def advice(comparison: "Comparison", settings: Sequence[str]) -> list[str]:
             results, where searched skip sets are, are handed on.
     """
     best, recommendation = BASELINE, LONGER
-    if comparison.best is not None:
-        best = str(comparison.best["method"])
+    if comparison.best and comparison.best.metrics:
+        best = str(comparison.best.method)
         names = ", ".join(comparison.tied)
         tied = f"; not told apart from {names}" if names else ""
-        speedup = main_cells(comparison.best["metrics"])["speedup"]
+        speedup = main_cells(comparison.best.metrics)["speedup"]
         recommendation = f"Recommended: {best}, {speedup} of vanilla{tied}."
     # a path alone says as much as model=path with it
     kept = [word for word in settings if word.startswith(GO_ON) and word != "model=path"]
     command = shlex.join(["python", "-m", "skipbench", "chat", *kept, f"method={best}"])
     values = {key: value.strip("'") for key, _, value in (word.partition("=") for word in kept)}
-    model = values.get("model.path", values.get("model", str(comparison.runs[0]["model"])))
+    model = values.get("model.path", values.get("model", str(comparison.runs[0].model)))
     arguments = [json.dumps(model), f"method={json.dumps(best)}"]
     if rest := [word for word in kept if word.partition("=")[0] not in ("model", "model.path")]:
         arguments.append(f"overrides={json.dumps(rest)}")

@@ -13,7 +13,6 @@ from skipbench.report.console import say, show
 from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import portable
-from skipbench.runs.reading import value_at
 from skipbench.skipset import SkipSet
 
 FORMAT = 1
@@ -116,23 +115,22 @@ def _measured(config: RunConfig) -> dict[str, Any] | None:
     """What a finished run of these settings found; `None` where there is none."""
     from skipbench.experiments.cell import checked_run, resolve_cell
 
-    state = checked_run(resolve_cell(config))
-    metrics = state["metrics"]
+    run = checked_run(resolve_cell(config))
+    metrics = run.metrics
     if metrics is None:
         return None
-    origin = state["provenance"] or {}
     return {
         "dataset": config.dataset.name,
-        "samples": metrics["samples"],
-        "device": origin.get("device"),
-        "engine": origin.get("engine"),
-        "alpha": metrics["alpha"],
-        "M": metrics["M"],
-        "accepted_by_position": metrics["accepted_by_position"],
-        "speedup": value_at(metrics, "speedup", "paired"),
-        "speedup_ci95": value_at(metrics, "speedup", "ci95"),
-        "seconds": metrics["seconds"],
-        "rounds": metrics["rounds"],
+        "samples": metrics.samples,
+        "device": run.origin.device,
+        "engine": run.origin.engine,
+        "alpha": metrics.alpha,
+        "M": metrics.M,
+        "accepted_by_position": metrics.accepted_by_position,
+        "speedup": run.speedup,
+        "speedup_ci95": metrics.speedup.ci95,
+        "seconds": metrics.seconds.by_phase,
+        "rounds": metrics.rounds,
     }
 
 

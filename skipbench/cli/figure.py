@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
@@ -14,11 +16,12 @@ from skipbench.experiments.set_search import search_trace
 from skipbench.report.console import say
 from skipbench.report.figures.kept import dump_runs, read_runs
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
-from skipbench.report.figures.runs import Run, Search, read_run, swept
+from skipbench.report.figures.runs import finished_run, swept
 from skipbench.report.figures.scatter import brute_force
 from skipbench.report.figures.style import save, styled
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, read_bytes
+from skipbench.runs.run import Run, Search
 
 
 def run(arguments: list[str]) -> None:
@@ -110,7 +113,8 @@ def run_of(cell: PlannedCell, config: RunConfig) -> Run:
         )
     resolved = resolve_cell(config)
     checked_run(resolved)
-    return read_run(resolved.folder, cell.overrides, cell.keys, search)
+    run = finished_run(resolved.folder)
+    return replace(run, axes=cell.overrides, keys=cell.keys, search=search)
 
 
 def _redraw(path: Path) -> None:
@@ -120,7 +124,7 @@ def _redraw(path: Path) -> None:
 
 
 def _one_run(folder: Path) -> None:
-    one = read_run(folder)
+    one = finished_run(folder)
     for kind, drawn in draw_run(one).items():
         _say(save(drawn, [one], folder / "figures" / kind))
 

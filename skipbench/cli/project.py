@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from skipbench.metrics.replay import best_length, measured, project
 from skipbench.report.console import show
 from skipbench.runs.provenance import PLACES
 from skipbench.runs.record import Sample
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.run import Run, read_run
 
 KEYS = ("hardware", "profile", "here", "lengths", "search")
 
@@ -42,17 +43,15 @@ def run(arguments: list[str]) -> None:
             "project results/runs/RUN hardware=a100-80gb; keys: " + ", ".join(KEYS)
         )
     folder = Path(names[0])
-    state = load_run(folder)
-    if not state["config"] or not state["provenance"]:
+    record = read_run(folder)
+    if not record.settings or record.provenance.layers is None:
         raise SkipbenchError(f"{folder} holds no run; list them with: python -m skipbench index")
-    samples = read_samples(folder / "samples.jsonl")
-    layers = int(state["provenance"]["layers"])
-    there, name = _target(given, state, folder, layers)
+    samples = record.samples
+    there, name = _target(given, record, record.provenance.layers)
     here = _file(given["here"]) if "here" in given else None
     own, far = measured(samples), project(samples, there, here)
-    origin = state["provenance"]
     rows = [
-        ("measured", str(origin.get("device", "?")), own),
+        ("measured", record.origin.device or "?", own),
         ("projection", name, far),
     ]
     show(f"{folder.name}: {len(samples)} samples")
@@ -71,10 +70,10 @@ def run(arguments: list[str]) -> None:
         best = ", ".join(f"{length}: {speedup:.3f}x" for length, speedup in ranked[:5])
         show(f"projection by fixed draft length: {best}")
     if "search" in given:
-        _search(samples, there, state["config"]["method"], _count(given["search"], "search"))
+        _search(samples, there, record.settings["method"], _count(given["search"], "search"))
 
 
-def _search(samples: list[Sample], costs: Costs, method: dict[str, Any], most: int) -> None:
+def _search(samples: Sequence[Sample], costs: Costs, method: dict[str, Any], most: int) -> None:
     """Prints the best stop rules and trees."""
     from skipbench.experiments.stop_rules import KNOWN, search
 
@@ -98,14 +97,13 @@ def _search(samples: list[Sample], costs: Costs, method: dict[str, Any], most: i
         )
 
 
-def _target(
-    given: dict[str, str], state: dict[str, Any], folder: Path, layers: int
-) -> tuple[Costs, str]:
+def _target(given: dict[str, str], run: Run, layers: int) -> tuple[Costs, str]:
     if "hardware" in given and "profile" in given:
         raise SkipbenchError("project needs one of hardware=DEVICE and profile=FILE")
-    model = state["config"]["model"]
+    model = run.settings["model"]
     if "hardware" not in given and "profile" not in given:
-        own = folder.parent.parent / "latency" / str(state["provenance"].get("latency"))
+        assert run.folder is not None
+        own = run.folder.parent.parent / "latency" / str(run.provenance.latency)
         return _own(own, model["name"]), "its own machine"
     if "profile" in given:
         return _file(given["profile"]), Path(given["profile"]).stem

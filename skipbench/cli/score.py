@@ -3,7 +3,7 @@ metrics.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import header
@@ -11,7 +11,9 @@ from skipbench.report.cell import markdown_cell
 from skipbench.report.columns import number
 from skipbench.report.console import progress_of, show
 from skipbench.runs.files import write_atomic
-from skipbench.runs.store import load_run
+from skipbench.runs.measures import Metrics, Score
+from skipbench.runs.reading import run_folders
+from skipbench.runs.run import read_run
 from skipbench.scoring.execute import Scored, score_run, waits_for_score
 
 KEYS = {"sandbox": "auto", "timeout": "5", "results": "results"}
@@ -42,13 +44,10 @@ def run(arguments: list[str]) -> None:
     for folder in folders:
         with progress_of(folder.name) as update:
             scored = score_run(folder, sandbox, timeout_s, update)
-        state = load_run(folder)
+        done = read_run(folder)
         if scored is not None:
-            write_atomic(
-                folder / "table.md",
-                markdown_cell(state["metrics"], header(state["config"], state["provenance"])),
-            )
-        for line in (folder.name, *_lines(state["metrics"], scored)):
+            write_atomic(folder / "table.md", markdown_cell(scored.metrics, header(done)))
+        for line in (folder.name, *_lines(done.metrics, scored)):
             show(line)
 
 
@@ -80,23 +79,18 @@ def _folder(name: str, results: Path) -> Path:
 
 def _waiting(results: Path) -> list[Path]:
     """Finished runs whose generated code was not executed yet."""
-    found = [
-        (folder, load_run(folder))
-        for folder in sorted((results / "runs").glob("*"))
-        if folder.is_dir()
-    ]
-    done = [(folder, state) for folder, state in found if state["config"] and state["metrics"]]
+    runs = map(read_run, run_folders(results))
     return [
-        folder
-        for folder, state in done
-        if waits_for_score(state["config"]["dataset"]["scorer"], state["metrics"])
+        run.folder
+        for run in runs
+        if run.folder and waits_for_score(run.setting("dataset.scorer"), run.metrics)
     ]
 
 
-def _lines(metrics: dict[str, Any] | None, scored: Scored | None) -> list[str]:
+def _lines(metrics: Metrics | None, scored: Scored | None) -> list[str]:
     """What a run scored, vanilla against the method, and whether they are equal."""
-    score = (metrics or {}).get("score") or {}
-    vanilla, method = score.get("vanilla") or {}, score.get("method") or {}
+    score = (metrics and metrics.score) or Score()
+    vanilla, method = score.vanilla, score.method
     lines = [
         f"  {name} {number(vanilla.get(name), 3)} -> {number(method.get(name), 3)}"
         for name in {**vanilla, **method}
@@ -111,5 +105,5 @@ def _lines(metrics: dict[str, Any] | None, scored: Scored | None) -> list[str]:
     else:
         same = "equal" if vanilla == method else "not equal"
         lines.append(f"  vanilla and the method are {same}, {scored.samples} samples")
-    rules = scored.metrics["score_rules"]
+    rules = scored.metrics.score_rules or {}
     return [*lines, f"  a program had {rules['program']} ({rules['limits']})"]

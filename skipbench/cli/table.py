@@ -1,9 +1,8 @@
 """`table`: runs what is missing of experiments, then writes their tables from the records alone."""
 
 import json
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from skipbench.cli.plan import show_plan
@@ -23,15 +22,15 @@ from skipbench.experiments.plan import (
 )
 from skipbench.experiments.repeats import all_done
 from skipbench.experiments.table_runs import table_runs
+from skipbench.report.compared import ranked
 from skipbench.report.console import complain, say, show
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.model import Table
-from skipbench.report.tables.runs import Run
 from skipbench.report.tables.stored import read_table, stored_table, summary
 from skipbench.runs.files import write_atomic
-from skipbench.runs.reading import value_at
+from skipbench.runs.run import Run
 
 FLAGS = ("--render-only", "--plan", "--json")
 
@@ -139,25 +138,12 @@ def _write_table(
             name, cell, configs[key] if cell.run else None, reasons.get(key) if cell.run else None
         )
     if paper_side(name).get("ranked"):
-        runs = _ranked(runs)
+        whole = ranked([run for run in runs if not run.group])
+        runs = [*whole, *(run for run in runs if run.group)]
     results = next((config.results for _, config in cells), Path("results"))
     stored = summary(name, scale, runs, request.columns)
     as_json = stored if "--json" in request.flags else None
     _write(results / "tables" / name, stored_table(stored), {"json": stored}, as_json)
-
-
-def _ranked(runs: Sequence[Run]) -> list[Run]:
-    """The runs with the `rank` of their speedup, from 0; those without metrics come last."""
-
-    def slowness(run: Run) -> float:
-        speedup = value_at(run, "metrics", "speedup", "paired")
-        return -speedup if speedup else math.inf
-
-    whole = [place for place, run in enumerate(runs) if not run.get("group")]
-    ranks = {
-        place: rank for rank, place in enumerate(sorted(whole, key=lambda p: slowness(runs[p])))
-    }
-    return [{**run, "rank": ranks[n]} if n in ranks else run for n, run in enumerate(runs)]
 
 
 def _write(

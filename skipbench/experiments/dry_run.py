@@ -126,6 +126,6 @@ def _profiled_step(config: RunConfig, device: torch.device, context: int) -> flo
     """Seconds of one decoded token in this engine, where a run or `profile` measured it here."""
     path = latency_path(config.model, config.engine, device_name(device), Path(config.results))
     record = read_record(path)
-    if record is None or other_package(record):
+    if record is None or other_package(record.get("package_sha256")):
         return None
     return LatencyModel(**record["model"]).at(context).target_s()

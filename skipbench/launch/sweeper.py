@@ -43,7 +43,7 @@ def job(config: DictConfig) -> float | None:
     if run.label and not is_json():
         out.rule(run.label)
     metrics = run_cell(run)
-    return None if metrics is None else metrics["speedup"]["paired"]
+    return None if metrics is None else metrics.speedup.paired
 
 
 class ExperimentSweeper(Sweeper):

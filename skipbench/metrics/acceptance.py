@@ -10,6 +10,7 @@ from skipbench.metrics.formulas import (
     expected_speedup_paper,
     expected_tokens,
 )
+from skipbench.runs.measures import ExpectedSpeedup, Skipped
 from skipbench.runs.record import Round, Sample
 from skipbench.skipset import SkipSet
 
@@ -46,7 +47,8 @@ def mean(values: Iterable[float]) -> float | None:
     return fmean(found) if found else None
 
 
-def _alpha(rounds: Sequence[Round]) -> float | None:
+def alpha(rounds: Sequence[Round]) -> float | None:
+    """Accepted draft tokens / draft steps, pooled (SWIFT B.3)."""
     return over(sum(r.accepted for r in rounds), sum(r.steps for r in rounds))
 
 
@@ -61,24 +63,6 @@ def alpha_cond(rounds: Sequence[Round]) -> float | None:
     return over(accepted, accepted + sum(r.accepted < r.steps for r in rounds))
 
 
-def acceptance_rates(sound: Sequence[Sample], rounds: Sequence[Round]) -> dict[str, float | None]:
-    """M and alpha of SWIFT B.3, alpha of KnapSpec 2.1, tau of CLaSp 4.
-
-    A round is one verification pass.
-    """
-    drafted = [r for r in rounds if r.steps]
-    per_sample = (_alpha(s.method.rounds) for s in sound)
-    return {
-        "M": mean(r.emitted for r in rounds),
-        "alpha": _alpha(drafted),
-        "alpha_macro": mean(a for a in per_sample if a is not None),
-        "alpha_chain": over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
-        "alpha_cond": alpha_cond(drafted),
-        "tau": mean(r.emitted for r in drafted),
-        "tau_draft": mean(r.accepted for r in drafted),
-    }
-
-
 def accepted_by_position(rounds: Sequence[Round]) -> list[float]:
     """Of the rounds with at least i + 1 draft steps, the share whose step i + 1 was accepted on the
     chain.
@@ -87,13 +71,13 @@ def accepted_by_position(rounds: Sequence[Round]) -> list[float]:
     return [fmean(r.chain > i for r in rounds if r.steps > i) for i in range(longest)]
 
 
-def skipped(sound: Sequence[Sample], layers: int) -> dict[str, float | None]:
+def skipped(sound: Sequence[Sample], layers: int) -> Skipped:
     sets = [SkipSet.parse(s.skip, layers) for s in sound]
-    return {
-        "attention": mean(len(z.attention) for z in sets),
-        "mlp": mean(len(z.mlp) for z in sets),
-        "ratio": mean(z.ratio for z in sets),
-    }
+    return Skipped(
+        attention=mean(len(z.attention) for z in sets),
+        mlp=mean(len(z.mlp) for z in sets),
+        ratio=mean(z.ratio for z in sets),
+    )
 
 
 def _drafting_sets(sample: Sample, layers: int) -> Iterator[SkipSet | None]:
@@ -172,21 +156,21 @@ def tokens_per_time(
 def expected_speedup(
     sound: Sequence[Sample],
     rounds: Sequence[Round],
-    acceptance: dict[str, float | None],
+    M: float | None,
+    alpha: float | None,
     layers: int,
     vanilla_s_per_token: float | None,
-) -> dict[str, float | None]:
-    M, alpha = acceptance["M"], acceptance["alpha"]
+) -> ExpectedSpeedup:
     paper_c = _mean_step_cost(sound, layers, lambda z: 1 - z.ratio)
     # With nothing accepted Eq. 6 is 0 / 0: it infers the number of draft steps from the accepted
     # ones.
     if not alpha or M is None or M < 1:
-        return {"paper": None, "measured_cost": None}
+        return ExpectedSpeedup()
     draft_s = math.fsum(s.method.seconds.draft for s in sound)
     verify_s = math.fsum(s.method.seconds.verify for s in sound)
     c = over(over(draft_s, sum(r.steps for r in rounds)), vanilla_s_per_token)
     v = over(over(verify_s, len(rounds)), vanilla_s_per_token)
-    return {
-        "paper": None if paper_c is None else expected_speedup_paper(M, alpha, paper_c),
-        "measured_cost": expected_speedup_measured(M, alpha, c, v) if c is not None and v else None,
-    }
+    return ExpectedSpeedup(
+        paper=None if paper_c is None else expected_speedup_paper(M, alpha, paper_c),
+        measured_cost=expected_speedup_measured(M, alpha, c, v) if c is not None and v else None,
+    )

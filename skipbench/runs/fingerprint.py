@@ -7,9 +7,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_base, is_gguf
 from skipbench.config.paths import PACKAGE
@@ -99,9 +97,9 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
         )
 
 
-def other_package(provenance: Mapping[str, Any] | None) -> bool:
-    """Whether a record says that another version of the package measured it."""
-    return (provenance or {}).get("package_sha256") not in (None, package_sha256())
+def other_package(package: str | None) -> bool:
+    """Whether a record's `package_sha256` says that another version of the package measured it."""
+    return package not in (None, package_sha256())
 
 
 def weights_sha256(model: Model) -> str | None:

@@ -134,6 +134,14 @@ class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
     bayes_steps: int
     seconds: float
 
+    @property
+    def steps(self) -> int:
+        return self.random_steps + self.bayes_steps
+
+    @property
+    def step_ms(self) -> float | None:
+        return 1e3 * self.seconds / self.steps if self.steps else None
+
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of a `metrics.json`."""

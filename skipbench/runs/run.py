@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, read_completions
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import engine_text
@@ -74,6 +75,15 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     package_sha256: str | None = None
 
 
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """The search of its own that a cell's skip set comes from."""
+
+    on: str
+    """The dataset whose development prompts it decoded."""
+    sets: int
+    seconds: float
+
+
 # `origin` is `provenance` in summaries of tables, which never hold the whole provenance.
 _NAMES = {"origin": "provenance", "provenance": "provenance_json"}
 
@@ -87,9 +97,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=Tr
 
     id: str | None = None
     """Name of its folder."""
-    model: str | None = None
-    method: str | None = None
-    dataset: str | None = None
+    model: str = ""
+    method: str = ""
+    dataset: str = ""
     keys: dict[str, Any] = {}
     """What in a paper it stands for, in the names of `published`."""
     stands_for: str | None = None
@@ -107,11 +117,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=Tr
     """Vanilla against itself, which is no row of a paper's table."""
     group: dict[str, str] = {}
     """The group of another run's samples that it is of."""
+    axes: dict[str, str] = {}
+    """Overrides of its cell in an experiment."""
+    search: Search | None = None
     folder: Path | None = None
     settings: dict[str, Any] = {}
     """Its `config.yaml`; empty without one."""
     provenance: Provenance = Provenance()
     status: Status | None = None
+    kept_samples: list[Sample] | None = None
+    """Samples of a run that is read from the file of a figure, not from its folder."""
 
     @property
     def done(self) -> bool:
@@ -121,6 +136,22 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=Tr
     def state(self) -> str:
         """As `status.json` says, or `missing`."""
         return self.status.state if self.status else "missing"
+
+    @property
+    def speedup(self) -> float | None:
+        """The headline: geometric mean of the decode speedups per prompt."""
+        return self.metrics.speedup.paired if self.metrics else None
+
+    @property
+    def measured(self) -> Metrics:
+        """Its metrics.
+
+        Raises:
+            SkipbenchError: it is not finished.
+        """
+        if self.metrics is None:
+            raise SkipbenchError(f"{self.id} is not finished; run its command again")
+        return self.metrics
 
     def setting(self, path: str) -> Any:
         """The setting at a dotted path such as `method.stop.max_steps`; None without it."""
@@ -136,6 +167,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=Tr
         Raises:
             SkipbenchError: the file cannot be read, or is not of this run.
         """
+        if self.kept_samples is not None:
+            return self.kept_samples
         return [] if self.folder is None else read_samples(self.folder / "samples.jsonl")
 
     @cached_property
@@ -154,6 +187,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=Tr
         if self.folder is None:
             return {}
         return {c.index: c for c in read_completions(self.folder / "completions.jsonl")}
+
+
+def plain(run: Run) -> dict[str, Any]:
+    """What a summary keeps of a run: no samples, no settings, and no name of a machine, a folder or
+    a person.
+    """
+    published = msgspec.structs.replace(
+        run, folder=None, settings={}, provenance=Provenance(), status=None, axes={}, search=None
+    )
+    kept: dict[str, Any] = msgspec.to_builtins(published)
+    return kept
 
 
 class _Named(TypedDict):
@@ -179,7 +223,9 @@ def read_run(folder: Path) -> Run:
     """
     check_name(folder)
     settings: dict[str, Any] = read_yaml(folder / "config.yaml", _Names) or {}
-    names = {group: settings.get(group, {}).get("name") for group in ("model", "method", "dataset")}
+    names = {
+        group: settings.get(group, {}).get("name", "") for group in ("model", "method", "dataset")
+    }
     provenance = read_json(folder / "provenance.json", Provenance) or Provenance()
     status = read_json(folder / "status.json", Status)
     metrics = read_json(folder / "metrics.json", Metrics)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from skipbench.errors import SkipbenchError
@@ -28,10 +29,11 @@ from skipbench.runs.files import (
     write_json,
     writing,
 )
+from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import portable
 from skipbench.runs.reading import MOST_SAMPLES, check_name, read_bytes, read_json, read_yaml
 from skipbench.runs.record import Sample, dump, parse_lines
-from skipbench.runs.shapes import Config, Metrics, Origin, Status
+from skipbench.runs.shapes import Config, Origin, Status
 from skipbench.runs.vouched import check_figures
 
 BEAT_S = 5.0
@@ -197,8 +199,8 @@ class RunStore:
         path = self.folder / "provenance.json"
         write_json(path, json.loads(path.read_text()) | known)
 
-    def write_metrics(self, metrics: dict[str, Any]) -> None:
-        write_json(self.folder / "metrics.json", metrics)
+    def write_metrics(self, metrics: Metrics) -> None:
+        write_json(self.folder / "metrics.json", msgspec.to_builtins(metrics))
 
     def write_scores(self, scores: list[dict[str, Any]]) -> None:
         """`scores.jsonl`, as a whole: one line per sample."""

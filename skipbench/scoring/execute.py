@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.scores import ArmScores, score_summary
 from skipbench.runs.completions import Completion
+from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Sample
-from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.runs.run import read_run
+from skipbench.runs.store import RunStore
 from skipbench.scoring.overlap import ARMS
 from skipbench.scoring.programs import EXECUTED, RULES, Program, is_fenced, program_of
 from skipbench.scoring.sandbox import MEMORY_BYTES, Outcome, isolation, run_program
@@ -26,16 +30,16 @@ PASS_AT = (1, 10)
 class Scored:
     """The new `metrics.json`, and the executed samples whose two arms came out differently."""
 
-    metrics: dict[str, Any]
+    metrics: Metrics
     samples: int
     differ: list[str]
 
 
-def waits_for_score(scorer: str, metrics: dict[str, Any] | None) -> bool:
+def waits_for_score(scorer: str, metrics: Metrics | None) -> bool:
     """Whether a run with this scorer still wants the command `score`."""
-    if scorer not in EXECUTED or not metrics or not metrics.get("samples"):
+    if scorer not in EXECUTED or not metrics or not metrics.samples:
         return False
-    return not (metrics.get("score") or {}).get("vanilla")
+    return not (metrics.score and metrics.score.vanilla)
 
 
 def score_run(
@@ -53,22 +57,21 @@ def score_run(
         SkipbenchError: no such run, one that is not finished or lacks completions or samples, or a
             machine that cannot isolate.
     """
-    state = load_run(folder)
-    config, metrics = state["config"], state["metrics"]
-    if config is None:
+    run = read_run(folder)
+    if not run.settings:
         raise SkipbenchError(
             f"{folder} holds no run; give the folder of one, or its name below results/runs"
         )
-    scorer = config.get("dataset", {}).get("scorer")
+    scorer = run.setting("dataset.scorer")
     if scorer not in EXECUTED:
         return None
-    if metrics is None:
+    if run.metrics is None:
         raise SkipbenchError(
             f"the run in {folder} is not finished; run its command again, then score it"
         )
-    read_samples(folder / "samples.jsonl")  # refused where a sample is missing, not repaired
+    _ = run.samples  # refused where a sample is missing, not repaired
     name = isolation().name if sandbox == "auto" else "none"
-    store = RunStore(folder, config, {})
+    store = RunStore(folder, run.settings, {})
     try:
         completions = _completions(store)
         sound = [s for s in store.samples() if s.lossless != "failed"]
@@ -79,7 +82,7 @@ def score_run(
         summary = score_summary(sound, lambda members: _pass_at(members, verdicts))
         limits = f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB; sandbox: {name}"
         rules = {**RULES, "limits": limits}
-        metrics |= {"score": summary, "score_equal": not differ, "score_rules": rules}
+        metrics = replace(run.metrics, score=summary, score_equal=not differ, score_rules=rules)
         with store.unsealed():
             store.write_scores([_line(completions[s.index], verdicts[s.index]) for s in sound])
             store.write_metrics(metrics)

@@ -11,6 +11,7 @@ from typing import Any
 
 from skipbench.metrics.scores import ArmScores, mean_scores, score_summary
 from skipbench.runs.completions import Completion
+from skipbench.runs.measures import Score
 from skipbench.runs.record import Sample
 from skipbench.scoring.text import Scores, before_next, first_line, need
 
@@ -77,19 +78,20 @@ def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
         return {}
     references = [c.reference for c in found]
     return {
-        arm: CORPUS_SCORERS[scorer]([getattr(c, arm) for c in found], references) for arm in ARMS
+        arm: {**CORPUS_SCORERS[scorer]([getattr(c, arm) for c in found], references)}
+        for arm in ARMS
     }
 
 
 def corpus_summary(
     scorer: str, samples: Sequence[Sample], completions: Sequence[Completion]
-) -> dict[str, Any]:
+) -> Score:
     """`score` of `metrics.json`: means over samples that did not fail, and their corpus scores."""
     by_index = {c.index: c for c in completions}
 
     def scores(members: Sequence[Sample]) -> ArmScores:
         means = mean_scores(members)
         corpus = corpus_scores(scorer, [by_index[s.index] for s in members])
-        return {arm: means[arm] | corpus.get(arm, {}) for arm in ARMS}
+        return {arm: {**means[arm], **corpus.get(arm, {})} for arm in ARMS}
 
     return score_summary([s for s in samples if s.lossless != "failed"], scores)

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from skipbench.report.figures.runs import Run, labels
+from skipbench.report.figures.runs import labels
 from skipbench.report.figures.style import GREY, legend, line_styles, new_figure, star, whisker
 from skipbench.report.figures.sweeps import VALUES, setting
 from skipbench.report.published import Row
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +28,7 @@ def grouped(
     members = list(dict.fromkeys(names))
     groups = list(dict.fromkeys(str(setting(r, axis)) for r in runs))
     first = {name: runs[names.index(name)] for name in members}
-    styles = [s["color"] for s in line_styles([first[n]["method"] for n in members])]
+    styles = [s["color"] for s in line_styles([first[n].method for n in members])]
     colors = dict(zip(members, SETS if by_set else styles, strict=False))
     width = 0.8 / len(members)
     figure, axes = new_figure(
@@ -45,7 +46,7 @@ def grouped(
                 continue
             here.bar(x, value, width * 0.92, color=colors[name], label=name)
             if column == "speedup":
-                whisker(here, x, run["metrics"], "black")
+                whisker(here, x, run.measured, "black")
         if column == "speedup":
             here.axhline(1.0, color=GREY, linewidth=0.8)
         _published(here, runs, names, where, published, column, axis)
@@ -58,7 +59,7 @@ def grouped(
 
 
 def _set_of(run: Run) -> str:
-    return f"{run['search']['on']} LS" if run["search"] else "given LS"
+    return f"{run.search.on} LS" if run.search else "given LS"
 
 
 def _published(
@@ -100,4 +101,4 @@ def _published(
 
 
 def _keys(run: Run, wanted: dict[str, Any]) -> bool:
-    return all(run["keys"].get(k) == v for k, v in wanted.items())
+    return all(run.keys.get(k) == v for k, v in wanted.items())

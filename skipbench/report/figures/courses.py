@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.runs import Run, acceptances, labels, speedups
+from skipbench.report.figures.runs import acceptances, labels, speedups
 from skipbench.report.figures.style import (
     GREY,
     PHASES,
@@ -17,6 +17,7 @@ from skipbench.report.figures.style import (
     new_figure,
 )
 from skipbench.report.published import Row
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,10 +37,10 @@ def course(runs: list[Run], published: list[Row]) -> "Figure":
     told = any(matched.values()) or any(row["column"] == "matchness" for row in published)
     columns = ["alpha", *(["matchness"] if told else []), "speedup"]
     figure, axes = new_figure(len(columns), 1, (6.4, 1.2 + 1.9 * len(columns)))
-    names, styles = labels(runs), line_styles([run["method"] for run in runs])
+    names, styles = labels(runs), line_styles([run.method for run in runs])
     for axis, column in zip(axes[:, 0], columns, strict=True):
         for run, name, style in zip(runs, names, styles, strict=True):
-            x = list(range(1, len(run["samples"]) + 1))
+            x = list(range(1, len(run.sound) + 1))
             y = {"alpha": acceptances(run), "speedup": speedups(run)}.get(column)
             if y is None:
                 x, y = [i for i, _ in matched[id(run)]], [v for _, v in matched[id(run)]]
@@ -62,7 +63,7 @@ def course(runs: list[Run], published: list[Row]) -> "Figure":
 def _matchness(run: Run) -> list[tuple[int, float]]:
     """`(sample, best matchness)` after each sample in which a trial was made."""
     found = []
-    for number, sample in enumerate(run["samples"], 1):
+    for number, sample in enumerate(run.sound, 1):
         values = [v for v in sample.trace.get("best", []) if isinstance(v, int | float)]
         if values:
             found.append((number, float(values[-1])))
@@ -95,7 +96,7 @@ def _reference_lines(axis: "Axes", published: list[Row], column: str) -> None:
 
 
 def _bands(axis: "Axes", run: Run) -> None:
-    tasks = [s.groups.get("task") or s.groups.get("dataset") for s in run["samples"]]
+    tasks = [s.groups.get("task") or s.groups.get("dataset") for s in run.sound]
     start = 0.5
     for number, (task, part) in enumerate(groupby(tasks)):
         end = start + len(list(part))
@@ -120,10 +121,11 @@ def breakdown(runs: list[Run], published: list[Row]) -> "Figure":
     axis = axes[0, 0]
     names = labels(runs)
     left = [0.0] * len(runs)
-    totals = [sum(run["metrics"]["seconds"].values()) for run in runs]
+    totals = [sum(run.measured.seconds.by_phase.values()) for run in runs]
     for phase, color in PHASES.items():
         shares = [
-            100 * run["metrics"]["seconds"][phase] / t for run, t in zip(runs, totals, strict=True)
+            100 * run.measured.seconds.by_phase[phase] / t
+            for run, t in zip(runs, totals, strict=True)
         ]
         axis.barh(range(len(runs)), shares, left=left, color=color, label=phase, height=0.6)
         for place, (share, at) in enumerate(zip(shares, left, strict=True)):
@@ -186,12 +188,12 @@ def threshold(runs: list[Run], published: list[Row]) -> "Figure":
     (Self-SD Figure 5).
     """
     figure, axes = new_figure(1, 1, (7.4, 3.8))
-    names, styles = labels(runs), line_styles([run["method"] for run in runs])
+    names, styles = labels(runs), line_styles([run.method for run in runs])
     for run, name, style in zip(runs, names, styles, strict=True):
-        values = [v for s in run["samples"] for v in s.trace.get("threshold", [])]
+        values = [v for s in run.sound for v in s.trace.get("threshold", [])]
         if not values:
             raise SkipbenchError(
-                f"{run['folder']} has no threshold in its trace; draw a method with a stop rule"
+                f"{run.folder} has no threshold in its trace; draw a method with a stop rule"
             )
         windows = [values[max(0, i - WINDOW + 1) : i + 1] for i in range(len(values))]
         x, mean = range(1, len(values) + 1), [statistics.fmean(w) for w in windows]
@@ -202,7 +204,7 @@ def threshold(runs: list[Run], published: list[Row]) -> "Figure":
         axes[0, 0].fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
         if len(runs) > 1:  # the thresholds are what is compared
             continue
-        rates = _running([(r.steps, r.accepted) for s in run["samples"] for r in s.method.rounds])
+        rates = _running([(r.steps, r.accepted) for s in run.sound for r in s.method.rounds])
         here = {"color": color, "linestyle": ":", "linewidth": 1.0}
         axes[0, 0].plot(
             range(1, len(rates) + 1), rates, label=f"{name}: acceptance rate so far", **here

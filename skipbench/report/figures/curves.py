@@ -2,11 +2,12 @@
 optimisation, growth by task.
 """
 
+import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
 from skipbench.metrics.formulas import expected_tokens
-from skipbench.report.figures.runs import Run, by_group, decoded_share, speedups
+from skipbench.report.figures.runs import by_group, decoded_share, speedups
 from skipbench.report.figures.style import (
     BLUE,
     GREY,
@@ -18,6 +19,7 @@ from skipbench.report.figures.style import (
 )
 from skipbench.report.figures.sweeps import setting
 from skipbench.report.published import Row
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,14 +58,14 @@ def draft_length(runs: list[Run], published: list[Row]) -> "Figure":
         )
         for run in runs:
             if setting(run, "method.stop.max_steps") == steps:
-                x, y = decoded_share(run), run["metrics"]["speedup"]["paired"]
+                x, y = decoded_share(run), run.measured.speedup.paired
                 here.plot(
                     [x], [y], "o", color=color, markeredgecolor="black", markersize=6, zorder=3
                 )
                 here.annotate(
                     f"{steps}", (x, y), xytext=(5, 3), textcoords="offset points", fontsize=7
                 )
-                whisker(here, x, run["metrics"], color)
+                whisker(here, x, run.measured, color)
     for row in published:
         if row["column"] == "alpha":
             label = f"paper: below {row['value']:g}, K = {row['max_steps']} is best"
@@ -91,18 +93,18 @@ def latency(runs: list[Run], published: list[Row]) -> "Figure":
     here = axes[0, 0]
     points: dict[str, list[tuple[float, Run]]] = {}
     for run in runs:
-        seconds = run["search"]["seconds"] if run["search"] else run["metrics"]["seconds"]["adapt"]
-        points.setdefault(run["method"], []).append((seconds, run))
+        seconds = run.search.seconds if run.search else run.measured.seconds.adapt or 0.0
+        points.setdefault(run.method, []).append((seconds, run))
     for method, found in points.items():
         found.sort(key=lambda point: point[0])
-        x, y = [s for s, _ in found], [r["metrics"]["speedup"]["paired"] for _, r in found]
+        x, y = [s for s, _ in found], [r.measured.speedup.paired for _, r in found]
         here.plot(x, y, label=method, **method_style(method))
         for seconds, run in found:
-            whisker(here, seconds, run["metrics"], method_style(method)["color"])
-            if run["search"]:
-                at = (seconds, run["metrics"]["speedup"]["paired"])
+            whisker(here, seconds, run.measured, method_style(method)["color"])
+            if run.search:
+                at = (seconds, run.measured.speedup.paired)
                 here.annotate(
-                    f"{run['search']['sets']} sets",
+                    f"{run.search.sets} sets",
                     at,
                     xytext=(4, -9),
                     textcoords="offset points",
@@ -152,7 +154,7 @@ def flexible(runs: list[Run], published: list[Row]) -> "Figure":
     for axis in axes[0, 1:]:
         axis.sharey(axes[0, 0])
     for here, key, name in ((axes[0, 0], "method.steps", "S"), (axes[0, 1], "method.beta", "beta")):
-        members = sorted((r for r in runs if key in r["axes"]), key=lambda r: setting(r, key))
+        members = sorted((r for r in runs if key in r.axes), key=lambda r: setting(r, key))
         for run, color in zip(members, tints(BLUE, len(members)), strict=True):
             values = so_far(run)
             label = f"{name} = {setting(run, key)}"
@@ -168,15 +170,15 @@ def flexible(runs: list[Run], published: list[Row]) -> "Figure":
         here.xaxis.get_major_locator().set_params(integer=True)
     sized: dict[str, list[Run]] = {}
     for run in runs:
-        if "method.ratio" in run["axes"]:
-            sized.setdefault(run["model"], []).append(run)
+        if "method.ratio" in run.axes:
+            sized.setdefault(run.model, []).append(run)
     here = axes[0, 2]
     for (name, members), color, marker in zip(
         sized.items(), tints(BLUE, len(sized)), "os^Dv<>"[: len(sized)], strict=True
     ):
         members.sort(key=lambda r: float(setting(r, "method.ratio")))
         points = [
-            (float(setting(r, "method.ratio")), r["metrics"]["speedup"]["paired"]) for r in members
+            (float(setting(r, "method.ratio")), r.speedup) for r in members if r.speedup is not None
         ]
         best = max(points, key=lambda point: point[1])
         here.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=4, label=name)
@@ -200,15 +202,13 @@ def flexible(runs: list[Run], published: list[Row]) -> "Figure":
 
 
 def so_far(run: Run) -> list[float]:
-    """Speedup over the first 1, 2, ... samples: their tokens per second, against vanilla's."""
-    ours, base, found = [0.0, 0.0], [0.0, 0.0], []
-    for s in run["samples"]:
-        for sums, arm in ((ours, s.method), (base, s.vanilla)):
-            sums[0] += sum(r.emitted for r in arm.rounds)
-            sums[1] += arm.seconds.decode
-        sound = ours[1] and base[0]
-        found.append(ours[0] / ours[1] * base[1] / base[0] if sound else float("nan"))
-    return found
+    """Speedup over the first 1, 2, ... samples; NaN before the first that decoded anything."""
+    ratios: list[float] = []
+    means = []
+    for sample in run.sound:
+        ratios += [] if sample.speedup is None else [sample.speedup]
+        means.append(statistics.geometric_mean(ratios) if ratios else math.nan)
+    return means
 
 
 def by_task(runs: list[Run], published: list[Row]) -> "Figure":
@@ -221,12 +221,12 @@ def by_task(runs: list[Run], published: list[Row]) -> "Figure":
     points: dict[str, dict[str, float]] = {}
     for run in runs:
         own = (
-            {str(run["keys"]["subtask"]): speedups(run)}
-            if "subtask" in run["keys"]
+            {str(run.keys["subtask"]): speedups(run)}
+            if "subtask" in run.keys
             else by_group(run, "task")
         )
-        for task, values in (own or {run["dataset"]: speedups(run)}).items():
-            points.setdefault(task, {})[run["model"]] = statistics.geometric_mean(
+        for task, values in (own or {run.dataset: speedups(run)}).items():
+            points.setdefault(task, {})[run.model] = statistics.geometric_mean(
                 v for v in values if v == v
             )
     printed: dict[str, dict[str, float]] = {}
@@ -234,9 +234,7 @@ def by_task(runs: list[Run], published: list[Row]) -> "Figure":
         if row["column"] == "speedup" and row["value"] is not None:
             printed.setdefault(str(row["subtask"]), {})[str(row["model"])] = row["value"]
     models = list(
-        dict.fromkeys(
-            [*(r["model"] for r in runs), *(m for found in printed.values() for m in found)]
-        )
+        dict.fromkeys([*(r.model for r in runs), *(m for found in printed.values() for m in found)])
     )
     tasks = list(dict.fromkeys([*printed, *points]))
     figure, axes = new_figure(1, 1, (8.0, 4.2))

@@ -5,9 +5,10 @@ context length.
 from typing import TYPE_CHECKING
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.runs import Run, labels, layers_of, optimised_sets, skip_sets
+from skipbench.report.figures.runs import labels, layers_of, optimised_sets, skip_sets
 from skipbench.report.figures.style import BLUE, ORANGE, legend, line_styles, new_figure
 from skipbench.report.published import Row
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,16 +22,12 @@ def frequencies(run: Run, layers: int) -> list[list[float]]:
     changes = skip_sets(run, layers)
     for number, (position, at, skipped) in enumerate(changes):
         following = changes[number + 1] if number + 1 < len(changes) else (None, 0, skipped)
-        end = (
-            following[1]
-            if following[0] == position
-            else len(run["samples"][position].method.rounds)
-        )
+        end = following[1] if following[0] == position else len(run.sound[position].method.rounds)
         total += (weight := max(end - at, 0))
         for s in skipped.skipped:
             counts[s % 2][s // 2] += weight
     if not total:
-        raise SkipbenchError(f"{run['folder']} has no rounds; nothing was drafted")
+        raise SkipbenchError(f"{run.folder} has no rounds; nothing was drafted")
     return [[c / total for c in row] for row in counts]
 
 
@@ -71,11 +68,11 @@ def jaccard_by_distance(run: Run, most: int = 10) -> dict[int, list[float]]:
 def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
     """Mean similarity of skip sets over their distance in optimisations (CLaSp Figure 3a)."""
     figure, axes = new_figure()
-    names, styles = labels(runs), line_styles([run["method"] for run in runs])
+    names, styles = labels(runs), line_styles([run.method for run in runs])
     for run, name, style in zip(runs, names, styles, strict=True):
         if not (found := jaccard_by_distance(run)):
             raise SkipbenchError(
-                f"{run['folder']}: no sample has two skip sets; run longer samples or a shorter "
+                f"{run.folder}: no sample has two skip sets; run longer samples or a shorter "
                 "interval, such as method.interval=2"
             )
         means = [sum(v) / len(v) for v in found.values()]
@@ -97,7 +94,7 @@ def against_context(runs: list[Run], published: list[Row]) -> "Figure":
     for here, run, name in zip(axes[0], runs, labels(runs), strict=True):
         points = []
         for position, at, skipped in skip_sets(run, layers_of(run)):
-            s = run["samples"][position]
+            s = run.sound[position]
             context = s.prompt_tokens + sum(r.emitted for r in s.method.rounds[:at])
             points.append((context, len(skipped.attention), len(skipped.mlp)))
         for part, color, marker, kind in ((1, BLUE, "o", "attention"), (2, ORANGE, "s", "MLP")):

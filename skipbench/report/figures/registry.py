@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures import bars, courses, curves, maps, scatter, sources, sweeps
-from skipbench.report.figures.runs import Run
 from skipbench.report.figures.style import styled
 from skipbench.report.published import Row, papers, published
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,10 +96,10 @@ def draw(name: str, runs: list[Run]) -> tuple["Figure", list[Run]]:
     if name not in FIGURES:
         raise SkipbenchError(f"no figure {name!r}; known: {', '.join(sorted(FIGURES))}")
     spec = FIGURES[name]
-    shown = [run for run in runs if run["method"] not in NOTHING]
+    shown = [run for run in runs if run.method not in NOTHING]
     if not shown:
         raise SkipbenchError(
-            f"{name}: no run of it can be drawn ({', '.join(r['method'] for r in runs) or 'none'})"
+            f"{name}: no run of it can be drawn ({', '.join(r.method for r in runs) or 'none'})"
         )
     with styled():
         return spec.draw(shown, printed(name)), shown

@@ -3,13 +3,15 @@ sub-layers, the best of all sets.
 """
 
 import statistics
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.runs import Run
 from skipbench.report.figures.style import GREEN, GREY, legend, method_style, new_figure
 from skipbench.report.figures.sweeps import VALUES
+from skipbench.report.measured import measure
 from skipbench.report.published import Row
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,12 +22,12 @@ is -0.6 to 0.6.
 """
 
 
-def _points(here: Any, points: list[tuple[float, float, Run]]) -> None:
+def _points(here: Any, points: Sequence[tuple[float, float, Run]]) -> None:
     seen: set[str] = set()
     for x, y, run in points:
-        label = None if run["method"] in seen else run["method"]
-        seen.add(run["method"])
-        here.scatter([x], [y], label=label, s=24, zorder=3, **method_style(run["method"]))
+        label = None if run.method in seen else run.method
+        seen.add(run.method)
+        here.scatter([x], [y], label=label, s=24, zorder=3, **method_style(run.method))
 
 
 def correlation(runs: list[Run], published: list[Row]) -> "Figure":
@@ -36,9 +38,9 @@ def correlation(runs: list[Run], published: list[Row]) -> "Figure":
     for here, column in zip(axes[0], ("TPT", "alpha"), strict=True):
         x = [VALUES[column][1](run, run) for run in runs]
         pairs = [
-            (v, run["metrics"]["tokens_per_s"], run)
+            (v, rate, run)
             for v, run in zip(x, runs, strict=True)
-            if v is not None
+            if v is not None and (rate := run.measured.tokens_per_s) is not None
         ]
         _points(here, pairs)
         text = f"r needs 3 runs that differ, here are {len(pairs)}"
@@ -66,7 +68,9 @@ def skipped(runs: list[Run], published: list[Row]) -> "Figure":
     figure, axes = new_figure(1, 1, (6.8, 3.8))
     here = axes[0, 0]
     points = [
-        (r["metrics"]["skipped"]["ratio"], r["metrics"]["speedup"]["paired"], r) for r in runs
+        (x, y, r)
+        for r in runs
+        if (x := measure(r.measured, "ratio")[0]) is not None and (y := r.speedup) is not None
     ]
     _points(here, points)
     best: dict[float, float] = {}

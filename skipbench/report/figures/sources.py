@@ -7,10 +7,10 @@ import statistics
 from typing import TYPE_CHECKING
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.runs import Run
 from skipbench.report.figures.style import BLUE, GREEN, GREY, ORANGE, PINK, YELLOW, new_figure
 from skipbench.report.published import Row
 from skipbench.runs.record import SOURCES, Sample
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ def calibration_bins(run: Run) -> list[tuple[float, float]]:
 
 def _traced(run: Run) -> list[Sample]:
     """Raises SkipbenchError where no sample says its sources."""
-    found = [s for s in run["samples"] if s.trace.get("source") and s.trace.get("expected")]
+    found = [s for s in run.sound if s.trace.get("source") and s.trace.get("expected")]
     if not found:
-        raise SkipbenchError(f"{run['method']} says no source of its tokens; draw a run of auto")
+        raise SkipbenchError(f"{run.method} says no source of its tokens; draw a run of auto")
     return found

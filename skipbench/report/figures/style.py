@@ -3,13 +3,16 @@ only.
 """
 
 import io
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipbench.report.definitions import caution
-from skipbench.report.figures.runs import Run, swept
+from skipbench.report.figures.runs import swept
 from skipbench.runs.files import write_atomic
+from skipbench.runs.measures import Metrics
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,10 +108,10 @@ def legend(figure: "Figure", columns: int = 1) -> None:
         )
 
 
-def whisker(axis: Any, x: float, metrics: dict[str, Any], color: str) -> None:
+def whisker(axis: Any, x: float, metrics: Metrics, color: str) -> None:
     """The 95 % interval of a speedup; one sample has none."""
-    if metrics["speedup"]["ci95"] is not None:
-        axis.vlines(x, *metrics["speedup"]["ci95"], color=color, linewidth=1)
+    if metrics.speedup.ci95 is not None:
+        axis.vlines(x, *metrics.speedup.ci95, color=color, linewidth=1)
 
 
 def star(axis: Any, x: float, value: float, text: str, color: str = "black") -> None:
@@ -156,16 +159,19 @@ def caption(runs: list[Run]) -> str:
     model replicates nothing.
     """
 
-    def names(key: str) -> str:
-        return ", ".join(sorted({str(dict(run)[key]) for run in runs}))
+    def names(kind: str, values: Iterable[object]) -> str:
+        return f"{kind} {', '.join(sorted(set(map(str, values))))}"
 
     if not runs:
         return "random models in memory: not a replication"
-    counts = sorted({len(run["samples"]) for run in runs})
+    counts = sorted({len(run.sound) for run in runs})
     samples = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    about = f"device {names('device')}; engine {names('engine')}; samples {samples}"
-    text = f"model {names('model')}; data {names('dataset')}\n{about}"
-    embedded = caution([run["model"] for run in runs], [run["dataset"] for run in runs])
+    text = (
+        f"{names('model', (r.model for r in runs))}; {names('data', (r.dataset for r in runs))}\n"
+        f"{names('device', (r.origin.device for r in runs))}; "
+        f"{names('engine', (r.origin.engine for r in runs))}; samples {samples}"
+    )
+    embedded = caution([run.model for run in runs], [run.dataset for run in runs])
     text = f"{text}; embedded model or data: not a replication" if embedded else text
     return "\n".join(filter(None, (text, swept(runs).mark)))
 

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.runs import Run, labels
+from skipbench.report.figures.runs import labels
 from skipbench.report.figures.style import legend, line_styles, new_figure, star, whisker
 from skipbench.report.published import Row
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def _adapt_share(run: Run) -> float:
-    seconds: dict[str, float] = run["metrics"]["seconds"]
+    seconds = run.measured.seconds.by_phase
     return seconds["adapt"] / sum(seconds.values())
 
 
@@ -24,25 +25,25 @@ def _memory_saved(run: Run, first: Run) -> float | None:
     """Against the first run; the peak of a process without a GPU is of all its cells and says
     nothing of one.
     """
-    ours, base = (r["metrics"].get("peak_memory_bytes") for r in (run, first))
-    return 1 - ours / base if run["device"] != "cpu" and ours and base else None
+    ours, base = (r.measured.peak_memory_bytes for r in (run, first))
+    return 1 - ours / base if run.origin.device != "cpu" and ours and base else None
 
 
 Value = Callable[[Run, Run], float | None]
 """Of a run and the first run of its line."""
 VALUES: dict[str, tuple[str, Value]] = {
-    "alpha": ("acceptance rate", lambda r, _: r["metrics"]["alpha"]),
-    "tau": ("tau (tokens per round)", lambda r, _: r["metrics"]["tau"]),
-    "M": ("M (tokens a verification)", lambda r, _: r["metrics"]["M"]),
-    "speedup": ("speedup (x)", lambda r, _: r["metrics"]["speedup"]["paired"]),
-    "tokens_per_s": ("throughput (tokens/s)", lambda r, _: r["metrics"]["tokens_per_s"]),
-    "TPT": ("TPT (tokens/s)", lambda r, _: r["metrics"]["tpt"]),
+    "alpha": ("acceptance rate", lambda r, _: r.measured.alpha),
+    "tau": ("tau (tokens per round)", lambda r, _: r.measured.tau),
+    "M": ("M (tokens a verification)", lambda r, _: r.measured.M),
+    "speedup": ("speedup (x)", lambda r, _: r.measured.speedup.paired),
+    "tokens_per_s": ("throughput (tokens/s)", lambda r, _: r.measured.tokens_per_s),
+    "TPT": ("TPT (tokens/s)", lambda r, _: r.measured.tpt),
     "share": ("share of layer selection", lambda r, _: _adapt_share(r)),
     "share_saved": (
         "share of layer selection saved",
         lambda r, first: (
-            1 - r["metrics"]["seconds"]["adapt"] / first["metrics"]["seconds"]["adapt"]
-            if first["metrics"]["seconds"]["adapt"]
+            1 - (r.measured.seconds.adapt or 0) / first.measured.seconds.adapt
+            if first.measured.seconds.adapt
             else None
         ),
     ),
@@ -56,11 +57,11 @@ def setting(run: Run, key: str) -> Any:
     Raises:
         SkipbenchError: the run has no such setting.
     """
-    found: Any = run["settings"]
+    found: Any = run.settings
     for part in key.split("."):
         if not isinstance(found, dict) or part not in found:
             raise SkipbenchError(
-                f"{run['folder']} has no setting {key!r}; its groups: {', '.join(run['settings'])}"
+                f"{run.folder} has no setting {key!r}; its groups: {', '.join(run.settings)}"
             )
         found = found[part]
     return found["name"] if isinstance(found, dict) else found
@@ -88,7 +89,7 @@ def sweep(
     lines: dict[str, list[Run]] = {}
     for run, name in zip(runs, labels(runs, (axis,)), strict=True):
         lines.setdefault(name, []).append(run)
-    styles = line_styles([members[0]["method"] for members in lines.values()])
+    styles = line_styles([members[0].method for members in lines.values()])
     for here, column in zip(axes[0], columns, strict=True):
         for (name, members), style in zip(lines.items(), styles, strict=True):
             members.sort(key=lambda r: places[setting(r, axis)])
@@ -99,7 +100,7 @@ def sweep(
             here.plot([x for x, _, _ in known], [y for _, y, _ in known], label=name, **style)
             if column == "speedup":
                 for x, _, r in known:
-                    whisker(here, x, r["metrics"], style["color"])
+                    whisker(here, x, r.measured, style["color"])
             if not known:
                 here.set_title("measured on a GPU only", fontsize=8, loc="left")
                 here.set_xlim(min(places.values()), max(places.values()))
@@ -142,7 +143,7 @@ def _published(
     mark: str,
     places: dict[Any, float],
 ) -> None:
-    by_key = {run["keys"].get(key): places[setting(run, axis)] for run in runs}
+    by_key = {run.keys.get(key): places[setting(run, axis)] for run in runs}
     for row in published:
         if row["value"] is None:
             continue

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from skipbench.errors import SkipbenchError
@@ -13,6 +14,7 @@ from skipbench.report.columns import MISSING, exceptions, main_cells, missing_re
 from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import letters_of, pieces_of, tokenizer_of
 from skipbench.runs.completions import read_completions
+from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import printable, run_folders, value_at
 from skipbench.runs.record import SOURCES, Sample
 from skipbench.runs.store import load_run, read_samples
@@ -56,7 +58,7 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
         }
         shown = [_text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]]
         detail = {
-            "metrics": metrics,
+            "metrics": msgspec.to_builtins(metrics),
             "status": state["status"],
             "config": config,
             "provenance": origin,
@@ -69,8 +71,11 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
         cells = names | {
             "point": str(origin.get("label") or ""),
             "engine": str(origin.get("engine") or names["engine"]),
-            **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
-            **{k: "" if v == MISSING else v for k, v in waits_cells(metrics, MEDIAN).items()},
+            **{k: v for k, v in main_cells(metrics or Metrics()).items() if k in MEASURED},
+            **{
+                k: "" if v == MISSING else v
+                for k, v in waits_cells(metrics or Metrics(), MEDIAN).items()
+            },
             "device": str(origin.get("device") or value_at(config, "model", "device") or MISSING),
             "commit": str(origin.get("commit") or MISSING)[:9]
             + ("+" if origin.get("dirty") else ""),

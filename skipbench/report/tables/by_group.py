@@ -2,13 +2,13 @@
 per group, as the six subtasks of Spec-Bench.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from skipbench.report.columns import main_cells, sample_count
 from skipbench.report.tables.model import Cell, Column, Grid, Row
+from skipbench.runs.measures import Metrics
+from skipbench.runs.run import Run
 
-Run = Mapping[str, Any]
 ROW = ("dataset", "model", "method")
 
 
@@ -19,24 +19,22 @@ def group_grids(runs: Sequence[Run]) -> tuple[Grid, ...]:
         runs: whole ones in the order of the rows, and those of a group, which have `group`,
             `{kind: label}`.
     """
-    names = list(dict.fromkeys(_names(run) for run in runs if not run.get("group")))
-    kinds = dict.fromkeys(kind for run in runs for kind in run.get("group") or {})
-    return tuple(
-        _grid(kind, names, [r for r in runs if kind in (r.get("group") or {})]) for kind in kinds
-    )
+    names = list(dict.fromkeys(_names(run) for run in runs if not run.group))
+    kinds = dict.fromkeys(kind for run in runs for kind in run.group)
+    return tuple(_grid(kind, names, [r for r in runs if kind in r.group]) for kind in kinds)
 
 
 def _names(run: Run) -> tuple[str, ...]:
-    return tuple(str(run[name]) for name in ROW)
+    return str(run.dataset), str(run.model), str(run.method)
 
 
 def _grid(kind: str, rows: Sequence[tuple[str, ...]], runs: Sequence[Run]) -> Grid:
-    labels = sorted({run["group"][kind] for run in runs})
+    labels = sorted({run.group[kind] for run in runs})
     cells: dict[tuple[str, ...], dict[str, Cell]] = {row: {} for row in rows}
     for run in runs:
-        speedup = main_cells(run["metrics"])["speedup"]
-        text = f"{speedup}, n {sample_count(run['metrics'])}"
-        cells.setdefault(_names(run), {})[run["group"][kind]] = Cell(text)
+        metrics = run.metrics or Metrics()
+        text = f"{main_cells(metrics)['speedup']}, n {sample_count(metrics)}"
+        cells.setdefault(_names(run), {})[run.group[kind]] = Cell(text)
     return Grid(
         (
             *(Column(name, kind="label") for name in ROW),

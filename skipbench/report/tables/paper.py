@@ -1,9 +1,4 @@
-"""Builds a paper's table with measured values beside the printed ones.
-
-A run is the dict of `runs.py` with `keys`, what it stands for in the names of `published()`, for
-example `{"model": "llama2-13b", "dataset": "cnndm", "method": "swift", "temperature": 0.0}`, and
-`stands_for`, None or a text such as "mini-summary stands for cnndm".
-"""
+"""Builds a paper's table with measured values beside the printed ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +16,8 @@ from skipbench.report.tables.paper_notes import (
     sample_counts,
 )
 from skipbench.report.tables.paper_numbers import BEST, OUTSIDE, Number, numbers
-from skipbench.report.tables.paper_rows import Half, Run, halves, join, value_of
+from skipbench.report.tables.paper_rows import Half, halves, join, value_of
+from skipbench.runs.run import Run
 
 OURS, PAPER, DIFFERENCE = "measured", "paper", "difference"
 
@@ -36,7 +32,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     names = document["names"]
     parts = halves(document, table)
     floor = noise_floor(runs) if "speedup" in {c for half in parts for _, c in half.columns} else []
-    runs = [run for run in runs if not run.get("noise")]
+    runs = [run for run in runs if not run.noise]
     left = join(parts, runs)
     columns = list(dict.fromkeys(column for half in parts for _, column in half.columns))
     rows = [row for half in parts for row in half.rows]

@@ -11,9 +11,8 @@ from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import mixed, origin_of, origins, told
 from skipbench.report.tables.paper_rows import Half
-from skipbench.runs.reading import value_at
+from skipbench.runs.run import Run
 
-Run = Mapping[str, Any]
 _PRINTED = ("engine", "device", "dtype", "torch", "commit", "date")
 _PRINTED_IF_ANY = ("sparsity",)  # printed only if a run has it
 _COMPARED = ("max_new_tokens", "max_length", "batch")
@@ -29,12 +28,12 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
     """A line for each of model, data, device, engine, number format and settings that is not the
     paper's.
     """
-    measured = [run for run in runs if run.get("metrics")]
+    measured = [run for run in runs if run.metrics]
     if not measured:
         return []
-    stands = sorted({str(run["stands_for"]) for run in measured if run.get("stands_for")})
+    stands = sorted({str(run.stands_for) for run in measured if run.stands_for})
     # By its own name: weights from the package index have another than those of the hub.
-    used = {run["keys"].get("model"): run["model"] for run in measured}
+    used = {run.keys.get("model"): run.model for run in measured}
     made = [f"Made with {STAND_INS[key]} {used[key]}" for key in used if key in STAND_INS]
     stands = [*made, *stands]
     lines = [f"{', '.join(stands)}: not a replication."] if stands else []
@@ -57,7 +56,7 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
         )
     lines += _origins(measured)
     lines += mixed(measured)
-    if any(value_at(run, "provenance", "dirty") for run in measured):
+    if any(run.origin.dirty for run in measured):
         lines.append("Some runs were made with uncommitted changes to the code.")
     return lines
 
@@ -68,16 +67,16 @@ def _unlike(name: str, ours: Iterable[str], theirs: Iterable[str]) -> str:
 
 def sample_counts(runs: Sequence[Run]) -> str:
     """The numbers of prompts behind the runs that have metrics."""
-    counts = dict.fromkeys(sample_count(run["metrics"]) for run in runs if run.get("metrics"))
+    counts = dict.fromkeys(sample_count(run.metrics) for run in runs if run.metrics)
     return f"; n: {', '.join(sorted(counts))} samples per run" if counts else ""
 
 
 def _samples(measured: Sequence[Run]) -> list[str]:
     """A line where a run rests on fewer prompts than the paper's, or on more."""
     counts = {
-        (value_at(run, "metrics", "prompts") or value_at(run, "metrics", "samples"), theirs)
+        (run.metrics.n, run.paper_samples)
         for run in measured
-        if (theirs := run.get("paper_samples")) is not None
+        if run.metrics and run.paper_samples is not None
     }
     unlike = {(ours, theirs) for ours, theirs in counts if ours != theirs}
     ours, theirs = ({str(pair[i]) for pair in unlike} for i in (0, 1))
@@ -85,7 +84,7 @@ def _samples(measured: Sequence[Run]) -> list[str]:
 
 
 def _settings(runs: Sequence[Run], key: str) -> set[str]:
-    return {str(run["keys"][key]) for run in runs if run["keys"].get(key) is not None}
+    return {str(run.keys[key]) for run in runs if run.keys.get(key) is not None}
 
 
 def _origins(measured: Sequence[Run]) -> list[str]:
@@ -118,8 +117,8 @@ def _devices(rows: Sequence[Mapping[str, Any]], measured: Sequence[Run]) -> list
     """One line where a run's device is not that on which the paper ran the same model."""
     unlike, theirs = set[str](), set[str]()
     for run in measured:
-        device = str(value_at(run, "provenance", "device") or "not recorded")
-        same = [row for row in rows if row.get("model") == run["keys"].get("model")] or rows
+        device = run.origin.device or "not recorded"
+        same = [row for row in rows if row.get("model") == run.keys.get("model")] or rows
         hardware = {str(row["hardware"] or "not named") for row in same}
         if not any(same_device(device, named) for named in hardware):
             unlike.add(device)
@@ -141,24 +140,22 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
         left: those that belong to no row.
         parts: the joined halves of the table.
     """
-    attached = [run for half in parts for run in half.runs.values()]
-    arms = ", ".join(sorted({str(run["arm_of"]) for run in attached if run.get("arm_of")}))
-    reasons = [f"{_named(r)}: {r['reason']}" for r in runs if r.get("metrics") and r.get("reason")]
+    arms = ", ".join(sorted({arm for half in parts for arm in half.arms_of}))
+    reasons = [f"{_named(r)}: {r.reason}" for r in runs if r.metrics and r.reason]
     phases = [
         f"{_named(run)}: {'; '.join(told)}."
         for run in runs
-        if run.get("metrics") and (told := search_phases(run["metrics"]))
+        if run.metrics and (told := search_phases(run.metrics))
     ]
     twice = " | ".join(text for half in parts for text in half.twice)
     stopped = [
         f"{_named(run)}: {end}."
         for run in runs
-        if run.get("metrics") and (end := stopped_early(run["metrics"]))
+        if run.metrics and (end := stopped_early(run.metrics))
     ]
     # a run with metrics has its reason among `reasons`
     unplaced = " | ".join(
-        _named(r) + (f" ({r['reason']})" if r.get("reason") and not r.get("metrics") else "")
-        for r in left
+        _named(r) + (f" ({r.reason})" if r.reason and not r.metrics else "") for r in left
     )
     notes = {
         f"vanilla without a run of its own is the vanilla arm of {arms}.": arms,
@@ -170,7 +167,7 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
 
 
 def _named(run: Run) -> str:
-    return ", ".join(f"{key}={value}" for key, value in run["keys"].items())
+    return ", ".join(f"{key}={value}" for key, value in run.keys.items())
 
 
 def touches(text: str, table: str) -> bool:
@@ -187,11 +184,12 @@ def lossless(runs: Sequence[Run]) -> str:
     """Counts the samples of all runs that are identical to vanilla's, and the others by kind."""
     kinds = ("identical", "ties", "diverged", "unchecked", "sampled", "failed")
     # one run of a mini dataset may stand for several of the paper's
-    names = ("model", "method", "dataset", "metrics")
     unique = {
-        repr([run.get(name) for name in names]): run for run in runs if run.get("metrics")
+        repr([run.model, run.method, run.dataset, run.metrics]): run.metrics
+        for run in runs
+        if run.metrics
     }.values()
-    count = {k: sum(value_at(run, "metrics", "lossless", k) or 0 for run in unique) for k in kinds}
+    count = {k: sum(getattr(metrics.lossless, k) for metrics in unique) for k in kinds}
     total = sum(count[k] for k in ("identical", "ties", "diverged", "unchecked"))
     others = ", ".join(f"{count[k]} {k}" for k in kinds[1:] if count[k])
     text = "no greedy samples"
@@ -206,11 +204,11 @@ def provenance(runs: Sequence[Run]) -> list[str]:
 
     Empty where nothing was measured.
     """
-    measured = [run for run in runs if run.get("metrics")]
+    measured = [run for run in runs if run.metrics]
     names = [*_PRINTED, *(name for name in _PRINTED_IF_ANY if _values(measured, name))]
     line = "; ".join(f"{n}: {', '.join(_values(measured, n)) or MISSING}" for n in names)
     return [line] if measured else []
 
 
 def _values(runs: Iterable[Run], name: str) -> list[str]:
-    return sorted({str(v) for run in runs if (v := value_at(run, "provenance", name))})
+    return sorted({str(v) for run in runs if (v := getattr(run.origin, name))})

@@ -138,7 +138,7 @@ def _number(half: Half, place: Place, scale: str) -> Number:
         digits=_usual_digits(half, column) if row.get("digits") is None else row["digits"],
         reason=reason,
         note=row.get("note"),
-        run=half.runs.get((identity, group), {}).get("id"),
+        run=run.id if (run := half.runs.get((identity, group))) else None,
     )
 
 
@@ -162,14 +162,14 @@ def _measured(half: Half, place: Place, scale: str) -> Measured:
         foreign = (value_of(identity, "model") or model) not in STAND_INS
         elsewhere = scale != "paper" and foreign
         return None, None, f"not run at scale={scale}" if elsewhere else "not run yet"
-    if not run.get("metrics"):
-        return None, None, str(run.get("reason") or "not run yet")
+    if not run.metrics:
+        return None, None, run.reason or "not run yet"
     phase = value_of(identity, "phase") or half.settings.get("phase")
     part = value_of(identity, "part") or half.settings.get("part")
-    value, interval, reason = measure(run["metrics"], column, phase, part)
+    value, interval, reason = measure(run.metrics, column, phase, part)
     # A run that waits for its scores gives the better reason for a missing score.
-    if reason and column in SCORES and run.get("reason"):
-        reason = str(run["reason"])
+    if reason and column in SCORES and run.reason:
+        reason = run.reason
     return value, interval, reason
 
 

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from skipbench.errors import SkipbenchError
 from skipbench.report.measured import vanilla_arm
 from skipbench.report.published import KEYS, NAMED, published
+from skipbench.runs.run import Run
 
-Run = Mapping[str, Any]
 Id = tuple[tuple[str, Any], ...]
 SELECTORS = ("phase", "part", "statistic")  # keys that choose a number of a run, not a run
 SAMPLING = ("temperature", "top_p")
@@ -33,6 +35,8 @@ class Half:
     printed: dict[tuple[Id, Any, str], dict[str, Any]] = field(default_factory=dict)
     runs: dict[tuple[Id, Any], Run] = field(default_factory=dict)
     twice: list[str] = field(default_factory=list)
+    arms_of: set[str] = field(default_factory=set)
+    """Methods whose runs' vanilla arms stand in rows of vanilla."""
 
 
 def halves(document: Mapping[str, Any], table: str) -> list[Half]:
@@ -111,7 +115,7 @@ def _fits(
     half: Half, row: Mapping[str, Any], run: Run, ignored: Sequence[str], differing: set[str]
 ) -> bool:
     keys = ({*half.keys, *differing, *NAMED, *SAMPLING} & row.keys()) - {*SELECTORS, *ignored}
-    given = run["keys"]
+    given = run.keys
     return all(given[k] == row[k] if k in given else k not in differing for k in keys)
 
 
@@ -120,7 +124,7 @@ def _take(half: Half, run: Run) -> bool:
     for ignored in _IGNORED:
         fitting = [row for row in half.rows if _fits(half, row, run, ignored, differing)]
         for row in fitting:
-            changed = {**row, **{key: run["keys"][key] for key in ignored if key in run["keys"]}}
+            changed = {**row, **{key: run.keys[key] for key in ignored if key in run.keys}}
             _attach(half, changed, run)
         if fitting:
             return True
@@ -135,10 +139,10 @@ def _attach(half: Half, row: Mapping[str, Any], run: Run) -> None:
         names = dict.fromkeys(column for _, column in half.columns)
         half.columns += [(group, column) for column in names]
     before = half.runs.get((identity, group))
-    if before is None or (not before.get("metrics") and run.get("metrics")):
+    if before is None or (not before.metrics and run.metrics):
         half.runs[identity, group] = run
-    elif before is not run and run.get("metrics"):
-        text = ", ".join(f"{k}={v}" for k, v in run["keys"].items())
+    elif before is not run and run.metrics:
+        text = ", ".join(f"{k}={v}" for k, v in run.keys.items())
         half.twice += [text] if text not in half.twice else []
 
 
@@ -150,15 +154,13 @@ def _add_vanilla(half: Half) -> None:
         return
     for (identity, group), run in list(half.runs.items()):
         vanilla = tuple((k, "vanilla" if k == "method" else v) for k, v in identity)
-        own = half.runs.get((vanilla, group), {}).get("metrics")
+        there = half.runs.get((vanilla, group))
         model = value_of(vanilla, "model")
         printed = any(vanilla == _id(half, {**row, "model": model}) for row in half.rows)
-        if run.get("metrics") and not own and (printed or half.across == "model"):
-            half.runs[vanilla, group] = {
-                **run,
-                "metrics": vanilla_arm(run["metrics"]),
-                "arm_of": run["keys"].get("method"),
-            }
+        missing = there is None or not there.metrics
+        if run.metrics and missing and (printed or half.across == "model"):
+            half.runs[vanilla, group] = replace(run, metrics=vanilla_arm(run.metrics))
+            half.arms_of |= {str(run.keys["method"])} if "method" in run.keys else set()
             if vanilla not in half.ids:
                 half.ids.append(vanilla)
 
