@@ -33,6 +33,7 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+import skipbench
 from skipbench.profile.clock import PHASES
 
 aten = torch.ops.aten
@@ -45,7 +46,8 @@ READS = {
     aten._unique2.default: "unique is read from the device",
 }
 TOKENS = 50  # fewer than any model of the tests has
-SOURCE = os.sep + "skipbench" + os.sep
+SOURCE = os.path.dirname(skipbench.__file__) + os.sep
+"""Folder of the package; a checkout or an environment may be called `skipbench`, too."""
 GUARD = """#include <c10/core/impl/DeviceGuardImplInterface.h>
 C10_REGISTER_GUARD_IMPL(CUDA, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA>);
 """
@@ -140,8 +142,8 @@ def planted(patch: pytest.MonkeyPatch, function: Any, old: str, new: str) -> Non
 
 def place_of(error: BaseException) -> str:
     """File and line of the innermost frame of the package that an error passed through."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if SOURCE in f.filename]
-    return f"{frames[-1].filename.rpartition(SOURCE)[2]}:{frames[-1].lineno}" if frames else "?"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(SOURCE)]
+    return f"{frames[-1].filename.removeprefix(SOURCE)}:{frames[-1].lineno}" if frames else "?"
 
 
 def here() -> str:
@@ -149,8 +151,8 @@ def here() -> str:
     frame, test = sys._getframe(2), "?"
     while frame is not None:
         name = frame.f_code.co_filename
-        if SOURCE in name:
-            return f"{name.rpartition(SOURCE)[2]}:{frame.f_lineno}"
+        if name.startswith(SOURCE):
+            return f"{name.removeprefix(SOURCE)}:{frame.f_lineno}"
         if test == "?" and Path(name).name.startswith("test_"):
             test = f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
