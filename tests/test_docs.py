@@ -262,6 +262,13 @@ def test_a_line_that_links_to_a_committed_table_has_its_intervals() -> None:
     assert seen > 0
 
 
+def test_where_figures_of_auto_stand_it_says_whose_prompts_its_priors_were_fitted_on() -> None:
+    quoted = re.compile(r"4\.67|1\.88 \[")
+    sections = [s for path in PAGES for s in re.split(r"^## ", path.read_text(), flags=re.M)]
+    found = [" ".join(section.split()) for section in sections if quoted.search(section)]
+    assert len(found) == 3 and all("priors were fitted on" in text for text in found)
+
+
 def test_every_method_has_a_page() -> None:
     index = (ROOT / "docs/methods/README.md").read_text()
     assert all(f"`{name}`" in index for name in choices("method"))
