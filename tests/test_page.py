@@ -17,6 +17,7 @@ from urllib.parse import quote
 import pytest
 from conftest import ROOT, unseal
 
+from skipbench.cli.main import main
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
@@ -65,7 +66,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text(results: Path) -> str:
-    path, counts = write_page(results)
+    path, counts, _ = write_page(results)
     assert counts == {"runs": 2, "tables": 3, "figures": 1}
     return path.read_text()
 
@@ -148,6 +149,21 @@ def test_a_record_that_cannot_be_read_is_named_on_top(results: Path) -> None:
     top = document.partition("<main>")[0]
     assert "Records that cannot be read:" in top and "lost: metrics.json is torn" in top
     assert "2 runs of tiny" in top
+
+
+def test_report_names_a_damaged_run_and_exits_1(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    sound, damaged = sorted((tmp_path / "runs").iterdir())
+    (damaged / "metrics.json").write_text("{")
+    with pytest.raises(SystemExit) as left:
+        main(["report", f"results={tmp_path}"])
+    (line,) = (a for a in capsys.readouterr().err.splitlines() if "cannot be read" in a)
+    top = (tmp_path / "report.html").read_text().partition("<main>")[0]
+    assert left.value.code == 1
+    for told in (line, top):
+        assert damaged.name in told and "metrics.json" in told and sound.name not in told
 
 
 def test_texts_are_the_completions(results: Path, text: str) -> None:
@@ -366,7 +382,7 @@ def test_tables_and_figures_that_are_not_as_written_are_named(
     (tables / "good.json").write_text(
         json.dumps({"experiment": experiment, "scale": "paper", "runs": [run]})
     )
-    path, counts = write_page(tmp_path)
+    path, counts, _ = write_page(tmp_path)
     document = html.unescape(path.read_text())
     assert "table-good" in document and "a secret" not in document and "<svg/onload" not in document
     left = re.search(r"Left out of this page:(.*?)</ul>", document, re.S)
@@ -461,7 +477,7 @@ def test_filter_in_a_browser(results: Path, text: str, tmp_path: Path) -> None:
 def test_accepted_tokens_are_coloured_by_source_in_a_browser(tmp_path: Path) -> None:
     words = ["method=auto", "dataset=mini-summary", "limit=1", "dataset.max_new_tokens=48"]
     run_cell(compose([*words, "engine.warmup=0", f"results={tmp_path}"]), print_table=False)
-    path, _ = write_page(tmp_path)
+    path, *_ = write_page(tmp_path)
     (detail,) = details(path.read_text()).values()
     (run,) = (tmp_path / "runs").iterdir()
     (record,) = read_samples(run / "samples.jsonl")

@@ -143,6 +143,11 @@ def _sort_values(metrics: Found) -> dict[str, float]:
     return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
+def unreadable(runs: Sequence[Found]) -> list[str]:
+    """Of each run that cannot be read, its name and why."""
+    return [run["detail"]["unreadable"] for run in runs if "unreadable" in run["detail"]]
+
+
 def about(runs: Sequence[Found]) -> str | None:
     """What a page is about, in a line: how many runs of which models, methods and datasets, where
     and when; `None` without a run that can be read.
