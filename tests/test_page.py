@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import yaml
 from conftest import ROOT, unseal
 
 from skipbench.cli.main import main
@@ -24,7 +25,7 @@ from skipbench.experiments.cell import run_cell
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.page.collect import COLUMNS, all_runs, as_script
 from skipbench.report.page.course import courses, skip_sets
-from skipbench.report.page.pieces import kinds_of, letters_of, pieces_of, tokenizer_of
+from skipbench.report.page.pieces import kinds_of, letters_of, pieces_of
 from skipbench.report.page.render import page, write_page
 from skipbench.report.tables.stored import summary
 from skipbench.runs.completions import read_completions
@@ -170,11 +171,12 @@ def test_texts_are_the_completions(results: Path, text: str) -> None:
     for folder in (results / "runs").iterdir():
         completions = read_completions(folder / "completions.jsonl")
         shown = details(text)[folder.name]["texts"]
-        assert [t["how"] for t in shown] == ["tokenizer"] * 2
+        assert [t["how"] for t in shown] == ["pieces"] * 2
         for completion, one, record in zip(
             completions, shown, read_samples(folder / "samples.jsonl"), strict=True
         ):
             assert "".join(piece[2] for piece in one["pieces"]) == completion.method
+            assert sum(completion.token_chars) == len(completion.method)
             kept = sum(count for kind, count, *_ in one["pieces"] if kind != "rejected")
             assert kept == len(record.method.tokens)
             assert all(piece[2] for piece in one["pieces"] if piece[0] == "accepted")
@@ -241,10 +243,13 @@ def test_pieces_of_rounds() -> None:
         ("prefill", 1, ""), ("accepted", 2, ""), ("rejected", 1, ""), ("bonus", 1, ""),
         ("rejected", 2, ""), ("bonus", 1, ""), ("accepted", 4, ""),
     ]  # fmt: skip
-    pieces, how = pieces_of(one, "abcdefghi", None)
-    assert how == "proportion"
+    # the second token is inside a character, and the last gets whatever is left
+    pieces, how = pieces_of(one, "abcdefghi", [1, 0, 2, 1, 1, 1, 1, 1, 0])
+    assert how == "pieces"
     assert [p[2] for p in pieces] == ["a", "bc", "", "d", "", "e", "fghi"]
-    pieces, how = pieces_of(one, None, None)
+    # of an earlier version
+    assert pieces_of(one, "abcdefghi", []) == ([["rest", 9, "abcdefghi", ""]], "text")
+    pieces, how = pieces_of(one, None, [])
     assert how == "counts" and {p[2] for p in pieces} == {""}
     assert kinds_of(arm(3, [])) == [("prefill", 1, ""), ("rest", 2, "")]
 
@@ -260,9 +265,24 @@ def test_accepted_tokens_by_their_sources() -> None:
     assert not any(letters_of(trace) for trace in others)
 
 
-def test_no_tokenizer(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    assert tokenizer_of(None) is tokenizer_of("org/model") is tokenizer_of(str(tmp_path)) is None
+# The library that reads it panics, which is no Exception of Python.
+PANIC = """{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+"post_processor": null, "decoder": null, "truncation": null, "padding": null, "model": {"type":
+"BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"], "continuing_subword_prefix":
+"abcdef", "dropout": null, "unk_token": null, "end_of_word_suffix": null, "fuse_unk": false,
+"byte_fallback": false}}"""
+
+
+def test_no_tokenizer_is_opened_that_a_record_names(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    (tmp_path / "tokenizer.json").write_text(PANIC)
+    for folder in (tmp_path / "runs").iterdir():
+        unseal(folder)
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["model"]["path"] = str(tmp_path)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    texts = [run["detail"]["texts"] for run in all_runs(results)]
+    assert [run["detail"]["texts"] for run in all_runs(tmp_path)] == texts
 
 
 def test_courses_and_maps() -> None:
