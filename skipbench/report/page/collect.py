@@ -1,23 +1,21 @@
 """From the folders of runs to what the page shows of them. Nothing but records is read."""
 
-import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.page.course import courses, skip_sets
-from skipbench.report.page.pieces import letters_of, pieces_of, tokenizer_of
-from skipbench.runs.completions import read_completions
+from skipbench.report.page.pieces import letters_of, pieces_of
+from skipbench.runs.completions import Completion
 from skipbench.runs.measures import Metrics
-from skipbench.runs.reading import printable, run_folders, value_at
+from skipbench.runs.reading import printable, run_folders
 from skipbench.runs.record import SOURCES, Sample
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.run import Run, read_run
 
 MOST_TEXTS = 3
 MOST_NAMES = 4  # of the models, methods and datasets in the line on top
@@ -41,56 +39,16 @@ def all_runs(results: Path) -> list[Found]:
     """Every folder under `results/runs`, by name: `id`, `cells` (column to text), `sort` (column to
     number) and `detail`.
     """
-    tokenizers = functools.cache(tokenizer_of)
-    return [one_run(folder, tokenizers) for folder in run_folders(results)]
+    return [one_run(folder) for folder in run_folders(results)]
 
 
-def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
+def one_run(folder: Path) -> Found:
     """What the page shows of one run; a folder that cannot be read is a row that says so."""
     try:
-        state = load_run(folder)
-        samples = read_samples(folder / "samples.jsonl")
-        texts = {c.index: c for c in read_completions(folder / "completions.jsonl")}
-        config, origin = state["config"] or {}, state["provenance"] or {}
-        metrics = state["metrics"] or {}
-        names = {
-            name: str(value_at(config, name, "name") or MISSING) for name in (*NAMES, "engine")
-        }
-        shown = [_text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]]
-        detail = {
-            "metrics": msgspec.to_builtins(metrics),
-            "status": state["status"],
-            "config": config,
-            "provenance": origin,
-            "courses": courses(samples),
-            "skip": skip_sets(samples, origin.get("layers")),
-            "samples": len(samples),
-            "texts": shown,
-            "sources": _sources(shown),
-        }
-        cells = names | {
-            "point": str(origin.get("label") or ""),
-            "engine": str(origin.get("engine") or names["engine"]),
-            **{k: v for k, v in main_cells(metrics or Metrics()).items() if k in MEASURED},
-            **{
-                k: "" if v == MISSING else v
-                for k, v in waits_cells(metrics or Metrics(), MEDIAN).items()
-            },
-            "device": str(origin.get("device") or value_at(config, "model", "device") or MISSING),
-            "commit": str(origin.get("commit") or MISSING)[:9]
-            + ("+" if origin.get("dirty") else ""),
-            "date": str(origin.get("started") or MISSING)[:10],
-            "note": _note(state),
-        }
-    except (
-        SkipbenchError,
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        yaml.YAMLError,
-    ) as error:
+        run = read_run(folder)
+        samples = run.samples
+        shown = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
+    except (SkipbenchError, OSError) as error:
         return {
             "id": printable(folder.name),
             "cells": dict.fromkeys(COLUMNS, MISSING)
@@ -99,14 +57,39 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
             "sort": {},
             "detail": {"unreadable": printable(f"{folder.name}: {error}")},
         }
+    metrics, origin = run.metrics or Metrics(), run.origin
+    waits = waits_cells(metrics, MEDIAN)
+    cells = {
+        "model": run.model or MISSING,
+        "method": run.method or MISSING,
+        "dataset": run.dataset or MISSING,
+        "point": run.label or "",
+        "engine": origin.engine or MISSING,
+        **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
+        **{k: "" if v == MISSING else v for k, v in waits.items()},
+        "device": origin.device or MISSING,
+        "commit": (origin.commit or MISSING)[:9] + ("+" if origin.dirty else ""),
+        "date": origin.date or MISSING,
+        "note": _note(run),
+    }
+    detail = {
+        "metrics": msgspec.to_builtins(run.metrics) if run.metrics else {},
+        "status": run.status and msgspec.to_builtins(run.status),
+        "config": run.settings,
+        "provenance": msgspec.to_builtins(run.provenance),
+        "courses": courses(samples),
+        "skip": skip_sets(samples, run.provenance.layers),
+        "samples": len(samples),
+        "texts": shown,
+        "sources": _sources(shown),
+    }
     return {"id": folder.name, "cells": cells, "sort": _sort_values(metrics), "detail": detail}
 
 
-def _text(sample: Sample, completion: Any, config: Found, tokenizers: Any) -> Found:
+def _text(sample: Sample, completion: Completion | None) -> Found:
     """One sample's prompt and coloured output."""
-    tokenizer = tokenizers(value_at(config, "model", "path"))
-    text, letters = completion.method if completion else None, letters_of(sample.trace)
-    pieces, how = pieces_of(sample.method, text, tokenizer, letters)
+    text, chars = (completion.method, completion.token_chars) if completion else (None, [])
+    pieces, how = pieces_of(sample.method, text, chars, letters_of(sample.trace))
     return {
         "id": sample.id,
         "prompt": completion.prompt if completion else None,
@@ -124,28 +107,34 @@ def _sources(texts: Sequence[Found]) -> dict[str, str]:
     return {letter: name for letter, name in SOURCES.items() if letter in found}
 
 
-def _note(state: Found) -> str:
+def _note(run: Run) -> str:
     """Why there are no numbers, or what is missing of them."""
-    if state["metrics"]:
-        reasons = missing_reasons(state["metrics"])
+    if run.metrics:
+        reasons = missing_reasons(run.metrics)
         return "; ".join(
-            [*exceptions(state["metrics"]), *(v for k, v in reasons.items() if k != "roofline")]
+            [*exceptions(run.metrics), *(v for k, v in reasons.items() if k != "roofline")]
         )
-    status = state["status"] or {"state": "not finished"}
-    return ": ".join(filter(None, (str(status.get("state")), status.get("error"))))
+    if run.status is None:
+        return "not finished"
+    return ": ".join(filter(None, (run.status.state, run.status.error)))
 
 
-def _sort_values(metrics: Found) -> dict[str, float]:
-    paths = {
-        "M": ("M",),
-        "alpha": ("alpha",),
-        "tau": ("tau",),
-        "TPT": ("tpt",),
-        "lossless": ("lossless", "identical"),
+def _sort_values(metrics: Metrics) -> dict[str, float]:
+    values = {
+        "M": metrics.M,
+        "alpha": metrics.alpha,
+        "tau": metrics.tau,
+        "TPT": metrics.tpt,
+        "lossless": metrics.lossless.identical if metrics.samples else None,
+        "E(Spd)": metrics.expected_speedup.measured_cost,
+        "speedup": metrics.speedup.paired,
     }
-    more = {"E(Spd)": ("expected_speedup", "measured_cost"), "speedup": ("speedup", "paired")}
-    found = {name: value_at(metrics, *path) for name, path in (paths | more).items()}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def unreadable(runs: Sequence[Found]) -> list[str]:
+    """Of each run that cannot be read, its name and why."""
+    return [run["detail"]["unreadable"] for run in runs if "unreadable" in run["detail"]]
 
 
 def about(runs: Sequence[Found]) -> str | None:
