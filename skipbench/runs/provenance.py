@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.paths import PACKAGE, cache_folder
+from skipbench.errors import SkipbenchError
 
 PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
 PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
@@ -118,7 +119,23 @@ def engine_text(name: str, strict: bool) -> str:
 
 def config_hash(config: dict[str, Any]) -> str:
     """Ten hexadecimal digits that depend on every setting and nothing else, on every machine."""
-    return hashlib.sha256(json.dumps(portable(config), sort_keys=True).encode()).hexdigest()[:10]
+    return _digits(portable(config))
+
+
+def check_identity(folder: Path, config: dict[str, Any] | None) -> None:
+    """Raises SkipbenchError where the hash in a run folder's name is not that of `config`, which is
+    its config.yaml; a folder that was given a name without a hash is not checked.
+    """
+    named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
+    if config is not None and named and named[1] != (own := _digits(config)):
+        raise SkipbenchError(
+            f"{folder} holds another run: its config.yaml has the hash {own}; give the folder its "
+            "name back, or move it away"
+        )
+
+
+def _digits(config: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def run_name(parts: list[str], digest: str) -> str:

@@ -28,7 +28,7 @@ from skipbench.runs.files import (
     write_json,
     writing,
 )
-from skipbench.runs.provenance import portable
+from skipbench.runs.provenance import check_identity, portable
 from skipbench.runs.reading import MOST_SAMPLES, check_name, read_bytes, read_json, read_yaml
 from skipbench.runs.record import Sample, dump, parse_lines
 from skipbench.runs.shapes import Config, Metrics, Origin, Status
@@ -246,7 +246,8 @@ def load_run(folder: Path) -> dict[str, Any]:
 
     Raises:
         SkipbenchError: a file cannot be read, is a link, holds something else, or is not what a
-            done run wrote; whoever reads the samples is told so of them.
+            done run wrote (whoever reads the samples is told so of them), or the folder has the
+            name of another run.
     """
     check_name(folder)
     found = {
@@ -258,4 +259,5 @@ def load_run(folder: Path) -> dict[str, Any]:
     for name in SEALED:
         if name != "samples.jsonl":
             _check_digest(folder / name, found["status"] or {})
+    check_identity(folder, found["config"])
     return found
