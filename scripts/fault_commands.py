@@ -115,7 +115,6 @@ def prepare(folder: Path) -> None:
 def commands(base: Path) -> dict[str, list[str]]:
     return {
         "score": ["score", "all"],
-        "index": ["index"],
         "merge": ["merge", str(base)],
         "table": ["table", "tiny", *RUN, "--render-only"],
         "report": ["report"],
@@ -128,14 +127,11 @@ def commands(base: Path) -> dict[str, list[str]]:
 def left_by(name: str, results: Path) -> Any:
     """What a command leaves, without times."""
     from skipbench.launch.manifest import read_cell, tasks
-    from skipbench.runs.index import read_runs
     from skipbench.runs.provenance import config_hash
 
     if name == "score":
         found = [json.loads(p.read_text()) for p in sorted(results.glob("runs/*/metrics.json"))]
         return [(m["score"], m["score_equal"]) for m in found]
-    if name == "index":
-        return read_runs(results)[["run", "samples", "M", "alpha", "state"]].to_dict("records")
     if name in ("merge", "submit here"):
         states = [json.loads(p.read_text())["state"] for p in results.glob("runs/*/status.json")]
         return records(results), states

@@ -1,4 +1,4 @@
-"""The Python API: `skipbench.load`, `generate`, `compare`, `custom_generate`, `published`."""
+"""The Python API: `skipbench.load`, `generate`, `compare`, `custom_generate`, `frame`, `published`."""
 
 import hashlib
 import json
@@ -20,6 +20,7 @@ from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 from skipbench.report.published import published as published
 from skipbench.runs.files import write_atomic
+from skipbench.runs.frame import frame as frame
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import resource
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from skipbench.bench.cell import Settings, run_cell
 from skipbench.bench.latency_file import latency_path, stored_latency
 from skipbench.bench.load import Loaded, LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
-from skipbench.bench.prompts import Prompt, eos_ids
+from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import Row, prompts_hash, rows_hash
@@ -25,13 +24,13 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups, summarise
-from skipbench.profile.energy import energy_meter
+from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.report.console import Advance, log_to, note, progress, say, working
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
-from skipbench.runs.provenance import engine_text, provenance
+from skipbench.runs.provenance import Provenance, engine_text
 from skipbench.runs.reading import printable
 from skipbench.runs.record import Sample
 from skipbench.runs.signals import Interrupted
@@ -76,11 +75,8 @@ def run(
         method.latency = latency
     refuse_other(folder, config.model, config.method)  # loading may have fetched weights
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
-    origin = _origin(lm, config, rows, prompts, calibration) | {
-        "latency": latency_file.name,
-        "energy": meter.source,
-    }
-    store = RunStore(folder, config.record(), provenance(origin))
+    origin = _provenance(lm, config, rows, calibration, latency_file, meter)
+    store = RunStore(folder, config.record(), origin)
     log_to(folder / "run.log")
     settings = Settings(
         max_new_tokens=config.dataset.max_new_tokens,
@@ -97,7 +93,7 @@ def run(
             samples = run_cell(
                 lm, tokenizer, method, prompts, settings, store, _with_speedup(advance), meter
             )
-        if lm.notes() != origin["notes"]:
+        if lm.notes() != origin.notes:
             say(lm.notes()[-1], "dim")  # memory for graphs ran out while decoding
             store.amend(notes=lm.notes())
         metrics = replace(
@@ -141,30 +137,33 @@ def _stopped(samples: Sequence[Sample], prompts: int, until_ci: float | None) ->
     )
 
 
-def _origin(
-    lm: LM, config: RunConfig, rows: list[Row], prompts: list[Prompt], calibration: Sequence[Row]
-) -> dict[str, Any]:
-    """What the provenance says of the data, the device and the engine."""
-    origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
-    origin |= fingerprints(config.model, config.method)
-    if calibration:
-        origin["calibration_sha256"] = rows_hash(list(calibration))
-    origin |= {
-        "device": device_name(lm.output_device),
-        "threads": torch.get_num_threads(),
-        "layers": lm.layers,
-    }
-    origin |= {
-        "engine": engine_text(lm.engine.name, lm.strict),
-        "kernels": lm.engine.kernels,
-        "strict_cost": lm.strict_cost,
-        "notes": lm.notes(),
-    }
-    if config.label is not None:
-        origin["label"] = printable(config.label)
-    # what `main` was when it was fetched
-    origin["model_commit"] = getattr(lm.config, "_commit_hash", None)
-    return origin
+def _provenance(
+    lm: LM,
+    config: RunConfig,
+    rows: list[Row],
+    calibration: Sequence[Row],
+    latency_file: Path,
+    meter: EnergyMeter,
+) -> Provenance:
+    """This process, the data, the device and the engine."""
+    return replace(
+        Provenance.here(),
+        rows_sha256=rows_hash(rows),
+        prompts_sha256=prompts_hash(rows),
+        calibration_sha256=rows_hash(list(calibration)) if calibration else None,
+        **fingerprints(config.model, config.method),
+        device=device_name(lm.output_device),
+        threads=torch.get_num_threads(),
+        layers=lm.layers,
+        engine=engine_text(lm.engine.name, lm.strict),
+        kernels=lm.engine.kernels,
+        strict_cost=lm.strict_cost,
+        notes=lm.notes(),
+        label=None if config.label is None else printable(config.label),
+        model_commit=getattr(lm.config, "_commit_hash", None),
+        latency=latency_file.name,
+        energy=meter.source,
+    )
 
 
 def _end(error: BaseException) -> tuple[str, str]:

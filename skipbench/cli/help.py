@@ -53,7 +53,6 @@ COMMANDS = {
     ),
     "data": "fetch datasets and models for machines without a network:  data cnndm llama3-8b",
     "report": "one HTML page of all runs, tables and figures:  report results=FOLDER",
-    "index": "a parquet index of a results folder, for pandas:  index [--fresh]",
     "merge": "bring the results of several machines together:  merge A B results=C",
     "project": (
         "what a run would do on another machine, or with other stop rules, from its records:  "

@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> None:
     folder = Path(names[0])
     record = read_run(folder)
     if not record.settings or record.provenance.layers is None:
-        raise SkipbenchError(f"{folder} holds no run; list them with: python -m skipbench index")
+        raise SkipbenchError(f"{folder} holds no run; results/runs has them")
     samples = record.samples
     there, name = _target(given, record, record.provenance.layers)
     here = _file(given["here"]) if "here" in given else None

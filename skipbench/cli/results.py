@@ -1,4 +1,4 @@
-"""What `index` and `merge` share: the words of commands on a results folder."""
+"""The words of commands on a results folder."""
 
 from collections.abc import Sequence
 from pathlib import Path

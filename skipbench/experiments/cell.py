@@ -20,6 +20,7 @@ from skipbench.runs.fingerprint import other_package, refuse_other
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import config_hash, run_name
 from skipbench.runs.run import Run, read_run
+from skipbench.runs.state import read_status
 from skipbench.scoring.execute import waits_for_score
 
 
@@ -32,7 +33,7 @@ class Cell:
 
     def state(self) -> str:
         """`done`, `running`, `failed`, `interrupted` as its record says, or `missing`."""
-        return read_run(self.folder).state
+        return read_status(self.folder).state
 
 
 def resolve_cell(config: RunConfig) -> Cell:
@@ -140,7 +141,7 @@ def run_cell(
         _check_first(cell, loaded)
         set_aside(cell.folder)
     before = checked_run(cell)
-    if before.status and before.provenance.weights_sha256 is None:
+    if before.status.state != "missing" and before.provenance.weights_sha256 is None:
         say(
             f"{cell.folder}: begun by an earlier version, without fingerprints; weights and "
             "method code are not compared"

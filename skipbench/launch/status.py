@@ -20,6 +20,7 @@ from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
 from skipbench.runs.fingerprint import refuse_other
 from skipbench.runs.provenance import config_hash
+from skipbench.runs.run import read_run
 from skipbench.runs.state import STALE_S, STATES, RunState, run_state
 
 TO_RUN = ("missing", "failed", "interrupted", "stale")
@@ -140,6 +141,7 @@ def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -
         state = run_state(cell.folder, live, stale_s)
         if state.state == "done":
             try:
+                read_run(cell.folder)
                 refuse_other(cell.folder, cell.config.model, cell.config.method)
             except SkipbenchError as error:  # submitted again it would be refused again
                 return CellStatus(

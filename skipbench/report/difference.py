@@ -5,8 +5,9 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from skipbench.metrics.interval import paired_ratio_interval
+from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import run_folders
-from skipbench.runs.run import Provenance, Run, read_run
+from skipbench.runs.run import Run, read_run
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.method_source import hashed, method_sha256
+from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import read_json
-from skipbench.runs.shapes import Origin, Status
+from skipbench.runs.state import read_status
 
 FORMS = ("quantization", "sparsity")
 """Settings that make other weights of one checkpoint."""
@@ -75,20 +76,18 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
     Raises:
         SkipbenchError: they have changed since the run was begun.
     """
-    before = read_json(folder / "provenance.json", Origin)
-    if before is None:
-        return
+    before = read_json(folder / "provenance.json", Provenance) or Provenance()
     now = fingerprints(model, method)
     names = {
         "weights_sha256": f"other weights (model.path={model.path})",
         "method_sha256": f"other code of method {method.name} ({method.target})",
     }
-    if (read_json(folder / "status.json", Status) or {}).get("state") != "done":
+    if not read_status(folder).done:
         names["package_sha256"] = "other code of skipbench"
     changed = [
-        names[key]
-        for key in names
-        if None not in (before.get(key), now[key]) and before[key] != now[key]
+        text
+        for key, text in names.items()
+        if None not in (getattr(before, key), now[key]) and getattr(before, key) != now[key]
     ]
     if changed:
         raise SkipbenchError(

@@ -13,7 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from skipbench.config.paths import PACKAGE, cache_folder
+from skipbench.errors import SkipbenchError
+from skipbench.runs.reading import Text
 
 PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
 PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
@@ -58,33 +62,68 @@ def _version(package: str) -> str | None:
         return None
 
 
-def provenance(extra: dict[str, Any]) -> dict[str, Any]:
-    """Commit and dirty flag, command line, start, machine, versions and Slurm job, with `extra`
-    behind them.
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """`provenance.json`; None: not recorded, or not to be had."""
 
-    Of the environment only Slurm's job identifiers are kept.
-    """
-    # results are no code
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
-    return {
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": None if changed is None else bool(changed),
-        "argv": sys.argv,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": platform.node(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "versions": {p: v for p in PACKAGES if (v := _version(p)) is not None},
-        "slurm": {
-            k: v
-            for k, v in os.environ.items()
-            if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)
-        },
-        **extra,
-    }
+    commit: Text | None = None
+    dirty: bool | None = None
+    argv: list[str] = []
+    started: Text = ""
+    host: Text | None = None
+    platform: Text | None = None
+    python: Text | None = None
+    cpu: Text | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    versions: dict[Text, Text] = {}
+    slurm: dict[str, str] = {}
+    """Identifiers of the job; no other part of the environment is kept."""
+    rows_sha256: Text | None = None
+    prompts_sha256: Text | None = None
+    calibration_sha256: Text | None = None
+    weights_sha256: Text | None = None
+    method_sha256: Text | None = None
+    package_sha256: Text | None = None
+    device: Text | None = None
+    threads: int | None = None
+    layers: int | None = None
+    engine: Text | None = None
+    kernels: dict[str, str] = {}
+    strict_cost: float | None = None
+    notes: list[str] = []
+    label: Text | None = None
+    model_commit: Text | None = None
+    """What a branch of the hub was when it was fetched."""
+    latency: Text | None = None
+    """Name of the latency file."""
+    energy: Text | None = None
+    """Counter of energy."""
+
+    @classmethod
+    def here(cls) -> "Provenance":
+        """Commit and dirty flag, command line, start, machine, versions and Slurm job of this
+        process.
+        """
+        # results are no code
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+        return cls(
+            commit=_git("rev-parse", "HEAD"),
+            dirty=None if changed is None else bool(changed),
+            argv=sys.argv,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            host=platform.node(),
+            platform=platform.platform(),
+            python=platform.python_version(),
+            cpu=cpu_name(),
+            cores=os.cpu_count(),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            versions={p: v for p in PACKAGES if (v := _version(p)) is not None},
+            slurm={
+                k: v
+                for k, v in os.environ.items()
+                if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)
+            },
+        )
 
 
 PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": cache_folder}
@@ -118,7 +157,23 @@ def engine_text(name: str, strict: bool) -> str:
 
 def config_hash(config: dict[str, Any]) -> str:
     """Ten hexadecimal digits that depend on every setting and nothing else, on every machine."""
-    return hashlib.sha256(json.dumps(portable(config), sort_keys=True).encode()).hexdigest()[:10]
+    return _digits(portable(config))
+
+
+def check_identity(folder: Path, config: dict[str, Any]) -> None:
+    """Raises SkipbenchError where the hash in a run folder's name is not that of `config`, which is
+    its config.yaml; a folder that was given a name without a hash is not checked.
+    """
+    named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
+    if config and named and named[1] != (own := _digits(config)):
+        raise SkipbenchError(
+            f"{folder} holds another run: its config.yaml has the hash {own}; give the folder its "
+            "name back, or move it away"
+        )
+
+
+def _digits(config: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def run_name(parts: list[str], digest: str) -> str:

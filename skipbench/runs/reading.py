@@ -6,9 +6,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 import yaml
@@ -16,6 +16,8 @@ import yaml
 from skipbench.errors import SkipbenchError
 
 T = TypeVar("T")
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*$")]
+"""Without control characters: it is printed."""
 DEEPEST = 50
 """Levels of nesting; no record has so many, and libyaml's own recursion ends the process without an
 exception.
@@ -199,11 +201,3 @@ def _check_events(data: bytes) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise ValueError(f"nested more than {DEEPEST} levels deep")
-
-
-def value_at(tree: Mapping[str, Any], *path: str) -> Any:
-    """The value at `path`, or None where the tree lacks it."""
-    found: Any = tree
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found

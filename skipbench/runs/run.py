@@ -5,55 +5,18 @@ was measured. `read` makes it of a folder, once; everything that shows a run tak
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, read_completions
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import engine_text
-from skipbench.runs.reading import check_name, read_json, read_yaml
+from skipbench.runs.provenance import Provenance, check_identity, engine_text
+from skipbench.runs.reading import Text, check_name, read_json, read_yaml
 from skipbench.runs.record import Sample
+from skipbench.runs.state import Status, read_status
 from skipbench.runs.store import SEALED, check_digest, read_samples
-
-Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*$")]
-"""Without control characters: it is printed."""
-
-
-class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a `provenance.json` that decisions and tables rest on; None: not recorded."""
-
-    commit: Text | None = None
-    dirty: bool | None = None
-    started: Text = ""
-    host: Text | None = None
-    device: Text | None = None
-    cpu: Text | None = None
-    engine: Text | None = None
-    threads: int | None = None
-    layers: int | None = None
-    label: Text | None = None
-    versions: dict[Text, Text] = {}
-    model_commit: Text | None = None
-    rows_sha256: Text | None = None
-    prompts_sha256: Text | None = None
-    weights_sha256: Text | None = None
-    method_sha256: Text | None = None
-    package_sha256: Text | None = None
-    latency: Text | None = None
-
-
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """`status.json`."""
-
-    state: Text
-    error: str | None = None
-    pid: int | None = None
-    host: Text | None = None
-    slurm: Text | None = None
-    sha256: dict[Text, Text] = {}
-    """Digests of the files of a done run."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,18 +87,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=Tr
     settings: dict[str, Any] = {}
     """Its `config.yaml`; empty without one."""
     provenance: Provenance = Provenance()
-    status: Status | None = None
+    status: Status = Status()
     kept_samples: list[Sample] | None = None
     """Samples of a run that is read from the file of a figure, not from its folder."""
 
     @property
     def done(self) -> bool:
-        return self.status is not None and self.status.state == "done"
-
-    @property
-    def state(self) -> str:
-        """As `status.json` says, or `missing`."""
-        return self.status.state if self.status else "missing"
+        return self.status.done
 
     @property
     def speedup(self) -> float | None:
@@ -194,7 +152,13 @@ def plain(run: Run) -> dict[str, Any]:
     a person.
     """
     published = msgspec.structs.replace(
-        run, folder=None, settings={}, provenance=Provenance(), status=None, axes={}, search=None
+        run,
+        folder=None,
+        settings={},
+        provenance=Provenance(),
+        status=Status(),
+        axes={},
+        search=None,
     )
     kept: dict[str, Any] = msgspec.to_builtins(published)
     return kept
@@ -219,7 +183,7 @@ def read_run(folder: Path) -> Run:
 
     Raises:
         SkipbenchError: a file cannot be read, is a link, holds something else, or is not what a
-            done run wrote.
+            done run wrote; or the folder has the name of another run.
     """
     check_name(folder)
     settings: dict[str, Any] = read_yaml(folder / "config.yaml", _Names) or {}
@@ -227,11 +191,12 @@ def read_run(folder: Path) -> Run:
         group: settings.get(group, {}).get("name", "") for group in ("model", "method", "dataset")
     }
     provenance = read_json(folder / "provenance.json", Provenance) or Provenance()
-    status = read_json(folder / "status.json", Status)
+    status = read_status(folder)
     metrics = read_json(folder / "metrics.json", Metrics)
     for name in SEALED:
         if name != "samples.jsonl":
-            check_digest(folder / name, status.sha256 if status else {})
+            check_digest(folder / name, status.sha256)
+    check_identity(folder, settings)
     return Run(
         id=folder.name,
         **names,

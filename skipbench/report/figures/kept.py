@@ -10,9 +10,10 @@ import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
+from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
 from skipbench.runs.record import Sample, dump
-from skipbench.runs.run import Origin, Provenance, Run, Search
+from skipbench.runs.run import Origin, Run, Search
 
 
 class _Kept(msgspec.Struct, kw_only=True):

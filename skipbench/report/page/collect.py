@@ -74,7 +74,7 @@ def one_run(folder: Path) -> Found:
     }
     detail = {
         "metrics": msgspec.to_builtins(run.metrics) if run.metrics else {},
-        "status": run.status and msgspec.to_builtins(run.status),
+        "status": msgspec.to_builtins(run.status),
         "config": run.settings,
         "provenance": msgspec.to_builtins(run.provenance),
         "courses": courses(samples),
@@ -114,7 +114,7 @@ def _note(run: Run) -> str:
         return "; ".join(
             [*exceptions(run.metrics), *(v for k, v in reasons.items() if k != "roofline")]
         )
-    if run.status is None:
+    if run.status.state == "missing":
         return "not finished"
     return ": ".join(filter(None, (run.status.state, run.status.error)))
 
