@@ -1,6 +1,6 @@
 """skipbench: layer-skipping self-speculative decoding, measured and used.
 
-`load`, `compare`, `custom_generate`, `frame`, `published` and `__version__` are found here; torch is
+Here are `load`, `compare`, `custom_generate`, `frame`, `published` and `__version__`; torch is
 imported with the first of them that needs it.
 """
 

@@ -1,4 +1,4 @@
-"""The Python API: `skipbench.load`, `generate`, `compare`, `custom_generate`, `frame`, `published`."""
+"""The Python API: `load`, `generate`, `compare`, `custom_generate`, `frame`, `published`."""
 
 import hashlib
 import json

@@ -16,6 +16,9 @@ import pytest
 import yaml
 from conftest import unseal
 from rich.table import Table
+from skipbench.runs.index import build, read_runs
+from skipbench.runs.rows import rows_of
+from skipbench.runs.vouched import check_figures
 from test_runs import sample
 
 from skipbench.cli import table
@@ -27,14 +30,12 @@ from skipbench.metrics.summary import summarise
 from skipbench.report.figures.runs import read_run
 from skipbench.report.page.collect import all_runs, one_run
 from skipbench.runs.completions import Completion, read_completions
-from skipbench.runs.index import build, read_runs
 from skipbench.runs.merge import merge_into
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.record import Round, Seconds, dump
-from skipbench.runs.rows import rows_of
-from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.runs.run import read_run
+from skipbench.runs.store import RunStore, read_samples
 from skipbench.runs.terminal import Console
-from skipbench.runs.vouched import check_figures
 from skipbench.scoring.execute import score_run
 
 CONFIG: dict[str, Any] = {
@@ -105,7 +106,7 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
             raise SkipbenchError(found["detail"]["unreadable"])
 
     return {
-        "load_run": lambda: load_run(folder),
+        "read_run": lambda: read_run(folder),
         "samples": lambda: read_samples(folder / "samples.jsonl"),
         "completions": lambda: read_completions(folder / "completions.jsonl"),
         "figure": lambda: read_run(folder),
@@ -153,7 +154,7 @@ BAD_JSON = {
 def test_bad_json_is_refused_with_the_file(name: str, bad: str, folder: Path) -> None:
     (folder / name).write_bytes(BAD_JSON[bad])
     told = refused_by(folder)
-    assert {"load_run", "figure", "page", "merge", "index", "score"} <= told.keys()
+    assert {"read_run", "figure", "page", "merge", "index", "score"} <= told.keys()
     assert all(name in text and "\x1b" not in text for text in told.values()), told
 
 
@@ -180,7 +181,7 @@ def test_bad_settings_are_refused_and_not_executed(
     monkeypatch.chdir(tmp_path)
     (folder / "config.yaml").write_bytes(bad.encode("latin-1"))
     told = refused_by(folder)
-    assert {"load_run", "figure", "page", "merge", "index", "score"} <= told.keys()
+    assert {"read_run", "figure", "page", "merge", "index", "score"} <= told.keys()
     assert all(
         "config.yaml" in text and "\x1b" not in text
         for name, text in told.items()
@@ -198,7 +199,7 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
         told = refused_by(folder)
         assert any(name in text for text in told.values()), name
         wanted = {"samples.jsonl": "samples", "completions.jsonl": "completions"}.get(
-            name, "load_run"
+            name, "read_run"
         )
         assert "symbolic link" in told[wanted]
         (folder / name).unlink()
@@ -243,7 +244,7 @@ def test_a_pipe_is_no_record_and_nobody_waits_for_it(folder: Path) -> None:
     (folder / "metrics.json").unlink()
     os.mkfifo(folder / "metrics.json")
     with pytest.raises(SkipbenchError, match=r"metrics\.json is no regular file"):
-        load_run(folder)
+        read_run(folder)
 
 
 @pytest.mark.parametrize(
@@ -339,8 +340,8 @@ def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Pat
             assert "completions.jsonl, line" in told.get(
                 "completions", "completions.jsonl, line"
             ), told
-        elif "load_run" in told:
-            assert name in told["load_run"] and name in told["index"], (data, told)
+        elif "read_run" in told:
+            assert name in told["read_run"] and name in told["index"], (data, told)
         (folder / name).write_bytes(whole)
     assert refused > 10, "the fuzzer hit nothing"
     assert refused_by(folder) == {}
@@ -423,12 +424,12 @@ def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
     (folder / "status.json").write_text('{"state": "interrupted"}')
     (folder / "metrics.json").unlink()
     # begun, but not done: what was torn is cut off
-    store = RunStore(folder, load_run(folder)["config"], {})
+    store = RunStore(folder, read_run(folder).settings, {})
     assert [s.index for s in store.samples()] == list(range(8 if kind == "a line too many" else 7))
     store.close()
 
 
-COMMANDS = ("load_run", "samples", "figure", "page", "score", "merge", "index")
+COMMANDS = ("read_run", "samples", "figure", "page", "score", "merge", "index")
 
 
 def any_damage(text: bytes, rng: random.Random) -> bytes:
@@ -456,14 +457,14 @@ def numbers(folder: Path) -> dict[str, Any]:
     shown = readers(folder)
     for name in COMMANDS:
         shown[name]()
-    state, (row,) = load_run(folder), all_runs(folder.parent.parent)
+    state, (row,) = read_run(folder), all_runs(folder.parent.parent)
     merged = folder.parent.parent.parent / "target" / "runs" / folder.name
     return {
-        "metrics": state["metrics"], "config": state["config"], "page": row["cells"],
-        "provenance": state["provenance"],
+        "metrics": state.metrics, "config": state.settings, "page": row["cells"],
+        "provenance": state.provenance,
         "samples": read_samples(folder / "samples.jsonl"),
         "texts": read_completions(folder / "completions.jsonl"),
-        "merged": [read_samples(merged / "samples.jsonl"), load_run(merged)["metrics"]],
+        "merged": [read_samples(merged / "samples.jsonl"), read_run(merged).metrics],
     }  # fmt: skip
 
 

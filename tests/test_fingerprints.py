@@ -27,7 +27,8 @@ from skipbench.launch.status import CellStatus, cell_statuses, parse_submit
 from skipbench.report.origins import mixed
 from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.merge import merge_into
-from skipbench.runs.store import load_run, record_failure
+from skipbench.runs.run import read_run
+from skipbench.runs.store import record_failure
 
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
 METHOD = """
@@ -68,7 +69,7 @@ def words(checkpoint: Path, results: Path) -> list[str]:
 
 def record(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     folder = resolve_cell(config).folder
-    return folder, load_run(folder)
+    return folder, read_run(folder)
 
 
 def refused(config: RunConfig) -> str:
@@ -103,7 +104,7 @@ def test_other_weights_at_the_same_path_are_refused_until_told_to_start_anew(
     again = record(config)[1]
     assert again["provenance"]["weights_sha256"] != first["provenance"]["weights_sha256"]
     assert again["metrics"]["samples"] == 1
-    assert load_run(tmp_path / "replaced" / folder.name)["provenance"] == first["provenance"]
+    assert read_run(tmp_path / "replaced" / folder.name).provenance == first["provenance"]
     run_cell(config)
 
 
@@ -119,7 +120,7 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
         with pytest.raises(SystemExit) as ended:
             table.run([*given, *more])
         assert ended.value.code == 1 and "other weights" in capsys.readouterr().err
-        assert load_run(folder)["status"]["state"] == "done"
+        assert read_run(folder).status.state == "done"
         (row,) = (
             line
             for line in (tmp_path / "tables" / "tiny.md").read_text().splitlines()
@@ -135,7 +136,7 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
     with pytest.raises(SkipbenchError, match="other weights"):
         figure.run_of(plan("tiny", given[1:], "embedded")[0], cell.config)
     record_failure(folder, "refused")
-    assert load_run(folder)["status"]["state"] == "done"
+    assert read_run(folder).status.state == "done"
     with pytest.raises(SkipbenchError, match="requeued"):
         submit.run([*given, "hardware=local", "fresh=true"])
     table.run([*given, "fresh=true"])
@@ -175,7 +176,7 @@ def test_a_record_of_an_earlier_version_is_read_with_a_note(
     folder, state = record(config)
     old = {
         k: v
-        for k, v in state["provenance"].items()
+        for k, v in state.provenance.items()
         if not k.endswith("s_sha256") or k[:4] in ("rows", "prom")
     }
     del old["method_sha256"], old["package_sha256"]
@@ -193,14 +194,14 @@ def test_another_version_of_the_package_is_told_and_does_not_go_on(
     config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
     run_cell(config)
     folder, state = record(config)
-    other = state["provenance"] | {"package_sha256": "f" * 64}
+    other = state.provenance | {"package_sha256": "f" * 64}
     unseal(folder)
     (folder / "provenance.json").write_text(json.dumps(other))
     capsys.readouterr()
     run_cell(config)
     assert "another version of skipbench" in capsys.readouterr().err
-    own, run = state["provenance"]["package_sha256"], run_entry(resolve_cell(config))
-    today = {**run, "provenance": {**run["provenance"], "package_sha256": own}}
+    own, run = state.provenance.package_sha256, run_entry(resolve_cell(config))
+    today = {**run, "provenance": {**run.provenance, "package_sha256": own}}
     text = markdown_table("Mixed", [run, today])
     assert "origin a" in text and "code fffffffff" in text and f"code {own[:9]}" in text
     (folder / "status.json").write_text('{"state": "interrupted"}')

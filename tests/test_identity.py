@@ -9,7 +9,7 @@ from skipbench.cli import table
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.launch.status import CellStatus, cell_statuses, parse_submit
-from skipbench.runs.store import load_run
+from skipbench.runs.run import read_run
 
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
 
@@ -28,9 +28,9 @@ def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: 
     assert told.keys() == readers(first).keys() - {"samples", "completions"}  # a run's own files
     own = f"{first} holds another run: its config.yaml has the hash {second.name[-10:]}"
     named = {name for name, text in told.items() if own in text}
-    assert named >= {"load_run", "figure", "page", "score", "merge", "index"}
+    assert named >= {"read_run", "figure", "page", "score", "merge", "index"}
     first.rename(mine := first.with_name("best-of-mine"))  # a name that promises nothing
-    assert load_run(mine)["metrics"]
+    assert read_run(mine).metrics
 
 
 def test_a_cell_under_another_cells_name_is_not_printed(

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import ROOT, unseal
+from skipbench.runs.index import build, read_runs, read_sample_rows, rows_for_table, setting
 from test_bad_records import make_run
 from test_runs import sample
 
@@ -21,9 +22,9 @@ from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.files import append_line
-from skipbench.runs.index import build, read_runs, read_sample_rows, rows_for_table, setting
 from skipbench.runs.merge import _told, merge_into
-from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.runs.run import read_run
+from skipbench.runs.store import RunStore, read_samples
 from skipbench.search.run import search
 
 ORIGIN: dict[str, Any] = {"commit": "0123abc", "device": "NVIDIA H200", "versions": {"torch": "2"}}
@@ -113,7 +114,7 @@ def test_runs_of_several_machines_come_together(tmp_path: Path) -> None:
     assert [s.index for s in read_samples(target / "runs" / short.name / "samples.jsonl")] == list(
         range(5)
     )
-    assert load_run(target / "runs" / short.name)["status"]["state"] == "done"
+    assert read_run(target / "runs" / short.name).status.state == "done"
     before = {p: p.read_bytes() for p in target.rglob("*") if p.is_file()}
     for source in (b, a, b):
         assert merge_into(source, target).did == {"there already": 2}
@@ -125,15 +126,15 @@ def test_parts_are_united_and_then_wait_for_the_same_command(tmp_path: Path) -> 
     a, b = tmp_path / "a", tmp_path / "b"
     mine, other = make_run(a, 0, ORIGIN), make_run(b, 0, ORIGIN)
     for folder, index in ((mine, 5), (other, 6)):
-        store = RunStore(folder, load_run(folder)["config"], {})
+        store = RunStore(folder, read_run(folder).settings, {})
         store.append(sample(index))
         store.status("running")
         store.close()
     assert merge_into(b, a).left == []
     assert [s.index for s in read_samples(mine / "samples.jsonl")] == [0, 1, 5, 6]
-    state = load_run(mine)
-    assert state["metrics"] is None and state["status"]["state"] == "failed"
-    assert "same command goes on" in state["status"]["error"]
+    state = read_run(mine)
+    assert state.metrics is None and state.status.state == "failed"
+    assert "same command goes on" in state.status.error
 
 
 def test_what_was_measured_tells_no_two_samples_apart() -> None:
@@ -232,9 +233,9 @@ def test_a_full_disk_leaves_failed_and_not_running(
 
     monkeypatch.setattr("tempfile.mkstemp", full)
     store.status("failed", "SkipbenchError: no space left; " + "x" * 300)
-    assert load_run(tmp_path)["status"]["state"] == "failed"
+    assert read_run(tmp_path).status.state == "failed"
     store.status("failed")
-    assert load_run(tmp_path)["status"]["error"] is None
+    assert read_run(tmp_path).status.error is None
     with pytest.raises(SkipbenchError, match="free some space"):
         store.write_metrics({"M": 1.0})
     store.close()

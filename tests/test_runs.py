@@ -21,7 +21,8 @@ from skipbench.runs.provenance import (
     run_name,
 )
 from skipbench.runs.record import Arm, Divergence, Round, Sample, Seconds, dump, parse
-from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.runs.run import read_run
+from skipbench.runs.store import RunStore, read_samples
 
 
 def sample(index: int) -> Sample:
@@ -76,8 +77,8 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     run.status("done")
     run.write_metrics({"M": 1.5})
     assert [s.index for s in run.samples()] == [2, 0, 1]
-    loaded = load_run(tmp_path)
-    assert (loaded["metrics"], loaded["status"]["state"], loaded["config"]) == (
+    loaded = read_run(tmp_path)
+    assert (loaded.metrics, loaded.status.state, loaded.settings) == (
         {"M": 1.5},
         "done",
         {"seed": 0},

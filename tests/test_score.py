@@ -17,7 +17,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.runs.completions import Completion, cut_unfinished, read_completions
 from skipbench.runs.record import Arm, Sample, Seconds, dump
-from skipbench.runs.store import RunStore, load_run
+from skipbench.runs.run import read_run
+from skipbench.runs.store import RunStore
 from skipbench.scoring import execute, overlap
 from skipbench.scoring.execute import score_run, task_of
 from skipbench.scoring.programs import Program
@@ -206,7 +207,7 @@ def test_corpus_scores_join_those_of_the_samples(
 
     monkeypatch.setitem(overlap.CORPUS_SCORERS, "length", length)
     folder = run_folder(tmp_path, {"a": ("x", "yy"), "b": ("xxx", "yyyy")}, scorer="length")
-    store = RunStore(folder, load_run(folder)["config"], {})
+    store = RunStore(folder, read_run(folder).settings, {})
     score = overlap.corpus_summary("length", store.samples(), store.completions())
     store.close()
     assert (score["vanilla"], score["method"]) == ({"length": 4.0}, {"length": 6.0})

@@ -14,7 +14,7 @@ from conftest import METHODS, NEEDED, rest_slow
 from skipbench.config.compose import compose
 from skipbench.experiments.cell import run_cell
 from skipbench.models.load import load
-from skipbench.runs.store import load_run
+from skipbench.runs.run import read_run
 from skipbench.scoring.scorers import score
 
 # The answers fit; stories are begun, far enough to name somebody.
@@ -48,8 +48,8 @@ def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> 
     config = compose([f"method={method}", f"dataset={dataset}", *needed, *small])
     assert run_cell(config, print_table=False)
     (folder,) = (tmp_path / "runs").iterdir()
-    state = load_run(folder)
-    metrics = state["metrics"]
+    state = read_run(folder)
+    metrics = state.metrics
     assert metrics["lossless"]["identical"] == 2
     assert metrics["score_equal"] is True
     assert metrics["score"]["vanilla"] == metrics["score"]["method"]

@@ -9,7 +9,8 @@ from skipbench.config.compose import compose
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.search_costs import search_costs
 from skipbench.report.measured import measure, vanilla_arm
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.run import read_run
+from skipbench.runs.store import read_samples
 
 SMALL = ["limit=2", "dataset.max_new_tokens=48", "engine.warmup=0"]
 PROFILED = {"attention_s": 1.0, "mlp_s": 3.0, "head_s": 2.0, "layers": 10}
@@ -43,7 +44,7 @@ def test_a_search_while_decoding_is_counted_and_timed(tmp_path: Path) -> None:
     config = compose(["method=swift", f"results={tmp_path}", *SMALL, *steps])
     run_cell(config, print_table=False)
     cell = resolve_cell(config)
-    record = load_run(cell.folder)["metrics"]
+    record = read_run(cell.folder).metrics
     metrics = record | search_costs(config, cell.folder)
     samples = read_samples(cell.folder / "samples.jsonl")
     tried = samples[-1].trace["step"][-1] if samples[-1].trace["step"] else 0

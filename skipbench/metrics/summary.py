@@ -133,7 +133,7 @@ def paired(samples: Iterable[Sample]) -> tuple[float | None, Interval | None]:
     """The speedup of a run: the geometric mean over prompts of vanilla's seconds per token over the
     method's, and its 95 % interval; None where nothing was decoded, or one prompt only.
     """
-    ratios = list(speedups(samples).values())
+    ratios = [s.speedup for s in samples if s.speedup is not None]
     return paired_ratio_interval(ratios) if ratios else (None, None)
 
 

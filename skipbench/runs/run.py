@@ -19,7 +19,7 @@ from skipbench.runs.state import Status, read_status
 from skipbench.runs.store import SEALED, check_digest, read_samples
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is published of where a run comes from: no name of a machine, a folder or a person."""
 
     engine: str | None = None
