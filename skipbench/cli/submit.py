@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from skipbench.cli.plan import show_plan
-from skipbench.config.catalog import places
+from skipbench.config.catalog import cell_command, places
 from skipbench.config.hardware import Local, Slurm
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.launch import local, manifest, slurm
@@ -205,7 +205,7 @@ def _run_here(
     folder = _manifest(name, cells, make=True)
     used = ", ".join(slot.get("CUDA_VISIBLE_DEVICES", "none") for slot in slots)
     show(f"{len(cells)} cells, {at_once} at a time, GPUs: {used}; logs in {folder}")
-    command = [sys.executable, "-m", "skipbench", "cell", str(folder / manifest.CELLS)]
+    command = cell_command(str(folder / manifest.CELLS))
     codes: list[int] = []
 
     def ended(number: int, code: int) -> None:
