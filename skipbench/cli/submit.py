@@ -1,5 +1,6 @@
 """`submit`: the missing cells of experiments on a cluster, or on the GPUs of this machine."""
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import cell_command, places
+from skipbench.config.compose import compose
 from skipbench.config.hardware import Local, Slurm
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.launch import local, manifest, slurm
@@ -15,6 +17,7 @@ from skipbench.launch.script import Part, memory_for, parts, script
 from skipbench.launch.status import (
     TO_RUN,
     CellStatus,
+    SubmitRequest,
     cell_statuses,
     command_line,
     counts,
@@ -23,15 +26,18 @@ from skipbench.launch.status import (
     schedule_stages,
 )
 from skipbench.report.console import say, show
-from skipbench.runs.files import write_atomic
+from skipbench.runs.files import held, write_atomic
 
 
 def run(arguments: list[str]) -> None:
     """Submits sbatch arrays, or runs cells here with `hardware=local`; `--print` only shows the
     scripts or the cells.
 
+    Submissions to Slurm from one results folder take turns: each sees the jobs of those before.
+
     Raises:
-        SkipbenchError: no such experiment or hardware, or Slurm refuses.
+        SkipbenchError: no such experiment or hardware, Slurm refuses, or does not say which jobs
+            are over.
         SystemExit: 1 when a cell failed that was run here.
     """
     asked = parse_submit(arguments, "submit", ("--print", "--plan"))
@@ -49,6 +55,17 @@ def run(arguments: list[str]) -> None:
             "submit takes no fresh=: a job that is requeued would start anew each time; use "
             "results=FOLDER, or table"
         )
+    with contextlib.ExitStack() as turn:
+        if isinstance(hardware, Slurm) and not only_print:
+            results = compose([w for w in asked.words if w.startswith("results=")]).results
+            turn.enter_context(held(results.resolve() / "submit", wait=True))
+        failed = _run_all(asked, hardware, only_print)
+    if failed:
+        sys.exit(1)
+
+
+def _run_all(asked: SubmitRequest, hardware: Slurm | Local, only_print: bool) -> bool:
+    """Submits or runs the cells of every experiment. Returns whether one failed that ran here."""
     tell = say if only_print else show
     taken: set[str] = set()
     failed = False
@@ -56,6 +73,12 @@ def run(arguments: list[str]) -> None:
     gpu_bytes = _gpu_bytes(hardware, gpus)
     for name in asked.request.names:
         cells = [_with_gpus(cell, hardware, gpus, gpu_bytes) for cell in cell_statuses(name, asked)]
+        unknown = sum(cell.unknown for cell in cells)
+        if unknown and isinstance(hardware, Slurm) and not only_print:
+            raise SkipbenchError(
+                f"{name}: squeue does not answer, and {unknown} of its cells were submitted "
+                "before, so that they may be queued; nothing is submitted; try again when it does"
+            )
         tell(f"{name}: {counts(cells)}")
         for cell in cells:
             if not cell.runnable:
@@ -68,8 +91,7 @@ def run(arguments: list[str]) -> None:
             _submit(name, schedule_stages(todo), hardware, only_print)
         if not only_print:
             show(f"see: {command_line('status', name, asked.words)}")
-    if failed:
-        sys.exit(1)
+    return failed
 
 
 def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | None:
