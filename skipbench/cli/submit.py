@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skipbench.cli.plan import show_plan
+from skipbench.cli.plan import bill_line, show_plan
 from skipbench.config.catalog import cell_command, places
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Local, Slurm
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.costs import budget_hours, cost_of, gpu_of
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.script import Part, memory_for, parts, script
 from skipbench.launch.status import (
@@ -28,19 +29,22 @@ from skipbench.launch.status import (
 from skipbench.report.console import say, show
 from skipbench.runs.files import held, write_atomic
 
+UNASKED_H = 100
+"""GPU-hours that are submitted without a budget and without `--yes`."""
+
 
 def run(arguments: list[str]) -> None:
     """Submits sbatch arrays, or runs cells here with `hardware=local`; `--print` only shows the
-    scripts or the cells.
+    scripts or the cells. Above `budget=`, else `UNASKED_H` GPU-hours, Slurm gets them with `--yes`.
 
     Submissions to Slurm from one results folder take turns: each sees the jobs of those before.
 
     Raises:
-        SkipbenchError: no such experiment or hardware, Slurm refuses, or does not say which jobs
-            are over.
+        SkipbenchError: no such experiment or hardware, too many GPU-hours, Slurm refuses, or does
+            not say which jobs are over.
         SystemExit: 1 when a cell failed that was run here.
     """
-    asked = parse_submit(arguments, "submit", ("--print", "--plan"))
+    asked = parse_submit(arguments, "submit", ("--print", "--plan", "--yes"))
     hardware, only_print = asked.hardware, "--print" in asked.request.flags
     if "--plan" in asked.request.flags:
         show_plan(asked.request.names, asked.request, hardware)
@@ -68,6 +72,7 @@ def _run_all(asked: SubmitRequest, hardware: Slurm | Local, only_print: bool) ->
     """Submits or runs the cells of every experiment. Returns whether one failed that ran here."""
     tell = say if only_print else show
     taken: set[str] = set()
+    missing: dict[str, list[CellStatus]] = {}
     failed = False
     gpus = local.gpus() if isinstance(hardware, Local) else None
     gpu_bytes = _gpu_bytes(hardware, gpus)
@@ -85,13 +90,41 @@ def _run_all(asked: SubmitRequest, hardware: Slurm | Local, only_print: bool) ->
                 tell(f"not submitted: {cell.name}: {cell.state.reason}")
         todo = [c for c in cells if c.state.state in TO_RUN and c.runnable and c.key not in taken]
         taken |= {c.key for c in todo}
+        missing[name] = todo
+    line = None
+    if taken and isinstance(hardware, Slurm):
+        line = _bill([c for todo in missing.values() for c in todo], hardware, asked, only_print)
+    for name, todo in missing.items():
         if todo and isinstance(hardware, Local):
             failed |= _run_here(name, schedule_stages(todo), hardware, gpus or [], only_print)
         elif todo and isinstance(hardware, Slurm):
             _submit(name, schedule_stages(todo), hardware, only_print)
         if not only_print:
             show(f"see: {command_line('status', name, asked.words)}")
+    if line is not None:
+        tell(line)
     return failed
+
+
+def _bill(
+    cells: Sequence[CellStatus], hardware: Slurm, asked: SubmitRequest, only_print: bool
+) -> str:
+    """What the cells take and are charged, in a line.
+
+    Raises:
+        SkipbenchError: more than was allowed.
+    """
+    gpu, given = gpu_of(hardware), asked.request.budget
+    costs = [cost_of(cell.config, gpu, cell.gpus) for cell in cells]
+    line, charged = bill_line(costs, hardware)
+    most = UNASKED_H if given is None else budget_hours(given)
+    if charged > most and not only_print and "--yes" not in asked.request.flags:
+        above = f"budget={given}" if given else f"the {UNASKED_H} allowed without budget="
+        raise SkipbenchError(
+            f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
+            "submitted; see them with --plan, then give --yes, or --budget HOURS for fewer prompts"
+        )
+    return line
 
 
 def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | None:

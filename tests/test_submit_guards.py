@@ -1,4 +1,4 @@
-"""Each cell is submitted once: while Slurm is silent, and by two submissions at the same time."""
+"""What is not submitted: cells that may be queued already, and more hours than were allowed."""
 
 import json
 import os
@@ -82,3 +82,20 @@ def test_two_submissions_at_once_take_turns(slurm: Path, tmp_path: Path) -> None
     told = [one.communicate() for one in both]
     assert [one.returncode for one in both] == [0, 0], told
     assert len(sent(tmp_path)) == len(set(sent(tmp_path))) == 4
+
+
+def test_more_hours_than_allowed_are_submitted_with_yes_alone(slurm: Path, tmp_path: Path) -> None:
+    (slurm / "asked.0").touch()
+    some = ["clasp-table1", "hardware=slurm-a100", "models=llama3-8b", f"results={tmp_path}"]
+    whole = [*some, "hardware.exclusive=true"]  # 27 hours, charged as 213
+    for words, above in (
+        ([*whole, "budget=20h"], "above budget=20h"),
+        (whole, "above the 100 allowed without budget="),
+    ):
+        with pytest.raises(SkipbenchError, match=rf"GPU-hours would be charged, {above}"):
+            submit(words)
+    assert not sent(tmp_path) and not (slurm / "jobs").read_text()
+    submit([*some, "budget=20h"])
+    assert len(sent(tmp_path)) == 8
+    submit([*whole, f"results={tmp_path / 'whole'}", "--yes"])
+    assert len(sent(tmp_path / "whole")) == 8
