@@ -54,7 +54,9 @@ N ?= 2
 PROFILE ?=
 MODELS ?=
 OPTIONS ?=
-# LAUNCHER=slurm HARDWARE=slurm-a100 submits the cells that are missing and waits for none; the same without it then writes the table.
+# LAUNCHER=slurm HARDWARE=slurm-a100 submits the cells that are missing and waits for none; what they are charged is the last line.
+# More than 100 GPU-hours want OPTIONS=--yes, or OPTIONS='--budget 200h', which chooses the prompts. PROFILE=paper OPTIONS=--render-only
+# (with the same budget) then writes the tables; OPTIONS=--plan only tells the hours.
 LAUNCHER ?=
 HARDWARE ?= slurm-a100
 TABLE = $(BIN)/python -m skipbench $(if $(filter slurm,$(LAUNCHER)),submit,table)

@@ -16,6 +16,7 @@ import contract
 import pytest
 from conftest import METHODS, ROOT, Command, random_lm, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from skipbench.runs.shapes import Metrics
 
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
@@ -35,7 +36,6 @@ from skipbench.experiments.plan import experiment_names, parse_request
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.tables.features import feature_tables
 from skipbench.runs.record import Arm, Round, Sample, Seconds
-from skipbench.runs.shapes import Metrics
 
 ALONE = ("README.md", "CONTRIBUTING.md", "results/README.md", "notebooks/README.md")
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
@@ -43,7 +43,7 @@ START = "python -m skipbench"
 FLAGS = {
     "table": ("--render-only", "--plan"),
     "figure": ("--render-only", "--distinct"),
-    "submit": ("--print", "--plan"),
+    "submit": ("--print", "--plan", "--yes"),
     "status": ("--plan",),
 }
 OUTSIDE = ROOT / "docs" / "adding-a-method.md"

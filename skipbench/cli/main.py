@@ -49,6 +49,7 @@ OWN_FLAGS = {
     "--distinct",
     "--fresh",
     "--plan",
+    "--yes",
     "--gpu",
     "--json",
 }
