@@ -149,6 +149,8 @@ def _origin(
     origin |= {
         "device": device_name(lm.output_device),
         "threads": torch.get_num_threads(),
+        "cudnn_attention": lm.output_device.type == "cuda"
+        and torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]  # torch's
         "layers": lm.layers,
     }
     origin |= {
