@@ -3,6 +3,7 @@ beside them. Those of SmolLM2 are what `make results` makes; those of the embedd
 example of every kind.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,7 +13,9 @@ from statistics import fmean, median
 import pytest
 from conftest import ROOT, rest_slow
 
+from scripts.readme_figures import README, STORED, TABLE, older, written
 from skipbench.cli import figure
+from skipbench.config.compose import compose
 from skipbench.metrics.acceptance import expected_M
 from skipbench.report.figures import curves
 from skipbench.report.figures.kept import read_runs
@@ -20,7 +23,9 @@ from skipbench.report.figures.registry import FIGURES
 from skipbench.report.figures.runs import swept
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
-from skipbench.report.tables.stored import read_table
+from skipbench.report.tables.stored import OLDER, read_table
+from skipbench.runs.fingerprint import package_sha256
+from skipbench.runs.method_source import method_sha256
 
 RESULTS = ROOT / "results"
 LAPTOP, EMBEDDED = RESULTS / "laptop", RESULTS / "embedded"
@@ -48,7 +53,7 @@ def test_what_make_results_makes_is_there() -> None:
 
 
 def test_tables_without_runs_and_the_controls_are_there() -> None:
-    names = {*feature_tables(), "real", "head-to-head"}
+    names = {*feature_tables(), "real"}
     assert {f"laptop/tables/{name}" for name in names} <= {*TABLES}
 
 
@@ -91,6 +96,35 @@ def test_eq_1_gives_the_measured_tokens_of_the_committed_runs() -> None:
     of_all = [ratio for ratios in by_method.values() for ratio in ratios]
     assert 0.94 < median(of_all) < 1.06
     assert all(0.85 < median(ratios) < 1.15 for ratios in by_method.values())
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_a_table_that_is_older_than_the_engine_or_a_method_says_so(path: Path) -> None:
+    stored = json.loads(path.read_text())
+    says = stored.get("older", False), OLDER in path.with_suffix(".md").read_text()
+    assert says == (older(stored["runs"]),) * 2, "run: python scripts/readme_figures.py"
+
+
+def test_older_is_what_another_engine_or_another_method_made() -> None:
+    config = compose(["method=swift"]).method
+    today = {"package_sha256": package_sha256(), "method_sha256": method_sha256(config)}
+    run = {"method": "swift", "metrics": {"M": 2.0}, "provenance": today}
+    assert not older([run, {**run, "metrics": None, "provenance": {}}])
+    assert all(older([run, {**run, "provenance": today | {key: "f" * 64}}]) for key in today)
+    assert older([{**run, "provenance": {}}])
+
+
+def test_the_readme_carries_the_mark_and_the_skipped_shares_of_its_table() -> None:
+    readme, table = README.read_text(), TABLE.read_text()
+    assert ("| made before a change of" in readme) == (OLDER in table)
+    without = written(readme, table.replace(OLDER, ""))
+    assert "| made before" not in without
+    shares = [line for line in without.splitlines() if line.startswith("| share of sub-layers")]
+    assert [re.findall(r"[\d.]+", line)[-4] for line in shares] == ["0.00", "0.47"]  # self-sd's
+    assert (
+        "skipped share of the sub-layers: self-sd 0.03."
+        in (LAPTOP / "tables/self-sd-table2.md").read_text()
+    )
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -26,6 +27,7 @@ _PUBLISHED = (
     *("torch", "transformers", "commit", "dirty", "date"),
     *("weights_sha256", "method_sha256", "package_sha256"),
 )
+OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
 
 
 class _Shown(TypedDict):
@@ -50,6 +52,7 @@ class _Summary(TypedDict):
     experiment: str
     scale: str
     columns: NotRequired[list[str]]
+    older: NotRequired[bool]  # scripts/readme_figures.py sets it: `OLDER` stands in the table
     runs: list[_Shown]
 
 
@@ -91,9 +94,11 @@ def stored_table(text: str) -> Table:
     name, runs = stored["experiment"], stored["runs"]
     own = paper_of(name)
     if own and own[1].startswith("table"):
-        return paper_table(*own, runs, stored["scale"])
-    title, id = f"Experiment {name}", f"{name}-{stored['scale']}"
-    return run_table(title, runs, name=id, columns=stored.get("columns", ()))
+        table = paper_table(*own, runs, stored["scale"])
+    else:
+        title, id = f"Experiment {name}", f"{name}-{stored['scale']}"
+        table = run_table(title, runs, name=id, columns=stored.get("columns", ()))
+    return replace(table, cautions=(OLDER, *table.cautions)) if stored.get("older") else table
 
 
 def read_table(path: Path) -> Table:
