@@ -38,18 +38,23 @@ def _named(pattern: str, folders: Sequence[Path] = (LAPTOP, EMBEDDED)) -> list[s
     return sorted(str(path.relative_to(RESULTS).with_suffix("")) for path in found)
 
 
+def _experiment(name: str) -> str:
+    return name.split("/")[-1].partition(".")[0]
+
+
 TABLES, DRAWN, LEFT_OUT = map(_named, ("tables/*.md", "figures/*.json", "figures/*.txt"))
 PAPERS = MAKE["TABLE2"].split()
 PINNED = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
 
 
 def test_what_make_results_makes_is_there() -> None:
-    own = [name for name in _named("tables/*.md", [LAPTOP]) if name.split("/")[-1] in PAPERS]
+    own = [name for name in _named("tables/*.md", [LAPTOP]) if _experiment(name) in PAPERS]
     if not own:
         pytest.skip("make results has not been run since results/laptop was made the one to show")
-    assert own == sorted(f"laptop/tables/{name}" for name in PAPERS)
+    assert own == sorted(f"laptop/tables/{name}.laptop" for name in PAPERS)
     figures = [*_named("figures/*.svg", [LAPTOP]), *_named("figures/*.txt", [LAPTOP])]
-    assert sorted(figures) == sorted(f"laptop/figures/{name}" for name in MAKE["SHOWN"].split())
+    shown = sorted(f"laptop/figures/{name}.laptop" for name in MAKE["SHOWN"].split())
+    assert sorted(figures) == shown
 
 
 def test_tables_without_runs_and_the_controls_are_there() -> None:
@@ -59,7 +64,7 @@ def test_tables_without_runs_and_the_controls_are_there() -> None:
 
 def test_of_every_kind_of_figure_one_is_drawn_again() -> None:
     kinds = {getattr(spec.draw, "func", spec.draw) for spec in FIGURES.values()}
-    shown = {FIGURES[name.split("/")[-1]].draw for name in DRAWN}
+    shown = {FIGURES[_experiment(name)].draw for name in DRAWN}
     # `latency` needs the runs of two searches
     assert kinds - {curves.latency} == {getattr(draw, "func", draw) for draw in shown}
 
@@ -69,7 +74,7 @@ def test_no_figure_shows_one_run_many_times() -> None:
     for name in LEFT_OUT:
         text = (RESULTS / f"{name}.txt").read_text()
         assert re.fullmatch(
-            rf"{name.split('/')[-1]} is not drawn: \d+ of \d+ runs drafted the same tokens as "
+            rf"{_experiment(name)} is not drawn: \d+ of \d+ runs drafted the same tokens as "
             r"another: .*\.\n",
             text,
         )
@@ -143,7 +148,7 @@ def test_a_table_renders_to_the_same_bytes(name: str) -> None:
     version("matplotlib") != PINNED["matplotlib"],
     reason="another matplotlib than constraints.txt has",
 )
-@pytest.mark.parametrize("name", rest_slow(DRAWN, "embedded/figures/swift-figure6".__eq__))
+@pytest.mark.parametrize("name", rest_slow(DRAWN, "embedded/figures/swift-figure6.embedded".__eq__))
 def test_a_figure_is_drawn_to_the_same_bytes(name: str, tmp_path: Path) -> None:
     kept = tmp_path / f"{name.split('/')[-1]}.json"
     kept.write_bytes((RESULTS / f"{name}.json").read_bytes())

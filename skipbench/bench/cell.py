@@ -15,6 +15,7 @@ from skipbench.bench.prompts import Prompt
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method, load_state_dict, log_of, skip_text, state_dict
 from skipbench.decode.sampling import Sampler
+from skipbench.decode.text import Detokenizer
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
@@ -159,9 +160,16 @@ def _pair(
         | {"verified": verified},
     )
     row = prompt.row
+    chars = _token_chars(tokenizer, ours.tokens)
     return sample, Completion(
-        index, row.id, row.prompt, row.reference, texts["vanilla"], texts["method"]
+        index, row.id, row.prompt, row.reference, texts["vanilla"], texts["method"], chars
     )
+
+
+def _token_chars(tokenizer: Any, tokens: list[int]) -> list[int]:
+    """How many characters of the text each token completes."""
+    text = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
+    return [len(text.add(token)) for token in tokens]
 
 
 def _decode(

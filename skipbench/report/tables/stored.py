@@ -1,6 +1,7 @@
 """Tables made from a summary of the records, which is stored beside them and can be read back."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,31 @@ def stored_table(text: str) -> Table:
         title, id = f"Experiment {name}", f"{name}-{stored['scale']}"
         table = run_table(title, runs, name=id, columns=stored.get("columns", ()))
     return replace(table, cautions=(OLDER, *table.cautions)) if stored.get("older") else table
+
+
+def would_lose(path: Path, text: str) -> str | None:
+    """Says how many measured runs of the stored table or figure `path` are not measured in `text`,
+    which is to replace it; `None` where none is lost, or it cannot be read.
+    """
+    try:
+        before = _measured((read_bytes(path, MOST_SAMPLES) or b"").decode())
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, SkipbenchError):
+        return None
+    if not (lost := (before - _measured(text)).total()):
+        return None
+    return (
+        f"{path} is kept: the measured values of {lost} of its {before.total()} runs would be "
+        "lost; write elsewhere with results=FOLDER, or over it with --force"
+    )
+
+
+def _measured(text: str) -> Counter[str]:
+    """What the measured runs are of; several may be of the same, as the points of a sweep."""
+    return Counter(
+        json.dumps([run[k] for k in ("model", "method", "dataset", "keys")], sort_keys=True)
+        for run in strict_json(text)["runs"]
+        if run["metrics"] is not None
+    )
 
 
 def read_table(path: Path) -> Table:
