@@ -54,8 +54,10 @@ N ?= 2
 PROFILE ?=
 MODELS ?=
 OPTIONS ?=
-# LAUNCHER=slurm HARDWARE=slurm-a100 submits the cells that are missing and waits for none; HARDWARE=slurm-a100 alone then writes the
-# table from what is there, and runs nothing here. Both are of scale=paper where PROFILE is not given.
+# LAUNCHER=slurm HARDWARE=slurm-a100 submits the cells that are missing and waits for none; what they are charged is the last line.
+# More than 100 GPU-hours want OPTIONS=--yes, or OPTIONS='--budget 200h', which chooses the prompts; OPTIONS=--plan only prints the hours.
+# HARDWARE=slurm-a100 alone (with the same budget) then writes the tables from what is there, and runs nothing here. Both are of
+# scale=paper where PROFILE is not given.
 LAUNCHER ?=
 HARDWARE ?= $(if $(filter slurm,$(LAUNCHER)),slurm-a100)
 TABLE = $(BIN)/python -m skipbench $(if $(filter slurm,$(LAUNCHER)),submit,table)

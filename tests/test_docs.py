@@ -43,7 +43,7 @@ START = "python -m skipbench"
 FLAGS = {
     "table": ("--render-only", "--plan"),
     "figure": ("--render-only", "--distinct"),
-    "submit": ("--print", "--plan"),
+    "submit": ("--print", "--plan", "--yes"),
     "status": ("--plan",),
 }
 OUTSIDE = ROOT / "docs" / "adding-a-method.md"

@@ -40,7 +40,7 @@ COMMANDS = {
     ),
     "submit": (
         "run what is missing on Slurm or on this machine's GPUs:  submit swift-table2 "
-        "hardware=slurm-a100 [--print]"
+        "hardware=slurm-a100 [--print|--plan|--yes]"
     ),
     "status": (
         "what of experiments is done, failed, running, missing:  status swift-table2 scale=paper"

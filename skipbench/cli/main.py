@@ -50,6 +50,7 @@ OWN_FLAGS = {
     "--distinct",
     "--fresh",
     "--plan",
+    "--yes",
     "--gpu",
     "--json",
 }

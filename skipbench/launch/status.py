@@ -31,6 +31,7 @@ class CellStatus:
         folder: of its run; `None` while its skip set is missing.
         runnable: False where the cell waits for something that the user has to do.
         gpus: what a job asks for.
+        unknown: it was submitted before, and Slurm does not say whether that job is over.
     """
 
     name: str
@@ -39,6 +40,7 @@ class CellStatus:
     state: RunState
     runnable: bool = True
     gpus: int = 1
+    unknown: bool = False
 
     @property
     def key(self) -> str:
@@ -102,8 +104,10 @@ def cell_statuses(experiment: str, asked: SubmitRequest) -> list[CellStatus]:
         cell = _status(config, live, asked.stale_s)
         if submitted is None:
             submitted = manifest.tasks(config.results)
+        tasks = submitted.get(cell.key, [])
+        unknown = live is None and bool(tasks) and cell.state.state in TO_RUN
         cells.setdefault(
-            cell.key, replace(cell, state=_with_jobs(cell, submitted.get(cell.key, []), live))
+            cell.key, replace(cell, state=_with_jobs(cell, tasks, live), unknown=unknown)
         )
     return list(cells.values())
 

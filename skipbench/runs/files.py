@@ -125,8 +125,11 @@ def overwrite(path: Path, text: str) -> bool:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, wait: bool = False) -> Iterator[None]:
     """Makes the folder, and holds its lock: it is for this process alone.
+
+    Args:
+        wait: until another process has given the lock back, which is an error else.
 
     Raises:
         SkipbenchError: not writable, a symbolic link, without locks, or held by another process.
@@ -138,7 +141,7 @@ def held(folder: Path) -> Iterator[None]:
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             holder = printable(os.read(lock, 200).decode(errors="replace"))
             raise SkipbenchError(
