@@ -19,6 +19,7 @@ from skipbench.launch import manifest, slurm
 from skipbench.runs.fingerprint import refuse_other
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.state import STALE_S, STATES, RunState, run_state
+from skipbench.runs.store import load_run
 
 TO_RUN = ("missing", "failed", "interrupted", "stale")
 
@@ -119,6 +120,7 @@ def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -
         state = run_state(cell.folder, live, stale_s)
         if state.state == "done":
             try:
+                load_run(cell.folder)
                 refuse_other(cell.folder, cell.config.model, cell.config.method)
             except SkipbenchError as error:  # submitted again it would be refused again
                 return CellStatus(
