@@ -356,6 +356,12 @@ def test_long_prompts_are_refused_or_cut() -> None:
         encode([Row("empty", "", {}, {})], Letters(), lm, 20, "left")
 
 
+def test_a_prompt_with_half_of_a_surrogate_pair_is_refused() -> None:
+    lm, row = random_lm("llama", "fused"), Row("odd", "a \ud800 b", {}, {})
+    with pytest.raises(SkipbenchError, match=r"prompt 'odd' is no Unicode text .*'.ud800'"):
+        encode([row], Letters(), lm, 20, "left")
+
+
 def test_nan_stops_the_sample_and_keeps_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

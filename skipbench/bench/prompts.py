@@ -114,6 +114,12 @@ def encode(
     form = chat if chat != "auto" else "template" if _has_template(tokenizer) else "none"
 
     def make(row: Row, answers: Mapping[str, str], most: int) -> tuple[list[int], int]:
+        try:
+            row.prompt.encode()
+        except UnicodeEncodeError as error:
+            raise SkipbenchError(
+                f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
+            ) from error
         ids = _render(_before(row, known, answers), row, tokenizer, form, thinking)
         if not ids:
             raise SkipbenchError(f"prompt {row.id!r} has no tokens: {row.prompt!r}")
