@@ -27,7 +27,7 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.metrics.summary import summarise
-from skipbench.report.figures.runs import read_run
+from skipbench.report.figures.runs import finished_run
 from skipbench.report.page.collect import all_runs, one_run
 from skipbench.runs.completions import Completion, read_completions
 from skipbench.runs.merge import merge_into
@@ -109,7 +109,7 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
         "read_run": lambda: read_run(folder),
         "samples": lambda: read_samples(folder / "samples.jsonl"),
         "completions": lambda: read_completions(folder / "completions.jsonl"),
-        "figure": lambda: read_run(folder),
+        "figure": lambda: finished_run(folder),
         "page": shown,
         "score": lambda: score_run(folder, "none", 1.0, lambda done, of: None),
         "merge": merged,
@@ -558,7 +558,7 @@ def test_the_commands_of_a_damaged_cell_refuse(
     path.write_bytes(before := DAMAGE["a NUL in the last line"](path.read_bytes()))
     for more in ([], ["--render-only"]):
         with pytest.raises(SystemExit):
-            table.run([*command, *more])
+            table.run([*command, *more, "--force"])
         assert "samples.jsonl, line 2" in capsys.readouterr().err
         assert "samples.jsonl, line 2" in (tmp_path / "tables" / "tiny.md").read_text()
     with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 2"):

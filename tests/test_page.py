@@ -50,7 +50,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     for name in ("tables", "figures"):
         (folder / name).mkdir()
-    kept = json.loads((ROOT / "results" / "embedded" / "tables" / "clasp-table1.json").read_text())
+    committed = ROOT / "results" / "embedded" / "tables" / "clasp-table1.embedded.json"
+    kept = json.loads(committed.read_text())
     swift = next(folder.glob("runs/*swift*"))
     about = next(run for run in kept["runs"] if run["method"] == "swift")
     real = structs.replace(

@@ -33,7 +33,7 @@ COMMANDS = {
     ),
     "table": (
         "run what is missing of experiments, then write their tables:  table swift-table2 "
-        "scale=embedded [columns=ttft,tpot,joules] [--render-only] [--json]"
+        "scale=embedded [columns=ttft,tpot,joules] [--render-only] [--force] [--json]"
     ),
     "figure": (
         "the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN"

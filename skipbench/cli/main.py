@@ -45,6 +45,7 @@ OWN_FLAGS = {
     "--help",
     "--version",
     "--render-only",
+    "--force",
     "--print",
     "--distinct",
     "--fresh",

@@ -20,7 +20,7 @@ def show_plan(names: Sequence[str], request: Request, hardware: Slurm | Local | 
     taken: set[str] = set()
     total: list[Cost | None] = []
     for name in names:
-        scale = scale_of(name, request.scale or ("paper" if hardware is not None else None))
+        scale = scale_of(name, request.scale)
         labels, costs = list[str](), list[Cost | None]()
         repeated = 0
         planned = cells_of(name, request, scale)

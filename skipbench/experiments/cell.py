@@ -16,9 +16,14 @@ from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.report.console import logged, say, show_result
 from skipbench.runs.files import set_aside, write_atomic
-from skipbench.runs.fingerprint import other_package, refuse_other
+from skipbench.runs.fingerprint import (
+    not_compared,
+    other_latency,
+    other_package,
+    refuse_other,
+)
 from skipbench.runs.measures import Metrics
-from skipbench.runs.provenance import config_hash, run_name
+from skipbench.runs.provenance import CONDITIONS, config_hash, run_name
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import read_status
 from skipbench.scoring.execute import waits_for_score
@@ -106,7 +111,7 @@ def header(run: Run) -> dict[str, str]:
     """The head of a cell's table."""
     origin = run.origin
     named = {"model": run.model, "method": run.method, "dataset": run.dataset}
-    named |= {k: getattr(origin, k) for k in ("engine", "dtype", "sparsity", "device")}
+    named |= {k: getattr(origin, k) for k in ("engine", "dtype", "sparsity", "device", "mixed")}
     return {k: v for k, v in named.items() if v} | {"threads": str(run.setting("engine.threads"))}
 
 
@@ -141,16 +146,26 @@ def run_cell(
         _check_first(cell, loaded)
         set_aside(cell.folder)
     before = checked_run(cell)
-    if before.status.state != "missing" and before.provenance.weights_sha256 is None:
+    unknown = []
+    if before.status.state != "missing":
+        unknown = not_compared(before.provenance, config.model, config.method)
+        if not before.done:
+            known = before.provenance.conditions
+            unknown += [f"other {name}" for name in CONDITIONS if name not in known]
+    if unknown:
         say(
-            f"{cell.folder}: begun by an earlier version, without fingerprints; weights and "
-            "method code are not compared"
+            f"{cell.folder}: begun by an earlier version; whether it is of {'; '.join(unknown)} is "
+            "not known"
         )
-    if before.done and other_package(before.origin.package_sha256):
-        say(
-            f"{cell.folder}: measured by another version of skipbench's code; fresh=true measures "
-            "it anew"
-        )
+    for what, changed in (
+        (
+            "measured by another version of skipbench's code",
+            other_package(before.origin.package_sha256),
+        ),
+        ("decided by other latencies", other_latency(cell.folder, before.provenance)),
+    ):
+        if before.done and changed:
+            say(f"{cell.folder}: {what}; fresh=true measures it anew")
     if not before.done:
         from skipbench.bench.load import load_model
         from skipbench.bench.preflight import preflight

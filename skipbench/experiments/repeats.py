@@ -76,10 +76,12 @@ def joined_run(cell: Cell) -> Run:
         reasons.append(f"{len(done)} of {len(runs)} repeats are done")
     if len({origin_of(run) for run in done}) > 1:
         reasons.append("its repeats are of several commits, devices or versions")
+    mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed)
     pairs = [(run.samples, run.metrics) for run in done if run.metrics]
     return replace(
         done[0],
         metrics=summarise_repeats(pairs, done[0].provenance.layers or 0),
         drafted=of_all,
+        origin=replace(done[0].origin, mixed=mixed or None),
         reason="; ".join(reasons) or None,
     )

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skipbench.config.catalog import places
-from skipbench.config.compose import compose
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
@@ -87,35 +85,12 @@ def parse_submit(
     request = parse_request(arguments, command, experiment_names(), flags)
     words = request.overrides
     stale = [w.partition("=")[2] for w in words if w.startswith("stale=")]
-    hardware = hardware_of(words)
     request = replace(
         request, overrides=[w for w in words if not w.startswith(("hardware", "stale="))]
     )
-    # that this machine has no GPU says nothing of the nodes
-    if request.scale is None and isinstance(hardware, Slurm):
-        request = replace(request, scale="embedded" if hardware.gpus == 0 else "paper")
     given = [a for a in arguments if "=" in a and not a.startswith("-")]
-    return SubmitRequest(request, hardware, _seconds(stale[-1]) if stale else STALE_S, given)
-
-
-def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
-    """The settings of `hardware=`, `None` where it is not among the words.
-
-    Raises:
-        SkipbenchError: no such choice or key, or a device.
-    """
-    own = [w for w in words if w.partition("=")[0].partition(".")[0] == "hardware"]
-    chosen = [w.partition("=")[2] for w in own if w.startswith("hardware=")]
-    if not chosen:
-        return None
-    hardware = compose(own).hardware if chosen[-1] in places() else None
-    if hardware is None:
-        raise SkipbenchError(
-            f"hardware={chosen[-1]} is no place where cells run; wanted one of: "
-            f"{', '.join(places())}, or a file of your own in conf/hardware with _slurm among its "
-            "defaults, as in slurm-a100.yaml"
-        )
-    return hardware
+    stale_s = _seconds(stale[-1]) if stale else STALE_S
+    return SubmitRequest(request, request.hardware, stale_s, given)
 
 
 def cell_statuses(experiment: str, asked: SubmitRequest) -> list[CellStatus]:

@@ -67,7 +67,10 @@ def _difference(first: Run, second: Run) -> CellDifference:
 
 def _unlike(a: Provenance, b: Provenance) -> tuple[str, ...]:
     """What differs in the origins of two runs."""
-    keys = ("device", "engine", "threads", "layers", "weights_sha256", "method_sha256", "commit")
+    keys = (
+        *("device", "engine", "threads", "layers", "mixed"),
+        *("weights_sha256", "method_sha256", "commit"),
+    )
     pairs = [(f"{key}:", getattr(a, key), getattr(b, key)) for key in keys]
     packages = sorted({*a.versions, *b.versions})
     pairs += [(name, a.versions.get(name), b.versions.get(name)) for name in packages]

@@ -42,10 +42,14 @@ def told(origin: tuple[str, ...]) -> str:
 
 
 def mixed(runs: Sequence[Run]) -> list[str]:
-    """A line for each method whose runs are of several sources, and for each model of several
-    weights.
+    """A line for each method whose runs are of several sources, for each model of several weights,
+    and for each run that went on under other conditions.
     """
-    lines = []
+    lines = [
+        f"{run.model}, {run.method}, {run.dataset}: mixed, {run.origin.mixed}."
+        for run in runs
+        if run.metrics and run.origin.mixed
+    ]
     for name, entry, what in (
         ("method", "method_sha256", "sources"),
         ("model", "weights_sha256", "weights"),

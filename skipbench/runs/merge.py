@@ -42,7 +42,10 @@ COPIED = ("config.yaml", "provenance.json", "scores.jsonl", "metrics.json", "tab
 OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")
 """What is made of all samples together, and no longer true where some were added."""
 ORIGIN = ("commit", "dirty", "device", "versions", "model_commit", "rows_sha256", "prompts_sha256")
-FINGERPRINTS = ("weights_sha256", "method_sha256", "package_sha256")
+FINGERPRINTS = (
+    *("weights_sha256", "tokenizer_sha256", "generation_sha256", "draft_sha256"),
+    *("method_sha256", "imports_sha256", "package_sha256", "latency_sha256"),
+)
 _UNFINISHED = "merged before it was finished; the same command goes on"
 
 
@@ -126,6 +129,8 @@ def origin_hash(provenance: Provenance) -> str:
     # Records of earlier versions have none: their hash stays what it was.
     hashes = {name: getattr(provenance, name) for name in FINGERPRINTS}
     origin |= {name: digest for name, digest in hashes.items() if digest is not None}
+    if provenance.mixed:
+        origin["mixed"] = provenance.mixed
     if provenance.device == "cpu":
         origin["device"] = provenance.cpu
     origin["versions"] = origin["versions"] or None
@@ -215,7 +220,8 @@ def _unite(there: _Source, run: _Source, done: Merged) -> None:
         done.did["there already"] += 1
         return
     new = sorted(run.samples.keys() - there.samples.keys())
-    store = RunStore(there.folder, there.run.settings, there.run.provenance)
+    own = replace(run.run.provenance, resumed=[])
+    store = RunStore(there.folder, there.run.settings, own, mixed=True)
     try:
         if run.holds(there):
             _take_over(store, run)

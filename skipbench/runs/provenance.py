@@ -19,6 +19,8 @@ from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import Text
 
+CONDITIONS = ("device", "cpu", "torch", "native_kernels", "threads")
+"""A run that goes on under others of these gives times that are not comparable with its first."""
 PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
 PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
 
@@ -84,11 +86,17 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     weights_sha256: Text | None = None
     method_sha256: Text | None = None
     package_sha256: Text | None = None
+    tokenizer_sha256: Text | None = None
+    generation_sha256: Text | None = None
+    draft_sha256: Text | None = None
+    imports_sha256: Text | None = None
     device: Text | None = None
     threads: int | None = None
+    cudnn_attention: bool | None = None
     layers: int | None = None
     engine: Text | None = None
     kernels: dict[str, str] = {}
+    native_kernels: Text | None = None
     strict_cost: float | None = None
     notes: list[str] = []
     label: Text | None = None
@@ -96,8 +104,39 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """What a branch of the hub was when it was fetched."""
     latency: Text | None = None
     """Name of the latency file."""
+    latency_sha256: Text | None = None
+    """Of the latencies by which the method decided."""
     energy: Text | None = None
     """Counter of energy."""
+    resumed: list[dict[str, Any]] = []
+    """Of each process that went on with the run, what is not as in the first one, and its
+    `after_samples`.
+    """
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What a run's times depend on beside its settings, as far as it is recorded."""
+        values = {name: getattr(self, name, None) for name in CONDITIONS}
+        values["torch"] = self.versions.get("torch")
+        return {name: str(value) for name, value in values.items() if value is not None}
+
+    @property
+    def mixed(self) -> str:
+        """From which samples on the run was made under other conditions; empty where these are
+        one.
+        """
+        stretches = [(0, self.conditions)]
+        for one in self.resumed:
+            process = msgspec.convert(msgspec.to_builtins(self) | one, Provenance)
+            stretches.append((int(one["after_samples"]), process.conditions))
+        values = {name: {there.get(name) for _, there in stretches} - {None} for name in CONDITIONS}
+        before, texts = "", list[str]()
+        for after, there in stretches:
+            now = ", ".join(f"{k} {there.get(k)}" for k in CONDITIONS if len(values[k]) > 1)
+            if now != before:
+                texts.append(f"from sample {after + 1} {now}")
+            before = now
+        return "; ".join(texts)
 
     @classmethod
     def here(cls) -> "Provenance":

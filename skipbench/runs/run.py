@@ -36,6 +36,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     weights_sha256: str | None = None
     method_sha256: str | None = None
     package_sha256: str | None = None
+    mixed: str | None = None
+    """Where a run went on under other conditions."""
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,4 +235,5 @@ def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
         weights_sha256=provenance.weights_sha256,
         method_sha256=provenance.method_sha256,
         package_sha256=provenance.package_sha256,
+        mixed=provenance.mixed or None,
     )

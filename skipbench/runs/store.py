@@ -142,22 +142,29 @@ class RunStore:
     """The folder of one run, open for writing.
 
     Raises:
-        SkipbenchError: not writable, held by another process, or made with another configuration.
+        SkipbenchError: not writable, held by another process, or made with another configuration,
+            or without `mixed` under other `CONDITIONS`.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any], provenance: Provenance) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        provenance: Provenance | None = None,
+        mixed: bool = False,
+    ) -> None:
         self.folder = folder
         self._beaten = 0.0
         self._held = contextlib.ExitStack()
         self._held.enter_context(held(folder))
         try:
             with writing(folder):
-                self._settle(config, provenance)
+                self._settle(config, provenance, mixed)
         except BaseException:
             self.close()
             raise
 
-    def _settle(self, config: dict[str, Any], provenance: Provenance) -> None:
+    def _settle(self, config: dict[str, Any], provenance: Provenance | None, mixed: bool) -> None:
         path = self.folder / "config.yaml"
         text = yaml.safe_dump(portable(config), sort_keys=False)
         before, own = read_yaml(path), yaml.safe_load(text)
@@ -168,12 +175,37 @@ class RunStore:
                 f"{self.folder} holds a run with other settings ({', '.join(keys)}); use "
                 "another results folder"
             )
-        if not (self.folder / "provenance.json").exists():
-            write_json(self.folder / "provenance.json", msgspec.to_builtins(provenance))
+        kept = None
         # An append behind a torn line would be lost with it; damage elsewhere is for whoever reads.
         with contextlib.suppress(SkipbenchError):
             if not read_status(self.folder).done:
-                cut_unfinished(self.folder / "completions.jsonl", {s.index for s in self.samples()})
+                kept = self.samples()
+                cut_unfinished(self.folder / "completions.jsonl", {s.index for s in kept})
+        if not (self.folder / "provenance.json").exists():
+            first = provenance or Provenance()
+            write_json(self.folder / "provenance.json", msgspec.to_builtins(first))
+        elif provenance and kept is not None:
+            self._go_on(provenance, len(kept), mixed)
+
+    def _go_on(self, now: Provenance, kept: int, mixed: bool) -> None:
+        """Adds this process to the provenance of a run that has `kept` samples."""
+        path = self.folder / "provenance.json"
+        before: Provenance = read_json(path, Provenance) or Provenance()
+        there, here = before.conditions, now.conditions
+        changed = [k for k in there.keys() & here.keys() if there[k] != here[k]]
+        if kept and changed and not mixed:
+            texts = ", ".join(f"{name} {there[name]} -> {here[name]}" for name in sorted(changed))
+            raise SkipbenchError(
+                f"{self.folder} was begun under other conditions ({texts}), on which its times "
+                "depend; go on where it was begun, start anew with fresh=true, or go on here with "
+                "mixed=true, and every table says so"
+            )
+        if kept:
+            first = msgspec.to_builtins(before)
+            one = {k: v for k, v in msgspec.to_builtins(now).items() if first[k] != v}
+            resumed = [r for r in before.resumed if r["after_samples"] < kept]
+            now = replace(before, resumed=[*resumed, {"after_samples": kept} | one])
+        write_json(path, msgspec.to_builtins(now))
 
     def samples(self) -> list[Sample]:
         """What is there already; cuts a torn last line off, unless the run is done."""

@@ -71,7 +71,7 @@ def score_run(
         )
     _ = run.samples  # refused where a sample is missing, not repaired
     name = isolation().name if sandbox == "auto" else "none"
-    store = RunStore(folder, run.settings, run.provenance)
+    store = RunStore(folder, run.settings)
     try:
         completions = _completions(store)
         sound = [s for s in store.samples() if s.lossless != "failed"]

@@ -111,9 +111,12 @@ def _note(run: Run) -> str:
     """Why there are no numbers, or what is missing of them."""
     if run.metrics:
         reasons = missing_reasons(run.metrics)
-        return "; ".join(
-            [*exceptions(run.metrics), *(v for k, v in reasons.items() if k != "roofline")]
-        )
+        parts = [
+            *([f"mixed: {run.origin.mixed}"] if run.origin.mixed else []),
+            *exceptions(run.metrics),
+            *(v for k, v in reasons.items() if k != "roofline"),
+        ]
+        return "; ".join(parts)
     if run.status.state == "missing":
         return "not finished"
     return ": ".join(filter(None, (run.status.state, run.status.error)))

@@ -13,6 +13,7 @@ from skipbench.report.columns import (
     exceptions,
     main_cells,
     missing_reasons,
+    number,
     sample_count,
     search_phases,
     waits_cells,
@@ -28,7 +29,7 @@ from skipbench.runs.run import Run
 
 NAMES = ("dataset", "model", "method")
 LABELS = (*NAMES, "point")
-NUMBERS = ("n", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
+NUMBERS = ("n", "skipped", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
 TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)
 """Columns that are left out where no row has any content."""
@@ -123,6 +124,7 @@ def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
         **{name: str(getattr(run, name) or MISSING) for name in NAMES},
         "point": run.label or "",
         "n": sample_count(metrics) if run.metrics else MISSING,
+        "skipped": number(metrics.skipped.ratio if metrics.skipped else None),
         **main_cells(metrics),
         **waits_cells(metrics),
         "origin": marks.get(origin_of(run), "") if run.metrics else "",

@@ -1,8 +1,11 @@
 """Tables made from a summary of the records, which is stored beside them and can be read back."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,6 +17,8 @@ from skipbench.report.tables.runs import run_table
 from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
 from skipbench.runs.run import Run, plain
 
+OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
+
 
 class Summary(msgspec.Struct, omit_defaults=True):
     """The runs of a table without their samples; `columns` as `run_table` takes them."""
@@ -22,6 +27,8 @@ class Summary(msgspec.Struct, omit_defaults=True):
     scale: str
     runs: list[Run]
     columns: list[str] = []
+    older: bool = False
+    """Set by scripts/readme_figures.py: `OLDER` stands in the table."""
 
 
 def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[str] = ()) -> str:
@@ -54,9 +61,49 @@ def stored_table(text: str) -> Table:
         ) from error
     name, paper = stored.experiment, paper_of(stored.experiment)
     if paper and paper[1].startswith("table"):
-        return paper_table(*paper, stored.runs, stored.scale)
-    return run_table(
-        f"Experiment {name}", stored.runs, name=f"{name}-{stored.scale}", columns=stored.columns
+        table = paper_table(*paper, stored.runs, stored.scale)
+    else:
+        id, columns = f"{name}-{stored.scale}", stored.columns
+        table = run_table(f"Experiment {name}", stored.runs, name=id, columns=columns)
+    return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
+
+
+class _Measured(msgspec.Struct):
+    """The part of a run by which two files of runs are compared."""
+
+    model: str = ""
+    method: str = ""
+    dataset: str = ""
+    keys: dict[str, Any] = {}
+    metrics: msgspec.Raw | None = None
+
+
+class _Runs(msgspec.Struct):
+    runs: list[_Measured]
+
+
+def would_lose(path: Path, text: str) -> str | None:
+    """Says how many measured runs of the stored table or figure `path` are not measured in `text`,
+    which is to replace it; `None` where none is lost, or it cannot be read.
+    """
+    try:
+        before = _measured(read_bytes(path, MOST_SAMPLES) or b"")
+    except (OSError, msgspec.MsgspecError, RecursionError, SkipbenchError):
+        return None
+    if not (lost := (before - _measured(text)).total()):
+        return None
+    return (
+        f"{path} is kept: the measured values of {lost} of its {before.total()} runs would be "
+        "lost; write elsewhere with results=FOLDER, or over it with --force"
+    )
+
+
+def _measured(text: str | bytes) -> Counter[str]:
+    """The measured runs; several may be of the same, as the points of a sweep."""
+    return Counter(
+        json.dumps([run.model, run.method, run.dataset, run.keys], sort_keys=True)
+        for run in msgspec.json.decode(text, type=_Runs).runs
+        if run.metrics is not None
     )
 
 
