@@ -10,9 +10,8 @@ from skipbench.decode.chances import Counters
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.state import State
 from skipbench.decode.trial_passes import forward_committed
-from skipbench.metrics.acceptance import Latency
+from skipbench.metrics.costs import Latency, LatencyModel
 from skipbench.profile.influence import squared_turns
-from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
 SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
@@ -177,7 +176,7 @@ def step_price(skip: SkipSet, latency: Latency | None) -> float:
     """
     if latency is None:
         return 1 - skip.ratio
-    return latency.draft_s(len(skip.attention), len(skip.mlp)) / latency.target_s()
+    return latency.pass_s(skip) / latency.pass_s()
 
 
 def chain_value(

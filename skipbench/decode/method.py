@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from skipbench.lm.rows import TokenRows
-from skipbench.profile.latency import LatencyModel
+from skipbench.metrics.costs import LatencyModel
 
 if TYPE_CHECKING:
     from skipbench.decode.state import State

@@ -31,7 +31,7 @@ from skipbench.decode.state import State
 from skipbench.decode.tree import Child, Tree, grow, least_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
-from skipbench.profile.latency import LatencyModel
+from skipbench.metrics.costs import LatencyModel
 from skipbench.profile.rows import ROWS, curve, kept_verification_seconds
 
 RATE_SHARE = 0.05  # of the newest round in the rate

@@ -40,8 +40,8 @@ from skipbench.decode.tree import Tree
 from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
+from skipbench.metrics.costs import LatencyModel
 from skipbench.profile.influence import rank_by_cosine
-from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
 SMOOTHING, TRIES = 0.7, 20  # lambda and H

@@ -40,7 +40,7 @@ from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
 from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
-from skipbench.profile.latency import LatencyModel
+from skipbench.metrics.costs import LatencyModel
 from skipbench.skipset import SkipSet
 
 BAND = 0.05  # of the ratio about its target, either way
