@@ -33,7 +33,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.formulas import expected_speedup_measured
+from skipbench.metrics.formulas import expected_speedup
 from skipbench.models.load import DTYPES
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.roofline import read_bandwidth, roofline_s_per_token
@@ -160,7 +160,7 @@ def decode_figures(lm: LM, args: argparse.Namespace) -> Figures:
     emitted = sum(r.emitted for r in rounds) / len(rounds)
     speedup = statistics.median(seconds["vanilla"]) / statistics.median(seconds["planted"])
     draft, verify = args.costs
-    predicted = expected_speedup_measured(emitted, alpha, draft, verify)
+    predicted = expected_speedup(emitted, alpha, draft, verify)
     yield "alpha of the planted set, K=8", alpha, f"{len(rounds)} rounds, M {emitted:.2f}"
     yield "speedup of the planted set, K=8", speedup, ""
     yield (

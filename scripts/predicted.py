@@ -40,9 +40,19 @@ from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.experiments.cell import resolve_cell
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.formulas import predicted_speedup
 from skipbench.profile.clock import Clock
 from skipbench.skipset import SkipSet
+
+
+def predicted_speedup(M: float, steps: float, c: float, v: float, a: float = 0.0) -> float:
+    """Speedup over vanilla by the costs of a round: `M / (steps c + v + a)`, with `steps` draft
+    steps per round.
+
+    Where no output is cut, `steps` is `(M - 1) / alpha`, and without adaptation this is SWIFT's
+    Eq. 6; it also holds where everything is rejected.
+    """
+    return M / (steps * c + v + a)
+
 
 # a set by hand or one that is not stored, and nothing to predict
 LEFT_OUT = ("fixed", "self-sd-c", "vanilla")

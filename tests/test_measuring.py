@@ -11,12 +11,13 @@ from torch import Tensor
 
 from scripts.compare_peers import BASE, METHODS, Timing, compare, ours, table, theirs
 from scripts.peak_memory import peak
-from scripts.predicted import Bench, Kind, Watched
+from scripts.predicted import Bench, Kind, Watched, predicted_speedup
 from skipbench.config.compose import compose
 from skipbench.decode.loop import Generation
 from skipbench.decode.method import log_of, skip_text
 from skipbench.lm.model import LM
 from skipbench.metrics.acceptance import _mean_step_cost
+from skipbench.metrics.formulas import expected_speedup
 from skipbench.runs.record import Arm, Sample, Seconds
 
 
@@ -68,6 +69,17 @@ def test_every_pass_of_a_method_is_counted(
     monkeypatch.setattr(bench, "now", lambda: heads)
     for kind, example in watched.example.items():
         assert bench.cost(40, kind, example) == (kind.steps, 1)
+
+
+def test_predicted_speedup_counts_the_steps_of_a_round() -> None:
+    # 4 steps of half a pass, a verification of 1.5 and adaptation of 0.5 make 4 passes for 3 tokens
+    assert predicted_speedup(3, 4, 0.5, 1.5, 0.5) == pytest.approx(3 / 4)
+    alpha = 0.8
+    assert predicted_speedup(5, 4 / alpha, 0.5, 1.5) == pytest.approx(
+        expected_speedup(5, alpha, 0.5, 1.5)
+    )
+    # rejected drafts cost, although nothing is accepted
+    assert predicted_speedup(1, 2, 0.5, 1.0) == 0.5
 
 
 def kept_attention(watched: Watched, out: Generation, layers: int) -> int:

@@ -14,10 +14,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import _mean_step_cost
 from skipbench.metrics.costs import Latency
 from skipbench.metrics.formulas import (
-    expected_speedup_measured,
-    expected_speedup_paper,
+    expected_speedup,
     expected_tokens,
-    predicted_speedup,
     tpt,
 )
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
@@ -97,20 +95,6 @@ def test_expected_tokens_is_the_geometric_sum() -> None:
     assert expected_tokens(0.25, 1.5) == pytest.approx((1 - 0.25**2.5) / 0.75)
 
 
-def test_predicted_speedup_counts_the_steps_of_a_round() -> None:
-    # 4 steps of half a pass, a verification of 1.5 and adaptation of 0.5 make 4 passes for 3 tokens
-    assert predicted_speedup(3, 4, 0.5, 1.5, 0.5) == pytest.approx(3 / 4)
-    alpha = 0.8
-    assert predicted_speedup(5, 4 / alpha, 0.5, 1.5) == pytest.approx(
-        expected_speedup_measured(5, alpha, 0.5, 1.5)
-    )
-    # rejected drafts cost, although nothing is accepted
-    assert predicted_speedup(1, 2, 0.5, 1.0) == 0.5
-    for bad in ((0.9, 1, 1, 1), (1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, 0)):
-        with pytest.raises(ValueError, match="need M"):
-            predicted_speedup(*bad)
-
-
 def test_tpt_divides_by_the_time_of_a_round() -> None:
     assert tpt(0.5, 2, draft_s=0.1, target_s=0.3) == pytest.approx(1.75 / 0.5)
 
@@ -127,20 +111,20 @@ def test_tpt_divides_by_the_time_of_a_round() -> None:
 def test_expected_speedup_is_that_of_swift_table_4(
     M: float, alpha: float, c: float, printed: float
 ) -> None:
-    assert expected_speedup_paper(M, alpha, c) == pytest.approx(printed, abs=0.005)
+    assert expected_speedup(M, alpha, c) == pytest.approx(printed, abs=0.005)
 
 
 def test_expected_speedup_with_a_measured_verification() -> None:
     # 3 / (2 * 0.5 / 0.5 + 1.5)
-    assert expected_speedup_measured(3, 0.5, c=0.5, v=1.5) == pytest.approx(3 / 3.5)
-    assert expected_speedup_measured(3, 0.5, c=0.5, v=1.0) == expected_speedup_paper(3, 0.5, c=0.5)
+    assert expected_speedup(3, 0.5, c=0.5, v=1.5) == pytest.approx(3 / 3.5)
+    assert expected_speedup(3, 0.5, c=0.5) == pytest.approx(3 / 3)  # one forward
 
 
 def test_expected_speedup_at_its_edges() -> None:
-    assert expected_speedup_measured(1, 0.0, c=9, v=2) == 0.5
-    assert expected_speedup_measured(1, 0.9, c=9, v=2) == 0.5
-    assert expected_speedup_paper(1, 0.0, c=0.5) == 1
-    assert expected_speedup_paper(2, 0.0, c=0.5) == 0
+    assert expected_speedup(1, 0.0, c=9, v=2) == 0.5
+    assert expected_speedup(1, 0.9, c=9, v=2) == 0.5
+    assert expected_speedup(1, 0.0, c=0.5) == 1
+    assert expected_speedup(2, 0.0, c=0.5) == 0
 
 
 def test_formulas_refuse_what_has_no_meaning() -> None:
@@ -149,7 +133,7 @@ def test_formulas_refuse_what_has_no_meaning() -> None:
     with pytest.raises(ValueError, match="take time"):
         tpt(0.5, 2, 0.0, 0.0)
     with pytest.raises(ValueError, match="M >= 1"):
-        expected_speedup_paper(0.5, 0.5, 0.5)
+        expected_speedup(0.5, 0.5, 0.5)
 
 
 def test_interval_surrounds_the_geometric_mean() -> None:

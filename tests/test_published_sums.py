@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skipbench.metrics.formulas import expected_speedup_paper
+from skipbench.metrics.formulas import expected_speedup
 from skipbench.report.published import KEYS, Row, papers, published, published_file
 
 # a printed cell, and its recomputed value: middle, least, largest
@@ -60,7 +60,7 @@ def mean(*values: float) -> float:
 
 
 def expected(M: Row, alpha: Row, ratio: float) -> tuple[float, float, float]:
-    return span(lambda m, a: expected_speedup_paper(m, min(a, 1.0), 1 - ratio), M, alpha)
+    return span(lambda m, a: expected_speedup(m, min(a, 1.0), 1 - ratio), M, alpha)
 
 
 def eq6(rows: list[Row]) -> Iterator[Cell]:

@@ -35,7 +35,7 @@ TIE_ULPS = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """How the prompts of a cell are decoded; `temperature`, `top_p`, `top_k` as in `Sampler`."""
+    """Decoding of the prompts of a cell; `temperature`, `top_p`, `top_k` as in `Sampler`."""
 
     max_new_tokens: int
     eos: frozenset[int]
@@ -59,8 +59,8 @@ def run_cell(
     progress: Callable[[Sample], None],
     meter: EnergyMeter | None = None,
 ) -> list[Sample]:
-    """Decodes what `store` does not hold yet, appends one record per prompt, and returns all
-    records.
+    """Decodes the prompts that `store` does not hold yet, appends one record per prompt, and
+    returns all records.
 
     Which arm goes first is balanced in blocks of two prompts (`arm_order`). A method that carries
     state across prompts goes on from the state in the last record. A later turn of a conversation
@@ -76,7 +76,7 @@ def run_cell(
     if samples:
         load_state_dict(method, samples[-1].carry)
     followed = {prompt.row.after for prompt in prompts}
-    answers = {s.id: _answer(tokenizer, s) for s in samples if s.id in followed}
+    answers = {s.id: _text(tokenizer, s.vanilla) for s in samples if s.id in followed}
     for s in samples:
         if s.index >= len(prompts) or prompts[s.index].following(answers).hash != s.prompt_hash:
             raise SkipbenchError(
@@ -91,30 +91,31 @@ def run_cell(
     for index in missing:
         if narrow(samples, settings.until_ci):
             break
+        prompt = prompts[index].following(answers)
         # a signal waits: both arms of a prompt are measured and written, or neither is
         with defer_signals():
-            arms = arm_order(settings.seed, store.folder.name, index)
-            sample, completion = _pair(
-                lm,
-                tokenizer,
-                method,
-                prompts[index].following(answers),
-                index,
-                settings,
-                arms,
-                meter,
+            arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
+            searching = getattr(method, "searching", None)
+            out = {
+                name: _decode(lm, arms[name], prompt, index, settings, meter)
+                for name in arm_order(settings.seed, store.folder.name, index)
+            }
+            trace = log_of(method) | ({} if searching is None else {"searching": [searching]})
+            trace["verified"] = out["method"][1]
+            both = {name: arm for name, (arm, _) in out.items()}
+            sample, completion = _record(
+                lm, tokenizer, method, prompt, index, settings, both, trace
             )
             store.append(sample, completion)
         if sample.id in followed:
-            answers[sample.id] = _answer(tokenizer, sample)
+            answers[sample.id] = completion.vanilla
         samples.append(sample)
         progress(sample)
     return sorted(samples, key=lambda s: s.index)
 
 
-def _answer(tokenizer: Any, sample: Sample) -> str:
-    text: str = tokenizer.decode(sample.vanilla.tokens, skip_special_tokens=True)
-    return text
+def _text(tokenizer: Any, arm: Arm) -> str:
+    return str(tokenizer.decode(arm.tokens, skip_special_tokens=True))
 
 
 def arm_order(seed: int, cell: str, index: int) -> list[str]:
@@ -127,59 +128,40 @@ def arm_order(seed: int, cell: str, index: int) -> list[str]:
     return order[::-1] if index % 2 else order
 
 
-def _pair(
+def _record(
     lm: LM,
     tokenizer: Any,
     method: Method,
     prompt: Prompt,
     index: int,
     settings: Settings,
-    order: list[str],
-    meter: EnergyMeter,
+    arms: dict[str, Arm],
+    trace: dict[str, list[Any]],
 ) -> tuple[Sample, Completion]:
-    arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
-    searching = getattr(method, "searching", None)
-    out = {name: _decode(lm, arms[name], prompt, index, settings, meter) for name in order}
-    vanilla, (ours, verified) = out["vanilla"][0], out["method"]
+    """The sample of both arms, given in the order in which they decoded, and their texts."""
+    row, vanilla, ours = prompt.row, arms["vanilla"], arms["method"]
     kind, divergence = _compare(lm, prompt.ids, vanilla, ours, settings.temperature == 0)
-    texts = {name: tokenizer.decode(out[name][0].tokens, skip_special_tokens=True) for name in arms}
-    scores: dict[str, dict[str, float]] = {}
-    for name, text in texts.items():
-        same = name == "method" and text == texts["vanilla"]
-        scores[name] = (
-            scores["vanilla"]
-            if same
-            else score(settings.scorer, text, prompt.row.prompt, prompt.row.reference)
-        )
+    said, text = _text(tokenizer, vanilla), _text(tokenizer, ours)
+    scored = {t: score(settings.scorer, t, row.prompt, row.reference) for t in {said, text}}
     sample = Sample(
         index=index,
-        id=prompt.row.id,
+        id=row.id,
         prompt_hash=prompt.hash,
         prompt_tokens=len(prompt.ids),
-        order=order,
+        order=list(arms),
         vanilla=vanilla,
         method=ours,
         lossless=kind,
         divergence=divergence,
         skip=skip_text(method),
-        score=scores if scores["vanilla"] else {},
-        groups=prompt.row.groups | ({"prompt": "cut"} if prompt.cut else {}),
+        score={"vanilla": scored[said], "method": scored[text]} if scored[said] else {},
+        groups=row.groups | ({"prompt": "cut"} if prompt.cut else {}),
         carry=state_dict(method),
-        trace=log_of(method)
-        | ({} if searching is None else {"searching": [searching]})
-        | {"verified": verified},
+        trace=trace,
     )
-    row = prompt.row
-    chars = _token_chars(tokenizer, ours.tokens)
-    return sample, Completion(
-        index, row.id, row.prompt, row.reference, texts["vanilla"], texts["method"], chars
-    )
-
-
-def _token_chars(tokenizer: Any, tokens: list[int]) -> list[int]:
-    """How many characters of the text each token completes."""
-    text = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
-    return [len(text.add(token)) for token in tokens]
+    stream = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
+    chars = [len(stream.add(token)) for token in ours.tokens]
+    return sample, Completion(index, row.id, row.prompt, row.reference, said, text, chars)
 
 
 def _decode(
@@ -190,10 +172,12 @@ def _decode(
     sampler = Sampler(
         settings.temperature, settings.top_p, settings.top_k, seed=settings.seed * 1_000_003 + index
     )
-    clock, limit = Clock(lm.output_device), settings.max_new_tokens
+    clock = Clock(lm.output_device)
     meter.start()
     try:
-        out = generate(lm, method, prompt.ids, limit, settings.eos, sampler, clock)
+        out = generate(
+            lm, method, prompt.ids, settings.max_new_tokens, settings.eos, sampler, clock
+        )
     except NotFinite as error:
         return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), []
     joules = meter.stop()
@@ -210,7 +194,7 @@ def _decode(
 
 
 def looped(tokens: list[int]) -> bool:
-    """Whether the last 32 tokens repeat with a period of at most 8."""
+    """True if the last 32 tokens repeat with a period of at most 8."""
     tail = tokens[-LOOP_TOKENS:]
     return len(tail) == LOOP_TOKENS and any(
         tail[p:] == tail[:-p] for p in range(1, LOOP_TOKENS // 4 + 1)
@@ -219,7 +203,7 @@ def looped(tokens: list[int]) -> bool:
 
 @torch.inference_mode()
 def _scored(lm: LM, tokens: list[int]) -> Tensor:
-    """Logits [V] behind `tokens`: in float32 arithmetic, which does not share the rounding that
+    """Logits [V] after `tokens`: in float32 arithmetic, which does not share the rounding that
     parted the outputs.
     """
     logits = float32_logits(lm.model, tokens)
@@ -229,7 +213,7 @@ def _scored(lm: LM, tokens: list[int]) -> Tensor:
 def _compare(
     lm: LM, prompt: list[int], vanilla: Arm, ours: Arm, greedy: bool
 ) -> tuple[Lossless, Divergence | None]:
-    """Whether the method gave vanilla's tokens, and where the outputs part."""
+    """Compares the tokens of both arms, and finds where they part."""
     if "failed" in (vanilla.finish, ours.finish):
         return "failed", None
     if not greedy:

@@ -62,13 +62,15 @@ class CustomGenerate:
         criteria, streamer = own_criteria(stopping_criteria), call.get("streamer")
         lm, method = self._ready(model)
         prompt = input_ids[0].tolist()
-        most = generation_config.max_length - len(prompt)
-        lm.allocate(len(prompt) + most + SCRATCH_ROWS)
+        limit = generation_config.max_length - len(prompt)
+        lm.allocate(generation_config.max_length + SCRATCH_ROWS)
         # the seed comes from torch's generator, so that torch.manual_seed decides it
         sampler = Sampler(**sampling, seed=int(torch.randint(2**31, ())) if sampling else 0)
         process = _Processed(processors, input_ids.device) if processors else None
         tokens = list(prompt)
-        steps = stream(lm, method, prompt, most, _eos(generation_config), sampler, process)
+        eos_ids = getattr(generation_config, "_eos_token_tensor", None)
+        eos = frozenset[int]() if eos_ids is None else frozenset(eos_ids.flatten().tolist())
+        steps = stream(lm, method, prompt, limit, eos, sampler, process)
         for step in steps:
             for token in step.tokens:
                 tokens.append(token)
@@ -94,16 +96,9 @@ class CustomGenerate:
             self._lm, self.method = LM(model, self._engine), None
         if self.method is None:
             if isinstance(self._given, str):
-                path = str(getattr(model.config, "_name_or_path", "")) or "model"
-                config = compose(
-                    [
-                        "model=path",
-                        f"model.path={quoted(path)}",
-                        f"method={self._given}",
-                        *self._overrides,
-                    ]
-                )
-                self.method = make_method(config, self._lm)
+                path = quoted(str(getattr(model.config, "_name_or_path", "")) or "model")
+                words = ["model=path", f"model.path={path}", f"method={self._given}"]
+                self.method = make_method(compose([*words, *self._overrides]), self._lm)
             else:
                 self.method = self._given
         return self._lm, self.method
@@ -119,18 +114,13 @@ def _call_of_generate() -> dict[str, Any]:
     return dict(frame.f_locals) if frame.f_code.co_name == "generate" else {}
 
 
-def _eos(config: Any) -> frozenset[int]:
-    found = getattr(config, "_eos_token_tensor", None)
-    return frozenset() if found is None else frozenset(found.flatten().tolist())
-
-
 def _stopped(criteria: Sequence[Any], tokens: list[int], like: Tensor) -> bool:
     ids = torch.tensor([tokens], device=like.device)
     return any(bool(torch.as_tensor(one(ids, None)).all()) for one in criteria)
 
 
 class _Processed:
-    """Hugging Face's processors over every row of a verification, each behind its own tokens."""
+    """Hugging Face's processors over every row of a verification, each after its own tokens."""
 
     def __init__(self, processors: Sequence[Any], device: torch.device) -> None:
         self._processors, self._device = processors, device

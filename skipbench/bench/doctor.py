@@ -7,81 +7,51 @@ import hashlib
 import importlib.util
 import os
 import platform
-import re
 import shutil
 from pathlib import Path
 
 import torch
+from huggingface_hub import constants
 
-from skipbench.bench.memory import Models, fitting, gpu_lines
+from skipbench.bench.memory import GIB, Models, fitting, gpu_lines
 from skipbench.errors import SkipbenchError
 from skipbench.models.load import load
 from skipbench.profile.energy import energy_meter
+from skipbench.runs.provenance import cpu_flags, cpu_name
 from skipbench.scoring.sandbox import isolation
 
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
-MODEL_TOKENS = 2048  # prompt and output for which the models' memory is said
+MODEL_TOKENS = 2048  # prompt and output for which the models' memory is computed
 EXTRAS = {
     "accelerate": "big",
     "bitsandbytes": "quant",
     "hydra_plugins.hydra_submitit_launcher": "slurm",
 }
+INSTRUCTIONS = ("amx_bf16", "avx2", "avx512_bf16", "avx512f")
+"""The instruction sets that matter."""
 
 
 def findings(results: Path, models: Models) -> list[str]:
     """Lines that begin with `ok`, `note` or `missing`; `models` are those to say where they fit."""
     memory = _memory()
-    lines = [f"ok       Python {platform.python_version()}, torch {torch.__version__}"]
-    model, flags = _cpu()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    lines.append(
-        f"ok       CPU {model}: {cores} cores, {memory / 2**30:.0f} GiB of memory; {flags}"
-    )
-    lines += _devices(memory, models)
-    lines += gpu_lines(models, MODEL_TOKENS) if not torch.cuda.is_available() else []
-    lines.append(_embedded())
-    lines.append(_writable(results))
-    for module, extra in EXTRAS.items():
-        there = _installed(module)
-        lines.append(
-            f"{'ok      ' if there else 'missing '} {module}"
-            + ("" if there else f": pip install 'skipbench[{extra}]'")
-        )
-    hub = _hub_cache()
-    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    offline = (
-        "on: only what is in the cache can be loaded"
-        if is_offline
-        else "off; whether the hub answers was not tried"
-    )
-    lines.append(
-        f"note     hub cache {hub}: {'there' if hub.is_dir() else 'not there'}; "
-        f"HF_HUB_OFFLINE is {offline}"
-    )
-    lines.append(_sandbox())
-    lines.append(_energy())
-    lines.append(
-        "note     Slurm: "
-        f"{'sbatch found' if shutil.which('sbatch') else 'no sbatch on this machine'}"
-    )
-    return lines
-
-
-def _energy() -> str:
-    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    devices = [torch.device("cuda", index) for index in gpus] or [torch.device("cpu")]
-    source = energy_meter(devices).source
-    return (
-        f"{'note    ' if source.startswith('unknown') else 'ok      '} energy per token: {source}"
-    )
-
-
-def _sandbox() -> str:
-    try:
-        return f"ok       generated code is isolated by {isolation().name}"
-    except SkipbenchError as error:
-        return f"missing  {error}"
+    flags = cpu_flags()
+    none = "none of amx_bf16, avx512_bf16, avx512f, avx2" if flags else "instruction sets unknown"
+    has = ", ".join(i for i in INSTRUCTIONS if i in flags) or none
+    batch = "sbatch found" if shutil.which("sbatch") else "no sbatch on this machine"
+    return [
+        f"ok       Python {platform.python_version()}, torch {torch.__version__}",
+        f"ok       CPU {cpu_name()}: {cores} cores, {memory / GIB:.0f} GiB of memory; {has}",
+        *_devices(memory, models),
+        _embedded(),
+        _writable(results),
+        *(_extra(module, extra) for module, extra in EXTRAS.items()),
+        _hub(),
+        _sandbox(),
+        _energy(),
+        f"note     Slurm: {batch}",
+    ]
 
 
 def _memory() -> int:
@@ -97,17 +67,20 @@ def _memory() -> int:
     return total
 
 
-def _cpu() -> tuple[str, str]:
-    """Model name, and which of the instruction sets that matter it has."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or platform.machine(), "instruction sets unknown"
-    name = re.search(r"^model name\s*: (.+)$", text, re.M)
-    found = sorted(set(re.findall(r"\b(amx_bf16|avx512_bf16|avx512f|avx2)\b", text)))
-    return name[1] if name else platform.machine(), ", ".join(
-        found
-    ) or "none of amx_bf16, avx512_bf16, avx512f, avx2"
+def _devices(memory: int, models: Models) -> list[str]:
+    def fits(total_bytes: int) -> str:
+        names = ", ".join(fitting(models, total_bytes, MODEL_TOKENS)) or "none of conf/model"
+        return f"{total_bytes / GIB:.0f} GiB hold, with {MODEL_TOKENS} tokens: {names}"
+
+    if not torch.cuda.is_available():
+        missing = f"missing  no CUDA device: runs are on the CPU, where {fits(memory)}"
+        return [missing, *gpu_lines(models, MODEL_TOKENS)]
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    lines = [f"ok       CUDA device {gpu.name}: {fits(gpu.total_memory)}" for gpu in gpus]
+    if len(gpus) > 1:
+        total = sum(gpu.total_memory for gpu in gpus)
+        lines.append(f"ok       all of them, model.device=auto: {fits(total)}")
+    return lines
 
 
 def _embedded() -> str:
@@ -123,48 +96,40 @@ def _embedded() -> str:
     )
 
 
-def _hub_cache() -> Path:
-    """Where the hub's library keeps its files: its variables in its order."""
-    if "HF_HUB_CACHE" in os.environ:
-        return Path(os.environ["HF_HUB_CACHE"]).expanduser()
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
-    return Path(os.environ.get("HF_HOME", cache)).expanduser() / "hub"
-
-
-def _devices(memory: int, models: Models) -> list[str]:
-    if torch.cuda.is_available():
-        properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        lines = [
-            f"ok       CUDA device {p.name}: {_fits(p.total_memory, models)}" for p in properties
-        ]
-        total = sum(p.total_memory for p in properties)
-        return lines + (
-            [f"ok       all of them, model.device=auto: {_fits(total, models)}"]
-            if len(lines) > 1
-            else []
-        )
-    return [f"missing  no CUDA device: runs are on the CPU, where {_fits(memory, models)}"]
-
-
-def _fits(total_bytes: int, models: Models) -> str:
-    names = ", ".join(fitting(models, total_bytes, MODEL_TOKENS)) or "none of conf/model"
-    return f"{total_bytes / 2**30:.0f} GiB hold, with {MODEL_TOKENS} tokens: {names}"
-
-
 def _writable(results: Path) -> str:
-    folder = results.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    usable = folder.is_dir() and os.access(folder, os.W_OK)
-    return (
-        f"ok       results={results} is writable"
-        if usable
-        else f"missing  results={results} is not writable; choose another"
-    )
+    folder = next(p for p in (results.absolute(), *results.absolute().parents) if p.exists())
+    if folder.is_dir() and os.access(folder, os.W_OK):
+        return f"ok       results={results} is writable"
+    return f"missing  results={results} is not writable; choose another"
 
 
-def _installed(module: str) -> bool:
+def _extra(module: str, extra: str) -> str:
     try:
-        return importlib.util.find_spec(module) is not None
+        there = importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
-        return False
+        there = False
+    return f"ok       {module}" if there else f"missing  {module}: pip install 'skipbench[{extra}]'"
+
+
+def _hub() -> str:
+    cache = Path(constants.HF_HUB_CACHE)
+    offline = "off; whether the hub answers was not tried"
+    if constants.HF_HUB_OFFLINE:
+        offline = "on: only what is in the cache can be loaded"
+    there = "there" if cache.is_dir() else "not there"
+    return f"note     hub cache {cache}: {there}; HF_HUB_OFFLINE is {offline}"
+
+
+def _sandbox() -> str:
+    try:
+        return f"ok       generated code is isolated by {isolation().name}"
+    except SkipbenchError as error:
+        return f"missing  {error}"
+
+
+def _energy() -> str:
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    devices = [torch.device("cuda", index) for index in gpus] or [torch.device("cpu")]
+    source = energy_meter(devices).source
+    kind = "note    " if source.startswith("unknown") else "ok      "
+    return f"{kind} energy per token: {source}"

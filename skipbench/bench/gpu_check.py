@@ -117,16 +117,16 @@ def _kernels(device: torch.device, sizes: Sizes) -> Iterator[str]:
                 "11 rows": partial(lm.logits, [5] * 11, TokenRows.chain(240, 11)),
                 "a tree": partial(lm.logits, [5] * 11, tree),
             }
-            told = []
+            kernels = []
             for name, run in passes.items():
                 with _Choices() as choices:
                     run()
-                told.append(f"{name} {'+'.join(choices.found) or 'captured'}")
-            bad = device.type == "cuda" and any("math" in t for t in told)
+                kernels.append(f"{name} {'+'.join(choices.found) or 'captured'}")
+            bad = device.type == "cuda" and any("math" in t for t in kernels)
             # one query head per key head everywhere: Hugging Face's module groups float32, too
             kind = "note " if bad and engine == "reference" else "fault" if bad else "ok   "
             name = str(dtype).removeprefix("torch.")
-            yield f"{kind}    attention, engine={engine} {name}: {', '.join(told)}"
+            yield f"{kind}    attention, engine={engine} {name}: {', '.join(kernels)}"
 
 
 def _identity(device: torch.device, sizes: Sizes) -> Iterator[str]:

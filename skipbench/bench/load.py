@@ -26,36 +26,31 @@ MakeMethod = Callable[..., Method]
 Loaded = tuple[LM, Any]
 """A model and its tokenizer."""
 LoadModel = Callable[..., Loaded]
-"""`load_model`, or what stands for it."""
+"""`load_model` or another loader."""
 
 
 def load_model(
     model: Model, engine: Engine, calibration: Sequence[Row] = (), tokens: int | None = None
 ) -> tuple[LM, Any]:
-    """The model and its tokenizer as `model` and `engine` of the configuration say; sets the number
-    of threads.
+    """Loads the configured model and its tokenizer; sets the number of threads.
 
     Args:
-        calibration: rows by which weights are pruned, where `model.sparsity` says so.
+        calibration: rows by which weights are pruned, if `model.sparsity` is set.
         tokens: of the longest prompt with its output, by which `device=auto` takes as few GPUs as
-            hold both; `None` where it is not known.
+            hold both; None if unknown.
 
     Raises:
         SkipbenchError: a value that cannot be used, or a checkpoint that cannot be loaded.
     """
     pattern = _sparsity(model)
     check_model(model, engine)
-    if model.device == "auto":
-        few = devices_needed(model, tokens)
-        model = dataclasses.replace(model, device="cuda:0") if few == 1 else model
-        spread = few
-    else:
-        spread = None
+    gpus = devices_needed(model, tokens) if model.device == "auto" else None
+    if gpus == 1:
+        model = dataclasses.replace(model, device="cuda:0")
     if pattern is None:
-        return _dense(model, engine, spread)
-    lm, tokenizer = _dense(
-        model, dataclasses.replace(engine, name=EngineName.reference, strict=False), spread
-    )
+        return _dense(model, engine, gpus)
+    plain = dataclasses.replace(engine, name=EngineName.reference, strict=False)
+    lm, tokenizer = _dense(model, plain, gpus)
     tokens = min(model.calibration.tokens, lm.max_positions)
     prune(lm, [tokenizer.encode(row.prompt)[:tokens] for row in calibration], pattern)
     return make_lm(lm.model, engine.name, engine.strict, engine.spare_mib), tokenizer
@@ -78,42 +73,25 @@ def _sparsity(model: Model) -> Pattern | None:
     return pattern
 
 
-def _dense(model: Model, engine: Engine, gpus: int | None = None) -> tuple[LM, Any]:
-    """`gpus`: over how many `device=auto` spreads the layers; `None` for all."""
+def _dense(model: Model, engine: Engine, gpus: int | None) -> tuple[LM, Any]:
+    """Loads all weights; `device=auto` spreads the layers over `gpus`, None for all."""
     torch.set_num_threads(engine.threads)
-    if isinstance(model, PlantedModel):
-        assert model.architecture is not None and model.sets["self-sd"] is not None
+    m, e = model, engine
+    if isinstance(m, PlantedModel):
+        shape, skip = m.architecture, m.sets["self-sd"]
+        assert shape is not None and skip is not None
         return load_planted(
-            model.architecture,
-            model.sets["self-sd"],
-            model.seed,
-            model.path,
-            model.dtype,
-            engine.name,
-            model.device,
-            engine.strict,
-            engine.spare_mib,
+            shape, skip, m.seed, m.path, m.dtype, e.name, m.device, e.strict, e.spare_mib
         )
     return load(
-        model.path,
-        model.revision,
-        model.dtype,
-        engine.name,
-        model.device,
-        model.allow_pickle,
-        model.quantization,
-        model.architecture,
-        engine.strict,
-        engine.spare_mib,
-        model.deepened,
-        model.deepened_seed,
-        gpus,
-    )
+        m.path, m.revision, m.dtype, e.name, m.device, m.allow_pickle, m.quantization,
+        m.architecture, e.strict, e.spare_mib, m.deepened, m.deepened_seed, gpus,
+    )  # fmt: skip
 
 
 def check_model(model: Model, engine: Engine) -> None:
-    """All that can be refused of a model before its weights are read: its path first, then access,
-    engine, device, packages, configuration and tokenizer.
+    """Refuses a model before its weights are read: by its path first, then access, engine, device,
+    packages, configuration and tokenizer.
 
     Raises:
         SkipbenchError: as `load_model`.
@@ -127,14 +105,8 @@ def check_model(model: Model, engine: Engine) -> None:
     _sparsity(model)
     planted = isinstance(model, PlantedModel)
     if not planted:
-        check_form(
-            model.path,
-            model.device,
-            model.quantization,
-            engine.name,
-            model.deepened,
-            model.allow_pickle,
-        )
+        given = model.path, model.device, model.quantization
+        check_form(*given, engine.name, model.deepened, model.allow_pickle)
     if engine.name == EngineName.reference and model.sparsity == "none":
         refuse_strict(bool(engine.strict), engine.name)
     if not planted:
@@ -158,8 +130,7 @@ def _check_device(device: str) -> None:
 
 
 def check_method(model: Model, make_method: MakeMethod) -> None:
-    """Makes the method for a model of this depth: the configured one, else that of the checkpoint's
-    config; no weights are read.
+    """Makes the method for a model of this depth, without reading weights.
 
     Raises:
         SkipbenchError: a setting that does not fit the model, or a model whose configuration cannot
@@ -184,7 +155,7 @@ def depth(model: Model) -> int:
 
 
 def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> list[Prompt]:
-    """Encoded prompts, and room for the longest of them in the cache."""
+    """Encodes the prompts, and allocates a cache for the longest."""
     prompts = encode(rows, tokenizer, lm, **dataset.encoding)
     lm.allocate(max(p.longest for p in prompts) + dataset.max_new_tokens + SCRATCH_ROWS)
     return prompts

@@ -24,5 +24,5 @@ def spread(prompts: Sequence[Prompt]) -> list[int]:
 
 
 def narrow(samples: Sequence[Sample], until_ci: float | None) -> bool:
-    """Whether the speedup's interval is as narrow as asked for."""
+    """Checks whether the speedup's interval is as narrow as asked for."""
     return until_ci is not None and half_width(list(speedups(samples).values())) < until_ci

@@ -1,10 +1,9 @@
-"""All that a run can refuse before it reads a weight: shared by a run, which does it first, and by
-`dry_run`, which does nothing else.
-"""
+"""The checks of a run before it reads a weight; `dry_run` makes them and nothing else."""
 
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from skipbench.bench.load import Loaded, check_method, check_model
 from skipbench.bench.memory import Need, check_memory, longest, memory_need
@@ -22,14 +21,14 @@ from skipbench.runs.run import read_run
 
 @dataclass(frozen=True)
 class Preflight:
-    """What is known of a cell before its model is loaded.
+    """A cell before its model is loaded.
 
     Attributes:
-        model: with the sizes of its checkpoint, where these can be told.
+        model: with the sizes of its checkpoint, where they are known.
         rows: of the dataset.
-        prompts: their token ids; `None` where the tokenizer is not on this machine yet, or the
-            run itself makes them at once, as its model is loaded.
-        need: bytes that the cell takes; `None` for a model of unknown size.
+        prompts: their token ids; None where the tokenizer is not on this machine yet, or the run
+            makes them at once, as its model is loaded.
+        need: bytes that the cell takes; None for a model of unknown size.
     """
 
     model: Model
@@ -39,8 +38,8 @@ class Preflight:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all prompts, without the answers that later turns take in; a guess from their
-        characters where there is no tokenizer.
+        """Tokens of all prompts, without the answers that later turns take in; an estimate from
+        their characters where there is no tokenizer.
         """
         if self.prompts is None:
             return sum(longest([row], 0, len(row.prompt)) for row in self.rows)
@@ -74,24 +73,18 @@ def preflight(config: RunConfig, folder: Path, loaded: Loaded | None = None) -> 
     return Preflight(known, rows, prompts, memory_need(known, config.dataset, rows))
 
 
-@dataclass(frozen=True)
-class _Positions:
-    """As much of a model as prompts are cut by."""
-
-    max_positions: int
-
-
 def _prompts(model: Model, rows: list[Row], config: RunConfig) -> list[Prompt] | None:
-    """The prompts as the run will have them."""
+    """The run's prompts; None without a tokenizer."""
     tokenizer = tokenizer_here(model)
     if tokenizer is None:
         return None
     if isinstance(model, PlantedModel):
         assert model.architecture is not None
-        most = model.architecture.context
+        longest = model.architecture.context
     else:
-        most = positions(text_config(read_config(model.path, model.revision)))
-    return encode(rows, tokenizer, _Positions(most), **config.dataset.encoding)
+        longest = positions(text_config(read_config(model.path, model.revision)))
+    cut_by = SimpleNamespace(max_positions=longest)
+    return encode(rows, tokenizer, cut_by, **config.dataset.encoding)
 
 
 def check_rows(folder: Path, rows: list[Row]) -> None:

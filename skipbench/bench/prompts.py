@@ -13,20 +13,17 @@ if TYPE_CHECKING:  # a plan needs `SCRATCH_ROWS`, and no torch
 
 
 class Context(Protocol):
-    """As much of a model as prompts are cut by."""
+    """The part of a model that prompts are cut by."""
 
     @property
     def max_positions(self) -> int:
-        """The most tokens of prompt and output."""
+        """Maximum tokens of prompt and output together."""
         ...
 
 
-# cache rows behind the text for the largest draft: SWIFT's tree of 25 steps of 10 nodes, and more
+# cache rows after the text for the largest draft: SWIFT's tree of 25 steps of 10 nodes, and more
 SCRATCH_ROWS = 320
-
-
-# an answer is read back as at most so many tokens per token: a stray byte is shown by a sign of
-# three
+# tokens per token at most when an answer is encoded again: a stray byte is shown by a sign of three
 BYTES = 3
 VICUNA = (
     "A chat between a curious user and an artificial intelligence assistant. "
@@ -37,11 +34,14 @@ Turns = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Prompt:
-    """One row, ready to be decoded. `cut` is the number of tokens removed from it; it can be
-    `longest` tokens long.
+    """One row, ready to be decoded.
 
     That of a later turn is made by `complete` when the answers before it are known; until then
     `ids` leave them out.
+
+    Attributes:
+        cut: number of tokens removed from it.
+        longest: number of tokens that it can have.
     """
 
     row: Row
@@ -78,7 +78,7 @@ def encode(
     """Token ids of every row, as the tokenizer makes them, special tokens included.
 
     Args:
-        truncate: what happens to a prompt that with its output and `reserve` is longer than the
+        truncate: treatment of a prompt that with its output and `reserve` is longer than the
             model's context, or than `context` tokens if those are fewer: `refuse`; `left` cuts its
             beginning and keeps a first special token; `end` cuts its end, but keeps the last `keep`
             tokens, or as many as the text `keep` has with special tokens.
@@ -98,36 +98,36 @@ def encode(
             "or more or null"
         )
     limit = lm.max_positions if context is None else min(context, lm.max_positions)
-    room = limit - max_new_tokens - reserve
-    if room < 1:
+    longest = limit - max_new_tokens - reserve
+    if longest < 1:
         raise SkipbenchError(
             f"dataset.max_new_tokens={max_new_tokens} leaves no room for a prompt in a "
             f"context of {limit} tokens"
         )
     kept = len(tokenizer.encode(keep)) if isinstance(keep, str) else keep
-    if truncate == "end" and not 0 <= kept < room:
+    if truncate == "end" and not 0 <= kept < longest:
         raise SkipbenchError(
-            f"dataset.keep={keep!r} is {kept} tokens; wanted 0 to {room - 1}, for prompts "
-            f"have {room}"
+            f"dataset.keep={keep!r} is {kept} tokens; wanted 0 to {longest - 1}, for prompts "
+            f"have {longest}"
         )
     known = {row.id: row for row in rows}
     form = chat if chat != "auto" else "template" if _has_template(tokenizer) else "none"
 
-    def make(row: Row, answers: Mapping[str, str], most: int) -> tuple[list[int], int]:
+    def make(row: Row, turns: Turns, allowed: int) -> tuple[list[int], int]:
         try:
             row.prompt.encode()
         except UnicodeEncodeError as error:
             raise SkipbenchError(
                 f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
             ) from error
-        ids = _render(_before(row, known, answers), row, tokenizer, form, thinking)
+        ids = _render(turns, row, tokenizer, form, thinking)
         if not ids:
             raise SkipbenchError(f"prompt {row.id!r} has no tokens: {row.prompt!r}")
-        cut = max(0, len(ids) - most)
+        cut = max(0, len(ids) - allowed)
         if cut and truncate == "refuse":
             raise SkipbenchError(
                 f"prompt {row.id!r} has {len(ids)} tokens; with max_new_tokens={max_new_tokens} at "
-                f"most {most} fit into the model's context of {limit}. Lower "
+                f"most {allowed} fit into the model's context of {limit}. Lower "
                 "dataset.max_new_tokens, or cut prompts with dataset.truncate=left"
             )
         if cut and truncate == "left":
@@ -137,42 +137,32 @@ def encode(
             ids = ids[: len(ids) - cut - kept] + ids[len(ids) - kept :]
         return ids, cut
 
-    def later(row: Row, longest: int) -> Callable[[Mapping[str, str]], Prompt]:
-        return lambda answers: Prompt(row, *make(row, answers, longest), longest)
-
-    prompts = []
-    for row in rows:
+    def prompt_of(row: Row) -> Prompt:
         if row.after is None:
-            ids, cut = make(row, {}, room)
-            prompts.append(Prompt(row, ids, cut, len(ids)))
-        else:
-            turns = _depth(row, known)
-            ids, cut = make(row, dict.fromkeys(known, ""), room)
-            longest = min(room, len(ids) + turns * BYTES * max_new_tokens)
-            prompts.append(Prompt(row, ids, cut, longest, later(row, longest)))
-    return prompts
+            ids, cut = make(row, [], longest)
+            return Prompt(row, ids, cut, len(ids))
+        before = _turns_before(row, known)
+        ids, cut = make(row, [(turn.prompt, "") for turn in before], longest)
+        allowed = min(longest, len(ids) + len(before) * BYTES * max_new_tokens)
+
+        def complete(answers: Mapping[str, str]) -> Prompt:
+            turns = [(turn.prompt, answers[turn.id]) for turn in before]
+            return Prompt(row, *make(row, turns, allowed), allowed)
+
+        return Prompt(row, ids, cut, allowed, complete)
+
+    return [prompt_of(row) for row in rows]
 
 
-def _depth(row: Row, known: Mapping[str, Row]) -> int:
-    """How many turns come before a row."""
-    turns, seen = 0, {row.id}
-    while row.after is not None:
-        if row.after not in known or row.after in seen:
+def _turns_before(row: Row, known: Mapping[str, Row]) -> list[Row]:
+    turns = [row]
+    while (after := turns[0].after) is not None:
+        if after not in known or after in (turn.id for turn in turns):
             raise SkipbenchError(
-                f"row {row.id!r} goes on with {row.after!r}, which is no row before it"
+                f"row {turns[0].id!r} goes on with {after!r}, which is no row before it"
             )
-        row = known[row.after]
-        seen.add(row.id)
-        turns += 1
-    return turns
-
-
-def _before(row: Row, known: Mapping[str, Row], answers: Mapping[str, str]) -> Turns:
-    turns: Turns = []
-    while row.after is not None:
-        row = known[row.after]
-        turns.insert(0, (row.prompt, answers[row.id]))
-    return turns
+        turns.insert(0, known[after])
+    return turns[:-1]
 
 
 def _has_template(tokenizer: Any) -> bool:
@@ -180,21 +170,20 @@ def _has_template(tokenizer: Any) -> bool:
 
 
 def _render(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | None) -> list[int]:
-    """Token ids of a prompt behind the turns before it, each a prompt and its answer."""
+    """Token ids of a prompt after the turns before it, each a prompt and its answer."""
     ids: list[int]
-    prompt = row.prompt
     if chat == "none":
-        # An answer stands behind its prompt as it was made, so that the model reads on in its own
-        # text.
-        ids = tokenizer.encode("".join(f"{said}{answer}\n\n" for said, answer in turns) + prompt)
+        # An answer follows its prompt as it was made, so that the model reads on in its own text.
+        text = "".join(f"{said}{answer}\n\n" for said, answer in turns)
+        ids = tokenizer.encode(text + row.prompt)
         return ids
-    if chat == "vicuna" and row.messages:
-        raise SkipbenchError(
-            f"dataset.chat=vicuna, but row {row.id!r} holds messages; use dataset.chat=auto"
-        )
     if chat == "vicuna":
+        if row.messages:
+            raise SkipbenchError(
+                f"dataset.chat=vicuna, but row {row.id!r} holds messages; use dataset.chat=auto"
+            )
         text = "".join(f"USER: {said} ASSISTANT: {answer.strip()}</s>" for said, answer in turns)
-        ids = tokenizer.encode(f"{VICUNA}{text}USER: {prompt} ASSISTANT:")
+        ids = tokenizer.encode(f"{VICUNA}{text}USER: {row.prompt} ASSISTANT:")
         return ids
     if not _has_template(tokenizer):
         raise SkipbenchError(
@@ -202,19 +191,17 @@ def _render(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | 
             "instruct model, or dataset.chat=none for plain text, dataset.chat=vicuna for Vicuna's "
             "conversation"
         )
-    messages = []
+    messages: list[dict[str, str]] = []
     for said, answer in turns:
-        messages += [
-            {"role": "user", "content": said},
-            {"role": "assistant", "content": answer.strip()},
-        ]
-    messages += row.messages or [{"role": "user", "content": prompt}]
+        messages += [{"role": "user", "content": said}]
+        messages += [{"role": "assistant", "content": answer.strip()}]
+    messages += row.messages or [{"role": "user", "content": row.prompt}]
     more = {} if thinking is None else {"enable_thinking": thinking}
     try:
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=False, **more
         )
-    except Exception as error:  # of the checkpoint's text, in jinja's sandbox: it raises anything
+    except Exception as error:  # a checkpoint's template, in jinja's sandbox, raises anything
         raise SkipbenchError(
             f"the model's chat template refuses row {row.id!r} ({error}); change the row, or use "
             "dataset.chat=none"

@@ -24,10 +24,10 @@ STEP_ROWS = 512
 
 
 def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any, Method]:
-    """The model, its tokenizer, and the method, with its stored skip set and latencies.
+    """Loads the model, its tokenizer, and the method, with its stored skip set and latencies.
 
     Args:
-        method: instead of the one of `config`, whose values are then not used.
+        method: replaces the one of `config`, whose values are then not used.
 
     Raises:
         SkipbenchError: as a run of these settings would, before anything is loaded where the
@@ -71,7 +71,7 @@ def make_method(config: RunConfig, lm: LM) -> Method:
 def encode_prompt(
     lm: LM, tokenizer: Any, prompt: str | list[dict[str, str]], max_new_tokens: int, chat: str
 ) -> list[int]:
-    """Token ids of a text or of messages, and room for them and the output in the cache.
+    """Encodes a text or messages, and allocates a cache for them and the output.
 
     Args:
         prompt: a text, or messages with `role` and `content`.

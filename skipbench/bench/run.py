@@ -119,7 +119,7 @@ def run(
         store.status("failed" if failed else "done", error)
         return metrics
     except BaseException as error:
-        # what went wrong first is what the user must know
+        # the user must know the first error
         state, reason = _end(error)
         note(f"{state}: {reason}")
         with contextlib.suppress(SkipbenchError):
@@ -130,7 +130,7 @@ def run(
 
 
 def _stopped(samples: Sequence[Sample], prompts: int, until_ci: float | None) -> UntilCi | None:
-    """How a run that may stop early ended; None for any other."""
+    """The end of a run that may stop early; None for any other."""
     if until_ci is None:
         return None
     reached = half_width(list(speedups(samples).values()))
@@ -177,10 +177,10 @@ def _provenance(
 
 
 def _native_kernels(lm: LM) -> str:
-    """Which of our own C functions the model passes through; `torch` where none."""
+    """The C functions of `lm/fused` that the model passes through; `torch` where none."""
     like = torch.empty(0, dtype=lm.dtype, device=lm.output_device)
-    own = few_rows_kernel()[0] if lm.engine.name == "fused" and is_native(like) else None
-    return own or "torch"
+    name = few_rows_kernel()[0] if lm.engine.name == "fused" and is_native(like) else None
+    return name or "torch"
 
 
 def _end(error: BaseException) -> tuple[str, str]:

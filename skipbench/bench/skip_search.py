@@ -30,25 +30,24 @@ def search_skip_set(
     loaded: Loaded | None = None,
     load: LoadModel = load_model,
 ) -> Trial:
-    """Searches the set that decodes the development rows fastest, and stores it under the results
-    folder.
+    """Searches the set that decodes the development rows fastest, and stores it in the results.
 
     Args:
         rows: development prompts, of the training split, or of rows that the run leaves out.
-        shared: how many of them the run decodes too, for want of others; the trace and the stored
-            set say so.
+        shared: how many of them the run decodes too, for want of others; recorded in the trace and
+            with the stored set.
         store: whether `method.skip=stored` means the best set from now on.
         calibration: rows for `load_model`.
-        loaded: what `load_model` gave for these settings before.
-        load: what loads the model where it is not.
+        loaded: the model and tokenizer, if these settings were loaded before.
+        load: the loader otherwise.
 
     Raises:
         SkipbenchError: no rows, or the trace of another search or of other weights in the way.
     """
-    options = config.search
+    options, name = config.search, config.dataset.name
     if not rows:
         raise SkipbenchError(
-            f"dataset={config.dataset.name} has no development prompts; a search needs at least one"
+            f"dataset={name} has no development prompts; a search needs at least one"
         )
     lm, tokenizer = loaded or load(config.model, config.engine, calibration)
     dataset = config.dataset.with_max_new_tokens(options.max_new_tokens)
@@ -61,7 +60,7 @@ def search_skip_set(
         settings |= {"prompts_shared_with_run": shared}
         say(
             f"{shared} of {len(prompts)} prompts of this search are decoded by the run, too: "
-            f"dataset {config.dataset.name} has no training split and too few other rows"
+            f"dataset {name} has no training split and too few other rows"
         )
     settings |= {"weights_sha256": weights_sha256(config.model)}
     if config.fresh:
@@ -86,10 +85,8 @@ def search_skip_set(
     with progress("search", options.iterations) as advance:
 
         def report(trial: Trial, best: Trial) -> None:
-            advance(
-                f"best {best.detail.get('tokens_per_s', 0):.0f} tokens/s, alpha "
-                f"{best.detail.get('alpha', 0):.3f}"
-            )
+            speed, alpha = (best.detail.get(k, 0) for k in ("tokens_per_s", "alpha"))
+            advance(f"best {speed:.0f} tokens/s, alpha {alpha:.3f}")
 
         best = search(
             goal, strategy, lm.layers, options.iterations, folder / "trace.jsonl", settings, report
@@ -103,19 +100,19 @@ def search_skip_set(
 
 
 def _retimed(goal: Objective, best: Trial, layers: int, iterations: int, folder: Path) -> Trial:
-    """The trial of the set that is best when the best ones are timed again in turns."""
+    """The trial of the best set after the best ones are timed again in turns."""
     trials = read_trials(folder / "trace.jsonl", layers, iterations)
-    found = read_retimed(folder, iterations)
-    if found is None:
+    retimed = read_retimed(folder, iterations)
+    if retimed is None:
         sets = candidates(trials)
         if len(sets) == 1:
             return best
         with progress("best sets again", len(sets) * TIMES) as advance:
-            found = retime(goal, sets, layers, iterations, lambda: advance(""))
-        write_retimed(folder, found)
+            retimed = retime(goal, sets, layers, iterations, lambda: advance(""))
+        write_retimed(folder, retimed)
     say(
-        f"the best {len(found.sets)} sets of the search, timed again {TIMES} times in turns: its "
-        f"number {found.rank} is the best"
+        f"the best {len(retimed.sets)} sets of the search, timed again {TIMES} times in turns: its "
+        f"number {retimed.rank} is the best"
     )
-    own = next(t for t in trials if t.skip == found.best)
-    return replace(own, value=found.value)
+    trial = next(t for t in trials if t.skip == retimed.best)
+    return replace(trial, value=retimed.value)

@@ -1,9 +1,11 @@
-"""Where searched skip sets are kept, and how `stored` becomes a set."""
+"""Searched skip sets: their files, their traces, and the set that `stored` means."""
 
 import glob
 import json
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
+
+import msgspec
 
 from skipbench.config.derived import KNOWN
 from skipbench.config.model import Model, check_path
@@ -17,25 +19,25 @@ from skipbench.search.retime import read_retimed
 from skipbench.skipset import deepened_set
 
 
-class _Searched(TypedDict, total=False):
-    model: dict[str, Any]
-    method: dict[str, Any]
-    weights_sha256: str | None
+class _Searched(msgspec.Struct, frozen=True):
+    """The settings of a search, as far as they are read."""
+
+    model: dict[str, Any] = {}
+    method: dict[str, Any] = {}
+    weights_sha256: str | None = None
 
 
-class Stored(TypedDict):
-    """A stored set's file, as far as it is read."""
+class Stored(msgspec.Struct, frozen=True):
+    """The file of a stored set, as far as it is read."""
 
     skip: str
-    settings: NotRequired[_Searched]
+    settings: _Searched = _Searched()
 
 
 def stored_path(results: Path, model: Model, method: str) -> Path:
-    """The file of the last finished search for a method and these weights, wherever they lie."""
-    weights = weights_sha256(model) or [
-        *(model.path, model.revision),
-        *([model.deepened, model.deepened_seed] if model.deepened else []),
-    ]
+    """The file of the last finished search for a method and these weights, in any folder."""
+    deepened = [model.deepened, model.deepened_seed] if model.deepened else []
+    weights = weights_sha256(model) or [model.path, model.revision, *deepened]
     key = config_hash({"weights": weights} | {form: getattr(model, form) for form in FORMS})
     folder = results / "skip_sets"
     if there := sorted(folder.glob(f"*_{method}_{key}.json")):
@@ -47,12 +49,10 @@ def stored_path(results: Path, model: Model, method: str) -> Path:
 
 
 def _is_of(settings: _Searched, model: Model) -> bool:
-    """Whether a search was of this checkpoint by its path and revision, where a fingerprint is
-    missing.
-    """
-    if None not in (settings.get("weights_sha256"), weights_sha256(model)):
-        return False  # the file's name would have told
-    searched = {"sparsity": "none", "deepened": 0.0, "deepened_seed": 0} | settings.get("model", {})
+    """Compares path and revision of the checkpoint of a search, where a fingerprint is missing."""
+    if None not in (settings.weights_sha256, weights_sha256(model)):
+        return False  # by its name the file is of other weights
+    searched = {"sparsity": "none", "deepened": 0.0, "deepened_seed": 0} | settings.model
     return all(
         searched.get(key) == portable(getattr(model, key))
         for key in ("path", "revision", "deepened", "deepened_seed", *FORMS)
@@ -73,15 +73,15 @@ def search_folder(config: RunConfig) -> tuple[Path, dict[str, Any]]:
 
 
 def other_weights(trace: Path, model: Model) -> str | None:
-    """Why a search cannot be used: it measured other weights than there are now; None where it can,
-    or says nothing of them.
+    """The reason why a search cannot be used, that it measured other weights than there are now;
+    None where it can, or does not name them.
     """
     if not trace.exists():
         return None
     try:
         first = next((line for _, line in read_lines(trace)), b"{}")
         before = strict_json(first).get("settings", {}).get("weights_sha256")
-    except (ValueError, AttributeError, RecursionError):  # who reads the trace tells
+    except (ValueError, AttributeError, RecursionError):  # the reader of the trace reports it
         return None
     now = weights_sha256(model)
     if None in (before, now) or before == now:
@@ -120,15 +120,14 @@ def trials_of_trace(trace: Path, iterations: int) -> list[dict[str, Any]]:
 
 
 def seconds_of_trace(trace: Path, iterations: int) -> float:
-    """What the first `iterations` sets of a search took, in seconds."""
+    """Seconds that the first `iterations` sets of a search took."""
     trials = trials_of_trace(trace, iterations)
     return sum(float(t["seconds_suggest"]) + float(t["seconds_objective"]) for t in trials)
 
 
 def resolve(skip: str, model: Model, method: str, results: Path) -> str:
-    """`skip` itself, or for `stored` the set found by a search of these weights here.
-
-    Where there is none, the set that ships with the model or was published.
+    """`skip` itself, or for `stored` the set that a search of these weights chose here, else the
+    one that ships with the model or was published.
 
     Raises:
         NotHereError: nothing is stored, or a set of other weights alone.
@@ -137,24 +136,22 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
     if skip != "stored":
         return skip
     searched = stored_path(results, model, method)
-    found = read_json(searched, Stored)
-    if found is not None:
-        return str(found["skip"])
+    stored: Stored | None = read_json(searched, Stored)
+    if stored is not None:
+        return stored.skip
     others = []
     for path in sorted(searched.parent.glob(f"{glob.escape(model.name)}_*.json")):
-        other = read_json(path, Stored) or {}
-        settings: _Searched = other.get("settings", {})
-        if settings.get("method", {}).get("name") != method:
+        other: Stored | None = read_json(path, Stored)
+        if other is None or other.settings.method.get("name") != method:
             continue
-        if _is_of(settings, model):
-            return str(other["skip"])
-        origin = printable(str(settings.get("model", {}).get("path")))
+        if _is_of(other.settings, model):
+            return other.skip
+        origin = printable(str(other.settings.model.get("path")))
         others.append(f"; the one in {path} is of other weights, searched at {origin}")
-    shipped = Path(model.skip_sets) if model.skip_sets else None
-    if shipped is not None and shipped.exists():
-        sets = json.loads(shipped.read_text())
+    if model.skip_sets and (shipped := Path(model.skip_sets)).exists():
+        sets = msgspec.json.decode(shipped.read_bytes(), type=dict[str, Stored])
         if method in sets:
-            return str(sets[method]["skip"])
+            return sets[method].skip
     if published := model.sets.get(method):
         return published
     check_path(model.path)

@@ -239,7 +239,7 @@ def _dry_run(cell: Cell) -> None:
         state = cell.state()
     found = preflight(config, cell.folder)
     plain = describe(config, found, cell.folder, state)
-    show_result(plain, lambda: text(found, plain))
+    show_result(msgspec.to_builtins(plain), lambda: text(found, plain))
 
 
 def to_score(folder: Path) -> str:

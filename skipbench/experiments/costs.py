@@ -1,5 +1,5 @@
-"""What a cell costs, before anything of it is loaded: prompts, GPUs, memory and hours, from the
-sizes of its model and the datasheet of a GPU.
+"""Estimates a cell before anything of it is loaded: prompts, GPUs, memory and hours, from the sizes
+of its model and the datasheet of a GPU.
 
 A decoded token reads all weights and the K/V rows before it; a prompt costs arithmetic. Both arms
 are taken to be as slow as vanilla and to fill `max_new_tokens`, so that hours are an upper bound.
@@ -93,7 +93,7 @@ def prompts_of(config: RunConfig) -> tuple[int, int]:
 
 
 def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None:
-    """What a cell costs; None for a model of unknown size.
+    """Estimates one cell; None for a model of unknown size.
 
     Args:
         gpus: per cell where the user chose; else as many as hold the model.

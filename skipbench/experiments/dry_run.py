@@ -1,9 +1,8 @@
-"""`dry_run`: what a cell would run, and how long it would take, once nothing refused it."""
+"""`dry_run`: the work of a cell and an estimate of its time, once nothing refused it."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import torch
 
 from skipbench.bench.latency_file import latency_path, passes_to_measure, valid_record
@@ -27,76 +26,95 @@ with other programs beside it.
 """
 
 
-def describe(config: RunConfig, found: Preflight, folder: Path, state: str) -> dict[str, Any]:
-    """A cell in plain values: model, method, prompts, bytes and seconds; its folder, and the state
-    of what is there.
-    """
+class DryRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell in plain values, as `dry_run` prints them with `--json`."""
+
+    model: str
+    method: str
+    dataset: str
+    path: str
+    device: str
+    dtype: str
+    engine: str
+    threads: int
+    layers: int | None
+    parameters: int | None
+    skip: str | None
+    prompts: int
+    prompt_tokens: int
+    prompt_tokens_counted: bool
+    max_new_tokens: int
+    memory_bytes: int | None
+    free_bytes: int | None
+    estimated_s: float | None
+    estimated_from: str | None
+    folder: str
+    state: str
+    """The state of the run in `folder`."""
+
+
+def describe(config: RunConfig, found: Preflight, folder: Path, state: str) -> DryRun:
+    """The cell, and what its run would take."""
     model, engine, need = config.model, config.engine, found.need
     shape = found.model.sizes
     seconds, how = _seconds(config, found)
-    return {
+    return DryRun(
         **config.names,
-        "path": model.path,
-        "device": model.device,
-        "dtype": weight_kind(model),
-        "engine": engine.name.value,
-        "threads": engine.threads,
-        "layers": shape.layers if shape else None,
-        "parameters": shape.parameters if shape else None,
-        "skip": config.method.skip,
-        "prompts": len(found.rows),
-        "prompt_tokens": found.prompt_tokens,
-        "prompt_tokens_counted": found.prompts is not None,
-        "max_new_tokens": config.dataset.max_new_tokens,
-        "memory_bytes": need.total_bytes if need else None,
-        "free_bytes": need.free_bytes if need else None,
-        "estimated_s": seconds,
-        "estimated_from": how,
-        "folder": str(folder),
-        "state": state,
-    }
+        path=model.path,
+        device=model.device,
+        dtype=weight_kind(model),
+        engine=engine.name.value,
+        threads=engine.threads,
+        layers=shape.layers if shape else None,
+        parameters=shape.parameters if shape else None,
+        skip=config.method.skip,
+        prompts=len(found.rows),
+        prompt_tokens=found.prompt_tokens,
+        prompt_tokens_counted=found.prompts is not None,
+        max_new_tokens=config.dataset.max_new_tokens,
+        memory_bytes=need.total_bytes if need else None,
+        free_bytes=need.free_bytes if need else None,
+        estimated_s=seconds,
+        estimated_from=how,
+        folder=str(folder),
+        state=state,
+    )
 
 
-def text(found: Preflight, plain: Mapping[str, Any]) -> str:
+def text(found: Preflight, cell: DryRun) -> str:
     """`describe` for the terminal, the folder and its state in the last line."""
-    need, new = found.need, plain["max_new_tokens"]
-    size = (
-        f": {plain['parameters'] / 1e6:.0f}e6 parameters, {plain['layers']} layers"
-        if plain["parameters"]
-        else ""
-    )
-    threads = f", {plain['threads']} CPU thread{'s' if plain['threads'] > 1 else ''}"
-    skip = plain["skip"]
-    if skip and plain["layers"]:
-        left_out = SkipSet.parse(skip, plain["layers"])
-        count = len(left_out.attention) + len(left_out.mlp)
-        skip = f"{skip} ({count} of {2 * plain['layers']} sub-layers)"
-    about = "" if plain["prompt_tokens_counted"] else "about "
+    size, skip = "", cell.skip
+    if cell.parameters:
+        size = f": {cell.parameters / 1e6:.0f}e6 parameters, {cell.layers} layers"
+    if skip and cell.layers:
+        left_out = SkipSet.parse(skip, cell.layers)
+        skip = f"{skip} ({len(left_out.skipped)} of {2 * cell.layers} sub-layers)"
+    threads = f", {cell.threads} CPU thread{'s' if cell.threads > 1 else ''}"
+    about = "" if cell.prompt_tokens_counted else "about "
     memory = "unknown: the checkpoint does not say its sizes"
-    if need:
-        memory = f"{need.total_bytes / GIB:.1f} GiB: {need.text(str(plain['dtype']))}"
-    seconds = plain["estimated_s"]
-    time = (
-        "unknown: the model's sizes are"
-        if seconds is None
-        else f"at most about {duration(seconds)}, both arms as slow as vanilla and every output of "
-        f"{new} tokens ({plain['estimated_from']})"
-    )
+    if found.need:
+        memory = f"{found.need.total_bytes / GIB:.1f} GiB: {found.need.text(cell.dtype)}"
+    time = "unknown: the model's sizes are"
+    if cell.estimated_s is not None:
+        time = (
+            f"at most about {duration(cell.estimated_s)}, both arms as slow as vanilla and every "
+            f"output of {cell.max_new_tokens} tokens ({cell.estimated_from})"
+        )
     rows = {
-        "model": f"{plain['model']}{size} ({plain['path']})",
-        "runs on": f"{plain['device']}, {plain['dtype']}, engine {plain['engine']}{threads}",
-        "method": f"{plain['method']}{f', skip {skip}' if skip else ''}",
-        "prompts": f"{plain['prompts']} of {plain['dataset']}, {about}{plain['prompt_tokens']} "
-        f"tokens, and up to {new} new tokens each",
+        "model": f"{cell.model}{size} ({cell.path})",
+        "runs on": f"{cell.device}, {cell.dtype}, engine {cell.engine}{threads}",
+        "method": f"{cell.method}{f', skip {skip}' if skip else ''}",
+        "prompts": f"{cell.prompts} of {cell.dataset}, {about}{cell.prompt_tokens} tokens, and up "
+        f"to {cell.max_new_tokens} new tokens each",
         "memory": memory,
         "time": time,
     }
-    told = [f"{name:<9}{value}" for name, value in rows.items()]
-    return "\n".join([*told, f"{plain['folder']}: {plain['prompts']} samples, {plain['state']}"])
+    lines = [f"{name:<9}{value}" for name, value in rows.items()]
+    return "\n".join([*lines, f"{cell.folder}: {cell.prompts} samples, {cell.state}"])
 
 
 def _seconds(config: RunConfig, found: Preflight) -> tuple[float | None, str | None]:
-    """Seconds of loading and of both arms of every prompt, and what the estimate rests on."""
+    """Seconds of loading and of both arms of every prompt, and the basis of the estimate."""
     if found.model.sizes is None or not found.rows:
         return None, None
     shape, on_gpu = found.model.sizes, config.model.device != "cpu" and torch.cuda.is_available()

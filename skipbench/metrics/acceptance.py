@@ -4,12 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 
+from skipbench.metrics import formulas
 from skipbench.metrics.costs import PLAIN, Latency
-from skipbench.metrics.formulas import (
-    expected_speedup_measured,
-    expected_speedup_paper,
-    expected_tokens,
-)
 from skipbench.runs.measures import ExpectedSpeedup, Skipped
 from skipbench.runs.record import Round, Sample, Verified
 from skipbench.skipset import SkipSet
@@ -113,7 +109,7 @@ def expected_M(rounds: Sequence[Round]) -> float | None:
         return None
     if not drafted:
         return 1.0
-    tokens = expected_tokens(alpha_cond(drafted) or 0.0, fmean(r.steps for r in drafted))
+    tokens = formulas.expected_tokens(alpha_cond(drafted) or 0.0, fmean(r.steps for r in drafted))
     return (tokens * len(drafted) + len(rounds) - len(drafted)) / len(rounds)
 
 
@@ -148,6 +144,6 @@ def expected_speedup(
     c = over(over(draft_s, sum(r.steps for r in rounds)), vanilla_s_per_token)
     v = over(over(verify_s, len(rounds)), vanilla_s_per_token)
     return ExpectedSpeedup(
-        paper=None if paper_c is None else expected_speedup_paper(M, alpha, paper_c),
-        measured_cost=expected_speedup_measured(M, alpha, c, v) if c is not None and v else None,
+        paper=None if paper_c is None else formulas.expected_speedup(M, alpha, paper_c),
+        measured_cost=formulas.expected_speedup(M, alpha, c, v) if c is not None and v else None,
     )

@@ -1,4 +1,4 @@
-"""Which runs drafted the same tokens: their speedups differ by the noise of timing only."""
+"""Finds runs that drafted the same tokens: their speedups differ by the noise of timing only."""
 
 import hashlib
 import json
@@ -8,10 +8,9 @@ from skipbench.runs.record import Sample
 
 
 def drafted(samples: Iterable[Sample]) -> str:
-    """A digest of what the method drafted on each prompt: its tokens and rounds, and the skip sets;
-    empty without samples.
+    """A digest of the method's tokens, rounds and skip sets on each prompt; empty without samples.
 
-    A set that was chosen behind the last round drafted nothing and is left out; `skip` in a trace
+    A set that was chosen after the last round drafted nothing and is left out; `skip` in a trace
     holds `[round, set]`.
     """
     drafts = []

@@ -8,7 +8,6 @@ numbers.
 | `gamma` | draft steps per round; a mean, so fractional | steps |
 | `c` | cost of one draft step relative to one forward of the target on one token | 1 |
 | `v` | cost of one verification pass relative to one forward of the target on one token | 1 |
-| `a` | cost of a round's adaptation relative to one forward of the target on one token | 1 |
 """
 
 
@@ -41,20 +40,13 @@ def tpt(alpha: float, gamma: float, draft_s: float, target_s: float) -> float:
     return expected_tokens(alpha, gamma) / round_s
 
 
-def expected_speedup_paper(M: float, alpha: float, c: float) -> float:
-    """Expected speedup over vanilla, SWIFT Eq. 6: a verification pass costs one forward (`v = 1`).
+def expected_speedup(M: float, alpha: float, c: float, v: float = 1.0) -> float:
+    """Expected speedup over vanilla, SWIFT Eq. 6: `M / ((M - 1) c / alpha + v)`; in the paper a
+    verification costs one forward.
 
-    Edge cases and errors are those of `expected_speedup_measured`.
-    """
-    return expected_speedup_measured(M, alpha, c, v=1.0)
-
-
-def expected_speedup_measured(M: float, alpha: float, c: float, v: float) -> float:
-    """SWIFT Eq. 6 with a verification pass that costs `v` forwards: `M / ((M - 1) c / alpha + v)`.
-
-    `(M - 1) / alpha` stands for the draft steps of a round. At `M = 1` the formula therefore sees
-    no draft, `c` drops out and the value is `1 / v`, whatever rejected drafts cost; with `alpha =
-    0` and `M > 1` a round would need endlessly many steps and the value is 0.
+    `(M - 1) / alpha` are the draft steps of a round. At `M = 1` the formula therefore sees no
+    draft, `c` drops out and the value is `1 / v`, whatever rejected drafts cost; with `alpha = 0`
+    and `M > 1` a round would need endlessly many steps and the value is 0.
 
     Raises:
         ValueError: `M < 1`, or `alpha` or `c` is negative, or `v` is not positive.
@@ -65,24 +57,4 @@ def expected_speedup_measured(M: float, alpha: float, c: float, v: float) -> flo
         )
     if M == 1:
         return 1 / v
-    if alpha == 0:
-        return 0.0
-    return M / ((M - 1) * c / alpha + v)
-
-
-def predicted_speedup(M: float, steps: float, c: float, v: float, a: float = 0.0) -> float:
-    """Speedup over vanilla that follows from what a round costs: `M / (steps c + v + a)`, with
-    `steps` draft steps per round.
-
-    Where no output is cut, `steps` is `(M - 1) / alpha`, and without adaptation this is
-    `expected_speedup_measured`; it also holds where everything is rejected.
-
-    Raises:
-        ValueError: `M < 1`, or `steps`, `c` or `a` is negative, or `v` is not positive.
-    """
-    if M < 1 or min(steps, c, a) < 0 or v <= 0:
-        raise ValueError(
-            f"need M >= 1, steps >= 0, c >= 0, a >= 0 and v > 0, got {M=}, {steps=}, {c=}, "
-            f"{a=}, {v=}"
-        )
-    return M / (steps * c + v + a)
+    return M / ((M - 1) * c / alpha + v) if alpha else 0.0

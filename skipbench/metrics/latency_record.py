@@ -15,7 +15,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     format: int = 0
     package_sha256: str | None = None
-    """Of the version that measured them."""
+    """Source of the version that measured them."""
     contexts: list[int] = []
     model: LatencyModel
     points: list[Point] = []

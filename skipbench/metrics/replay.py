@@ -51,7 +51,7 @@ class Replayed:
 
 
 def measured(samples: Sequence[Sample]) -> Replayed:
-    """The seconds that the run's own clock counted."""
+    """The seconds that the run's clock counted."""
     sound = [s for s in samples if s.lossless != "failed"]
     ours = [s.method.seconds for s in sound]
     return Replayed(

@@ -12,14 +12,14 @@ ArmScores = dict[str, Scores]
 
 
 def mean_scores(sound: Sequence[Sample]) -> ArmScores:
-    """Of each arm, the mean of each scorer over the samples that it scored."""
+    """Mean of each scorer over the samples that it scored, per arm."""
     return {
         arm: _arm_scores([s.score.get(arm, {}) for s in sound]) for arm in ("vanilla", "method")
     }
 
 
 def score_equal(sound: Sequence[Sample]) -> bool | None:
-    """Whether each sample scores the same in both arms, not only their mean; None where nothing is
+    """True if each sample scores the same in both arms, not only their mean; None where nothing is
     scored.
     """
     scored = [s.score for s in sound if s.score]

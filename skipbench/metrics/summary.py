@@ -1,7 +1,7 @@
 """`metrics.json` from the samples of a run. Sums are exact (`fsum`), so the order of the samples
 does not matter.
 
-A value that cannot be computed is None, never nan and never a 0 that stands for nothing.
+A value that cannot be computed is None, never nan and never 0.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def summarise(
         samples: the run's records, in any order.
         layers: layers of the target model.
         latency: of sub-layers, in seconds, for `tpt`.
-        roofline_s_per_token: the least time that memory bandwidth allows a forward on one token.
+        roofline_s_per_token: minimum time of a forward on one token by memory bandwidth.
         peak_memory_bytes: passed through.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a user waits for, and the energy that it takes: percentiles over prompts and tokens."""
+"""Waiting times of a user, as percentiles over prompts and tokens, and energy per token."""
 
 import bisect
 import itertools
@@ -39,7 +39,7 @@ def joules_per_token(arms: Sequence[Arm]) -> float | None:
 
 
 def percentiles(weighted: Sequence[tuple[float, int]]) -> Percentiles | None:
-    """The smallest value that at least so many percent of the weight do not exceed."""
+    """The smallest values that at least 50, 90 and 99 percent of the weight do not exceed."""
     ordered = sorted(weighted)
     ends = list(itertools.accumulate(weight for _, weight in ordered))
     if not ends:

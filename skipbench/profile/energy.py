@@ -1,4 +1,4 @@
-"""Joules that a machine's own counters have seen: RAPL for a processor, NVML for GPUs.
+"""Joules by the counters of a machine: RAPL for a processor, NVML for GPUs.
 
 A counter sees its whole package or GPU, other programs and idling included. It is read before and
 after a text, outside of what is timed.
@@ -20,7 +20,7 @@ COUNTED = ("package", "dram")
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter of energy that starts again from 0 behind `range_uj`."""
+    """A counter of energy that starts again from 0 after `range_uj`."""
 
     name: str
     read_uj: Callable[[], int]

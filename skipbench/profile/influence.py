@@ -1,5 +1,5 @@
-"""Which sub-layers change their input least: Block Influence of Men et al., ShortGPT (2024,
-arXiv:2403.03853), 1 - cos(input, output), here per sub-layer and not per layer.
+"""Ranks sub-layers by how little they change their input: Block Influence of Men et al., ShortGPT
+(2024, arXiv:2403.03853), 1 - cos(input, output), here per sub-layer and not per layer.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from skipbench.lm.rows import TokenRows
 
 
 def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
-    """By how much each sub-layer turns the state: `2 (1 - cos)`, the square of the angle in radians
+    """The turn of the state in each sub-layer: `2 (1 - cos)`, the square of the angle in radians
     where that is small, in the mean over the rows.
 
     Args:
-        hidden_states: S + 1 states [rows, D], before the first and behind every sub-layer.
+        hidden_states: S + 1 states [rows, D], before the first and after every sub-layer.
     """
     x = torch.stack(list(hidden_states)).float()
     cosine = torch.cosine_similarity(x[:-1], x[1:], dim=-1).mean(-1)
@@ -24,7 +24,7 @@ def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
 
 
 def rank_by_cosine(hidden_states: Sequence[Tensor]) -> list[int]:
-    """Sub-layers in order of how little they turn the state, the least turning first.
+    """Sub-layers sorted by the turn of the state, smallest first.
 
     Args:
         hidden_states: as of `squared_turns`.
@@ -38,7 +38,7 @@ def rank_sublayers(lm: LM, ids: list[int]) -> list[int]:
     """All 2L sub-layers by `rank_by_cosine` over the tokens of one prompt.
 
     Args:
-        lm: the model; what its cache holds is overwritten.
+        lm: the model; its cache is overwritten.
         ids: token ids of the prompt.
     """
     lm.allocate(len(ids))
