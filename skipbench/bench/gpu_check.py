@@ -31,7 +31,7 @@ from skipbench.methods.vanilla import Vanilla
 from skipbench.metrics.costs import Point
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.latency import part_times
-from skipbench.profile.roofline import Known, roofline, row_bytes
+from skipbench.profile.roofline import Known, roofline, roofline_s_per_token
 from skipbench.skipset import SkipSet, fixed_set
 
 PROMPT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
@@ -189,7 +189,7 @@ def _time(device: torch.device, sizes: Sizes, known: Known) -> Iterator[str]:
     for engine in ENGINES:
         lm = _lm(device, sizes, torch.bfloat16, engine, 1100, sizes.shape.layers)
         rates = roofline(device, lm.dtype, lm.weight_bytes(), known)
-        floor = (lm.weight_bytes() + 1000 * row_bytes(lm)) / rates.bandwidth
+        floor = roofline_s_per_token(lm, 1000, rates.bandwidth)
         for rows in (1, 11):
             point = Point.of(1000, rows, part_times(lm, 1000, rows, 10))
             yield (

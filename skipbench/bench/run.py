@@ -109,12 +109,10 @@ def run(
         )
         store.write_metrics(metrics)
         failed = [s for s in samples if s.lossless == "failed"]
-        error = (
-            f"{len(failed)} samples failed, first {failed[0].id}: "
-            f"{failed[0].vanilla.error or failed[0].method.error}"
-            if failed
-            else None
-        )
+        error = None
+        if failed:
+            reason = failed[0].vanilla.error or failed[0].method.error
+            error = f"{len(failed)} samples failed, first {failed[0].id}: {reason}"
         note(error or "done")
         store.status("failed" if failed else "done", error)
         return metrics
@@ -185,28 +183,22 @@ def _native_kernels(lm: LM) -> str:
 
 def _end(error: BaseException) -> tuple[str, str]:
     """State and reason that an exception leaves in the record."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted", "interrupted; the same command goes on"
-    if isinstance(error, Interrupted):
-        return "interrupted", str(error)
+    if isinstance(error, KeyboardInterrupt | Interrupted):
+        return "interrupted", str(error) or "interrupted; the same command goes on"
     return "failed", f"{type(error).__name__}: {error}"
 
 
 def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> Metrics:
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
-    floor_s = roofline_s_per_token(
-        lm, context, bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
-    )
+    rate = bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
+    floor_s = roofline_s_per_token(lm, context, rate)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if lm.output_device.type == "cuda":
-        peak = sum(
-            torch.cuda.max_memory_allocated(device)
-            for device in {*lm.devices, lm.input_device, lm.output_device}
-        )
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        devices = {*lm.devices, lm.input_device, lm.output_device}
+        peak = sum(torch.cuda.max_memory_allocated(device) for device in devices)
     here = latency.at(context)
-    profiled = Profiled(**here._asdict())
-    return replace(summarise(samples, lm.layers, here, floor_s, peak), profiled=profiled)
+    metrics = summarise(samples, lm.layers, here, floor_s, peak)
+    return replace(metrics, profiled=Profiled(**here._asdict()))
 
 
 def _with_speedup(advance: Advance) -> Callable[[Sample], None]:

@@ -46,10 +46,10 @@ def _until_ci(ends: Sequence[UntilCi]) -> UntilCi | None:
     """Each process stops for itself: prompts are summed, and the widest interval counts."""
     if not ends:
         return None
-    widths = [end.half_width for end in ends]
+    widths = [end.half_width for end in ends if end.half_width is not None]
     return UntilCi(
         wanted=ends[0].wanted,
-        half_width=None if None in widths else max(w for w in widths if w is not None),
+        half_width=max(widths) if len(widths) == len(ends) else None,
         samples=sum(end.samples for end in ends),
         of=sum(end.of for end in ends),
         stopped=any(end.stopped for end in ends),

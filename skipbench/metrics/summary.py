@@ -61,9 +61,10 @@ def summarise(
     M, pooled = mean(r.emitted for r in rounds), alpha(drafted)
     per_sample = (alpha(s.method.rounds) for s in sound)
     vanilla, method = [s.vanilla for s in sound], [s.method for s in sound]
-    vanilla_s_per_token = over(_decode_s(vanilla), _emitted(vanilla))
-    method_s_per_token = over(_decode_s(method), _emitted(method))
-    labels = Counter(s.lossless for s in samples)
+    vanilla_s_per_token, method_s_per_token = _s_per_token(vanilla), _s_per_token(method)
+    labels: Counter[str] = Counter(s.lossless for s in samples)
+    phases = [f.name for f in dataclasses.fields(Seconds)] if sound else []
+    seconds = {p: math.fsum(getattr(arm.seconds, p) for arm in method) for p in phases}
     return Metrics(
         samples=len(sound),
         rounds=len(rounds),
@@ -83,21 +84,8 @@ def summarise(
         expected_speedup=expected_speedup(sound, rounds, M, pooled, layers, vanilla_s_per_token),
         speedup=_speedup(sound),
         speedup_by_search=_by_search(sound),
-        seconds=PhaseSeconds(
-            **{
-                f.name: math.fsum(getattr(arm.seconds, f.name) for arm in method)
-                for f in dataclasses.fields(Seconds)
-                if sound
-            }
-        ),
-        lossless=Lossless(
-            identical=labels["identical"],
-            ties=labels["tie"],
-            diverged=labels["diverged"],
-            unchecked=labels["unchecked"],
-            sampled=labels["sampled"],
-            failed=labels["failed"],
-        ),
+        seconds=PhaseSeconds(**seconds),
+        lossless=Lossless(ties=labels.pop("tie", 0), **labels),
         looped=sum(arm.looped for arm in method),
         ttft_s=ttft_s(method),
         s_per_output_token=s_per_output_token(method),
@@ -113,13 +101,9 @@ def summarise(
     )
 
 
-def _emitted(arms: Sequence[Arm]) -> int:
-    """Tokens of the rounds; the one that prefill emits is not among them."""
-    return sum(arm.emitted for arm in arms)
-
-
-def _decode_s(arms: Sequence[Arm]) -> float:
-    return math.fsum(arm.seconds.decode for arm in arms)
+def _s_per_token(arms: Sequence[Arm]) -> float | None:
+    """Seconds of decoding per token of the rounds; the one that prefill emits is not among them."""
+    return over(math.fsum(arm.seconds.decode for arm in arms), sum(arm.emitted for arm in arms))
 
 
 def speedups(samples: Iterable[Sample]) -> dict[int, float]:
@@ -146,9 +130,7 @@ def _speedup(sound: Sequence[Sample]) -> Speedup:
     ratio, interval = paired(sound)
     method, vanilla = [s.method for s in sound], [s.vanilla for s in sound]
     return Speedup(
-        micro=over(
-            over(_decode_s(vanilla), _emitted(vanilla)), over(_decode_s(method), _emitted(method))
-        ),
+        micro=over(_s_per_token(vanilla), _s_per_token(method)),
         macro=over(mean(1 / m for _, m in timed), mean(1 / v for v, _ in timed)),  # SWIFT
         s_per_token=over(mean(v for v, _ in timed), mean(m for _, m in timed)),  # Self-SD
         paired=ratio,
@@ -161,16 +143,14 @@ def _by_search(sound: Sequence[Sample]) -> BySearch | None:
     """Speedups of the prompts that began while the method searched its skip set, and of those
     after the search; None for a method that does not search while it decodes.
     """
-    during, after = (
-        [s for s in sound if s.trace.get("searching") == [lasts]] for lasts in (True, False)
-    )
-    if not during:
-        return None
-    parts = []
-    for part in (during, after):
-        ratio, interval = paired(part)
-        parts.append(SearchPart(samples=len(part), paired=ratio, ci95=interval))
-    return BySearch(during=parts[0], after=parts[1])
+
+    def part(searching: bool) -> SearchPart:
+        samples = [s for s in sound if s.trace.get("searching") == [searching]]
+        ratio, interval = paired(samples)
+        return SearchPart(samples=len(samples), paired=ratio, ci95=interval)
+
+    during = part(True)
+    return BySearch(during=during, after=part(False)) if during.samples else None
 
 
 def _end_to_end(arms: Sequence[Arm]) -> float | None:
