@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from conftest import nothing_lost, random_lm
@@ -31,6 +32,7 @@ from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.metrics.costs import LatencyModel, Point, Roofline
+from skipbench.metrics.latency_record import LatencyRecord
 from skipbench.profile.latency import fit, overhead, part_times, residuals
 from skipbench.profile.roofline import bandwidth, match, roofline
 from skipbench.report.figures.latency import latency
@@ -202,7 +204,8 @@ def test_a_profile_is_kept_drawn_and_used(
     assert {p.suffix for p in tmp_path.glob("figures/profile-*")} == {".png", ".svg"}
     assert not list(tmp_path.rglob(".*"))
 
-    left, right = latency(record).axes
+    typed = msgspec.json.decode(path.read_bytes(), type=LatencyRecord)
+    left, right = latency(typed).axes
     measured = left.get_lines()[0]
     assert list(measured.get_ydata()) == [
         1e6 * p["attention_s"] for p in record["points"] if p["rows"] == 1
@@ -215,7 +218,7 @@ def test_a_profile_is_kept_drawn_and_used(
         list(right.get_lines()[0].get_xdata()) == [1, 3]
         and right.get_lines()[0].get_ydata()[0] == 1.0
     )
-    assert len(notes(record)) == 5
+    assert len(notes(typed)) == 5
 
     record["model"] |= {
         "attention_s": 1.0,

@@ -2,7 +2,6 @@
 roofline.
 """
 
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from skipbench.config.catalog import known_hardware
@@ -44,16 +43,15 @@ def run(arguments: list[str]) -> None:
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
     write_record(path, replace(record, rounds=rounds))
-    plain = to_builtins(record)
-    text = title(plain, config.model, config.engine, device)
-    show(latency_table(plain, text))
+    text = title(record, config.model, config.engine, device)
+    show(latency_table(record, text))
     if left_out := sorted(set(options.contexts) - set(contexts)):
         say(
             f"left out, beyond the model's {lm.max_positions} positions: "
             f"{', '.join(map(str, left_out))}"
         )
     with styled():
-        drawn = latency(plain)
+        drawn = latency(record)
     figures = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
     say(
         f"written: {path}, which method=knapspec and TPT now use; {figures[0]} and "
