@@ -7,7 +7,6 @@ after a text, outside of what is timed.
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def _rapl(powercap: Path) -> EnergyMeter:
             if not name.startswith(COUNTED):
                 continue
             limit = int((folder / "max_energy_range_uj").read_text())
-            counter = Counter(name, partial(_microjoules, folder / "energy_uj"), limit)
+            counter = Counter(name, lambda path=folder / "energy_uj": int(path.read_text()), limit)
             counter.read_uj()
         except PermissionError:
             return EnergyMeter((), f"unknown: {folder}/energy_uj may not be read")
@@ -81,10 +80,6 @@ def _rapl(powercap: Path) -> EnergyMeter:
     if not found:
         return EnergyMeter((), f"unknown: no RAPL counter in {powercap}")
     return EnergyMeter(found, f"RAPL: {', '.join(counter.name for counter in found)}")
-
-
-def _microjoules(path: Path) -> int:
-    return int(path.read_text())
 
 
 def _nvml(gpus: Sequence[int]) -> EnergyMeter:
