@@ -1,9 +1,6 @@
 """`--help`, and `--help KEY`: what a key means, from the documentation of what reads it."""
 
-import ast
 import dataclasses
-import importlib.util
-import itertools
 import re
 import sys
 import textwrap
@@ -13,7 +10,7 @@ from pathlib import Path
 from skipbench.config.catalog import choices, file_of
 from skipbench.config.explain import did_you_mean
 from skipbench.config.schemas import SCHEMAS
-from skipbench.config.signature import schema_of, source_of
+from skipbench.config.signature import schema_of, settings
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
 
@@ -171,19 +168,15 @@ def documented() -> Iterator[tuple[str, str]]:
             )
             if target is None:
                 continue
-            texts = _argument_texts(target[1])
+            texts = settings(target[1])
             for field in dataclasses.fields(schema_of(target[1])):
                 if field.name not in ("_target_", "name"):
-                    yield _line(
-                        f"{prefix}.{field.name}",
-                        field,
-                        texts.get(field.name, ""),
-                        f"{group}={choice}",
-                    )
+                    text = texts[field.name].text
+                    yield _line(f"{prefix}.{field.name}", field, text, f"{group}={choice}")
 
 
 def _of_schema(schema: type, prefix: str, owner: str) -> Iterator[tuple[str, str]]:
-    texts = _field_texts(schema)
+    texts = settings(f"{schema.__module__}.{schema.__name__}")
     for field in dataclasses.fields(schema):
         if isinstance(field.default_factory, type) and dataclasses.is_dataclass(
             field.default_factory
@@ -192,7 +185,7 @@ def _of_schema(schema: type, prefix: str, owner: str) -> Iterator[tuple[str, str
                 field.default_factory, f"{prefix}{field.name}.", owner or field.name
             )
         else:
-            yield _line(f"{prefix}{field.name}", field, texts.get(field.name, ""), owner)
+            yield _line(f"{prefix}{field.name}", field, texts[field.name].text, owner)
 
 
 def _line(key: str, field: "dataclasses.Field[object]", text: str, owner: str) -> tuple[str, str]:
@@ -203,57 +196,6 @@ def _line(key: str, field: "dataclasses.Field[object]", text: str, owner: str) -
     kind = getattr(field.type, "__name__", str(field.type))
     told = "must be given" if default in (dataclasses.MISSING, "???") else f"default {default}"
     return key, f"{key}{f' ({owner})' if owner else ''}: {kind}, {told}. {text}".rstrip()
-
-
-def _field_texts(schema: type) -> dict[str, str]:
-    """The docstrings below the fields of a dataclass and of those that it extends."""
-    texts: dict[str, str] = {}
-    for owner in reversed(schema.__mro__):
-        if not dataclasses.is_dataclass(owner):
-            continue
-        spec = importlib.util.find_spec(owner.__module__)
-        assert spec is not None and spec.origin is not None
-        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-        body = next(
-            n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner.__name__
-        )
-        for node, after in itertools.pairwise(body):
-            text = (
-                after.value.value
-                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                else None
-            )
-            if (
-                isinstance(node, ast.AnnAssign)
-                and isinstance(node.target, ast.Name)
-                and isinstance(text, str)
-            ):
-                texts[node.target.id] = " ".join(text.split())
-    return texts
-
-
-def _argument_texts(target: str) -> dict[str, str]:
-    """The `Args:` of a class's constructor, or of a function."""
-    module, _, name = target.rpartition(".")
-    tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
-    node = next(n for n in tree.body if getattr(n, "name", None) == name)
-    documents = [ast.get_docstring(node) or ""]  # type: ignore[arg-type]  # classes and functions only
-    if isinstance(node, ast.ClassDef):
-        documents += [
-            ast.get_docstring(n) or ""
-            for n in node.body
-            if isinstance(n, ast.FunctionDef) and n.name == "__init__"
-        ]
-    texts: dict[str, str] = {}
-    for document in documents:
-        section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", document, re.MULTILINE)
-        for names, text in re.findall(
-            r"^ {4}([\w, ]+): ((?:.*\n?)(?: {8,}.*\n?)*)",
-            section[1] if section else "",
-            re.MULTILINE,
-        ):
-            texts |= {n.strip(): " ".join(text.split()) for n in names.split(",")}
-    return texts
 
 
 def first_comment(path: Path) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import hydra
 from hydra.errors import HydraException
 
+from skipbench.config.signature import MOVED, with_targets
 from skipbench.errors import SkipbenchError
 
 
@@ -17,7 +18,7 @@ def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
         SkipbenchError: what the called function raised, or why it could not be called.
     """
     try:
-        return hydra.utils.instantiate(dict(node), **more)
+        return hydra.utils.instantiate(with_targets(node, MOVED), _convert_="all", **more)
     except HydraException as error:
         causes: list[BaseException] = [error]
         while (cause := causes[-1].__cause__) is not None:

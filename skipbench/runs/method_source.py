@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.run_config import MethodConfig
+from skipbench.config.signature import MOVED
 
 OWN = ("skipbench.decode.", "skipbench.methods.")
 """Parts of skipbench that belong to a method; the commit in the provenance stands for the rest."""
@@ -56,8 +57,8 @@ def method_sha256(method: MethodConfig) -> str | None:
 def _targets(node: Any) -> Iterator[str]:
     """Every `_target_` in the method's settings: its own, and that of its stop rule."""
     if isinstance(node, Mapping):
-        if isinstance(node.get("_target_"), str):
-            yield node["_target_"]
+        if isinstance(target := node.get("_target_"), str):
+            yield MOVED.get(target, target)
         for value in node.values():
             yield from _targets(value)
 

@@ -1,0 +1,84 @@
+"""`Configurable`: a class whose fields are its settings, each with type, bounds, default and
+documentation in one place; and the bounds that fields use.
+"""
+
+import dataclasses
+import functools
+import typing
+from dataclasses import field
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from skipbench.errors import SkipbenchError
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+"""0 to 1."""
+PositiveFloat = Annotated[float, Meta(gt=0)]
+
+
+@typing.dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
+class Configurable:
+    """Base of methods and stop rules: keyword arguments from annotated fields.
+
+    A string below a field is its documentation in `--help` and docs/keys.md. Fields with
+    `field(init=False)` are state, not settings.
+
+    >>> class Repeat(Configurable):
+    ...     length: Positive = 4
+    ...     init: typing.Literal["last", "prompt"] = "last"
+    >>> Repeat(length=2).length
+    2
+    >>> Repeat(init="first")
+    Traceback (most recent call last):
+    skipbench.errors.SkipbenchError: Repeat: init='first'; wanted last or prompt
+
+    Raises:
+        SkipbenchError: a value outside of its bounds.
+    """
+
+    carried: ClassVar[tuple[str, ...]] = ()
+    """Attributes that the next prompt starts from, plain JSON values."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__annotations__" in cls.__dict__:
+            dataclasses.dataclass(kw_only=True, eq=False)(cls)
+
+    def __post_init__(self) -> None:
+        for name, kind in _bounds(type(self)).items():
+            value = getattr(self, name)
+            try:
+                setattr(self, name, msgspec.convert(value, kind))
+            except msgspec.ValidationError as error:
+                words = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+                wanted = str(error).removeprefix("Expected ").replace("`", "")
+                raise SkipbenchError(
+                    f"{self.label}: {name}={value!r}; wanted {' or '.join(words) or wanted}"
+                ) from error
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+    def state_dict(self) -> dict[str, Any]:
+        """All state that lasts from prompt to prompt, as plain JSON values."""
+        return {name: getattr(self, name) for name in self.carried}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what `state_dict` returned."""
+        for name in self.carried:
+            setattr(self, name, state[name])
+
+
+@functools.cache
+def _bounds(cls: type) -> dict[str, Any]:
+    """Types of the settings; those of objects, such as a stop rule, are not checked."""
+    kinds = typing.get_type_hints(cls, include_extras=True)
+    given = [f.name for f in dataclasses.fields(cls) if f.init]
+    objects = {n for n in given if isinstance(kinds[n], type) and kinds[n].__module__ != "builtins"}
+    return {name: kinds[name] for name in given if name not in objects}
