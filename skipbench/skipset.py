@@ -21,6 +21,14 @@ _PART = re.compile(r"(attn|mlp):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 class SkipSet:
     """Skipped sub-layers of a model with `layers` layers.
 
+    >>> skip = SkipSet.parse("attn:1,3;mlp:1", layers=4)
+    >>> skip.attention, skip.mlp, skip.ratio
+    ((1, 3), (1,), 0.375)
+    >>> sorted(skip.skipped)  # attention of layer i is 2i, its MLP 2i + 1
+    [2, 3, 6]
+    >>> str(skip)
+    'attn:1,3;mlp:1'
+
     Raises:
         SkipbenchError: an index lies outside `0..2 * layers - 1`.
     """

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from scipy import stats
 
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
@@ -218,22 +219,18 @@ def check_sampling(
         assert value > 1e-4, f"p = {value:.1e} by {name}"
 
 
-class Guesser:
+class Guesser(Method):
     """A method with wild guesses as a chain or a tree: what lookup methods propose, with no
     distribution behind it.
     """
 
-    name, feature, needs_hidden_states = "guesser", "", True
+    needs_hidden_states = True
 
     def __init__(self, vocab: int, tree: bool) -> None:
+        super().__init__(name="guesser")
         self.vocab, self.tree = vocab, tree
 
-    def begin(self, state: State) -> None:
-        pass
-
     def propose(self, state: State, budget: int) -> Any:
-        from skipbench.decode.method import Draft
-
         first, second = state.pending, (state.pending + 1) % self.vocab
         if self.tree and budget >= 2:
             return Draft([first, second, second, first, first], [-1, -1, 0, 1, 2], steps=3)

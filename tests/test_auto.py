@@ -16,7 +16,7 @@ from skipbench.decode.ladder import NOTHING_LOST, SkipLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.top_tokens import choices
-from skipbench.decode.tree import Child, grow, least_slopes
+from skipbench.decode.tree import Child, grow, min_slopes
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
@@ -112,7 +112,7 @@ def children(path: list[int], carried: object) -> list[Child]:
 def test_the_tree_is_the_best_of_all_sizes(rate: float) -> None:
     """Prices with a jump: rows behind it can pay although the next one does not."""
     prices = [0.0, 1.0, 1.01, 1.02, 1.3, 1.3, 1.3, 1.31, 1.32, 1.6, 2.0]
-    tree = grow(None, children, lambda p: p, prices, least_slopes(prices), rate, 6)
+    tree = grow(None, children, lambda p: p, prices, min_slopes(prices), rate, 6)
     every = grow(None, children, lambda p: p, [0.0] * 11, [0.0] * 11, rate, 6)
     assert every.products == sorted(every.products, reverse=True) and len(every.tokens) == 9
     values = [sum(every.products[:n]) - rate * prices[n + 1] for n in range(10)]

@@ -11,7 +11,7 @@ from recorded import NEEDS_RECORDS, checkpoint
 
 from scripts.brute_force import one_case, states_of
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method, skip_text
+from skipbench.decode.method import Method
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
@@ -219,7 +219,7 @@ def test_the_identities_of_a_known_model_are_found(name: str, overrides: list[st
             accepted + sum(r.accepted for r in rounds),
             steps + sum(r.steps for r in rounds),
         )
-        found = SkipSet.parse(skip_text(method), lm.layers)
+        found = SkipSet.parse(str(method.skip), lm.layers)
     assert accepted >= 0.99 * steps > 0
     assert (
         SkipSet.parse("attn:1,2,4,6,7,9,10;mlp:1,2,4,6,7,9,10", lm.layers).skipped <= found.skipped

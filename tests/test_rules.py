@@ -11,8 +11,9 @@ from conftest import make_method, random_lm, random_model
 from contract import PROMPT
 
 from scripts.brute_force import states_of
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Draft, Method, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed

@@ -80,9 +80,8 @@ def test_the_first_set_is_spread_evenly(layers: int, ends: bool) -> None:
     """
     free = 2 * (layers - 2 * ends)
     for count in range(1, free):
-        skip = SWIFT(
-            layers, "swift", Fixed(8), ratio=(count + 0.5) / free, beta=0, protect_ends=ends
-        ).skip
+        given = {"layers": layers, "name": "swift", "stop": Fixed(8), "protect_ends": ends}
+        skip = SWIFT(**given, ratio=(count + 0.5) / free, beta=0).skip
         assert len(skip.skipped) == count and set(skip.mlp) <= set(skip.attention)
         assert len(skip.attention) - len(skip.mlp) == count % 2
         gaps = [b - a for a, b in zip(skip.attention, skip.attention[1:], strict=False)]

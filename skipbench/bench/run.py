@@ -19,7 +19,6 @@ from skipbench.bench.prompts import Prompt, eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import Row, prompts_hash, rows_hash
-from skipbench.decode.method import UsesLatency
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
@@ -70,8 +69,8 @@ def run(
     latency_file = latency_path(config.model, config.engine, device, folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
-    if isinstance(method, UsesLatency) and method.latency is None:
-        method.latency = latency
+    if method.needs_latency and method.latency_model is None:
+        method.latency_model = latency
     refuse_other(folder, config.model, config.method)  # loading may have fetched weights
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
     origin = _origin(lm, config, rows, prompts, calibration) | {

@@ -43,13 +43,13 @@ class Configurable:
     carried: ClassVar[tuple[str, ...]] = ()
     """Attributes that the next prompt starts from, plain JSON values."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, kw_only: bool = True) -> None:
         super().__init_subclass__()
         if "__annotations__" in cls.__dict__:
-            dataclasses.dataclass(kw_only=True, eq=False)(cls)
+            dataclasses.dataclass(kw_only=kw_only, eq=False)(cls)
 
     def __post_init__(self) -> None:
-        for name, kind in _bounds(type(self)).items():
+        for name, kind in _bounds(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
             value = getattr(self, name)
             try:
                 setattr(self, name, msgspec.convert(value, kind))

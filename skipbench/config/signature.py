@@ -30,7 +30,16 @@ GIVEN_BY_CODE = ("self", "layers")
 """Parameters that the caller passes when it builds the object; they are no keys."""
 
 
-MOVED: dict[str, str] = {}
+MOVED = {
+    "skipbench.decode.tapout.TapOut": "skipbench.methods.contrib.tapout.TapOut",
+    "skipbench.methods.asd.ASD": "skipbench.methods.contrib.asd.ASD",
+    "skipbench.methods.conflayers.ConfLayers": "skipbench.methods.contrib.conflayers.ConfLayers",
+    "skipbench.methods.fixed.explicit": "skipbench.methods.fixed.Explicit",
+    "skipbench.methods.fixed.strategy": "skipbench.methods.fixed.Strategy",
+    "skipbench.methods.layerskip.layerskip": "skipbench.methods.layerskip.LayerSkip",
+    "skipbench.methods.self_sd.self_sd": "skipbench.methods.self_sd.SelfSD",
+    "skipbench.methods.vanilla.vanilla": "skipbench.methods.vanilla.Vanilla",
+}
 """Where a class is now, by the path under which records know it: a run's name is a hash of its
 record, which therefore keeps the first path.
 """

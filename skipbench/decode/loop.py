@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from skipbench.decode.method import Draft, Method, Verification
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import Finish, Process, State
 from skipbench.decode.top_tokens import choices
@@ -137,12 +138,7 @@ def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verificati
     """One round behind a prefilled prompt, its phases marked on the clock."""
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
-    verification = _verify(
-        state,
-        draft,
-        bool(getattr(method, "needs_hidden_states", False)),
-        int(getattr(method, "needs_top_tokens", 0)),
-    )
+    verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
     clock.mark("verify")
     counts = _round(verification, state.commit(verification))
     clock.mark("other")
@@ -160,7 +156,7 @@ def _how(verification: Verification, method: Method) -> Verified:
         exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
         tree=draft.parent is not None,
         hidden_states=bool(verification.hidden_states),
-        top_tokens=int(getattr(method, "needs_top_tokens", 0)),
+        top_tokens=method.needs_top_tokens,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Child = tuple[float, int, Any, Any]
-"""Chance given that the parent is accepted, token, kind (for counters), and what its own children
-are found by.
-"""
+"""Chance given that the parent is accepted, token, kind (for counters), and state for `expand`."""
 Expand = Callable[[list[int], Any], Sequence[Child]]
-"""Path of tokens from the pending one (without it) and what the node carries -> its children, the
-likeliest first.
+"""Tokens below the pending one up to a node, and the node's state -> its children, the likeliest
+first.
 """
 
 
@@ -23,7 +21,7 @@ class Tree:
         tokens, parents: as in `Draft`.
         kinds: what `expand` gave per node.
         products: product of the chances along the path of every node.
-        expected: of the verified nodes, how many will be accepted.
+        expected: expected number of accepted nodes.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -48,9 +46,12 @@ class Tree:
         return [(n, n in path) for n, parent in enumerate(self.parents) if parent in path]
 
 
-def least_slopes(prices: Sequence[float]) -> list[float]:
-    """By number of rows, the least price per row of any further rows: no path whose chance is worth
-    less can make a longer tree pay.
+def min_slopes(prices: Sequence[float]) -> list[float]:
+    """By number of rows, the lowest price per row of any further rows: a path whose chance is worth
+    less cannot make a larger tree pay.
+
+    >>> min_slopes([0, 1.0, 1.5, 1.6])  # one row costs 1.0; two more together 0.6
+    [0.5333333333333333, 0.30000000000000004, 0.10000000000000009, 0.0]
     """
     last = len(prices) - 1
     return [
@@ -68,17 +69,24 @@ def grow(
     rate: float,
     depth: int,
 ) -> Tree:
-    """The tree with the most `expected tokens - rate * price`: of the nodes in order of their
-    chance, the best number of first ones.
+    """Grows the tree with the largest `expected tokens - rate * price`: nodes are tried in order
+    of their chance, and the best number of first ones is kept.
+
+    >>> def expand(path, carried):  # after any token, 7 with chance 0.8 or 8 with chance 0.1
+    ...     return [(0.8, 7, None, None), (0.1, 8, None, None)]
+    >>> prices = [0.0, 1.0, 1.2, 1.4, 1.6, 1.8]  # a row after the first costs 0.2 passes
+    >>> tree = grow(None, expand, lambda p: p, prices, min_slopes(prices), rate=2.0, depth=7)
+    >>> tree.tokens, tree.parents, round(tree.expected, 2)  # 0.8 ** 5 is worth less than 0.4
+    ([7, 7, 7, 7], [-1, 0, 1, 2], 2.36)
 
     Args:
-        root: what the pending token carries for `expand`.
+        root: state of the pending token for `expand`.
         expand: finds the children of a node.
         calibrated: the chance of a path, given the product of chances.
         prices: of 0, 1, ... rows verified, in passes of one row; they bound the nodes.
-        slopes: `least_slopes(prices)`.
+        slopes: `min_slopes(prices)`.
         rate: tokens per pass of one row at present.
-        depth: most tokens of a path.
+        depth: maximum tokens of a path.
     """
     tree = Tree()
     most = len(prices) - 2  # one row is the pending token's

@@ -31,8 +31,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.ladder import step_price
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sources import TextIndex
 from skipbench.decode.state import State
 from skipbench.decode.tree import Tree
@@ -40,7 +41,6 @@ from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.influence import rank_by_cosine
-from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
 SMOOTHING, TRIES = 0.7, 20  # lambda and H
@@ -77,8 +77,13 @@ def worth(
     return tokens / passes if objective == "drafting" else (1 + tokens) / (1 + passes)
 
 
-class CASSpec:
+class CASSpec(Method):
     """A cascade of skip sets and copies, by Dynamic Tree Cascade.
+
+    >>> accepted_of(alpha=0.5, k=2)  # 0.5 + 0.25
+    0.75
+    >>> [str(s) for s in CASSpec(layers=4, name="cas-spec", sets=["attn:1", "attn:1,2"]).sets]
+    ['attn:1', 'attn:1,2']
 
     Args:
         layers: L, decoder layers of the model, 3 or more.
@@ -99,6 +104,8 @@ class CASSpec:
         SkipbenchError: a number or word out of range, or a set that the model lacks a layer of.
     """
 
+    needs_latency = True
+
     def __init__(
         self,
         layers: int,
@@ -113,6 +120,7 @@ class CASSpec:
         width: int = 3,
         warm_up: int = 20,
     ) -> None:
+        super().__init__(layers=layers, name=name)
         if (
             not all(0 < share < 1 for share in sparsity)
             or not (sparsity or sets)
@@ -130,7 +138,7 @@ class CASSpec:
                 "objective walltime or drafting, top_p from 0 to 1, warm_up of 0 or more, 3 layers "
                 "or more, and 1 or more of the rest"
             )
-        self.name, self.layers, self.sparsity = name, layers, sorted(sparsity)
+        self.sparsity = sorted(sparsity)
         self.sets = [SkipSet.parse(text, layers) for text in sets]
         self.given, self.bottom_cost, self.objective = bool(sets), bottom_cost, objective
         self.max_length, self.max_nodes, self.warm_up = max_length, max_nodes, warm_up
@@ -138,7 +146,6 @@ class CASSpec:
         self.bottom = len(self.sets) or len(self.sparsity)  # index of the copies among the drafts
         self.alpha = [*(Estimate(FIRST) for _ in range(self.bottom)), Estimate(FIRST_COPY)]
         self.by_match = [Estimate(FIRST_COPY) for _ in range(NGRAM)]
-        self.latency: LatencyModel | None = None
         self.text, self.rounds = TextIndex(), 0
 
     def begin(self, state: State) -> None:
@@ -151,7 +158,7 @@ class CASSpec:
             free = [s for s in rank_by_cosine(states) if 0 < s // 2 < self.layers - 1]
             counts = [max(1, round(share * len(free))) for share in self.sparsity]
             self.sets = [SkipSet.of(self.layers, free[:count]) for count in counts]
-        at = None if self.latency is None else self.latency.at(length)
+        at = None if self.latency_model is None else self.latency_model.at(length)
         self.costs = [*(step_price(skip, at) for skip in self.sets), self.bottom_cost]
         self.text.begin(state.tokens)
         self.log: dict[str, list[Any]] = {
@@ -283,14 +290,12 @@ class CASSpec:
         self.rounds += 1
         self.log["alpha"].append([round(estimate.value, 5) for estimate in self.alpha])
 
-    @property
     def state_dict(self) -> dict[str, Any]:
         """Estimates and rounds, which go from prompt to prompt."""
         alpha, by_match = ([[e.value, e.tries] for e in of] for of in (self.alpha, self.by_match))
         return {"alpha": alpha, "by_match": by_match, "rounds": self.rounds}
 
-    @state_dict.setter
-    def state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.alpha = [Estimate(value, list(tries)) for value, tries in state["alpha"]]
         self.by_match = [Estimate(value, list(tries)) for value, tries in state["by_match"]]
         self.rounds = state["rounds"]

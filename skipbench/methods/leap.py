@@ -33,14 +33,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skipbench.decode.drafting import Drafter
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.ladder import step_price
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
 from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
-from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
 BAND = 0.05  # of the ratio about its target, either way
@@ -221,8 +220,13 @@ class Search:
         return tuple(sorted(skipped))
 
 
-class LEAP:
+class LEAP(SkipMethod):
     """Whole layers skipped, by tree search over groups of redundant ones.
+
+    >>> group([1, 1, 2, 2, 3], change=[0.1] * 5, gain=[0.0] * 5)
+    [[0, 1], [2, 3], [4]]
+    >>> reward(speedup=1.2, kept=0.45, target=0.45) > reward(speedup=1.2, kept=0.6, target=0.45)
+    True
 
     Args:
         layers: L, decoder layers of the model.
@@ -246,6 +250,8 @@ class LEAP:
         SkipbenchError: a number out of range, or a model of which every layer is kept.
     """
 
+    needs_latency = True
+
     def __init__(
         self,
         layers: int,
@@ -262,6 +268,7 @@ class LEAP:
         seed: int = 0,
         tree: Sequence[int] = (),
     ) -> None:
+        super().__init__(layers=layers, name=name, stop=stop, tree=tree)
         if (
             not 0.05 <= ratio <= 0.75
             or min(iterations, positions, keep_first, keep_last) < 1
@@ -279,11 +286,9 @@ class LEAP:
                 f"leap: keep_first + keep_last = {keep_first + keep_last} keeps all {layers} "
                 "layers; lower them"
             )
-        self.name, self.layers, self.ratio, self.iterations = name, layers, ratio, iterations
+        self.ratio, self.iterations = ratio, iterations
         self.exploration, self.positions, self.percentile = exploration, positions, percentile
         self.ends, self.bonus, self.seed = (keep_first, keep_last), bonus, seed
-        self.drafter, self.skip = Drafter(stop, tree), SkipSet.of(layers)
-        self.latency: LatencyModel | None = None
 
     def begin(self, state: State) -> None:
         """The prefill's redundancy makes zones and groups."""
@@ -292,7 +297,8 @@ class LEAP:
         zones = zones_of(change, gain, self.ends, self.percentile)
         groups = group(zones, change, gain)
         self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
-        self._at = None if self.latency is None else self.latency.at(state.lm.cache.length)
+        model = self.latency_model
+        self._at = None if model is None else model.at(state.lm.cache.length)
         self._rounds = 0
         self.log: dict[str, list[Any]] = {
             "zones": ["".join(map(str, zones))],
