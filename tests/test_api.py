@@ -86,7 +86,7 @@ def test_messages_without_a_template_are_plain_text(tiny: LanguageModel) -> None
 
 
 def test_a_method_of_ones_own_decodes(tiny: LanguageModel) -> None:
-    own = tiny.with_method(PromptLookup(tiny.lm.layers, "mine", ngram=1, length=4))
+    own = tiny.with_method(PromptLookup(name="mine", ngram=1, length=4))
     assert own.generate(STORY, 24).tokens == tiny.generate(STORY, 24).tokens
     assert own.generate(STORY, 24).method == "mine"
 

@@ -96,13 +96,15 @@ class SWIFT(SkipMethod):
         inner = range(1, self.layers - 1) if self.protect_ends else range(self.layers)
         # the code's order of variables
         self.free = [2 * i for i in inner] + [2 * i + 1 for i in inner]
+        efforts = self.bayes_draws, self.bayes_starts, self.bayes_restarts
+        self.effort = dict(zip(("draws", "starts", "restarts"), efforts, strict=True))
         self._moved = False  # the tokens that candidates are scored on
         self._restart(self.ratio)
         if self.initial == "odd":
             self.skip = SkipSet.of(self.layers, [s for s in self.free if s // 2 % 2])
             self.score: float | None = 0.0
         if 0 < self.beta <= self.steps:  # its first call imports for seconds, decoding is timed
-            self._suggest_bayesian([[0.0]], [0.0], 0)
+            suggest_point([[0.0]], [0.0], (self.seed, 0), kappa=KAPPA, **self.effort)
 
     def _restart(self, ratio: float) -> None:
         """Starts an empty search at a skip ratio, from an even set of that ratio."""
@@ -164,23 +166,10 @@ class SWIFT(SkipMethod):
         o = len(self.tried) + 1
         if self.beta and o % self.beta == 0 and self.tried:
             points, values = zip(*self.tried, strict=True)
-            return self._suggest_bayesian(points, values, o)
+            suggested = suggest_point(points, values, (self.seed, o), kappa=KAPPA, **self.effort)
+            return list(suggested.tolist())
         chosen = self._draw()
         return [float(i in chosen) for i in range(len(self.free))]
-
-    def _suggest_bayesian(
-        self, points: Sequence[list[float]], values: Sequence[float], o: int
-    ) -> list[float]:
-        suggested: list[float] = suggest_point(
-            points,
-            values,
-            (self.seed, o),
-            kappa=KAPPA,
-            draws=self.bayes_draws,
-            starts=self.bayes_starts,
-            restarts=self.bayes_restarts,
-        ).tolist()
-        return suggested
 
     def _draw(self) -> set[int]:
         """A random candidate, as indices of `free`."""
