@@ -54,11 +54,14 @@ N ?= 2
 PROFILE ?=
 MODELS ?=
 OPTIONS ?=
-# LAUNCHER=slurm HARDWARE=slurm-a100 submits the cells that are missing and waits for none; the same without it then writes the table.
+# LAUNCHER=slurm HARDWARE=slurm-a100 submits the cells that are missing and waits for none; what they are charged is the last line.
+# More than 100 GPU-hours want OPTIONS=--yes, or OPTIONS='--budget 200h', which chooses the prompts; OPTIONS=--plan only prints the hours.
+# HARDWARE=slurm-a100 alone (with the same budget) then writes the tables from what is there, and runs nothing here. Both are of
+# scale=paper where PROFILE is not given.
 LAUNCHER ?=
-HARDWARE ?= slurm-a100
+HARDWARE ?= $(if $(filter slurm,$(LAUNCHER)),slurm-a100)
 TABLE = $(BIN)/python -m skipbench $(if $(filter slurm,$(LAUNCHER)),submit,table)
-CHOSEN = $(if $(PROFILE),scale=$(PROFILE)) $(if $(MODELS),models=$(MODELS)) $(if $(filter slurm,$(LAUNCHER)),hardware=$(HARDWARE)) $(OPTIONS)
+CHOSEN = $(if $(PROFILE),scale=$(PROFILE)) $(if $(MODELS),models=$(MODELS)) $(if $(HARDWARE),hardware=$(HARDWARE) $(if $(filter slurm,$(LAUNCHER)),,--render-only)) $(OPTIONS)
 TABLE2 := swift-table2 self-sd-table2 clasp-table1 knapspec-table2
 # Those of features have no experiment: they are made from what the methods declare.
 TABLES = swift-table1 knapspec-table1 $(basename $(notdir $(wildcard conf/experiment/*-table*.yaml)))
@@ -67,7 +70,7 @@ table2: $(READY) ## every paper's main table, measured beside published; PAPER=,
 	$(TABLE) $(if $(PAPER),$(or $(filter $(PAPER)-%,$(TABLE2)),$(PAPER)-table2),$(TABLE2)) $(CHOSEN)
 
 table: $(READY) ## one table, PAPER=swift N=8; without PAPER the embedded model over its datasets
-	$(TABLE) $(if $(PAPER),$(PAPER)-table$(N),tiny) $(if $(PAPER)$(LAUNCHER),$(CHOSEN),$(OPTIONS))
+	$(TABLE) $(if $(PAPER),$(PAPER)-table$(N),tiny) $(if $(PAPER)$(LAUNCHER)$(HARDWARE),$(CHOSEN),$(OPTIONS))
 
 tables: $(READY) ## every table of the papers; PAPER=, PROFILE=, MODELS=
 	$(TABLE) $(if $(PAPER),$(filter $(PAPER)-%,$(TABLES)),$(TABLES)) $(CHOSEN)
@@ -89,13 +92,13 @@ SHOWN := clasp-figure5 knapspec-figure3 swift-figure2a clasp-figure4a
 results: FIGURES = $(SHOWN)
 results: $(READY) ## the committed results of SmolLM2-135M: real with 20 prompts, the papers' main tables, four figures (about an hour on one core)
 	$(BIN)/python -m skipbench data smollm2-135m
-	$(BIN)/python -m skipbench table real limit=20 results=results/laptop
+	$(BIN)/python -m skipbench table real limit=20 results=results/laptop --force
 	$(BIN)/python -m skipbench search method=self-sd model=smollm2-135m dataset=humaneval limit=4 search.strategy=nested search.iterations=16 \
 		search.prompts=2 search.max_new_tokens=24 results=results/laptop # for Self-SD's Table 2, whose cells search no set of their own
-	$(BIN)/python -m skipbench table swift-table1 knapspec-table1 $(TABLE2) $(LAPTOP)
+	$(BIN)/python -m skipbench table swift-table1 knapspec-table1 $(TABLE2) $(LAPTOP) --force
 	$(BIN)/python -m skipbench score all results=results/laptop
-	$(BIN)/python -m skipbench table $(TABLE2) $(LAPTOP) --render-only
-	@$(FIGURE) $(LAPTOP) --distinct || failed=1; done; exit $$failed
+	$(BIN)/python -m skipbench table $(TABLE2) $(LAPTOP) --render-only --force
+	@$(FIGURE) $(LAPTOP) --distinct --force || failed=1; done; exit $$failed
 	$(BIN)/python scripts/readme_figures.py
 
 # Hashes of the registry's own builds, so not of TORCH_INDEX; with any of them pip wants one of every package.

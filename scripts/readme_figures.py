@@ -1,12 +1,23 @@
-"""Writes the speedups of results/laptop/tables/real.md into README.md, between the marks there.
+"""Renders the committed tables again, marks those that are older than the engine or a method, and
+writes the speedups of results/laptop/tables/real.md into README.md, between the marks there.
 
 python scripts/readme_figures.py
 """
 
+import json
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+from skipbench.config.compose import compose
+from skipbench.report.tables.formats import write
+from skipbench.report.tables.stored import OLDER, read_table
+from skipbench.runs.fingerprint import package_sha256
+from skipbench.runs.method_source import method_sha256
 
 ROOT = Path(__file__).resolve().parent.parent
+STORED = sorted((ROOT / "results").glob("*/tables/*.json"))
 README, TABLE = ROOT / "README.md", ROOT / "results" / "laptop" / "tables" / "real.md"
 MARKED = re.compile(r"(<!-- real -->\n).*?(<!-- /real -->\n)", re.DOTALL)
 METHODS = {
@@ -15,6 +26,7 @@ METHODS = {
     "fixed": "the known set",
     **{name: f"`{name}`" for name in ("self-sd", "swift", "clasp", "knapspec")},
 }
+NO_SET = {"vanilla", "auto", "prompt-lookup"}
 MODELS = {"smollm2-135m": "SmolLM2", "smollm2-135m-deep": "with redundant layers"}
 
 
@@ -22,7 +34,8 @@ def written(readme: str, table: str) -> str:
     """The text of README with the figures of the table."""
     rows = [_cells(line) for line in table.splitlines() if line.startswith("| ")]
     runs = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
-    lines = [f"| | {' | '.join(METHODS.values())} |", "|---" * (len(METHODS) + 1) + "|"]
+    mark = "made before a change of the engine or of a method" if OLDER in table else ""
+    lines = [f"| {mark} | {' | '.join(METHODS.values())} |", "|---" * (len(METHODS) + 1) + "|"]
     for model, name in MODELS.items():
         # a note with an equals sign is of a variant of the method
         by_method = {
@@ -33,6 +46,8 @@ def written(readme: str, table: str) -> str:
         shown = [by_method[m]["speedup"] if m in by_method else "" for m in METHODS]
         n = next(iter(by_method.values()))["n"]
         lines.append(f"| {name}, n = {n} | {' | '.join(shown)} |")
+        skips = [by_method[m]["skipped"] if m in {*by_method} - NO_SET else "" for m in METHODS]
+        lines.append(f"| share of sub-layers skipped | {' | '.join(skips)} |")
     made = "".join(f"{line}\n" for line in lines)
     text, count = MARKED.subn(lambda marks: f"{marks[1]}{made}{marks[2]}", readme)
     assert count == 1, "README.md: no <!-- real --> with its <!-- /real -->"
@@ -43,5 +58,26 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
+def older(runs: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a run was measured by another engine or method than today's."""
+    for run in (run for run in runs if run["metrics"]):
+        needed = ["method.skip=attn:1"] if run["method"] == "fixed" else []
+        now = compose([f"method={run['method']}", *needed]).method
+        made = run["provenance"].get
+        if (made("package_sha256"), made("method_sha256")) != (
+            package_sha256(),
+            method_sha256(now),
+        ):
+            return True
+    return False
+
+
 if __name__ == "__main__":
+    for path in STORED:
+        text = path.read_text()
+        stored = json.loads(text)
+        if older(stored["runs"]) and not stored.get("older"):
+            path.write_text(text.replace('"runs": [', '"older": true, "runs": [', 1))
+        for suffix, made in write(read_table(path)).items():
+            path.with_suffix(f".{suffix}").write_text(made)
     README.write_text(written(README.read_text(), TABLE.read_text()))

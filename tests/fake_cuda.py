@@ -33,6 +33,7 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+import skipbench
 from skipbench.profile.clock import PHASES
 
 aten = torch.ops.aten
@@ -45,7 +46,8 @@ READS = {
     aten._unique2.default: "unique is read from the device",
 }
 TOKENS = 50  # fewer than any model of the tests has
-SOURCE = os.sep + "skipbench" + os.sep
+SOURCE = os.path.dirname(skipbench.__file__) + os.sep
+"""Folder of the package; a checkout or an environment may be called `skipbench`, too."""
 GUARD = """#include <c10/core/impl/DeviceGuardImplInterface.h>
 C10_REGISTER_GUARD_IMPL(CUDA, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA>);
 """
@@ -140,8 +142,8 @@ def planted(patch: pytest.MonkeyPatch, function: Any, old: str, new: str) -> Non
 
 def place_of(error: BaseException) -> str:
     """File and line of the innermost frame of the package that an error passed through."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if SOURCE in f.filename]
-    return f"{frames[-1].filename.rpartition(SOURCE)[2]}:{frames[-1].lineno}" if frames else "?"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(SOURCE)]
+    return f"{frames[-1].filename.removeprefix(SOURCE)}:{frames[-1].lineno}" if frames else "?"
 
 
 def here() -> str:
@@ -149,8 +151,8 @@ def here() -> str:
     frame, test = sys._getframe(2), "?"
     while frame is not None:
         name = frame.f_code.co_filename
-        if SOURCE in name:
-            return f"{name.rpartition(SOURCE)[2]}:{frame.f_lineno}"
+        if name.startswith(SOURCE):
+            return f"{name.removeprefix(SOURCE)}:{frame.f_lineno}"
         if test == "?" and Path(name).name.startswith("test_"):
             test = f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
@@ -211,7 +213,11 @@ def _no_driver(journal: Journal) -> Iterator[pytest.MonkeyPatch]:
         mode.held = torch.no_grad() if mode.mode else contextlib.nullcontext()
         mode.held.__enter__()
 
-    with patch.context() as p:
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+    with contextlib.ExitStack() as stack:
+        p = stack.enter_context(patch.context())
+        stack.callback(torch.backends.cuda.enable_cudnn_sdp, cudnn)
+        torch.backends.cuda.enable_cudnn_sdp(True)
         p.setattr(torch.cuda, "_lazy_init", lambda: None)
         p.setattr(torch.cuda, "synchronize", lambda *_: None)
         p.setattr(torch.cuda, "Event", type("Event", (_Event,), {"journal": journal}))
@@ -311,8 +317,8 @@ def sdpa_kernel(
     is_causal: bool,
     enable_gqa: bool,
 ) -> str:
-    """The kernel that torch 2.13 takes on an A100: `flash`, `efficient`, or `math`; `misaligned`
-    where the efficient one would raise.
+    """The kernel that torch 2.13 takes: `flash`, `efficient`, or `math`; `misaligned` where the
+    efficient one would raise; and on a H100, whose rules differ in this, `cudnn` unless it is off.
 
     Rules of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: flash takes half precision and
     no mask; the efficient one takes no grouped heads, and copies a mask whose rows are not aligned.
@@ -322,6 +328,8 @@ def sdpa_kernel(
     grouped = query.shape[-3] != key.shape[-3]
     if grouped and not enable_gqa:
         raise RuntimeError("scaled_dot_product_attention: heads differ without enable_gqa")
+    if half and dense and torch.backends.cuda.cudnn_sdp_enabled():
+        return "cudnn"
     if half and mask is None and dense and query.shape[-1] <= 256:
         return "flash"
     if enable_gqa or not dense:
@@ -334,6 +342,14 @@ def sdpa_kernel(
             offset = mask.storage_offset() * mask.element_size()
             return "efficient" if offset % ALIGNED == 0 else "misaligned"
     return "efficient"
+
+
+KERNELS: dict[str, Callable[..., torch.Tensor]] = {
+    "flash": lambda *qkv: aten._scaled_dot_product_flash_attention(*qkv)[0],
+    "cudnn": lambda *qkv: aten._scaled_dot_product_cudnn_attention(*qkv, None, False)[0],
+    "efficient": lambda *qkv: aten._scaled_dot_product_efficient_attention(*qkv, None, False)[0],
+}
+"""As torch's meta kernels answer: shape, device and layout of what each kernel returns."""
 
 
 def _attention(journal: Journal) -> Callable[..., torch.Tensor]:
@@ -351,7 +367,7 @@ def _attention(journal: Journal) -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         kernel = sdpa_kernel(query, key, value, attn_mask, is_causal, enable_gqa)
         journal.kernels[kernel] += 1
-        if kernel in ("math", "misaligned"):
+        if kernel in ("math", "misaligned", "cudnn"):
             journal.add("kernel", f"attention takes {kernel}")
         if attn_mask is not None and any(s % ALIGNED for s in attn_mask.stride()[:-1]):
             journal.add("kernel", "the mask is copied, since its rows are not aligned")
@@ -362,6 +378,8 @@ def _attention(journal: Journal) -> Callable[..., torch.Tensor]:
             groups = query.shape[-3] // key.shape[-3]
             wide = [t.float().repeat_interleave(groups, -3) for t in (key, value)]
             del scores, wide
+        if kernel in KERNELS:  # its own layout
+            return KERNELS[kernel](query, key, value)
         # shapes and devices, at the price of one operator
         return (query + key[..., :1, :1].sum() + value[..., :1, :1].sum()).contiguous()
 

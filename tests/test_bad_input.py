@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from skipbench.bench import cell as bench_cell
 from skipbench.bench.cell import Settings
-from skipbench.bench.prompts import encode
+from skipbench.bench.prompts import encode, eos_ids
 from skipbench.cli import search
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
@@ -354,6 +354,20 @@ def test_long_prompts_are_refused_or_cut() -> None:
     assert (long.cut, len(long.ids), long.ids[0]) == (93, 108, 0)
     with pytest.raises(SkipbenchError, match="no tokens"):
         encode([Row("empty", "", {}, {})], Letters(), lm, 20, "left")
+
+
+def test_a_prompt_with_half_of_a_surrogate_pair_is_refused() -> None:
+    lm, row = random_lm("llama", "fused"), Row("odd", "a \ud800 b", {}, {})
+    with pytest.raises(SkipbenchError, match=r"prompt 'odd' is no Unicode text .*'.ud800'"):
+        encode([row], Letters(), lm, 20, "left")
+
+
+@pytest.mark.parametrize("value", ["2", [[2]], 2.5, {"a": 1}, True])
+def test_an_eos_that_is_no_id_is_refused(value: Any) -> None:
+    lm = random_lm("llama", "fused")
+    lm.model.generation_config.eos_token_id = value
+    with pytest.raises(SkipbenchError, match=re.escape(f"eos_token_id={value!r} in the model's")):
+        eos_ids(lm)
 
 
 def test_nan_stops_the_sample_and_keeps_the_rest(

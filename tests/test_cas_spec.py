@@ -6,8 +6,9 @@ import pytest
 import torch
 from conftest import make_method, random_lm
 from contract import PROMPT
+from test_traces import tiny
 
-from skipbench.decode.loop import _prefill, decode_round
+from skipbench.decode.loop import _prefill, decode_round, generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.lm.rows import TokenRows
@@ -40,6 +41,19 @@ def test_an_estimate_follows_the_last_twenty_tries() -> None:
     assert estimate.tries == [0] * 20 and estimate.value == pytest.approx(0.7 * 0.5)
 
 
+def test_drafts_that_fell_below_their_cost_are_tried_again() -> None:
+    """As a prompt without copies leaves the estimates; the next prompt's output repeats itself."""
+    lm, tokenizer = tiny()
+    for forget in (0.0, 0.02):
+        method = make_method("cas-spec", f"method.forget={forget}", layers=lm.layers)
+        assert isinstance(method, CASSpec)
+        method.rounds, method.alpha = 99, [Estimate(0.005, [0] * 20) for _ in method.alpha]
+        rounds = generate(lm, method, tokenizer("Tom has 3 apples")["input_ids"], 64).rounds
+        drafted = sum(r.steps for r in rounds[len(rounds) // 2 :])
+        assert (drafted > 0) == (forget > 0)
+    assert make_method("cas-spec").forget > 0
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_every_node_is_what_its_own_set_says_behind_its_path(
@@ -49,7 +63,7 @@ def test_every_node_is_what_its_own_set_says_behind_its_path(
     turns, so that each goes on behind the others.
     """
     lm = random_lm(family, "fused")
-    method = make_method("cas-spec", "method.top_p=1", "method.warm_up=0")
+    method = make_method("cas-spec", "method.top_p=1", "method.warm_up=0", "method.forget=0")
     assert isinstance(method, CASSpec)
     turns = itertools.cycle((0, 1, method.bottom, 1, 0, method.bottom))
 

@@ -19,6 +19,7 @@ from skipbench.config.build import instantiate
 from skipbench.config.catalog import choices, known_models
 from skipbench.config.compose import compose, to_run_config, use_config_dir
 from skipbench.config.explain import hydra_initialized
+from skipbench.config.paths import CONF
 from skipbench.config.schemas import SCHEMAS
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import FAMILIES
@@ -190,7 +191,10 @@ def test_a_part_of_ones_own_that_cannot_be_made_says_why(
     node: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_part.py").write_text("raise OSError('no room for this library')\n")
+    (tmp_path / "stop").mkdir()
+    (tmp_path / "stop" / "mine.yaml").write_text(f"_target_: {node['_target_']}\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(catalog, "_folders", [CONF, tmp_path])
     with pytest.raises(SkipbenchError) as refused:
         instantiate(node)
     assert re.search(says, str(refused.value), re.S) and "HYDRA_FULL_ERROR" not in str(

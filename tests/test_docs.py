@@ -43,7 +43,7 @@ START = "python -m skipbench"
 FLAGS = {
     "table": ("--render-only", "--plan"),
     "figure": ("--render-only", "--distinct"),
-    "submit": ("--print", "--plan"),
+    "submit": ("--print", "--plan", "--yes"),
     "status": ("--plan",),
 }
 OUTSIDE = ROOT / "docs" / "adding-a-method.md"
@@ -262,6 +262,13 @@ def test_a_line_that_links_to_a_committed_table_has_its_intervals() -> None:
     assert seen > 0
 
 
+def test_where_figures_of_auto_stand_it_says_whose_prompts_its_priors_were_fitted_on() -> None:
+    quoted = re.compile(r"4\.67|1\.88 \[")
+    sections = [s for path in PAGES for s in re.split(r"^## ", path.read_text(), flags=re.M)]
+    found = [" ".join(section.split()) for section in sections if quoted.search(section)]
+    assert len(found) == 3 and all("priors were fitted on" in text for text in found)
+
+
 def test_every_method_has_a_page() -> None:
     index = (ROOT / "docs/methods/README.md").read_text()
     assert all(f"`{name}`" in index for name in choices("method"))
@@ -335,22 +342,33 @@ def test_the_contract_holds_outside_of_the_tree(outside: Path) -> None:
     contract.check_limits(random_lm("llama", "fused"), make(layers=4))
 
 
-@pytest.mark.slow
-def test_contract_tests_find_a_method_outside_of_the_tree(outside: Path) -> None:
+HONEST = "Draft(tokens, steps=len(tokens))"
+# so small that verification accepts every token
+MADE_UP_Q = "Draft(tokens, q={n - 1: torch.full((99,), 1e-9) for n in range(budget)}, steps=1)"
+
+
+@pytest.mark.parametrize(
+    ("draft", "failed"),
+    [
+        pytest.param(HONEST, [], marks=pytest.mark.slow),
+        (MADE_UP_Q, ["test_sampling[repeat-default]"]),
+    ],
+    ids=["honest", "made-up-q"],
+)
+def test_the_contract_command_runs_what_the_page_promises(
+    draft: str, failed: list[str], outside: Path
+) -> None:
+    method = outside / "repeat.py"
+    method.write_text(method.read_text().replace(HONEST, draft) + "\nimport torch\n")
+    (line,) = re.findall(r"^SKIPBENCH_CONFIG_DIR=myconf .*", OUTSIDE.read_text(), re.MULTILINE)
+    words = [w.replace("tests/", f"{ROOT}/tests/") for w in shlex.split(line)[3:]]
     environment = os.environ | {"SKIPBENCH_CONFIG_DIR": "myconf", "PYTHONPATH": f"{ROOT}:{outside}"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n",
-        "0",
-        "-q",
-        str(ROOT / "tests/test_contract.py"),
-        "-k",
-        "repeat and limits",
-    ]
+    command = [sys.executable, *words, "-n", "0", "-q", "-rfp"]
     done = subprocess.run(command, cwd=outside, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    kinds = {name: word for word, name in re.findall(r"^([A-Z]+) \S+::(\S+)", done.stdout, re.M)}
+    promised = ("greedy_is", "eos_and_limits", "sampling[repeat", "carries")
+    assert all(any(part in name for name in kinds) for part in promised), done.stdout + done.stderr
+    assert [name for name in kinds if kinds[name] == "FAILED"] == failed, done.stdout
 
 
 def test_the_outside_method_is_not_one_of_the_tree() -> None:

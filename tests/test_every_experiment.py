@@ -42,10 +42,10 @@ def words(name: str, results: Path) -> list[str]:
 def test_a_table_has_no_empty_cell_without_a_reason(name: str, results: Path) -> None:
     table.run(words(name, results))
     folder = results / "tables"
-    with (folder / f"{name}.csv").open(newline="") as file:
+    with (folder / f"{name}.embedded.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
     assert all(bool(line["measured"]) != bool(line["reason"]) for line in found)
-    shown = (folder / f"{name}.md").read_text()
+    shown = (folder / f"{name}.embedded.md").read_text()
     assert all(line["reason"] in shown for line in found)
     measured = [row for row in shown.splitlines() if re.search(r"\| measured ", row)]
     # a dash has the number of its reason
@@ -56,7 +56,7 @@ def test_a_table_has_no_empty_cell_without_a_reason(name: str, results: Path) ->
     assert ("not a replication" in shown) == bool(planned)
     assert "belong to no row" not in shown
     for suffix in ("tex", "html"):
-        assert (folder / f"{name}.{suffix}").stat().st_size > 1000
+        assert (folder / f"{name}.embedded.{suffix}").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "-table" not in name])
@@ -64,14 +64,14 @@ def test_a_figure_is_drawn_from_all_its_cells(name: str, results: Path) -> None:
     planned = plan(name, [], "embedded")
     if name in TABLES:
         table.run(words(name, results))
-        assert "not run" not in (results / "tables" / f"{name}.md").read_text()
+        assert "not run" not in (results / "tables" / f"{name}.embedded.md").read_text()
         return
     figure.run(words(name, results))  # fails where a cell is missing
     if not any(cell.run for cell in planned):
         assert all(cell.reason for cell in planned)
         return
     for suffix in ("png", "svg"):
-        assert (results / "figures" / f"{name}.{suffix}").stat().st_size > 5000
+        assert (results / "figures" / f"{name}.embedded.{suffix}").stat().st_size > 5000
 
 
 def test_rendering_again_needs_no_torch_and_changes_no_byte(results: Path) -> None:

@@ -262,7 +262,7 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
     assert "method=uniform" in told.err and "out of luck" in told.err and "140 GiB" not in told.err
     runs = list(tmp_path.glob("runs/*"))
     assert len(runs) == 1 and load_run(runs[0])["status"]["state"] == "done"
-    text = (tmp_path / "tables" / "swift-table2.md").read_text()
+    text = (tmp_path / "tables" / "swift-table2.embedded.md").read_text()
     assert "out of luck" in text and "140 GiB" in text
     begun.clear()
     table.run(["swift-table2", "--render-only", *words[1:]])
@@ -274,10 +274,11 @@ def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
     table.run(["self-sd-table12", *words])
     folder = tmp_path / "tables"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert {name.partition(".")[2] for name in before} == {"md", "tex", "csv", "html", "json"}
-    for name in before.keys() - {"self-sd-table12.json"}:
+    suffixes = ("md", "tex", "csv", "html", "json")
+    assert before.keys() == {f"self-sd-table12.embedded.{suffix}" for suffix in suffixes}
+    for name in before.keys() - {"self-sd-table12.embedded.json"}:
         (folder / name).unlink()
-    table.run([str(folder / "self-sd-table12.json")])
+    table.run([str(folder / "self-sd-table12.embedded.json")])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (folder / "other.json").write_text("[1]")
     for name in ("other.json", "missing.json"):
@@ -289,11 +290,11 @@ def test_a_table_names_rows_that_drafted_the_same_tokens(tmp_path: Path) -> None
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "method.stop.max_steps=2,16,18"]
     table.run(["self-sd-table11", *words])
     for _ in range(2):
-        text = (tmp_path / "tables" / "self-sd-table11.md").read_text()
+        text = (tmp_path / "tables" / "self-sd-table11.embedded.md").read_text()
         assert re.findall(r"drafted the same tokens.*: (.*)\.", text) == [
             "max_steps=16 | max_steps=18"
         ]
-        table.run([str(tmp_path / "tables" / "self-sd-table11.json")])
+        table.run([str(tmp_path / "tables" / "self-sd-table11.embedded.json")])
 
 
 def test_a_cell_with_a_search_of_its_own(
@@ -312,7 +313,7 @@ def test_a_cell_with_a_search_of_its_own(
     table.run([*command, "--render-only"])
     assert (
         "its search of 3 sets is not done yet"
-        in (tmp_path / "tables" / "self-sd-table9.md").read_text()
+        in (tmp_path / "tables" / "self-sd-table9.embedded.md").read_text()
     )
     table.run(command)
     # the longer search went on where the shorter one ended
@@ -338,7 +339,7 @@ def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*"))) == 2
     assert (
         "noise floor, the speedup of vanilla over itself: tiny, mini-math"
-        in (tmp_path / "tables" / "self-sd-table12.md").read_text()
+        in (tmp_path / "tables" / "self-sd-table12.embedded.md").read_text()
     )
     runs: list[dict[str, Any]] = []
     planned = plan("self-sd-table12", words[1:], "embedded")

@@ -11,7 +11,15 @@ import pytest
 import torch
 import transformers
 from conftest import ALONE, EVERY_ENGINE, composed_method, make_method, random_model, rest_slow
-from fake_cuda import FakeCapture, Journal, PhaseClock, fake_cuda, place_of, planted
+from fake_cuda import (
+    SOURCE,
+    FakeCapture,
+    Journal,
+    PhaseClock,
+    fake_cuda,
+    place_of,
+    planted,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaForCausalLM
@@ -227,6 +235,19 @@ def test_an_injected_fault_is_caught_with_file_and_line(
     except RuntimeError as error:  # operands on two devices
         found = [f"{place_of(error)}: {error}"]
     assert any(re.search(rf"{file}[\w/.]*:\d+", line) for line in found), found
+
+
+def test_a_place_is_in_the_package_whatever_the_checkout_is_called() -> None:
+    def caller(path: str) -> Any:
+        return eval(compile("lambda call, *arguments: call(*arguments)", path, "eval"))
+
+    ours, journal = caller(f"{SOURCE}lm/any.py"), Journal()
+    for folder in ("/x/skipbench/.venv", "/x/.venvs/skipbench"):
+        theirs = caller(f"{folder}/lib/python3.12/site-packages/torch/any.py")
+        ours(theirs, journal.add, "read", "")
+        with pytest.raises(ZeroDivisionError) as error:
+            ours(theirs, lambda: 1 / 0)
+        assert [place_of(error.value), journal.since[-1].where] == ["lm/any.py:1"] * 2
 
 
 def test_a_faultless_run_finds_nothing() -> None:

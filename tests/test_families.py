@@ -248,6 +248,7 @@ def test_a_folder_of_another_family_is_a_cell(tmp_path: Path) -> None:
     (provenance,) = tmp_path.glob("runs/*/provenance.json")
     record = json.loads(provenance.read_text())
     assert record["engine"] == "reference" and "capped attention scores" in record["notes"][0]
+    assert record["cudnn_attention"] is False
     assert overhead(lm, 1).attention_s > 0
 
 

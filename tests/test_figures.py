@@ -163,15 +163,17 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
         "engine.warmup=0",
         f"results={tmp_path}",
     ]
-    drawn = {f"clasp-figure4b.{suffix}" for suffix in ("json", "png", "svg")}
+    drawn = {f"clasp-figure4b.embedded.{suffix}" for suffix in ("json", "png", "svg")}
 
     def written(intervals: str, *flags: str) -> set[str]:
         dispatch(["figure", "clasp-figure4b", f"method.interval={intervals}", *words, *flags])
         return {path.name for path in (tmp_path / "figures").iterdir()}
 
     assert written("256,512") == drawn
-    assert written("256,512", "--distinct") == {"clasp-figure4b.txt"}
-    text = (tmp_path / "figures" / "clasp-figure4b.txt").read_text()
+    with pytest.raises(SkipbenchError, match="values of 1 of its 2 runs would be lost"):
+        written("256")
+    assert written("256,512", "--distinct") == {"clasp-figure4b.embedded.txt"}
+    text = (tmp_path / "figures" / "clasp-figure4b.embedded.txt").read_text()
     assert text == (
         "clasp-figure4b is not drawn: 2 of 2 runs drafted the same tokens as another: the "
         "swept key changed nothing in them.\n"

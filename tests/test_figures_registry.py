@@ -177,7 +177,7 @@ def test_a_set_of_another_task_is_searched_once_and_told_apart(
     words = [*words, "dataset.max_new_tokens=16", f"results={tmp_path}"]
     dispatch(["figure", "swift-figure2b", *words])
     searches = {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")}
-    assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.svg").exists()
+    assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.embedded.svg").exists()
     dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code"])
     assert {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")} == searches
     request = parse_request(["swift-figure2b", *words], "figure", DRAWN)

@@ -16,8 +16,10 @@ from test_bad_records import make_run
 
 from skipbench.bench.latency_file import latency_path
 from skipbench.cli import figure, search, submit, table
+from skipbench.config import catalog
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
+from skipbench.config.paths import CONF
 from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
@@ -117,7 +119,7 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
     retrain(checkpoint)
     for more in ([], ["--render-only"]):
         with pytest.raises(SystemExit) as ended:
-            table.run([*given, *more])
+            table.run([*given, *more, "--force"])
         assert ended.value.code == 1 and "other weights" in capsys.readouterr().err
         assert load_run(folder)["status"]["state"] == "done"
         (row,) = (
@@ -153,7 +155,12 @@ def test_edited_code_of_a_method_outside_the_package_is_refused(
     (tmp_path / "thirds_parts.py").write_text("def share(ratio): return ratio\n")
     (tmp_path / "unused.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    mine = [*SMALL, "method=uniform", "method._target_=thirds.make"]
+    (tmp_path / "conf" / "method").mkdir(parents=True)
+    (tmp_path / "conf" / "method" / "thirds.yaml").write_text(
+        "defaults: [uniform, _self_]\n_target_: thirds.make\n"
+    )
+    monkeypatch.setattr(catalog, "_folders", [CONF, tmp_path / "conf"])
+    mine = [*SMALL, "method=thirds"]
     config = compose([*mine, f"results={tmp_path}"])
     run_cell(config)
     (tmp_path / "unused.py").write_text("1")

@@ -15,13 +15,15 @@ import pytest
 import torch
 from conftest import random_model
 from gguf.constants import GGMLQuantizationType as Kind
+from gguf.gguf_writer import GGUFValue, GGUFValueType
+from tokenizers.models import BPE
 from transformers import AutoModelForCausalLM
 
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.models.gguf import INNER, OUTER, read_gguf
+from skipbench.models.gguf import INNER, OUTER, _told, read_gguf
 from skipbench.models.gguf_file import read_header
 from skipbench.models.load import load
 from skipbench.models.outline import layer_count
@@ -65,7 +67,9 @@ def written(path: Path, model: Any, kind: Kind = Kind.F32, **changed: Any) -> Pa
     writer.add_token_merges(["a b", "Ġ Ġ"])
     writer.add_eos_token_id(0)
     for key, value in changed.items():
-        writer.add_string(f"{family}.{key.replace('__', '.')}", value)
+        field = key.replace("__", ".")
+        field = field if field.startswith("tokenizer.") else f"{family}.{field}"
+        writer.kv_data[0][field] = GGUFValue(value, GGUFValueType.get_type(value))
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -217,6 +221,81 @@ def test_a_cut_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
         with pytest.raises(SkipbenchError, match="is cut") as refused:
             load(str(tmp_path / "cut.gguf"))
         assert "\n" not in str(refused.value)
+
+
+TOKENS = [f"t{n}" for n in range(62)]
+NO_NUMBERS = (0, -1, "x", True)
+NO_IDS = (2**31 - 1, -5, "x", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "says"),
+    [
+        ("block_count", (*NO_NUMBERS, 2.5), "wanted a whole number above 0"),
+        ("block_count", (10**7,), "block_count is 10000000 .* but its tensors have 4"),
+        ("embedding_length", NO_NUMBERS, "wanted a whole number above 0"),
+        ("feed_forward_length", NO_NUMBERS, "wanted a whole number above 0"),
+        ("feed_forward_length", (2**31 - 1,), "does not fit its header"),
+        ("context_length", NO_NUMBERS, "wanted a whole number above 0"),
+        ("attention.head_count", NO_NUMBERS, "wanted a whole number above 0"),
+        ("attention.head_count", (3, 2**31 - 1), "hidden size .32. is not a multiple"),
+        ("attention.head_count_kv", NO_NUMBERS, "wanted a whole number above 0"),
+        ("attention.head_count_kv", (3,), "num_key_value_heads=3"),
+        ("attention.key_length", NO_NUMBERS, "wanted a whole number above 0"),
+        ("attention.key_length", (7,), "even rotary dim"),
+        ("attention.layer_norm_rms_epsilon", (*NO_NUMBERS, np.nan), "wanted a number above 0"),
+        ("rope.freq_base", (*NO_NUMBERS, np.nan, np.inf), "wanted a number above 0"),
+        ("tokenizer.ggml.eos_token_id", NO_IDS, "wanted the id of one of 61 tokens"),
+        ("tokenizer.ggml.bos_token_id", NO_IDS, "wanted the id of one of 61 tokens"),
+        ("tokenizer.ggml.tokens", ([1, 2], "abc", TOKENS), "wanted 1 to 61 texts"),
+        ("tokenizer.ggml.tokens", ([""], ["a"] * 61), "wanted pairs of tokens"),
+        ("tokenizer.ggml.merges", (["ab"], ["zz qq"], ["a c"]), "wanted pairs of tokens"),
+        ("tokenizer.ggml.token_type", ([1], 1), "wanted 61 numbers"),
+    ],
+)
+def test_values_that_no_model_has_are_refused(
+    key: str, values: tuple[Any, ...], says: str, tmp_path: Path
+) -> None:
+    for value in values:
+        path = written(tmp_path / "m.gguf", random_model("llama"), **{key: value})
+        with pytest.raises(SkipbenchError, match=says) as refused:
+            read_gguf(str(path)).model(torch.float32)
+        assert "\n" not in str(refused.value) and str(path) in str(refused.value)
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+@pytest.mark.parametrize(
+    ("tensors", "pairs", "rest", "says"),
+    [
+        (0, 2**63, b"", "a count of 9223372036854775808 .* at most 65536"),
+        (2**63, 0, b"", "a count of 9223372036854775808 .* at most 65536"),
+        (0, 1, text(b"x") + struct.pack("<IQ", 8, 2**40), "a count of 1099511627776"),
+        (0, 1, text(b"x") + struct.pack("<IIQ", 9, 7, 2**27), "at most 2097152"),
+        (0, 1, text(b"x") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000, "list of type"),
+        (1, 0, text(b"x") + struct.pack("<I", 300_000) + bytes(2_400_000), "300000 .* at most 4"),
+        (1, 0, text(b"x") + struct.pack("<IIQ", 0, 0, 0), "shape .., wanted rows"),
+        (1, 0, text(b"x") + struct.pack("<IQQIQ", 2, 32, 0, 0, 0), "shape .0, 32., wanted rows"),
+        (1, 0, text(b"x") + struct.pack("<IQIQ", 1, 33, 8, 0), "whole blocks of 32"),
+    ],
+    ids=["pairs", "tensors", "text", "list", "deep", "dimensions", "none", "no rows", "blocks"],
+)
+def test_headers_without_bounds_are_refused(
+    tensors: int, pairs: int, rest: bytes, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, tensors, pairs) + rest)
+    with pytest.raises(SkipbenchError, match=says) as refused:
+        read_gguf(str(tmp_path / "m.gguf"))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_panic_of_the_tokenizers_library_is_one_line() -> None:
+    says = pytest.raises(SkipbenchError, match="its tokenizer cannot be read")
+    with says as refused, _told(Path("m.gguf"), "tokenizer"):
+        BPE(vocab={"a": 0, "b": 1}, merges=[("a", "b")])
+    assert type(refused.value.__cause__).__name__ == "PanicException"
 
 
 def test_an_unknown_type_of_weights_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ import pytest
 import torch
 from conftest import LAYERS, random_lm
 from contract import PROMPT
+from test_traces import tiny
 
+from skipbench.config.compose import compose
+from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.lm.rows import TokenRows
@@ -78,6 +81,14 @@ def test_the_search_finds_a_set_without_the_layer_that_harms(harmful: int) -> No
     assert abs(search.kept(best) - 0.5) <= 0.05 + 1e-9
     tried = [harmful in skipped for _, skipped in searched(harmful, 200).tried]
     assert sum(tried[:50]) > 2 * sum(tried[-50:])
+
+
+def test_the_search_ends_within_the_first_half_of_a_short_answer() -> None:
+    lm, tokenizer = tiny()
+    method = compose(["method=leap"]).method.factory()(layers=lm.layers)
+    for prompt in ("Tom has 3 apples and buys 4.", "The dog had a red ball"):
+        rounds = generate(lm, method, tokenizer(prompt)["input_ids"], 64).rounds
+        assert 0 < len(method.log["reward"]) <= len(rounds) / 2
 
 
 def test_a_best_set_outside_the_band_is_brought_into_it() -> None:

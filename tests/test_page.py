@@ -15,15 +15,17 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import yaml
 from conftest import ROOT, unseal
 
+from skipbench.cli.main import main
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.page.collect import COLUMNS, all_runs, as_script
 from skipbench.report.page.course import courses, skip_sets
-from skipbench.report.page.pieces import kinds_of, letters_of, pieces_of, tokenizer_of
+from skipbench.report.page.pieces import kinds_of, letters_of, pieces_of
 from skipbench.report.page.render import page, write_page
 from skipbench.report.tables.stored import summary
 from skipbench.runs.completions import read_completions
@@ -46,7 +48,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     for name in ("tables", "figures"):
         (folder / name).mkdir()
-    kept = json.loads((ROOT / "results" / "embedded" / "tables" / "clasp-table1.json").read_text())
+    committed = ROOT / "results" / "embedded" / "tables" / "clasp-table1.embedded.json"
+    kept = json.loads(committed.read_text())
     swift = next(folder.glob("runs/*swift*"))
     about = next(run for run in kept["runs"] if run["method"] == "swift")
     real = about | {"id": swift.name, "metrics": json.loads((swift / "metrics.json").read_text())}
@@ -65,7 +68,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text(results: Path) -> str:
-    path, counts = write_page(results)
+    path, counts, _ = write_page(results)
     assert counts == {"runs": 2, "tables": 3, "figures": 1}
     return path.read_text()
 
@@ -150,15 +153,31 @@ def test_a_record_that_cannot_be_read_is_named_on_top(results: Path) -> None:
     assert "2 runs of tiny" in top
 
 
+def test_report_names_a_damaged_run_and_exits_1(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    sound, damaged = sorted((tmp_path / "runs").iterdir())
+    (damaged / "metrics.json").write_text("{")
+    with pytest.raises(SystemExit) as left:
+        main(["report", f"results={tmp_path}"])
+    (line,) = (a for a in capsys.readouterr().err.splitlines() if "cannot be read" in a)
+    top = (tmp_path / "report.html").read_text().partition("<main>")[0]
+    assert left.value.code == 1
+    for told in (line, top):
+        assert damaged.name in told and "metrics.json" in told and sound.name not in told
+
+
 def test_texts_are_the_completions(results: Path, text: str) -> None:
     for folder in (results / "runs").iterdir():
         completions = read_completions(folder / "completions.jsonl")
         shown = details(text)[folder.name]["texts"]
-        assert [t["how"] for t in shown] == ["tokenizer"] * 2
+        assert [t["how"] for t in shown] == ["pieces"] * 2
         for completion, one, record in zip(
             completions, shown, read_samples(folder / "samples.jsonl"), strict=True
         ):
             assert "".join(piece[2] for piece in one["pieces"]) == completion.method
+            assert sum(completion.token_chars) == len(completion.method)
             kept = sum(count for kind, count, *_ in one["pieces"] if kind != "rejected")
             assert kept == len(record.method.tokens)
             assert all(piece[2] for piece in one["pieces"] if piece[0] == "accepted")
@@ -225,10 +244,13 @@ def test_pieces_of_rounds() -> None:
         ("prefill", 1, ""), ("accepted", 2, ""), ("rejected", 1, ""), ("bonus", 1, ""),
         ("rejected", 2, ""), ("bonus", 1, ""), ("accepted", 4, ""),
     ]  # fmt: skip
-    pieces, how = pieces_of(one, "abcdefghi", None)
-    assert how == "proportion"
+    # the second token is inside a character, and the last gets whatever is left
+    pieces, how = pieces_of(one, "abcdefghi", [1, 0, 2, 1, 1, 1, 1, 1, 0])
+    assert how == "pieces"
     assert [p[2] for p in pieces] == ["a", "bc", "", "d", "", "e", "fghi"]
-    pieces, how = pieces_of(one, None, None)
+    # of an earlier version
+    assert pieces_of(one, "abcdefghi", []) == ([["rest", 9, "abcdefghi", ""]], "text")
+    pieces, how = pieces_of(one, None, [])
     assert how == "counts" and {p[2] for p in pieces} == {""}
     assert kinds_of(arm(3, [])) == [("prefill", 1, ""), ("rest", 2, "")]
 
@@ -244,9 +266,24 @@ def test_accepted_tokens_by_their_sources() -> None:
     assert not any(letters_of(trace) for trace in others)
 
 
-def test_no_tokenizer(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    assert tokenizer_of(None) is tokenizer_of("org/model") is tokenizer_of(str(tmp_path)) is None
+# The library that reads it panics, which is no Exception of Python.
+PANIC = """{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+"post_processor": null, "decoder": null, "truncation": null, "padding": null, "model": {"type":
+"BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"], "continuing_subword_prefix":
+"abcdef", "dropout": null, "unk_token": null, "end_of_word_suffix": null, "fuse_unk": false,
+"byte_fallback": false}}"""
+
+
+def test_no_tokenizer_is_opened_that_a_record_names(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    (tmp_path / "tokenizer.json").write_text(PANIC)
+    for folder in (tmp_path / "runs").iterdir():
+        unseal(folder)
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["model"]["path"] = str(tmp_path)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    texts = [run["detail"]["texts"] for run in all_runs(results)]
+    assert [run["detail"]["texts"] for run in all_runs(tmp_path)] == texts
 
 
 def test_courses_and_maps() -> None:
@@ -366,7 +403,7 @@ def test_tables_and_figures_that_are_not_as_written_are_named(
     (tables / "good.json").write_text(
         json.dumps({"experiment": experiment, "scale": "paper", "runs": [run]})
     )
-    path, counts = write_page(tmp_path)
+    path, counts, _ = write_page(tmp_path)
     document = html.unescape(path.read_text())
     assert "table-good" in document and "a secret" not in document and "<svg/onload" not in document
     left = re.search(r"Left out of this page:(.*?)</ul>", document, re.S)
@@ -461,7 +498,7 @@ def test_filter_in_a_browser(results: Path, text: str, tmp_path: Path) -> None:
 def test_accepted_tokens_are_coloured_by_source_in_a_browser(tmp_path: Path) -> None:
     words = ["method=auto", "dataset=mini-summary", "limit=1", "dataset.max_new_tokens=48"]
     run_cell(compose([*words, "engine.warmup=0", f"results={tmp_path}"]), print_table=False)
-    path, _ = write_page(tmp_path)
+    path, *_ = write_page(tmp_path)
     (detail,) = details(path.read_text()).values()
     (run,) = (tmp_path / "runs").iterdir()
     (record,) = read_samples(run / "samples.jsonl")

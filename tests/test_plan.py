@@ -1,14 +1,26 @@
 """`--plan` and `--budget`: GPUs, memory and hours of cells before anything is loaded."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import Command
 
+from skipbench.cli.plan import bill_line
 from skipbench.config.compose import compose
+from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.costs import LEAST, Cost, budget_hours, cost_of, gpu_of, limited, within
+from skipbench.experiments.costs import (
+    LEAST,
+    Cost,
+    bill,
+    budget_hours,
+    cost_of,
+    gpu_of,
+    limited,
+    within,
+)
 from skipbench.experiments.grid import experiments, plan, without_repeats
 from skipbench.launch.script import memory_for
 
@@ -53,6 +65,30 @@ def test_the_405b_takes_at_least_five() -> None:
 def test_a_context_bounds_what_a_novel_needs() -> None:
     cut = cost_of(config("model=llama3.1-8b", "dataset=pg19", "method=swift"), gpu_of(None))
     assert cut is not None and cut.memory_bytes < 20 * 2**30
+
+
+def test_wall_clock_and_charged_hours_by_hand() -> None:
+    costs = [Cost(1, 1, gpus, 1, hours, 0.0) for gpus, hours in ((1, 3), (2, 4), (1, 1), (8, 1))]
+    assert bill(costs, gpus=4) == (5, 3 + 8 + 1 + 8)  # the last takes two such nodes
+    assert bill(costs, gpus=4, exclusive=True) == (9, 4 * (3 + 4 + 1) + 8)
+    assert bill(costs) == (9, 20) and bill([]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["slurm-a100", "slurm-a6000"])
+def test_charged_hours_are_the_planned_ones(name: str) -> None:
+    hardware = config(f"hardware={name}").hardware
+    assert isinstance(hardware, Slurm)
+    words = ["model=llama2-13b", "dataset=cnndm", "method=swift", "limit=null"]
+    cost = cost_of(config(*words), gpu_of(hardware))
+    assert cost is not None and cost.gpus == 1
+    line, charged = bill_line([cost, cost, None], hardware)
+    assert charged == 2 * cost.gpu_hours
+    assert f"3 cells, about {cost.hours:.1f} h wall-clock on one node of 8 GPUs" in line
+    assert line.endswith("1 cells are not counted: their time is not known")
+    line, charged = bill_line([cost, cost], replace(hardware, exclusive=True))
+    assert charged == 8 * 2 * cost.gpu_hours and f"about {2 * cost.hours:.1f} h" in line
+    with pytest.raises(SkipbenchError, match=r"hardware\.node_gpus=0"):
+        bill_line([cost], replace(hardware, node_gpus=0))
 
 
 def test_a_budget_is_kept_and_shared() -> None:
@@ -116,6 +152,7 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
         assert done.returncode == 0, done.stderr
         # three methods greedy and sampled, and the noise floor of each decoding
         assert "sum: 8 cells" in done.stdout and "GPU-hours on a100-80gb" in done.stdout
+        assert done.stdout.splitlines()[-1].startswith("all: 8 cells, about ")
     some = skipbench("table", "clasp-table1", *words, "--plan", "--budget", "5h")
     assert " of 480 " in some.stdout
     used = float(some.stdout.partition("at most ")[2].partition(" ")[0])

@@ -3,6 +3,7 @@ beside them. Those of SmolLM2 are what `make results` makes; those of the embedd
 example of every kind.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,7 +13,9 @@ from statistics import fmean, median
 import pytest
 from conftest import ROOT, rest_slow
 
+from scripts.readme_figures import README, STORED, TABLE, older, written
 from skipbench.cli import figure
+from skipbench.config.compose import compose
 from skipbench.metrics.acceptance import expected_M
 from skipbench.report.figures import curves
 from skipbench.report.figures.kept import read_runs
@@ -20,7 +23,9 @@ from skipbench.report.figures.registry import FIGURES
 from skipbench.report.figures.runs import swept
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
-from skipbench.report.tables.stored import read_table
+from skipbench.report.tables.stored import OLDER, read_table
+from skipbench.runs.fingerprint import package_sha256
+from skipbench.runs.method_source import method_sha256
 
 RESULTS = ROOT / "results"
 LAPTOP, EMBEDDED = RESULTS / "laptop", RESULTS / "embedded"
@@ -33,28 +38,33 @@ def _named(pattern: str, folders: Sequence[Path] = (LAPTOP, EMBEDDED)) -> list[s
     return sorted(str(path.relative_to(RESULTS).with_suffix("")) for path in found)
 
 
+def _experiment(name: str) -> str:
+    return name.split("/")[-1].partition(".")[0]
+
+
 TABLES, DRAWN, LEFT_OUT = map(_named, ("tables/*.md", "figures/*.json", "figures/*.txt"))
 PAPERS = MAKE["TABLE2"].split()
 PINNED = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
 
 
 def test_what_make_results_makes_is_there() -> None:
-    own = [name for name in _named("tables/*.md", [LAPTOP]) if name.split("/")[-1] in PAPERS]
+    own = [name for name in _named("tables/*.md", [LAPTOP]) if _experiment(name) in PAPERS]
     if not own:
         pytest.skip("make results has not been run since results/laptop was made the one to show")
-    assert own == sorted(f"laptop/tables/{name}" for name in PAPERS)
+    assert own == sorted(f"laptop/tables/{name}.laptop" for name in PAPERS)
     figures = [*_named("figures/*.svg", [LAPTOP]), *_named("figures/*.txt", [LAPTOP])]
-    assert sorted(figures) == sorted(f"laptop/figures/{name}" for name in MAKE["SHOWN"].split())
+    shown = sorted(f"laptop/figures/{name}.laptop" for name in MAKE["SHOWN"].split())
+    assert sorted(figures) == shown
 
 
 def test_tables_without_runs_and_the_controls_are_there() -> None:
-    names = {*feature_tables(), "real", "head-to-head"}
+    names = {*feature_tables(), "real"}
     assert {f"laptop/tables/{name}" for name in names} <= {*TABLES}
 
 
 def test_of_every_kind_of_figure_one_is_drawn_again() -> None:
     kinds = {getattr(spec.draw, "func", spec.draw) for spec in FIGURES.values()}
-    shown = {FIGURES[name.split("/")[-1]].draw for name in DRAWN}
+    shown = {FIGURES[_experiment(name)].draw for name in DRAWN}
     # `latency` needs the runs of two searches
     assert kinds - {curves.latency} == {getattr(draw, "func", draw) for draw in shown}
 
@@ -64,7 +74,7 @@ def test_no_figure_shows_one_run_many_times() -> None:
     for name in LEFT_OUT:
         text = (RESULTS / f"{name}.txt").read_text()
         assert re.fullmatch(
-            rf"{name.split('/')[-1]} is not drawn: \d+ of \d+ runs drafted the same tokens as "
+            rf"{_experiment(name)} is not drawn: \d+ of \d+ runs drafted the same tokens as "
             r"another: .*\.\n",
             text,
         )
@@ -93,6 +103,35 @@ def test_eq_1_gives_the_measured_tokens_of_the_committed_runs() -> None:
     assert all(0.85 < median(ratios) < 1.15 for ratios in by_method.values())
 
 
+@pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_a_table_that_is_older_than_the_engine_or_a_method_says_so(path: Path) -> None:
+    stored = json.loads(path.read_text())
+    says = stored.get("older", False), OLDER in path.with_suffix(".md").read_text()
+    assert says == (older(stored["runs"]),) * 2, "run: python scripts/readme_figures.py"
+
+
+def test_older_is_what_another_engine_or_another_method_made() -> None:
+    config = compose(["method=swift"]).method
+    today = {"package_sha256": package_sha256(), "method_sha256": method_sha256(config)}
+    run = {"method": "swift", "metrics": {"M": 2.0}, "provenance": today}
+    assert not older([run, {**run, "metrics": None, "provenance": {}}])
+    assert all(older([run, {**run, "provenance": today | {key: "f" * 64}}]) for key in today)
+    assert older([{**run, "provenance": {}}])
+
+
+def test_the_readme_carries_the_mark_and_the_skipped_shares_of_its_table() -> None:
+    readme, table = README.read_text(), TABLE.read_text()
+    assert ("| made before a change of" in readme) == (OLDER in table)
+    without = written(readme, table.replace(OLDER, ""))
+    assert "| made before" not in without
+    shares = [line for line in without.splitlines() if line.startswith("| share of sub-layers")]
+    assert [re.findall(r"[\d.]+", line)[-4] for line in shares] == ["0.00", "0.47"]  # self-sd's
+    assert (
+        "skipped share of the sub-layers: self-sd 0.03."
+        in (LAPTOP / "tables/self-sd-table2.md").read_text()
+    )
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_renders_to_the_same_bytes(name: str) -> None:
     features, last = feature_tables(), name.split("/")[-1]
@@ -109,7 +148,7 @@ def test_a_table_renders_to_the_same_bytes(name: str) -> None:
     version("matplotlib") != PINNED["matplotlib"],
     reason="another matplotlib than constraints.txt has",
 )
-@pytest.mark.parametrize("name", rest_slow(DRAWN, "embedded/figures/swift-figure6".__eq__))
+@pytest.mark.parametrize("name", rest_slow(DRAWN, "embedded/figures/swift-figure6.embedded".__eq__))
 def test_a_figure_is_drawn_to_the_same_bytes(name: str, tmp_path: Path) -> None:
     kept = tmp_path / f"{name.split('/')[-1]}.json"
     kept.write_bytes((RESULTS / f"{name}.json").read_bytes())

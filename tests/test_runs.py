@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 import subprocess
 import sys
@@ -252,6 +253,16 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     with pytest.raises(SkipbenchError, match=r"status\.json is not writable .no space"):
         write_atomic(path, "newer")
     assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o022])
+def test_a_file_is_as_open_as_the_umask_lets_it(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        write_atomic(tmp_path / "report.html", "texts")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o644 & ~mask
 
 
 def test_names_and_hashes() -> None:

@@ -107,6 +107,7 @@ def test_the_script_asks_for_what_the_hardware_says() -> None:
         "account": "lab",
         "constraint": "a100&nvlink",
         "parallel": 4,
+        "exclusive": True,
         "requeues": 2,
     }
     made = text(Part(1001, 3), **more, setup=["module load cuda"], options=["--nice=10"])

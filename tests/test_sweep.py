@@ -4,18 +4,25 @@ outside the package.
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import hydra
 import pytest
-from conftest import METHODS, Command
+from conftest import METHODS, ROOT, Command
+from hydra.core.hydra_config import HydraConfig
 
 from skipbench.config import catalog
-from skipbench.config.compose import compose
+from skipbench.config.catalog import cell_command, with_search_path
+from skipbench.config.compose import compose, use_config_dir
 from skipbench.config.explain import hydra_initialized
+from skipbench.config.hardware import Slurm
+from skipbench.config.paths import CONF
 from skipbench.experiments.cell import resolve_cell
+from skipbench.launch.manifest import write_cells
+from skipbench.launch.script import Part, script
 from skipbench.launch.sweeper import job, labels
 
 SMALL = ("limit=1", "dataset.max_new_tokens=6", "engine.warmup=0")
@@ -159,6 +166,33 @@ def test_a_method_from_a_folder_of_ones_own(
     assert listed == {*METHODS, "mine"}
     wrong = skipbench(*words, "method.stepp=1")
     assert wrong.returncode == 2 and "Did you mean method.step" in wrong.stderr
+
+
+def test_a_method_of_ones_own_runs_in_another_process(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
+    use_config_dir(Path(folder))
+    config = compose(["method=mine", *MATHS, f"results={tmp_path / 'results'}"])
+    cells = write_cells(tmp_path, [{"config": config.to_dict()}])
+    done = subprocess.run(cell_command(str(cells), "0"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert runs(tmp_path / "results") == 1
+    made = script("mine", cells, Part(0, 1), Slurm(), "python", tmp_path)
+    assert f"--config-dir {folder} cell {cells}" in made
+
+
+def test_a_job_of_a_launcher_knows_the_folders_of_its_sweep(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_config_dir(Path(folder))
+    words = with_search_path(["method=mine", *MATHS, f"results={tmp_path / 'results'}"])
+    with hydra_initialized():
+        config = hydra.compose("config", overrides=words)
+        whole = hydra.compose("config", overrides=words, return_hydra_config=True)
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", whole)
+    monkeypatch.setattr(catalog, "_folders", [CONF])  # its process has seen no command line
+    assert job(config) is not None
 
 
 def test_a_folder_that_is_not_there(skipbench: Command, tmp_path: Path) -> None:

@@ -114,6 +114,12 @@ def encode(
     form = chat if chat != "auto" else "template" if _has_template(tokenizer) else "none"
 
     def make(row: Row, answers: Mapping[str, str], most: int) -> tuple[list[int], int]:
+        try:
+            row.prompt.encode()
+        except UnicodeEncodeError as error:
+            raise SkipbenchError(
+                f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
+            ) from error
         ids = _render(_before(row, known, answers), row, tokenizer, form, thinking)
         if not ids:
             raise SkipbenchError(f"prompt {row.id!r} has no tokens: {row.prompt!r}")
@@ -217,8 +223,18 @@ def _render(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | 
 
 
 def eos_ids(lm: "LM") -> frozenset[int]:
-    """Every id that ends an output, from the generation config, else from the model's."""
+    """Every id that ends an output, from the generation config, else from the model's.
+
+    Raises:
+        SkipbenchError: a value that is neither an id nor a list of ids.
+    """
     generation = getattr(lm.model, "generation_config", None)
     value = getattr(generation, "eos_token_id", None)
     value = lm.config.eos_token_id if value is None else value
-    return frozenset() if value is None else frozenset([value] if isinstance(value, int) else value)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if any(type(one) is not int for one in ids):
+        raise SkipbenchError(
+            f"eos_token_id={value!r} in the model's generation_config.json or config.json; wanted "
+            "a token id or a list of them"
+        )
+    return frozenset(ids)

@@ -20,6 +20,8 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.errors import SkipbenchError
+from skipbench.lm.fused.elementwise import is_native
+from skipbench.lm.fused.few_rows import few_rows_kernel
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups, summarise
@@ -28,6 +30,7 @@ from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.report.console import Advance, log_to, note, progress, say, working
 from skipbench.runs.fingerprint import fingerprints, refuse_other
+from skipbench.runs.method_source import hashed
 from skipbench.runs.provenance import engine_text, provenance
 from skipbench.runs.reading import printable
 from skipbench.runs.record import Sample
@@ -69,15 +72,18 @@ def run(
     latency_file = latency_path(config.model, config.engine, device, folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
+    decided_by = None
     if method.needs_latency and method.latency_model is None:
-        method.latency_model = latency
-    refuse_other(folder, config.model, config.method)  # loading may have fetched weights
+        method.latency_model, decided_by = latency, hashed(dataclasses.asdict(latency))
+    # loading may have fetched weights, and measured latencies
+    refuse_other(folder, config.model, config.method)
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
     origin = _origin(lm, config, rows, prompts, calibration) | {
         "latency": latency_file.name,
+        "latency_sha256": decided_by,
         "energy": meter.source,
     }
-    store = RunStore(folder, config.record(), provenance(origin))
+    store = RunStore(folder, config.record(), provenance(origin), config.mixed)
     log_to(folder / "run.log")
     settings = Settings(
         max_new_tokens=config.dataset.max_new_tokens,
@@ -148,11 +154,14 @@ def _origin(
     origin |= {
         "device": device_name(lm.output_device),
         "threads": torch.get_num_threads(),
+        "cudnn_attention": lm.output_device.type == "cuda"
+        and torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]  # torch's
         "layers": lm.layers,
     }
     origin |= {
         "engine": engine_text(lm.engine.name, lm.strict),
         "kernels": lm.engine.kernels,
+        "native_kernels": _native_kernels(lm),
         "strict_cost": lm.strict_cost,
         "notes": lm.notes(),
     }
@@ -161,6 +170,13 @@ def _origin(
     # what `main` was when it was fetched
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)
     return origin
+
+
+def _native_kernels(lm: LM) -> str:
+    """Which of our own C functions the model passes through; `torch` where none."""
+    like = torch.empty(0, dtype=lm.dtype, device=lm.output_device)
+    own = few_rows_kernel()[0] if lm.engine.name == "fused" and is_native(like) else None
+    return own or "torch"
 
 
 def _end(error: BaseException) -> tuple[str, str]:

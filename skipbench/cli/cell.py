@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
@@ -36,7 +37,7 @@ def run(arguments: list[str]) -> None:
     if os.environ.get(WATCHED) == str(os.getppid()):
         _run_watched(config)
         return
-    code = watch([sys.executable, "-m", "skipbench", "cell", *arguments], os.environ)
+    code = watch(cell_command(*arguments), os.environ)
     if reason := exit_reason(code, config, Path(arguments[0]).parent):
         _fail(config, reason)
     sys.exit(1 if code == EXIT_REPORTED else code if code >= 0 else 128 - code)

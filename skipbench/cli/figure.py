@@ -9,7 +9,13 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import cells_of, experiment_names, parse_request, scale_of
+from skipbench.experiments.plan import (
+    cells_of,
+    experiment_names,
+    file_name,
+    parse_request,
+    scale_of,
+)
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.console import say
 from skipbench.report.figures.kept import dump_runs, read_runs
@@ -17,20 +23,21 @@ from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
 from skipbench.report.figures.runs import Run, Search, read_run, swept
 from skipbench.report.figures.scatter import brute_force
 from skipbench.report.figures.style import save, styled
+from skipbench.report.tables.stored import would_lose
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, read_bytes
 
 
 def run(arguments: list[str]) -> None:
-    """Writes results/figures/NAME.png and .svg, and the records behind them as NAME.json, which can
-    be drawn again.
+    """Writes results/figures/NAME.SCALE.png and .svg, and the records behind them as .json, which
+    can be drawn again.
 
-    With `--distinct` a figure of which most runs have the draft of another is not drawn; NAME.txt
-    says so.
+    With `--distinct` a figure of which most runs have the draft of another is not drawn;
+    NAME.SCALE.txt says so.
 
     Raises:
-        SkipbenchError: no such figure, or records are missing; it names them and the command that
-            makes them.
+        SkipbenchError: no such figure; records are missing: it names them and the command that
+            makes them; or runs in an earlier figure would be lost, without `--force`.
     """
     first = next((Path(a) for a in arguments if not a.startswith("-")), None)
     if first is not None and first.suffix == ".jsonl":
@@ -45,13 +52,14 @@ def run(arguments: list[str]) -> None:
 
 def _experiment(arguments: list[str]) -> None:
     known = sorted({*experiment_names()} & {*FIGURES, *NOT_RUN})
-    request = parse_request(arguments, "figure", known, ("--render-only", "--distinct"))
+    request = parse_request(arguments, "figure", known, ("--render-only", "--distinct", "--force"))
     if len(request.names) > 1:
         raise SkipbenchError(f"figure draws one at a time, not {' and '.join(request.names)}")
     name = request.names[0]
     if name in NOT_RUN:
         raise SkipbenchError(f"{name} is not drawn from runs: {NOT_RUN[name]}")
-    cells = cells_of(name, request, scale_of(name, request.scale))
+    scale = scale_of(name, request.scale)
+    cells = cells_of(name, request, scale)
     runs, missing, load = [], [], LastLoaded()
     for number, (cell, config) in enumerate(cells, 1):
         try:
@@ -70,11 +78,14 @@ def _experiment(arguments: list[str]) -> None:
             "; ".join([f"{name} lacks {len(missing)} of {len(cells)} records", *missing, command])
         )
     if runs:
-        path = cells[0][1].results / "figures" / f"{name}.json"
+        path = cells[0][1].results / "figures" / f"{file_name(name, scale)}.json"
         if "--distinct" in request.flags and swept(runs).in_vain:
             _leave_out(path, f"{name} is not drawn: {swept(runs).mark}.\n")
             return
-        write_atomic(path, dump_runs(name, runs))
+        kept = dump_runs(name, runs)
+        if (refused := would_lose(path, kept)) is not None and "--force" not in request.flags:
+            raise SkipbenchError(refused)
+        write_atomic(path, kept)
         path.with_suffix(".txt").unlink(missing_ok=True)
         _redraw(path)
     elif not cells:

@@ -30,14 +30,14 @@ COMMANDS = {
     ),
     "table": (
         "run what is missing of experiments, then write their tables:  table swift-table2 "
-        "scale=embedded [columns=ttft,tpot,joules] [--render-only] [--json]"
+        "scale=embedded [columns=ttft,tpot,joules] [--render-only] [--force] [--json]"
     ),
     "figure": (
         "the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN"
     ),
     "submit": (
         "run what is missing on Slurm or on this machine's GPUs:  submit swift-table2 "
-        "hardware=slurm-a100 [--print]"
+        "hardware=slurm-a100 [--print|--plan|--yes]"
     ),
     "status": (
         "what of experiments is done, failed, running, missing:  status swift-table2 scale=paper"

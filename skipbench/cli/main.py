@@ -45,10 +45,12 @@ OWN_FLAGS = {
     "--help",
     "--version",
     "--render-only",
+    "--force",
     "--print",
     "--distinct",
     "--fresh",
     "--plan",
+    "--yes",
     "--gpu",
     "--json",
 }

@@ -1,12 +1,22 @@
 """`report`: one HTML page of all runs, tables and figures in the results folder."""
 
+import sys
+
 from skipbench.config.compose import compose
-from skipbench.report.console import say
+from skipbench.report.console import complain, say
 
 
 def run(arguments: list[str]) -> None:
-    """Writes RESULTS/report.html."""
+    """Writes RESULTS/report.html.
+
+    Raises:
+        SystemExit: 1, when runs cannot be read; the page is written, and they are named.
+    """
     from skipbench.report.page.render import write_page
 
-    path, counts = write_page(compose(arguments).results)
+    path, counts, unreadable = write_page(compose(arguments).results)
     say(f"written: {path} ({', '.join(f'{count} {kind}' for kind, count in counts.items())})")
+    if unreadable:
+        many = f"{len(unreadable)} of {counts['runs']} runs cannot be read"
+        complain(f"{many}: {'; '.join(unreadable)}")
+        sys.exit(1)

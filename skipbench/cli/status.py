@@ -32,6 +32,8 @@ def run(arguments: list[str]) -> None:
                         f"{state:<12}{cell.name}"
                         + (f": {cell.state.reason}" if cell.state.reason else "")
                     )
+        if unknown := sum(cell.unknown for cell in cells):
+            show(f"squeue does not answer: {unknown} of them were submitted and may be queued")
         undone |= any(cell.state.state != "done" for cell in cells)
         if any(cell.state.state in TO_RUN and cell.runnable for cell in cells):
             show(

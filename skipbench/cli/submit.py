@@ -1,20 +1,24 @@
 """`submit`: the missing cells of experiments on a cluster, or on the GPUs of this machine."""
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skipbench.cli.plan import show_plan
-from skipbench.config.catalog import places
+from skipbench.cli.plan import bill_line, show_plan
+from skipbench.config.catalog import cell_command, places
+from skipbench.config.compose import compose
 from skipbench.config.hardware import Local, Slurm
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.costs import budget_hours, cost_of, gpu_of
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.script import Part, memory_for, parts, script
 from skipbench.launch.status import (
     TO_RUN,
     CellStatus,
+    SubmitRequest,
     cell_statuses,
     command_line,
     counts,
@@ -23,18 +27,24 @@ from skipbench.launch.status import (
     schedule_stages,
 )
 from skipbench.report.console import say, show
-from skipbench.runs.files import write_atomic
+from skipbench.runs.files import held, write_atomic
+
+UNASKED_H = 100
+"""GPU-hours that are submitted without a budget and without `--yes`."""
 
 
 def run(arguments: list[str]) -> None:
     """Submits sbatch arrays, or runs cells here with `hardware=local`; `--print` only shows the
-    scripts or the cells.
+    scripts or the cells. Above `budget=`, else `UNASKED_H` GPU-hours, Slurm gets them with `--yes`.
+
+    Submissions to Slurm from one results folder take turns: each sees the jobs of those before.
 
     Raises:
-        SkipbenchError: no such experiment or hardware, or Slurm refuses.
+        SkipbenchError: no such experiment or hardware, too many GPU-hours, Slurm refuses, or does
+            not say which jobs are over.
         SystemExit: 1 when a cell failed that was run here.
     """
-    asked = parse_submit(arguments, "submit", ("--print", "--plan"))
+    asked = parse_submit(arguments, "submit", ("--print", "--plan", "--yes"))
     hardware, only_print = asked.hardware, "--print" in asked.request.flags
     if "--plan" in asked.request.flags:
         show_plan(asked.request.names, asked.request, hardware)
@@ -49,27 +59,72 @@ def run(arguments: list[str]) -> None:
             "submit takes no fresh=: a job that is requeued would start anew each time; use "
             "results=FOLDER, or table"
         )
+    with contextlib.ExitStack() as turn:
+        if isinstance(hardware, Slurm) and not only_print:
+            results = compose([w for w in asked.words if w.startswith("results=")]).results
+            turn.enter_context(held(results.resolve() / "submit", wait=True))
+        failed = _run_all(asked, hardware, only_print)
+    if failed:
+        sys.exit(1)
+
+
+def _run_all(asked: SubmitRequest, hardware: Slurm | Local, only_print: bool) -> bool:
+    """Submits or runs the cells of every experiment. Returns whether one failed that ran here."""
     tell = say if only_print else show
     taken: set[str] = set()
+    missing: dict[str, list[CellStatus]] = {}
     failed = False
     gpus = local.gpus() if isinstance(hardware, Local) else None
     gpu_bytes = _gpu_bytes(hardware, gpus)
     for name in asked.request.names:
         cells = [_with_gpus(cell, hardware, gpus, gpu_bytes) for cell in cell_statuses(name, asked)]
+        unknown = sum(cell.unknown for cell in cells)
+        if unknown and isinstance(hardware, Slurm) and not only_print:
+            raise SkipbenchError(
+                f"{name}: squeue does not answer, and {unknown} of its cells were submitted "
+                "before, so that they may be queued; nothing is submitted; try again when it does"
+            )
         tell(f"{name}: {counts(cells)}")
         for cell in cells:
             if not cell.runnable:
                 tell(f"not submitted: {cell.name}: {cell.state.reason}")
         todo = [c for c in cells if c.state.state in TO_RUN and c.runnable and c.key not in taken]
         taken |= {c.key for c in todo}
+        missing[name] = todo
+    line = None
+    if taken and isinstance(hardware, Slurm):
+        line = _bill([c for todo in missing.values() for c in todo], hardware, asked, only_print)
+    for name, todo in missing.items():
         if todo and isinstance(hardware, Local):
             failed |= _run_here(name, schedule_stages(todo), hardware, gpus or [], only_print)
         elif todo and isinstance(hardware, Slurm):
             _submit(name, schedule_stages(todo), hardware, only_print)
         if not only_print:
             show(f"see: {command_line('status', name, asked.words)}")
-    if failed:
-        sys.exit(1)
+    if line is not None:
+        tell(line)
+    return failed
+
+
+def _bill(
+    cells: Sequence[CellStatus], hardware: Slurm, asked: SubmitRequest, only_print: bool
+) -> str:
+    """What the cells take and are charged, in a line.
+
+    Raises:
+        SkipbenchError: more than was allowed.
+    """
+    gpu, given = gpu_of(hardware), asked.request.budget
+    costs = [cost_of(cell.config, gpu, cell.gpus) for cell in cells]
+    line, charged = bill_line(costs, hardware)
+    most = UNASKED_H if given is None else budget_hours(given)
+    if charged > most and not only_print and "--yes" not in asked.request.flags:
+        above = f"budget={given}" if given else f"the {UNASKED_H} allowed without budget="
+        raise SkipbenchError(
+            f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
+            "submitted; see them with --plan, then give --yes, or --budget HOURS for fewer prompts"
+        )
+    return line
 
 
 def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | None:
@@ -205,7 +260,7 @@ def _run_here(
     folder = _manifest(name, cells, make=True)
     used = ", ".join(slot.get("CUDA_VISIBLE_DEVICES", "none") for slot in slots)
     show(f"{len(cells)} cells, {at_once} at a time, GPUs: {used}; logs in {folder}")
-    command = [sys.executable, "-m", "skipbench", "cell", str(folder / manifest.CELLS)]
+    command = cell_command(str(folder / manifest.CELLS))
     codes: list[int] = []
 
     def ended(number: int, code: int) -> None:

@@ -18,6 +18,7 @@ from skipbench.experiments.plan import (
     budgeted,
     composed,
     experiment_names,
+    file_name,
     parse_request,
     scale_of,
 )
@@ -29,20 +30,22 @@ from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.runs import Run
-from skipbench.report.tables.stored import read_table, stored_table, summary
+from skipbench.report.tables.stored import read_table, stored_table, summary, would_lose
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import value_at
 
-FLAGS = ("--render-only", "--plan", "--json")
+FLAGS = ("--render-only", "--force", "--plan", "--json")
 
 
 def run(arguments: list[str]) -> None:
-    """Runs and writes results/tables/NAME.*; `--render-only` only writes. A NAME.json is rendered
-    again from itself.
+    """Runs and writes results/tables/NAME.*, a paper's as NAME.SCALE.*; `--render-only` only
+    writes. A NAME.json is rendered again from itself.
+
+    A table that would lose measured values is shown, and written only with `--force`.
 
     Raises:
         SkipbenchError: no such experiment, scale or key.
-        SystemExit: 1, when cells failed; the tables are written, and what failed is printed.
+        SystemExit: 1, when cells failed or a table was not written; what failed is printed.
     """
     names = [a for a in arguments if "=" not in a and not a.startswith("-")]
     if names and all(name.endswith(".json") for name in names):
@@ -53,7 +56,8 @@ def run(arguments: list[str]) -> None:
     known = sorted([*experiment_names(), *features])
     request = parse_request(arguments, "table", known, FLAGS)
     if "--plan" in request.flags:
-        show_plan([name for name in request.names if name not in features], request, None)
+        run_names = [name for name in request.names if name not in features]
+        show_plan(run_names, request, request.hardware)
         return
     failed, load = [], LastLoaded()
     quiet = "--json" in request.flags
@@ -106,7 +110,7 @@ def _experiment(name: str, request: Request, load: LastLoaded) -> list[str]:
             reasons[tuple(cell.words(name))] = reason
             failed.append(f"{name}, {cell.name}: {reason}")
     if not any(config.dry_run for _, config in cells):
-        _write_table(name, scale, planned, cells, reasons, request)
+        failed += _write_table(name, scale, planned, cells, reasons, request)
     return failed
 
 
@@ -129,7 +133,8 @@ def _write_table(
     cells: list[tuple[PlannedCell, RunConfig]],
     reasons: dict[tuple[str, ...], str],
     request: Request,
-) -> None:
+) -> list[str]:
+    """Returns why the table is not written, if it is not."""
     configs = {tuple(cell.words(name)): config for cell, config in cells}
     runs: list[Run] = []
     # one that is not run may have the overrides of one that is: `run` tells them apart
@@ -143,7 +148,13 @@ def _write_table(
     results = next((config.results for _, config in cells), Path("results"))
     stored = summary(name, scale, runs, request.columns)
     as_json = stored if "--json" in request.flags else None
-    _write(results / "tables" / name, stored_table(stored), {"json": stored}, as_json)
+    path = results / "tables" / file_name(name, scale)
+    refused = would_lose(path.with_name(f"{path.name}.json"), stored)
+    if refused is not None and "--force" not in request.flags:
+        _show(stored_table(stored), as_json)
+        return [refused]
+    _write(path, stored_table(stored), {"json": stored}, as_json)
+    return []
 
 
 def _ranked(runs: Sequence[Run]) -> list[Run]:
@@ -169,5 +180,9 @@ def _write(
     formats = {**write(table), **(more or {})}
     for suffix, text in formats.items():
         write_atomic(path.with_name(f"{path.name}.{suffix}"), text)
-    show(for_terminal(table) if as_json is None else as_json.rstrip())
+    _show(table, as_json)
     say(f"written: {path}.{', .'.join(formats)}")
+
+
+def _show(table: Table, as_json: str | None) -> None:
+    show(for_terminal(table) if as_json is None else as_json.rstrip())

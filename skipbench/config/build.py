@@ -1,11 +1,13 @@
 """From a configuration node to the object that it describes."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import hydra
 from hydra.errors import HydraException
 
+from skipbench.config.catalog import targets
+from skipbench.config.schemas import SCHEMAS
 from skipbench.config.signature import MOVED, with_targets
 from skipbench.errors import SkipbenchError
 
@@ -14,17 +16,41 @@ def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
     """Calls the node's `_target_`; an error of the called function comes out as itself, without
     Hydra's wrapping.
 
+    A node may come out of a results folder, so that only targets are called that a file of
+    `conf`, of a `--config-dir`, or a schema names.
+
     Raises:
         SkipbenchError: what the called function raised, or why it could not be called.
     """
+    node = with_targets(node, MOVED)
+    _check(node, targets() | {getattr(schema, "_target_", None) for schema in SCHEMAS.values()})
     try:
-        return hydra.utils.instantiate(with_targets(node, MOVED), _convert_="all", **more)
+        return hydra.utils.instantiate(node, _convert_="all", **more)
     except HydraException as error:
         causes: list[BaseException] = [error]
         while (cause := causes[-1].__cause__) is not None:
             causes.append(cause)
         own = next((cause for cause in causes if isinstance(cause, SkipbenchError)), None)
         raise own or SkipbenchError(_message(error, causes[-1])) from error
+
+
+def _check(value: Any, known: Collection[Any]) -> None:
+    """Raises SkipbenchError for a `_target_` that is not among `known`, or an interpolation, which
+    could become one.
+    """
+    if isinstance(value, Mapping):
+        target = value.get("_target_")
+        if target is not None and str(target) not in known:
+            raise SkipbenchError(
+                f"_target_={target} is named by no file of conf; where it is your own, give the "
+                "folder whose file names it, --config-dir FOLDER"
+            )
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            _check(part, known)
+    elif isinstance(value, str) and "${" in value:
+        raise SkipbenchError(f"{value!r} is an interpolation; wanted a value")
 
 
 def _message(error: HydraException, root: BaseException) -> str:

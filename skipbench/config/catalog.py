@@ -4,6 +4,8 @@ experiment. Composes nothing.
 
 import dataclasses
 import functools
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,19 @@ def file_of(group: str, name: str) -> Path:
     return next(
         p for folder in reversed(_folders) if (p := folder / group / f"{name}.yaml").exists()
     )
+
+
+def cell_command(*words: str, python: str = sys.executable) -> list[str]:
+    """The command `cell` for another process, which is told the added folders."""
+    folders = (w for folder in _folders if folder != CONF for w in ("--config-dir", str(folder)))
+    return [python, "-m", "skipbench", *folders, "cell", *words]
+
+
+def targets() -> set[str]:
+    """Every `_target_` that a file of `conf`, or of an added folder, names."""
+    files = (path for folder in _folders for path in folder.glob("*/*.yaml"))
+    named = re.compile(r"""_target_:\s*["']?([\w.]+)""")
+    return {name for path in files for name in named.findall(path.read_text(encoding="utf-8"))}
 
 
 def choices(group: str) -> list[str]:

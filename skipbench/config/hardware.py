@@ -53,8 +53,10 @@ class Slurm:
     """sbatch --mem, such as 120G; a cell whose weights need more asks for more."""
     time: str | None = None
     """Time limit per cell, as sbatch --time."""
+    node_gpus: int = 8
+    """GPUs per node, by which wall-clock and charged hours are planned."""
     exclusive: bool = False
-    """Takes whole nodes, so that neighbours do not disturb timings."""
+    """Takes whole nodes, which the cluster charges in full, so that nothing disturbs timings."""
     parallel: int | None = None
     """How many cells of an array run at once."""
     requeues: int = 3

@@ -214,6 +214,23 @@ def budget_hours(text: str) -> float:
     return value
 
 
+def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple[float, float]:
+    """Hours until the last cell is over, the longest ones first, and the GPU-hours charged.
+
+    Args:
+        gpus: that cells share: those of one node.
+        exclusive: each cell takes, and is charged, whole nodes.
+    """
+    free, charged = [0.0] * gpus, 0.0
+    for cost in sorted(costs, key=lambda c: -c.hours):
+        held = -(-cost.gpus // gpus) * gpus if exclusive else cost.gpus
+        taken = min(held, gpus)
+        free.sort()
+        free[:taken] = [free[taken - 1] + cost.hours] * taken
+        charged += held * cost.hours
+    return max(free), charged
+
+
 def plan_lines(names: Sequence[str], costs: Sequence[Cost | None], gpu: Gpu) -> list[str]:
     """A line per cell, and the sum."""
     known = [c for c in costs if c is not None]

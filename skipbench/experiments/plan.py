@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skipbench.config.catalog import choices
-from skipbench.config.compose import compose_cells
+from skipbench.config.catalog import choices, places
+from skipbench.config.compose import compose, compose_cells
 from skipbench.config.explain import did_you_mean
+from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
@@ -26,11 +27,13 @@ class Request:
     Attributes:
         names: the experiments.
         overrides: for their cells.
-        scale: `paper`, `embedded` or `laptop`; `None`: by the device.
+        scale: `paper`, `embedded` or `laptop`; not given, a cluster decides: `paper`, `embedded`
+            where its nodes have no GPU; `None`: by the device.
         models: only these of the paper's models; all where empty.
         flags: words with a leading dash.
         budget: GPU-hours for all cells of an experiment together, as given; `None` for no limit.
         columns: more of them for a table of runs, by key.
+        hardware: of `hardware=`.
     """
 
     names: list[str]
@@ -40,6 +43,7 @@ class Request:
     flags: list[str]
     budget: str | None = None
     columns: tuple[str, ...] = ()
+    hardware: Slurm | Local | None = None
 
 
 def parse_request(
@@ -52,7 +56,7 @@ def parse_request(
         flags: those that the command has.
 
     Raises:
-        SkipbenchError: no name, an unknown name, or an unknown flag.
+        SkipbenchError: no name, an unknown name, flag or hardware.
     """
     words = _with_budget(words)
     names = [w for w in words if "=" not in w and not w.startswith("-")]
@@ -75,7 +79,30 @@ def parse_request(
     overrides = [w for w in pairs if w.partition("=")[0] not in OWN]
     models = [m for m in own.get("models", "").split(",") if m]
     columns = tuple(c for c in own.get("columns", "").split(",") if c)
-    return Request(names, overrides, own.get("scale"), models, given, own.get("budget"), columns)
+    hardware, scale = hardware_of(overrides), own.get("scale")
+    if scale is None and isinstance(hardware, Slurm):  # this machine's GPUs say nothing of its own
+        scale = "embedded" if hardware.gpus == 0 else "paper"
+    return Request(names, overrides, scale, models, given, own.get("budget"), columns, hardware)
+
+
+def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
+    """The settings of `hardware=`, `None` where it is not among the words.
+
+    Raises:
+        SkipbenchError: no such choice or key, or a device.
+    """
+    own = [w for w in words if w.partition("=")[0].partition(".")[0] == "hardware"]
+    chosen = [w.partition("=")[2] for w in own if w.startswith("hardware=")]
+    if not chosen:
+        return None
+    hardware = compose(own).hardware if chosen[-1] in places() else None
+    if hardware is None:
+        raise SkipbenchError(
+            f"hardware={chosen[-1]} is no place where cells run; wanted one of: "
+            f"{', '.join(places())}, or a file of your own in conf/hardware with _slurm among its "
+            "defaults, as in slurm-a100.yaml"
+        )
+    return hardware
 
 
 def _with_budget(words: Sequence[str]) -> list[str]:
@@ -106,6 +133,11 @@ def scale_of(experiment: str, given: str | None, without_torch: bool = False) ->
     )
     say(f"scale={scale}, since {why}")
     return scale
+
+
+def file_name(experiment: str, scale: str) -> str:
+    """Of its table or figure: a paper's has the scale in it, others have one scale."""
+    return experiment if paper_of(experiment) is None else f"{experiment}.{scale}"
 
 
 def composed(

@@ -3,11 +3,11 @@
 import contextlib
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, checked_run, named_cell, resolve_cell
@@ -52,7 +52,7 @@ def run_repeats(config: RunConfig) -> None:
             if not config.fresh and all_done(one):
                 continue
             say(f"process {number + 1} of {len(ones)}", "dim")
-            command = [sys.executable, "-m", "skipbench", "cell", str(manifest), str(number)]
+            command = cell_command(str(manifest), str(number))
             if code := subprocess.run(command, check=False).returncode:
                 raise SkipbenchError(
                     f"process {number + 1} of {len(ones)} ended with exit status {code}; its "
@@ -85,5 +85,7 @@ def joined_record(cell: Cell) -> dict[str, Any]:
     if len({origin_of(state) for state, _ in done}) > 1:
         reasons.append("its repeats are of several commits, devices or versions")
     layers = record["provenance"]["layers"]
+    if mixed := [text for s, _ in done if (text := s["provenance"].get("mixed"))]:
+        record["provenance"] |= {"mixed": "; ".join(mixed)}
     record["metrics"] = summarise_repeats([(own, s["metrics"]) for s, own in done], layers)
     return {**record, "samples": samples, "reason": "; ".join(reasons) or None}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Slurm
 from skipbench.errors import SkipbenchError
 
@@ -49,10 +50,8 @@ def script(name: str, manifest: Path, part: Part, hardware: Slurm, python: str, 
     Raises:
         SkipbenchError: a value that cannot stand in a script, or a number out of range.
     """
-    command = (
-        f"{shlex.quote(python)} -m skipbench cell {shlex.quote(str(manifest))} "
-        f'"$(({part.first} + SLURM_ARRAY_TASK_ID))"'
-    )
+    cell = shlex.join(cell_command(str(manifest), python=python))
+    command = f'{cell} "$(({part.first} + SLURM_ARRAY_TASK_ID))"'
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in _options(name, manifest.parent, part, hardware, cwd)),

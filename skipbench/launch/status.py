@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skipbench.config.catalog import places
-from skipbench.config.compose import compose
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
@@ -21,6 +19,7 @@ from skipbench.launch import manifest, slurm
 from skipbench.runs.fingerprint import refuse_other
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.state import STALE_S, STATES, RunState, run_state
+from skipbench.runs.store import load_run
 
 TO_RUN = ("missing", "failed", "interrupted", "stale")
 
@@ -33,6 +32,7 @@ class CellStatus:
         folder: of its run; `None` while its skip set is missing.
         runnable: False where the cell waits for something that the user has to do.
         gpus: what a job asks for.
+        unknown: it was submitted before, and Slurm does not say whether that job is over.
     """
 
     name: str
@@ -41,6 +41,7 @@ class CellStatus:
     state: RunState
     runnable: bool = True
     gpus: int = 1
+    unknown: bool = False
 
     @property
     def key(self) -> str:
@@ -84,35 +85,12 @@ def parse_submit(
     request = parse_request(arguments, command, experiment_names(), flags)
     words = request.overrides
     stale = [w.partition("=")[2] for w in words if w.startswith("stale=")]
-    hardware = hardware_of(words)
     request = replace(
         request, overrides=[w for w in words if not w.startswith(("hardware", "stale="))]
     )
-    # that this machine has no GPU says nothing of the nodes
-    if request.scale is None and isinstance(hardware, Slurm):
-        request = replace(request, scale="embedded" if hardware.gpus == 0 else "paper")
     given = [a for a in arguments if "=" in a and not a.startswith("-")]
-    return SubmitRequest(request, hardware, _seconds(stale[-1]) if stale else STALE_S, given)
-
-
-def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
-    """The settings of `hardware=`, `None` where it is not among the words.
-
-    Raises:
-        SkipbenchError: no such choice or key, or a device.
-    """
-    own = [w for w in words if w.partition("=")[0].partition(".")[0] == "hardware"]
-    chosen = [w.partition("=")[2] for w in own if w.startswith("hardware=")]
-    if not chosen:
-        return None
-    hardware = compose(own).hardware if chosen[-1] in places() else None
-    if hardware is None:
-        raise SkipbenchError(
-            f"hardware={chosen[-1]} is no place where cells run; wanted one of: "
-            f"{', '.join(places())}, or a file of your own in conf/hardware with _slurm among its "
-            "defaults, as in slurm-a100.yaml"
-        )
-    return hardware
+    stale_s = _seconds(stale[-1]) if stale else STALE_S
+    return SubmitRequest(request, request.hardware, stale_s, given)
 
 
 def cell_statuses(experiment: str, asked: SubmitRequest) -> list[CellStatus]:
@@ -127,8 +105,10 @@ def cell_statuses(experiment: str, asked: SubmitRequest) -> list[CellStatus]:
         cell = _status(config, live, asked.stale_s)
         if submitted is None:
             submitted = manifest.tasks(config.results)
+        tasks = submitted.get(cell.key, [])
+        unknown = live is None and bool(tasks) and cell.state.state in TO_RUN
         cells.setdefault(
-            cell.key, replace(cell, state=_with_jobs(cell, submitted.get(cell.key, []), live))
+            cell.key, replace(cell, state=_with_jobs(cell, tasks, live), unknown=unknown)
         )
     return list(cells.values())
 
@@ -140,6 +120,7 @@ def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -
         state = run_state(cell.folder, live, stale_s)
         if state.state == "done":
             try:
+                load_run(cell.folder)
                 refuse_other(cell.folder, cell.config.model, cell.config.method)
             except SkipbenchError as error:  # submitted again it would be refused again
                 return CellStatus(

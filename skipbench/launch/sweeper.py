@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
@@ -20,7 +21,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict, read_write
 
-from skipbench.config.compose import explained, to_run_config
+from skipbench.config.compose import explained, to_run_config, use_config_dir
 from skipbench.config.explain import unreadable
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
@@ -38,6 +39,9 @@ PLUGIN = str(Path(__file__).parent / "plugin")
 
 def job(config: DictConfig) -> float | None:
     """Runs one cell; returns its speedup."""
+    # a launcher's process has seen no --config-dir
+    for place in HydraConfig.get().searchpath if HydraConfig.initialized() else ():
+        use_config_dir(Path(place.removeprefix("file://")))
     with explained([]):
         run = to_run_config(config)
     if run.label and not is_json():

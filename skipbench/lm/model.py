@@ -57,6 +57,9 @@ class LM:
             parts.embedding.weight.device,
             parts.head.weight.device,
         )
+        if any(device.type == "cuda" for device in self.devices):
+            # On Hopper torch takes cuDNN's attention first, which plans anew for every length.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.cache = KVCache(self.devices, *kv_shape(model), self.dtype)
         self._weight_bytes = pass_bytes(model)
         self._parts = parts

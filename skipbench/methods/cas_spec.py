@@ -20,6 +20,7 @@ warm-up does nor what ends a tree. Guesses of ours stand in their place, marked 
 | T(s, k) | `worth` | what a draft by s over k tokens is chosen by |
 | TOP-P siblings | `top_p`, `width` | (guess: 0.9 and 3) alternatives, drafted in the same pass |
 | warm-up | `warm_up` | (guess) rounds that begin with each draft in turn |
+| | `forget` | (ours) alpha of a draft that is not tried goes back to its first value |
 
 Deviations from the paper, with their switches: docs/methods/cas-spec.md.
 """
@@ -99,6 +100,9 @@ class CASSpec(Method):
         top_p: children of a node reach this probability together, 0 to 1.
         width: most children of a node, the first choice included.
         warm_up: rounds that begin with each draft in turn, whatever it is worth.
+        forget: share of the way back to its first value, 0 to 1, that the acceptance of a draft
+            goes per round in which it was not tried; at 0 a draft that once fell below its cost is
+            never tried again.
 
     Raises:
         SkipbenchError: a number or word out of range, or a set that the model lacks a layer of.
@@ -119,6 +123,7 @@ class CASSpec(Method):
         top_p: float = 0.9,
         width: int = 3,
         warm_up: int = 20,
+        forget: float = 0.02,
     ) -> None:
         super().__init__(layers=layers, name=name)
         if (
@@ -126,25 +131,26 @@ class CASSpec(Method):
             or not (sparsity or sets)
             or min(max_length, max_nodes, width) < 1
             or bottom_cost <= 0
-            or not 0 <= top_p <= 1
+            or not (0 <= top_p <= 1 and 0 <= forget <= 1)
             or warm_up < 0
             or layers < 3
             or objective not in OBJECTIVES
         ):
             raise SkipbenchError(
                 f"cas-spec: sparsity={list(sparsity)}, {bottom_cost=}, {objective=}, "
-                f"{max_length=}, {max_nodes=}, {top_p=}, {width=}, {warm_up=}, {layers=}; wanted "
-                "shares above 0 to below 1, one or more of them or of sets, bottom_cost above 0, "
-                "objective walltime or drafting, top_p from 0 to 1, warm_up of 0 or more, 3 layers "
-                "or more, and 1 or more of the rest"
+                f"{max_length=}, {max_nodes=}, {top_p=}, {width=}, {warm_up=}, {forget=}, "
+                f"{layers=}; wanted shares above 0 to below 1, one or more of them or of sets, "
+                "bottom_cost above 0, objective walltime or drafting, top_p and forget from 0 to "
+                "1, warm_up of 0 or more, 3 layers or more, and 1 or more of the rest"
             )
         self.sparsity = sorted(sparsity)
         self.sets = [SkipSet.parse(text, layers) for text in sets]
         self.given, self.bottom_cost, self.objective = bool(sets), bottom_cost, objective
         self.max_length, self.max_nodes, self.warm_up = max_length, max_nodes, warm_up
-        self.top_p, self.width = top_p, width
+        self.top_p, self.width, self.forget = top_p, width, forget
         self.bottom = len(self.sets) or len(self.sparsity)  # index of the copies among the drafts
-        self.alpha = [*(Estimate(FIRST) for _ in range(self.bottom)), Estimate(FIRST_COPY)]
+        self.first = [*[FIRST] * self.bottom, FIRST_COPY]
+        self.alpha = [Estimate(first) for first in self.first]
         self.by_match = [Estimate(FIRST_COPY) for _ in range(NGRAM)]
         self.text, self.rounds = TextIndex(), 0
 
@@ -286,6 +292,9 @@ class CASSpec(Method):
                 hits.setdefault((draft, match), []).append(hit)
         for (draft, match), found in hits.items():
             (self.by_match[match - 1] if match else self.alpha[draft]).update(found)
+        for draft, (estimate, first) in enumerate(zip(self.alpha, self.first, strict=True)):
+            if (draft, 0) not in hits:
+                estimate.value += self.forget * (first - estimate.value)
         self.text.extend(state.tokens[self.text.tokens :])
         self.rounds += 1
         self.log["alpha"].append([round(estimate.value, 5) for estimate in self.alpha])

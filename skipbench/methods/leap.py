@@ -234,7 +234,7 @@ class LEAP(SkipMethod):
         stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
         ratio: target share of the layers that the draft keeps, 0.05 to 0.75; 0.05 more or less is
             no worse than the search takes it.
-        iterations: rounds per prompt in which a candidate is tried.
+        iterations: rounds per prompt in which a candidate is tried; the published code has 40.
         exploration: weight of the exploration in the search's bound, 0 or more.
         positions: tokens at the end of the prompt from which redundancy is measured.
         percentile: of a signal over the layers, 0 to 100, above which it makes a layer early or
@@ -258,7 +258,7 @@ class LEAP(SkipMethod):
         name: str,
         stop: StopRule,
         ratio: float = 0.45,
-        iterations: int = 40,
+        iterations: int = 5,
         exploration: float = 3.0,
         positions: int = 8,
         percentile: float = 70.0,

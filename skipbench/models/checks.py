@@ -49,7 +49,7 @@ _SIZES = (
 
 
 def check_sizes(path: str, config: Any) -> None:
-    """Raises SkipbenchError for a config.json whose numbers no model can have."""
+    """Raises SkipbenchError for a configuration whose numbers no model can have."""
     sizes: dict[str, Any] = {name: getattr(config, name, None) for name in _SIZES}
     wrong = {k: v for k, v in sizes.items() if v is not None and (type(v) is not int or v < 1)}
     if not wrong and (sizes["num_hidden_layers"] or 0) > MOST_LAYERS:
@@ -64,7 +64,7 @@ def check_sizes(path: str, config: Any) -> None:
     if wrong:
         told = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
         raise SkipbenchError(
-            f"the config.json of {path!r} has {told}; wanted whole numbers from 1, at most "
+            f"the configuration of {path!r} has {told}; wanted whole numbers from 1, at most "
             f"{MOST_LAYERS} layers, heads that divide into num_key_value_heads, a norm's epsilon "
             "from 0, and true or false for tied embeddings"
         )

@@ -5,6 +5,9 @@ computed with. llama.cpp (convert_hf_to_gguf.py) defines the names, and the orde
 queries and keys of `llama`.
 """
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,9 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import family_of
+from skipbench.models.checks import check_sizes
 from skipbench.models.gguf_file import Header, read_header
+from skipbench.runs.reading import printable
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 """Values of `general.architecture` that can be read; `llama` is Mistral's and SmolLM2's, too."""
@@ -66,19 +71,22 @@ class GGUF:
         from transformers import AutoModelForCausalLM
 
         auto: Any = AutoModelForCausalLM  # its constructors are untyped
-        with torch.device("meta"):
+        with _told(self.header.path, "model"), torch.device("meta"):
             model: Any = auto.from_config(self.config, dtype=dtype, attn_implementation="sdpa")
-        weights = {self._name(name): self._weight(name).to(dtype) for name in self.header.entries}
-        if self.config.tie_word_embeddings:
-            weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+        entries, tied = self.header.entries, self.config.tie_word_embeddings
         wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-        found = {name: tuple(value.shape) for name, value in weights.items()}
+        found = {self._name(name): entry.shape for name, entry in entries.items()}
+        if tied:
+            found["lm_head.weight"] = found["model.embed_tokens.weight"]
         for name in sorted(wanted.keys() | found.keys()):
             if wanted.get(name) != found.get(name):
                 raise SkipbenchError(
-                    f"{self.header.path} does not fit its header: {name} is {found.get(name)}, "
+                    f"{self.header.path} does not fit its header: {name!r} is {found.get(name)}, "
                     f"wanted {wanted.get(name)}; fetch the file again"
                 )
+        weights = {self._name(name): self._weight(name).to(dtype) for name in entries}
+        if tied:
+            weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
         model.load_state_dict(weights, assign=True)
         model.tie_weights()
         # made on no device, they have no numbers
@@ -89,26 +97,16 @@ class GGUF:
         """The tokenizer, with the chat template where the file has one.
 
         Raises:
-            SkipbenchError: a kind that cannot be read.
+            SkipbenchError: one that cannot be read.
         """
         from tokenizers import pre_tokenizers
         from transformers import AutoTokenizer
 
-        kind = str(self.header.fields.get("tokenizer.ggml.model"))
-        split = str(self.header.fields.get("tokenizer.ggml.pre", "gpt-2"))
-        if kind not in ("gpt2", "llama") or (kind == "gpt2" and split not in DIGITS + SPLITS):
-            raise SkipbenchError(
-                f"{self.header.path}: tokenizer {kind}, {split} cannot be read; wanted llama, or "
-                f"gpt2 with one of {', '.join(DIGITS + SPLITS)}. Give the model's own folder"
-            )
-        try:
+        kind, split = _kind(self.header)
+        with _told(self.header.path, "tokenizer"):
             tokenizer: Any = AutoTokenizer.from_pretrained(
                 self.header.path.parent, gguf_file=self.header.path.name, trust_remote_code=False
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SkipbenchError(
-                f"{self.header.path}: its tokenizer cannot be read ({error})"
-            ) from error
         if kind == "gpt2" and split in DIGITS:
             tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
                 pre_tokenizers.Digits(individual_digits=True),
@@ -148,11 +146,78 @@ def read_gguf(path: str) -> GGUF:
     """Reads the header of a file.
 
     Raises:
-        SkipbenchError: as `read_header`; another architecture, or rotary positions that cannot be
-            kept.
+        SkipbenchError: as `read_header`; another architecture or tokenizer, rotary positions that
+            cannot be kept, or values that no model can have.
     """
     header = read_header(Path(path))
     return GGUF(header, _config(header))
+
+
+@contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    """Tells in one line what transformers, which does not check a header, raises of it: anything,
+    and a panic of the tokenizers library, which is no `Exception`.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise SkipbenchError(
+            f"{path}: its {what} cannot be read ({' '.join(str(error).split())[:400]})"
+        ) from error
+
+
+def _word(header: Header, key: str, default: str) -> str:
+    return printable(str(header.fields.get(key, default)))[:60]
+
+
+def _kind(header: Header) -> tuple[str, str]:
+    """The tokenizer's model, and how it splits a text into words."""
+    kind = _word(header, "tokenizer.ggml.model", "none")
+    split = _word(header, "tokenizer.ggml.pre", "gpt-2")
+    if kind not in ("gpt2", "llama") or (kind == "gpt2" and split not in DIGITS + SPLITS):
+        raise SkipbenchError(
+            f"{header.path}: tokenizer {kind}, {split} cannot be read; wanted llama, or gpt2 with "
+            f"one of {', '.join(DIGITS + SPLITS)}. Give the model's own folder"
+        )
+    return kind, split
+
+
+def _check_tokens(header: Header) -> None:
+    """Raises SkipbenchError for a tokenizer that cannot be read, or whose lists and ids do not fit
+    each other and the embedding.
+    """
+    kind, _ = _kind(header)
+    own = {key.removeprefix("tokenizer.ggml."): value for key, value in header.fields.items()}
+    rows, tokens = header.entries["token_embd.weight"].shape[0], _texts(own.get("tokens"))
+    known, count = set(tokens), len(tokens)
+    merges = [merge.split(" ") for merge in _texts(own.get("merges"))]
+
+    def require(key: str, sound: bool, wanted: str) -> None:
+        if not sound:
+            raise SkipbenchError(
+                f"{header.path}: tokenizer.ggml.{key} is {own.get(key)!r:.60}, wanted {wanted}; "
+                "fetch the file again"
+            )
+
+    require("tokens", 0 < count <= rows, f"1 to {rows} texts")
+    joined = all(len(pair) == 2 and {*pair, "".join(pair)} <= known for pair in merges)
+    given = kind == "llama" or "merges" in own
+    require("merges", given and joined, "pairs of tokens that make a token")
+    for key in ("token_type", "scores"):
+        found = own.get(key, tokens)
+        require(key, isinstance(found, list) and len(found) == count, f"{count} numbers")
+    for key in ("bos", "eos", "eot", "padding", "unknown"):
+        found = own.get(f"{key}_token_id", 0)
+        sound = type(found) is int and 0 <= found < count
+        require(f"{key}_token_id", sound, f"the id of one of {count} tokens")
+
+
+def _texts(found: Any) -> list[str]:
+    """A list of texts, or an empty one for anything else."""
+    sound = isinstance(found, list) and all(isinstance(item, str) for item in found)
+    return found if sound else []
 
 
 def _config(header: Header) -> Any:
@@ -161,7 +226,7 @@ def _config(header: Header) -> Any:
 
     path, fields, tensors = header.path, header.fields, header.entries
 
-    family = str(fields.get("general.architecture"))
+    family = _word(header, "general.architecture", "none")
     if family not in FAMILIES or fields.get(f"{family}.expert_count"):
         experts = " with experts" if fields.get(f"{family}.expert_count") else ""
         raise SkipbenchError(
@@ -169,7 +234,7 @@ def _config(header: Header) -> Any:
             f"{', '.join(FAMILIES)}"
         )
 
-    def get(key: str, *default: Any) -> Any:
+    def get(key: str, *default: Any, kinds: tuple[type, ...] = (int,)) -> Any:
         found = fields.get(f"{family}.{key}", *default)
         if found is None:
             raise SkipbenchError(f"model.path={path} lacks {family}.{key}; fetch it again")
@@ -177,9 +242,15 @@ def _config(header: Header) -> Any:
             raise SkipbenchError(
                 f"model.path={path} has another {family}.{key} in every layer, which is not read"
             )
+        if type(found) not in kinds or not 0 < found < math.inf:
+            whole = "" if float in kinds else "whole "
+            raise SkipbenchError(
+                f"model.path={path}: {family}.{key} is {found!r:.60}, wanted a {whole}number above "
+                "0; fetch the file again"
+            )
         return found
 
-    scaled = fields.get(f"{family}.rope.scaling.type", "none")
+    scaled = _word(header, f"{family}.rope.scaling.type", "none")
     if scaled != "none" or "rope_freqs.weight" in tensors:
         raise SkipbenchError(
             f"model.path={path} has scaled rotary positions ({scaled}), which are not read from "
@@ -187,22 +258,28 @@ def _config(header: Header) -> Any:
         )
     if "token_embd.weight" not in tensors:
         raise SkipbenchError(f"model.path={path} lacks token_embd.weight; fetch it again")
-    heads = get("attention.head_count")
-    hidden = get("embedding_length")
-    config: Any = AutoConfig.for_model(
-        family,
-        vocab_size=int(tensors["token_embd.weight"].shape[0]),
+    _check_tokens(header)
+    shape, numbers = tensors["token_embd.weight"].shape, (int, float)
+    blocks = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
+    heads, hidden, layers = get("attention.head_count"), get("embedding_length"), get("block_count")
+    if (layers, hidden) != (len(blocks), shape[-1]):
+        raise SkipbenchError(
+            f"model.path={path}: {family}.block_count is {layers} and embedding_length {hidden}, "
+            f"but its tensors have {len(blocks)} and {shape[-1]}; fetch the file again"
+        )
+    settings = dict(
+        vocab_size=int(shape[0]),
         hidden_size=hidden,
         intermediate_size=get("feed_forward_length"),
-        num_hidden_layers=get("block_count"),
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=get("attention.head_count_kv", heads),
-        head_dim=get("attention.key_length", hidden // heads),
+        head_dim=get("attention.key_length", max(1, hidden // heads)),
         max_position_embeddings=get("context_length"),
-        rms_norm_eps=float(get("attention.layer_norm_rms_epsilon")),
+        rms_norm_eps=float(get("attention.layer_norm_rms_epsilon", kinds=numbers)),
         rope_parameters={
             "rope_type": "default",
-            "rope_theta": float(get("rope.freq_base", 10000.0)),
+            "rope_theta": float(get("rope.freq_base", 10000.0, kinds=numbers)),
         },
         tie_word_embeddings="output.weight" not in tensors,
         attention_bias="blk.0.attn_q.bias" in tensors,
@@ -211,6 +288,9 @@ def _config(header: Header) -> Any:
         eos_token_id=_ends(fields),
         pad_token_id=fields.get("tokenizer.ggml.padding_token_id"),
     )
+    with _told(path, "configuration"):
+        config = AutoConfig.for_model(family, **settings)
+    check_sizes(str(path), config)
     family_of(config)
     return config
 

@@ -19,7 +19,9 @@ SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 """Types of metadata, and how `struct` reads them."""
 STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
-LONGEST = 1 << 28  # bytes of a text, items of a list: more is no file of a model
+MOST_ENTRIES = 1 << 16  # pairs of metadata, tensors
+MOST_ITEMS = 1 << 21  # bytes of a text, items of a list: Llama 3 has 280,147 merges
+MOST_DIMENSIONS = 4  # llama.cpp's own limit
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Header:
             return quants.dequantize(rows, entry.kind).reshape(entry.shape)
         except NotImplementedError as error:  # what the library raises for a type it lacks
             raise SkipbenchError(
-                f"model.path={self.path}: tensor {name} is of type {entry.kind.name}, which cannot "
-                "be read; wanted F32, F16, BF16 or one of llama.cpp's Q and IQ types"
+                f"model.path={self.path}: tensor {name!r} is of type {entry.kind.name}, which "
+                "cannot be read; wanted F32, F16, BF16 or one of llama.cpp's Q and IQ types"
             ) from error
 
 
@@ -74,6 +76,8 @@ def read_header(path: Path) -> Header:
             raise SkipbenchError(
                 f"model.path={path} is no GGUF file of version {' or '.join(map(str, VERSIONS))}"
             )
+        for count in (pairs, tensors):
+            _check_count(file, count, MOST_ENTRIES)
         fields = dict(_pair(file) for _ in range(pairs))
         found = [_tensor(file, path) for _ in range(tensors)]
         step = fields.get("general.alignment", 32)
@@ -103,9 +107,12 @@ def _explained(path: Path) -> Iterator[None]:
         raise SkipbenchError(f"model.path={path} cannot be read ({error})") from error
 
 
+def _check_count(file: BinaryIO, count: int, most: int) -> None:
+    if count > most:
+        raise EOFError(f"a count of {count} at {file.tell()}, wanted at most {most}")
+
+
 def _read(file: BinaryIO, count: int) -> bytes:
-    if count > LONGEST:
-        raise EOFError(f"{count} bytes at {file.tell()}")
     found = file.read(count)
     if len(found) < count:
         raise EOFError(f"{len(found)} of {count} bytes at {file.tell() - len(found)}")
@@ -113,7 +120,9 @@ def _read(file: BinaryIO, count: int) -> bytes:
 
 
 def _text(file: BinaryIO) -> str:
-    return _read(file, *struct.unpack("<Q", _read(file, 8))).decode("utf-8")
+    (length,) = struct.unpack("<Q", _read(file, 8))
+    _check_count(file, length, MOST_ITEMS)
+    return _read(file, length).decode("utf-8")
 
 
 def _pair(file: BinaryIO) -> tuple[str, Any]:
@@ -126,12 +135,13 @@ def _value(file: BinaryIO, kind: int) -> Any:
         return _text(file)
     if kind == ARRAY:
         inner, count = struct.unpack("<IQ", _read(file, 12))
+        _check_count(file, count, MOST_ITEMS)
         if inner in SCALARS:
             size = struct.calcsize(SCALARS[inner])
             return list(struct.unpack(f"<{count}{SCALARS[inner]}", _read(file, count * size)))
-        if count > LONGEST:
-            raise EOFError(f"{count} items at {file.tell()}")
-        return [_value(file, inner) for _ in range(count)]
+        if inner == STRING:
+            return [_text(file) for _ in range(count)]
+        raise EOFError(f"a list of type {inner} at {file.tell()}, wanted numbers or texts")
     if kind not in SCALARS:
         raise EOFError(f"metadata of type {kind} at {file.tell()}")
     return struct.unpack(f"<{SCALARS[kind]}", _read(file, struct.calcsize(SCALARS[kind])))[0]
@@ -143,13 +153,16 @@ def _tensor(file: BinaryIO, path: Path) -> tuple[str, tuple[int, ...], Any, int,
 
     name = _text(file)
     (dimensions,) = struct.unpack("<I", _read(file, 4))
+    _check_count(file, dimensions, MOST_DIMENSIONS)
     shape = struct.unpack(f"<{dimensions}Q", _read(file, 8 * dimensions))[::-1]
     number, offset = struct.unpack("<IQ", _read(file, 12))
     if number not in {kind.value for kind in GGMLQuantizationType}:
         raise SkipbenchError(
-            f"model.path={path}: tensor {name} is of type {number}, which gguf does not know; "
+            f"model.path={path}: tensor {name!r} is of type {number}, which gguf does not know; "
             "`pip install -U gguf`, or quantise the model to a common type, such as Q8_0"
         )
     kind = GGMLQuantizationType(number)
     block, size = GGML_QUANT_SIZES[kind]
+    if not shape or 0 in shape or shape[-1] % block:
+        raise EOFError(f"tensor {name!r} of shape {shape}, wanted rows of whole blocks of {block}")
     return name, shape, kind, offset, math.prod(shape) // block * size

@@ -54,8 +54,9 @@ DEFINITIONS: dict[str, str] = {
     "score": "mean over the samples, vanilla -> method; (n): samples with that label. Shares, and "
     "BLEU in percent: sentence_bleu is a mean over samples, bleu is of the whole corpus.",
     "skipped": (
-        "sub-layers that the draft leaves out, mean over samples at their end; ratio: "
-        "share of all sub-layers."
+        "sub-layers that the draft leaves out, mean over samples at their end; ratio, and as a "
+        "column: share of all sub-layers. 0 for copies, and for auto and cas-spec, whose sets are "
+        "in their traces."
     ),
     "memory": "the most that was allocated at one time during the run.",
     "roofline": (

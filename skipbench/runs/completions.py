@@ -4,7 +4,7 @@ in the order of the samples.
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ class Completion:
     reference: dict[str, Any]
     vanilla: str
     method: str
+    token_chars: list[Count] = field(default_factory=list)
+    """Characters of `method` by token; one inside a character has 0. Empty in records of earlier
+    versions.
+    """
 
 
 def read_completions(path: Path) -> list[Completion]:

@@ -6,8 +6,8 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,13 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        name = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)  # less the umask
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644)
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -125,8 +125,11 @@ def overwrite(path: Path, text: str) -> bool:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, wait: bool = False) -> Iterator[None]:
     """Makes the folder, and holds its lock: it is for this process alone.
+
+    Args:
+        wait: until another process has given the lock back, which is an error else.
 
     Raises:
         SkipbenchError: not writable, a symbolic link, without locks, or held by another process.
@@ -138,7 +141,7 @@ def held(folder: Path) -> Iterator[None]:
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             holder = printable(os.read(lock, 200).decode(errors="replace"))
             raise SkipbenchError(

@@ -7,14 +7,17 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from skipbench.config.paths import PACKAGE, cache_folder
+from skipbench.errors import SkipbenchError
 
+CONDITIONS = ("device", "cpu", "torch", "native_kernels", "threads")
+"""A run that goes on under others of these gives times that are not comparable with its first."""
 PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
 PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
 
@@ -87,6 +90,28 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def conditions(origin: Mapping[str, Any]) -> dict[str, str]:
+    """What a run's times depend on beside its settings, as far as it is recorded."""
+    found = {name: origin.get(name) for name in CONDITIONS}
+    found["torch"] = (origin.get("versions") or {}).get("torch")
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def mixed_text(origin: Mapping[str, Any]) -> str:
+    """From which samples on a run was made under other conditions; empty where these are one."""
+    stretches = [(0, conditions(origin))]
+    for one in origin.get("resumed", ()):
+        stretches.append((one["after_samples"], conditions({**origin, **one})))
+    values = {name: {there.get(name) for _, there in stretches} - {None} for name in CONDITIONS}
+    told, texts = "", list[str]()
+    for after, there in stretches:
+        own = ", ".join(f"{name} {there.get(name)}" for name in CONDITIONS if len(values[name]) > 1)
+        if own != told:
+            texts.append(f"from sample {after + 1} {own}")
+        told = own
+    return "; ".join(texts)
+
+
 PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": cache_folder}
 """Folders whose place depends on the machine, by the word that stands for them in a record."""
 
@@ -118,7 +143,23 @@ def engine_text(name: str, strict: bool) -> str:
 
 def config_hash(config: dict[str, Any]) -> str:
     """Ten hexadecimal digits that depend on every setting and nothing else, on every machine."""
-    return hashlib.sha256(json.dumps(portable(config), sort_keys=True).encode()).hexdigest()[:10]
+    return _digits(portable(config))
+
+
+def check_identity(folder: Path, config: dict[str, Any] | None) -> None:
+    """Raises SkipbenchError where the hash in a run folder's name is not that of `config`, which is
+    its config.yaml; a folder that was given a name without a hash is not checked.
+    """
+    named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
+    if config is not None and named and named[1] != (own := _digits(config)):
+        raise SkipbenchError(
+            f"{folder} holds another run: its config.yaml has the hash {own}; give the folder its "
+            "name back, or move it away"
+        )
+
+
+def _digits(config: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def run_name(parts: list[str], digest: str) -> str:

@@ -193,9 +193,8 @@ def _attention(
             return unfold(out, t)
         if t == 1:
             query = query.view(1, kv, group, d)
-            return F.scaled_dot_product_attention(query, keys, values, scale=scale).view(
-                1, heads * d
-            )
+            out = F.scaled_dot_product_attention(query, keys, values, scale=scale)
+            return out.reshape(1, heads * d)  # some kernels of a GPU lay rows outside heads
         # a square chain from row 0
         if group > 1 and query.is_cuda and query.dtype == torch.float32:
             # Of the kernels of a GPU only flash takes grouped heads, and it takes no float32: the

@@ -1,6 +1,5 @@
 """From the folders of runs to what the page shows of them. Nothing but records is read."""
 
-import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +10,8 @@ import yaml
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.page.course import courses, skip_sets
-from skipbench.report.page.pieces import letters_of, pieces_of, tokenizer_of
-from skipbench.runs.completions import read_completions
+from skipbench.report.page.pieces import letters_of, pieces_of
+from skipbench.runs.completions import Completion, read_completions
 from skipbench.runs.reading import printable, run_folders, value_at
 from skipbench.runs.record import SOURCES, Sample
 from skipbench.runs.store import load_run, read_samples
@@ -39,11 +38,10 @@ def all_runs(results: Path) -> list[Found]:
     """Every folder under `results/runs`, by name: `id`, `cells` (column to text), `sort` (column to
     number) and `detail`.
     """
-    tokenizers = functools.cache(tokenizer_of)
-    return [one_run(folder, tokenizers) for folder in run_folders(results)]
+    return [one_run(folder) for folder in run_folders(results)]
 
 
-def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
+def one_run(folder: Path) -> Found:
     """What the page shows of one run; a folder that cannot be read is a row that says so."""
     try:
         state = load_run(folder)
@@ -54,7 +52,7 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
         names = {
             name: str(value_at(config, name, "name") or MISSING) for name in (*NAMES, "engine")
         }
-        shown = [_text(s, texts.get(s.index), config, tokenizers) for s in samples[:MOST_TEXTS]]
+        shown = [_text(s, texts.get(s.index)) for s in samples[:MOST_TEXTS]]
         detail = {
             "metrics": metrics,
             "status": state["status"],
@@ -97,11 +95,10 @@ def one_run(folder: Path, tokenizers: Any = tokenizer_of) -> Found:
     return {"id": folder.name, "cells": cells, "sort": _sort_values(metrics), "detail": detail}
 
 
-def _text(sample: Sample, completion: Any, config: Found, tokenizers: Any) -> Found:
+def _text(sample: Sample, completion: Completion | None) -> Found:
     """One sample's prompt and coloured output."""
-    tokenizer = tokenizers(value_at(config, "model", "path"))
-    text, letters = completion.method if completion else None, letters_of(sample.trace)
-    pieces, how = pieces_of(sample.method, text, tokenizer, letters)
+    text, chars = (completion.method, completion.token_chars) if completion else (None, [])
+    pieces, how = pieces_of(sample.method, text, chars, letters_of(sample.trace))
     return {
         "id": sample.id,
         "prompt": completion.prompt if completion else None,
@@ -123,8 +120,13 @@ def _note(state: Found) -> str:
     """Why there are no numbers, or what is missing of them."""
     if state["metrics"]:
         reasons = missing_reasons(state["metrics"])
+        mixed = value_at(state, "provenance", "mixed")
         return "; ".join(
-            [*exceptions(state["metrics"]), *(v for k, v in reasons.items() if k != "roofline")]
+            [
+                *([f"mixed: {mixed}"] if mixed else []),
+                *exceptions(state["metrics"]),
+                *(v for k, v in reasons.items() if k != "roofline"),
+            ]
         )
     status = state["status"] or {"state": "not finished"}
     return ": ".join(filter(None, (str(status.get("state")), status.get("error"))))
@@ -141,6 +143,11 @@ def _sort_values(metrics: Found) -> dict[str, float]:
     more = {"E(Spd)": ("expected_speedup", "measured_cost"), "speedup": ("speedup", "paired")}
     found = {name: value_at(metrics, *path) for name, path in (paths | more).items()}
     return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def unreadable(runs: Sequence[Found]) -> list[str]:
+    """Of each run that cannot be read, its name and why."""
+    return [run["detail"]["unreadable"] for run in runs if "unreadable" in run["detail"]]
 
 
 def about(runs: Sequence[Found]) -> str | None:

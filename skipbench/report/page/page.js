@@ -145,9 +145,9 @@ function block(title, ...content) {
 }
 
 const HOW = {
-  tokenizer: "Pieces are decoded with the model's own tokenizer.",
-  proportion: "The model's tokenizer is not there: the text is cut in proportion to the tokens, so edges are not exact.",
-  counts: "Neither text nor tokenizer is there: only counts are shown.",
+  pieces: "Each token's text is the run's own.",
+  text: "The record does not say where each token's text ends: it is shown without colours.",
+  counts: "The record holds no text: only counts are shown.",
 };
 
 function sample({id, prompt, pieces, how, lossless, tokens, rounds}, sources) {

@@ -3,10 +3,9 @@ for colouring it as Self-SD's Figure 1 does.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
-from skipbench.runs.provenance import installed
 from skipbench.runs.record import SOURCES, Arm
 
 Kinds = list[tuple[str, int, str]]
@@ -56,60 +55,24 @@ def kinds_of(arm: Arm, letters: Sequence[str] = ()) -> Kinds:
     return found
 
 
-def tokenizer_of(folder: str | None) -> Any:
-    """The tokenizer of a model's folder, without torch; None where there is no `tokenizer.json`
-    that can be read.
-    """
-    path = installed(folder or "") / "tokenizer.json"
-    if not folder or not path.is_file():
-        return None
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception:  # the library raises nothing narrower for a damaged file
-        return None
-
-
 def pieces_of(
-    arm: Arm, text: str | None, tokenizer: Any, letters: Sequence[str] = ()
+    arm: Arm, text: str | None, token_chars: Sequence[int], letters: Sequence[str] = ()
 ) -> tuple[list[list[Any]], str]:
-    """`[kind, tokens, text, source]` of each piece, and how its text was found: tokenizer,
-    proportion, or counts; `letters` as for `kinds_of`.
+    """`[kind, tokens, text, source]` of each piece, and what they show: pieces, text, or counts.
+
+    Args:
+        token_chars: of the record of `text`; without them the text is one piece.
+        letters: as for `kinds_of`.
     """
     kinds = kinds_of(arm, letters)
-    counts = [0 if kind == "rejected" else count for kind, count, _ in kinds]
-    if tokenizer is not None:
-        text, ends = _decoded_ends(arm.tokens, counts, tokenizer)
-        how = "tokenizer"
-    elif text is not None:
-        ends = [round(len(text) * done / max(1, len(arm.tokens))) for done in _sums(counts)]
-        how = "proportion"
-    else:
-        text, ends, how = "", [0] * len(counts), "counts"
-    starts = [0, *ends[:-1]]
-    found = zip(kinds, starts, ends, strict=True)
-    return [[kind, n, text[start:end], source] for (kind, n, source), start, end in found], how
-
-
-def _decoded_ends(
-    tokens: Sequence[int], counts: Sequence[int], tokenizer: Any
-) -> tuple[str, list[int]]:
-    """The whole text, and where in it each piece ends: prefixes are decoded, as a token alone may
-    lose its space.
-    """
-    text = str(tokenizer.decode(list(tokens)))
-    ends: list[int] = []
-    for done in _sums(counts):
-        # A character of several tokens belongs to the piece that completes it.
-        prefix = (
-            text
-            if done == len(tokens)
-            else str(tokenizer.decode(list(tokens[:done]))).rstrip("\ufffd")
-        )
-        ends.append(max(ends[-1] if ends else 0, min(len(prefix), len(text))))
-    return text, ends
-
-
-def _sums(counts: Sequence[int]) -> list[int]:
-    return [sum(counts[: i + 1]) for i in range(len(counts))]
+    if text is None:
+        return [[kind, n, "", source] for kind, n, source in kinds], "counts"
+    if len(token_chars) != len(arm.tokens):
+        return [["rest", len(arm.tokens), text, ""]], "text"
+    ends = [0, *accumulate(token_chars)]
+    ends[-1] = len(text)
+    pieces, done = list[list[Any]](), 0
+    for kind, n, source in kinds:
+        before, done = done, done + (0 if kind == "rejected" else n)
+        pieces.append([kind, n, text[ends[before] : ends[done]], source])
+    return pieces, "pieces"

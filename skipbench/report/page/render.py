@@ -22,6 +22,7 @@ from skipbench.report.page.collect import (
     about,
     all_runs,
     as_script,
+    unreadable,
 )
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html
@@ -31,9 +32,9 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
 
 
-def write_page(results: Path) -> tuple[Path, dict[str, int]]:
-    """Writes `results/report.html` and returns its path and how many runs, tables and figures are
-    in it.
+def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
+    """Writes `results/report.html` and returns its path, how many runs, tables and figures are in
+    it, and what is wrong with each run that cannot be read.
 
     Tables are made again from their summaries; a file that cannot be read, or is a link, is named
     and left out.
@@ -64,7 +65,8 @@ def write_page(results: Path) -> tuple[Path, dict[str, int]]:
     path = results / "report.html"
     write_atomic(path, page(runs, dict(sorted(tables.items())), figures, refused))
     counts = {"runs": len(runs), "tables": len(tables), "figures": len(figures)}
-    return path, counts | ({"files refused": len(refused)} if refused else {})
+    counts |= {"files refused": len(refused)} if refused else {}
+    return path, counts, unreadable(runs)
 
 
 def page(
@@ -97,7 +99,7 @@ def page(
         definitions=DEFINITIONS,
         about=about(runs),
         caution=_caution(runs),
-        unreadable=[r["detail"]["unreadable"] for r in runs if "unreadable" in r["detail"]],
+        unreadable=unreadable(runs),
         most_texts=MOST_TEXTS,
         style=Markup((here / "style.css").read_text(encoding="utf-8")),
         refused=refused,

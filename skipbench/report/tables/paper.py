@@ -19,6 +19,7 @@ from skipbench.report.tables.paper_notes import (
     provenance,
     run_notes,
     sample_counts,
+    skipped_shares,
 )
 from skipbench.report.tables.paper_numbers import BEST, OUTSIDE, Number, numbers
 from skipbench.report.tables.paper_rows import Half, Run, halves, join, value_of
@@ -63,6 +64,7 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
             *paper_notes(document, table),
             *rule,
             *star,
+            *skipped_shares(runs),
             *same_drafts(runs),
             *floor,
             *run_notes(runs, left, parts),

@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skipbench.report.columns import MISSING, sample_count, search_phases, stopped_early
+from skipbench.report.columns import (
+    MISSING,
+    known,
+    number,
+    sample_count,
+    search_phases,
+    stopped_early,
+)
 from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import mixed, origin_of, origins, told
@@ -167,6 +174,19 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
         f"Runs that belong to no row of this table: {unplaced}.": unplaced,
     }
     return [note for note, wanted in notes.items() if wanted]
+
+
+def skipped_shares(runs: Sequence[Run]) -> list[str]:
+    """A line of the share of sub-layers that each method's runs skip, the least and the most."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        ratio = value_at(run, "metrics", "skipped", "ratio")
+        if known(ratio) and run.get("method") != "vanilla":
+            found.setdefault(str(run.get("method")), set()).add(number(ratio))
+    shares = [
+        f"{method} {' to '.join(dict.fromkeys((min(of), max(of))))}" for method, of in found.items()
+    ]
+    return [f"skipped share of the sub-layers: {'; '.join(shares)}."] if shares else []
 
 
 def _named(run: Run) -> str:

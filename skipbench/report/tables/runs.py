@@ -16,6 +16,7 @@ from skipbench.report.columns import (
     exceptions,
     main_cells,
     missing_reasons,
+    number,
     sample_count,
     search_phases,
     waits_cells,
@@ -31,7 +32,7 @@ from skipbench.runs.reading import value_at
 Run = Mapping[str, Any]
 NAMES = ("dataset", "model", "method")
 LABELS = (*NAMES, "point")
-NUMBERS = ("n", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
+NUMBERS = ("n", "skipped", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
 TEXTS = ("origin", "note")
 OPTIONAL = ("point", *TEXTS)
 """Columns that are left out where no row has any content."""
@@ -128,6 +129,7 @@ def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
         **{name: str(run.get(name) or MISSING) for name in NAMES},
         "point": str(run.get("label") or ""),
         "n": sample_count(metrics or {}),
+        "skipped": number(value_at(metrics or {}, "skipped", "ratio")),
         **main_cells(metrics or {}),
         **waits_cells(metrics or {}),
         "origin": marks.get(origin_of(run), "") if metrics else "",

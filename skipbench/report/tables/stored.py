@@ -1,7 +1,9 @@
 """Tables made from a summary of the records, which is stored beside them and can be read back."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -24,8 +26,9 @@ _OPTIONAL = ("label", "rank", "paper_samples", "noise", "group")
 _PUBLISHED = (
     *("engine", "device", "cpu", "dtype", "sparsity", "calibration"),
     *("torch", "transformers", "commit", "dirty", "date"),
-    *("weights_sha256", "method_sha256", "package_sha256"),
+    *("weights_sha256", "method_sha256", "package_sha256", "mixed"),
 )
+OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
 
 
 class _Shown(TypedDict):
@@ -50,6 +53,7 @@ class _Summary(TypedDict):
     experiment: str
     scale: str
     columns: NotRequired[list[str]]
+    older: NotRequired[bool]  # scripts/readme_figures.py sets it: `OLDER` stands in the table
     runs: list[_Shown]
 
 
@@ -91,9 +95,36 @@ def stored_table(text: str) -> Table:
     name, runs = stored["experiment"], stored["runs"]
     own = paper_of(name)
     if own and own[1].startswith("table"):
-        return paper_table(*own, runs, stored["scale"])
-    title, id = f"Experiment {name}", f"{name}-{stored['scale']}"
-    return run_table(title, runs, name=id, columns=stored.get("columns", ()))
+        table = paper_table(*own, runs, stored["scale"])
+    else:
+        title, id = f"Experiment {name}", f"{name}-{stored['scale']}"
+        table = run_table(title, runs, name=id, columns=stored.get("columns", ()))
+    return replace(table, cautions=(OLDER, *table.cautions)) if stored.get("older") else table
+
+
+def would_lose(path: Path, text: str) -> str | None:
+    """Says how many measured runs of the stored table or figure `path` are not measured in `text`,
+    which is to replace it; `None` where none is lost, or it cannot be read.
+    """
+    try:
+        before = _measured((read_bytes(path, MOST_SAMPLES) or b"").decode())
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, SkipbenchError):
+        return None
+    if not (lost := (before - _measured(text)).total()):
+        return None
+    return (
+        f"{path} is kept: the measured values of {lost} of its {before.total()} runs would be "
+        "lost; write elsewhere with results=FOLDER, or over it with --force"
+    )
+
+
+def _measured(text: str) -> Counter[str]:
+    """What the measured runs are of; several may be of the same, as the points of a sweep."""
+    return Counter(
+        json.dumps([run[k] for k in ("model", "method", "dataset", "keys")], sort_keys=True)
+        for run in strict_json(text)["runs"]
+        if run["metrics"] is not None
+    )
 
 
 def read_table(path: Path) -> Table:

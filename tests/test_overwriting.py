@@ -1,0 +1,68 @@
+"""What is measured is not written over: scales have files of their own, a cluster's cells are at
+the scale of the papers in every command, and a render that would lose values is refused.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from skipbench.cli.main import main
+from skipbench.experiments.plan import experiment_names, parse_request
+
+ONE = ["swift-table2", "models=llama2-13b", "method=swift", "dataset=cnndm"]
+
+
+def test_a_table_at_another_scale_is_another_file(tmp_path: Path) -> None:
+    words = ["table", *ONE, "--render-only", f"results={tmp_path}"]
+    main([*words, "scale=paper"])
+    folder = tmp_path / "tables"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    main([*words, "scale=embedded"])
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "swift-table2.paper.md" in before and "swift-table2.embedded.md" in after
+    assert after.items() > before.items() and len(after) == 2 * len(before)
+
+
+@pytest.mark.parametrize("command", ["table", "submit", "status"])
+def test_a_plan_for_a_cluster_is_at_the_scale_of_the_paper(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([command, *ONE, "hardware=slurm-a6000", "--plan", f"results={tmp_path}"])
+    told = capsys.readouterr().out
+    assert "swift-table2 scale=paper" in told and "a6000" in told
+
+
+def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> None:
+    main(["table", *ONE, "hardware=slurm-a100", "--render-only", f"results={tmp_path}"])
+    assert (tmp_path / "tables" / "swift-table2.paper.md").exists()
+    for command in ("table", "figure", "submit", "status"):
+        scales = [
+            parse_request(["swift-figure2a", *words], command, experiment_names()).scale
+            for words in (
+                ["hardware=slurm-a100"],
+                ["hardware=slurm-a100", "hardware.gpus=0"],
+                ["hardware=slurm-a100", "scale=laptop"],
+                ["hardware=local"],  # this machine: by its device
+            )
+        ]
+        assert scales == ["paper", "embedded", "laptop", None]
+
+
+def test_a_render_that_would_lose_measured_values_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tables"
+    shutil.copytree(ROOT / "results" / "laptop" / "tables", folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    words = ["table", "real", "--render-only", f"results={tmp_path}"]
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    told = capsys.readouterr()
+    measured = before["real.json"].count(b'"metrics": {')
+    assert left.value.code == 1 and "not run yet" in told.out
+    assert f"the measured values of {measured} of its {measured} runs" in told.err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    main([*words, "--force"])
+    assert "not run yet" in (folder / "real.md").read_text()

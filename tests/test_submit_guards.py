@@ -1,0 +1,101 @@
+"""What is not submitted: cells that may be queued already, and more hours than were allowed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from skipbench.cli.status import run as status
+from skipbench.cli.submit import run as submit
+from skipbench.errors import SkipbenchError
+
+SBATCH = """#!/bin/bash
+exec 9>>{0}/lock; flock 9
+n=$(( $(wc -l < {0}/jobs) + 101 ))
+for i in $(seq 0 $(grep -oP -- '--array=0-\\K[0-9]+' "${{@: -1}}")); do
+  echo "$n|$n|$i|PENDING" >> {0}/queue
+done
+echo $n >> {0}/jobs; echo $n
+"""
+# answers the first time when two have asked, or after 3 s
+SQUEUE = """#!/bin/bash
+[ -e {0}/silent ] && exit 1
+cat {0}/queue
+touch {0}/asked.$$
+for _ in $(seq 30); do [ $(ls {0}/asked.* | wc -l) -gt 1 ] && break; sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a Slurm whose jobs never start: what a machine without one lacks."""
+    (folder := tmp_path / "slurm").mkdir()
+    for name in ("jobs", "queue"):
+        (folder / name).touch()
+    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE)):
+        (folder / name).write_text(text.format(folder))
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return folder
+
+
+def words(results: Path) -> list[str]:
+    return ["tiny", "method=uniform", f"results={results}", "hardware=slurm-local"]
+
+
+def sent(results: Path) -> list[str]:
+    """The cells of all submissions."""
+    lines = [p.read_text().splitlines() for p in results.glob("submit/*/cells.jsonl")]
+    return [json.loads(line)["folder"] for own in lines for line in own]
+
+
+def test_what_may_be_queued_is_not_submitted_again(
+    slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (slurm / "asked.0").touch()
+    (slurm / "silent").touch()
+    submit([*words(tmp_path), "dataset=mini-math"])  # nothing was submitted that could be queued
+    assert len(sent(tmp_path)) == 1
+    for command in (words(tmp_path), [*words(tmp_path), "dataset=mini-math"]):
+        with pytest.raises(SkipbenchError, match=r"squeue does not answer, and 1 of its cells"):
+            submit(command)
+    with pytest.raises(SystemExit):
+        status(words(tmp_path))
+    assert "1 of them were submitted and may be queued" in capsys.readouterr().out
+    assert len(sent(tmp_path)) == 1
+    (slurm / "silent").unlink()
+    submit(words(tmp_path))
+    assert len(sent(tmp_path)) == len(set(sent(tmp_path))) == 4
+
+
+def test_two_submissions_at_once_take_turns(slurm: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "skipbench", "submit", *words(tmp_path)]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    both = [
+        subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    told = [one.communicate() for one in both]
+    assert [one.returncode for one in both] == [0, 0], told
+    assert len(sent(tmp_path)) == len(set(sent(tmp_path))) == 4
+
+
+def test_more_hours_than_allowed_are_submitted_with_yes_alone(slurm: Path, tmp_path: Path) -> None:
+    (slurm / "asked.0").touch()
+    some = ["clasp-table1", "hardware=slurm-a100", "models=llama3-8b", f"results={tmp_path}"]
+    whole = [*some, "hardware.exclusive=true"]  # 27 hours, charged as 213
+    for words, above in (
+        ([*whole, "budget=20h"], "above budget=20h"),
+        (whole, "above the 100 allowed without budget="),
+    ):
+        with pytest.raises(SkipbenchError, match=rf"GPU-hours would be charged, {above}"):
+            submit(words)
+    assert not sent(tmp_path) and not (slurm / "jobs").read_text()
+    submit([*some, "budget=20h"])
+    assert len(sent(tmp_path)) == 8
+    submit([*whole, f"results={tmp_path / 'whole'}", "--yes"])
+    assert len(sent(tmp_path / "whole")) == 8
