@@ -13,7 +13,7 @@ warm-up does nor what ends a tree. Guesses of ours stand in their place, marked 
 
 | paper | here | |
 |---|---|---|
-| M_d1, M_d2 | `sets` | skip sets of `sparsity` 0.4 and 0.6, one inside the other |
+| M_d1, M_d2 | `skips` | skip sets of `sparsity` 0.4 and 0.6, one inside the other |
 | M_dn, c_dn | `bottom`, `bottom_cost` | prompt lookup (cost a guess: 0.01 passes) |
 | alpha_s, lambda, H | `Estimate` | share accepted, smoothed by 0.7, of the last 20 tries |
 | c_s | `costs` | price of a draft step in passes of one row |
@@ -27,11 +27,13 @@ Deviations from the paper, with their switches: docs/methods/cas-spec.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
+from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
 from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.ladder import step_price
 from skipbench.decode.method import Method
@@ -46,8 +48,7 @@ from skipbench.skipset import SkipSet
 
 SMOOTHING, TRIES = 0.7, 20  # lambda and H
 FIRST, FIRST_COPY = 0.7, 0.3  # guesses: acceptance before a draft was tried
-OBJECTIVES = ("walltime", "drafting")
-CONTEXT, NGRAM = 32, 3  # guesses: tokens that rank the sub-layers; longest n-gram told apart
+CONTEXT, NGRAM = 32, 3  # guesses: tokens that rank the sub-layers; longest n-gram distinguished
 
 
 @dataclass
@@ -83,71 +84,51 @@ class CASSpec(Method):
 
     >>> accepted_of(alpha=0.5, k=2)  # 0.5 + 0.25
     0.75
-    >>> [str(s) for s in CASSpec(layers=4, name="cas-spec", sets=["attn:1", "attn:1,2"]).sets]
+    >>> [str(s) for s in CASSpec(layers=4, name="cas-spec", sets=["attn:1", "attn:1,2"]).skips]
     ['attn:1', 'attn:1,2']
 
-    Args:
-        layers: L, decoder layers of the model, 3 or more.
-        name: name of the method in records and tables.
-        sparsity: shares of the sub-layers to skip, without those of the first and the last layer;
-            the smallest first, above 0 to below 1.
-        sets: skip sets in text form, such as `attn:1,3-5;mlp:2`, in place of those by `sparsity`.
-        bottom_cost: c_dn, price of a copied token in passes, above 0.
-        objective: T with the cost of the verification and its token, `walltime`, or without,
-            `drafting`.
-        max_length: most tokens that one choice drafts.
-        max_nodes: most nodes of a tree.
-        top_p: children of a node reach this probability together, 0 to 1.
-        width: most children of a node, the first choice included.
-        warm_up: rounds that begin with each draft in turn, whatever it is worth.
-        forget: share of the way back to its first value, 0 to 1, that the acceptance of a draft
-            goes per round in which it was not tried; at 0 a draft that once fell below its cost is
-            never tried again.
-
     Raises:
-        SkipbenchError: a number or word out of range, or a set that the model lacks a layer of.
+        SkipbenchError: neither shares nor sets, too few layers, or a set that the model lacks a
+            layer of.
+    """
+
+    sparsity: Sequence[Annotated[float, Meta(gt=0, lt=1)]] = (0.4, 0.6)
+    """Shares of the sub-layers to skip, without those of the first and the last layer; the smallest
+    first, above 0 to below 1.
+    """
+    sets: Sequence[str] = ()
+    """Skip sets in text form, such as `attn:1,3-5;mlp:2`, in place of those by `sparsity`."""
+    bottom_cost: PositiveFloat = 0.01
+    """c_dn, price of a copied token in passes, above 0."""
+    objective: Literal["walltime", "drafting"] = "walltime"
+    """T with the cost of the verification and its token, `walltime`, or without, `drafting`."""
+    max_length: Positive = 8
+    """Maximum tokens that one choice drafts."""
+    max_nodes: Positive = 32
+    """Maximum nodes of a tree."""
+    top_p: Share = 0.9
+    """Children of a node reach this probability together, 0 to 1."""
+    width: Positive = 3
+    """Maximum children of a node, the first choice included."""
+    warm_up: Natural = 20
+    """Rounds that begin with each draft in turn, whatever it is worth."""
+    forget: Share = 0.02
+    """Share of the way back to its first value, 0 to 1, that the acceptance of a draft goes per
+    round in which it was not tried; at 0 a draft that once fell below its cost is never tried
+    again.
     """
 
     needs_latency = True
+    logged = ("steps_by_set", "chosen", "alpha")
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        sparsity: Sequence[float] = (0.4, 0.6),
-        sets: Sequence[str] = (),
-        bottom_cost: float = 0.01,
-        objective: str = "walltime",
-        max_length: int = 8,
-        max_nodes: int = 32,
-        top_p: float = 0.9,
-        width: int = 3,
-        warm_up: int = 20,
-        forget: float = 0.02,
-    ) -> None:
-        super().__init__(layers=layers, name=name)
-        if (
-            not all(0 < share < 1 for share in sparsity)
-            or not (sparsity or sets)
-            or min(max_length, max_nodes, width) < 1
-            or bottom_cost <= 0
-            or not (0 <= top_p <= 1 and 0 <= forget <= 1)
-            or warm_up < 0
-            or layers < 3
-            or objective not in OBJECTIVES
-        ):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layers < 3 or not (self.sparsity or self.sets):
             raise SkipbenchError(
-                f"cas-spec: sparsity={list(sparsity)}, {bottom_cost=}, {objective=}, "
-                f"{max_length=}, {max_nodes=}, {top_p=}, {width=}, {warm_up=}, {forget=}, "
-                f"{layers=}; wanted shares above 0 to below 1, one or more of them or of sets, "
-                "bottom_cost above 0, objective walltime or drafting, top_p and forget from 0 to "
-                "1, warm_up of 0 or more, 3 layers or more, and 1 or more of the rest"
+                f"cas-spec: layers={self.layers}, sparsity={list(self.sparsity)}, "
+                f"sets={list(self.sets)}; wanted 3 layers or more, and a share or a set"
             )
-        self.sparsity = sorted(sparsity)
-        self.sets = [SkipSet.parse(text, layers) for text in sets]
-        self.given, self.bottom_cost, self.objective = bool(sets), bottom_cost, objective
-        self.max_length, self.max_nodes, self.warm_up = max_length, max_nodes, warm_up
-        self.top_p, self.width, self.forget = top_p, width, forget
+        self.skips = [SkipSet.parse(text, self.layers) for text in self.sets]
         self.bottom = len(self.sets) or len(self.sparsity)  # index of the copies among the drafts
         self.first = [*[FIRST] * self.bottom, FIRST_COPY]
         self.alpha = [Estimate(first) for first in self.first]
@@ -156,23 +137,19 @@ class CASSpec(Method):
 
     def begin(self, state: State) -> None:
         """Ranks sub-layers by how little they turn the state, and prices the sets."""
+        super().begin(state)
         length = state.lm.cache.length
-        if not self.given:
+        if not self.sets:
             states: list[Tensor] = []
             rows = min(CONTEXT, length)
             forward_committed(state, length - rows, rows, hidden_states=states)
             free = [s for s in rank_by_cosine(states) if 0 < s // 2 < self.layers - 1]
-            counts = [max(1, round(share * len(free))) for share in self.sparsity]
-            self.sets = [SkipSet.of(self.layers, free[:count]) for count in counts]
+            counts = [max(1, round(share * len(free))) for share in sorted(self.sparsity)]
+            self.skips = [SkipSet.of(self.layers, free[:count]) for count in counts]
         at = None if self.latency_model is None else self.latency_model.at(length)
-        self.costs = [*(step_price(skip, at) for skip in self.sets), self.bottom_cost]
+        self.costs = [*(step_price(skip, at) for skip in self.skips), self.bottom_cost]
         self.text.begin(state.tokens)
-        self.log: dict[str, list[Any]] = {
-            "sets": [str(skip) for skip in self.sets],
-            "steps_by_set": [],
-            "chosen": [],
-            "alpha": [],
-        }
+        self.log["sets"] = [str(skip) for skip in self.skips]
 
     def propose(self, state: State, budget: int) -> Draft:
         """DyTC."""
@@ -268,7 +245,7 @@ class CASSpec(Method):
         steps: list[Tensor] = []  # likeliest tokens behind their probabilities, on the device
         for step in range(k):
             heads = 1 if step else 1 + len(siblings)
-            p = lm.logits(fed, rows, self.sets[draft])[-heads:].float().softmax(-1)
+            p = lm.logits(fed, rows, self.skips[draft])[-heads:].float().softmax(-1)
             top = p.topk(min(self.width, p.shape[-1]))
             steps.append(torch.cat((top.values.double(), top.indices.double()), -1))
             fed, rows = top.indices[0, :1], TokenRows.chain(base + len(tokens) + step, 1)

@@ -27,17 +27,18 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor
 
+from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.ladder import step_price
 from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.stopping import StopRule
 from skipbench.decode.trial_passes import forward_committed
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
@@ -52,11 +53,11 @@ def signals(state: State, positions: int) -> tuple[list[float], list[float]]:
     lm, states, at = state.lm, list[Tensor](), state.lm.cache.length
     rows = min(positions, at)
     forward_committed(state, at - rows, rows, hidden_states=states)
-    layers = [x.float() for x in states[::2]]  # before the first layer and behind every one
+    layers = [x.float() for x in states[::2]]  # before the first layer and after every one
     target = lm.head(states[-1]).float().softmax(-1)
     change, lengths = [], []
-    for (before, behind), draft in zip(pairwise(layers), states[2::2], strict=True):
-        change.append((behind - before).norm() / (before.norm() + 1e-8))
+    for (before, after), draft in zip(pairwise(layers), states[2::2], strict=True):
+        change.append((after - before).norm() / (before.norm() + 1e-8))
         q, token = lm.head(draft).float().softmax(-1).max(-1, keepdim=True)
         alpha = (target.gather(-1, token) / (q + 1e-10)).clamp(max=1.0)
         lengths.append(alpha.squeeze(-1).cumprod(0).sum())
@@ -118,7 +119,7 @@ def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) 
 
 
 def reward(speedup: float, kept: float, target: float) -> float:
-    """Of a candidate whose round was `speedup` times as fast as vanilla, by the share it keeps."""
+    """Reward of a candidate whose round was `speedup` times as fast as vanilla."""
     if kept > HEAVY:
         return -MOST_REWARD
     if speedup < 1:
@@ -137,7 +138,7 @@ def reward(speedup: float, kept: float, target: float) -> float:
 
 @dataclass
 class Node:
-    """Decisions on the first groups: how many, and the layers that they skip."""
+    """Decisions on the first `decided` groups, and the layers that they skip."""
 
     decided: int = 0
     skipped: tuple[int, ...] = ()
@@ -228,83 +229,52 @@ class LEAP(SkipMethod):
     >>> reward(speedup=1.2, kept=0.45, target=0.45) > reward(speedup=1.2, kept=0.6, target=0.45)
     True
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        ratio: target share of the layers that the draft keeps, 0.05 to 0.75; 0.05 more or less is
-            no worse than the search takes it.
-        iterations: rounds per prompt in which a candidate is tried; the published code has 40.
-        exploration: weight of the exploration in the search's bound, 0 or more.
-        positions: tokens at the end of the prompt from which redundancy is measured.
-        percentile: of a signal over the layers, 0 to 100, above which it makes a layer early or
-            final.
-        keep_first: layers at the start that are never skipped.
-        keep_last: layers at the end that are never skipped.
-        bonus: counts the target's own token of a round in its speedup.
-        seed: seed of the search, the same for every prompt.
-        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
-            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
-
     Raises:
-        SkipbenchError: a number out of range, or a model of which every layer is kept.
+        SkipbenchError: a model of which every layer is kept.
     """
 
-    needs_latency = True
+    ratio: Annotated[float, Meta(ge=0.05, le=0.75)] = 0.45
+    """Target share of the layers that the draft keeps, 0.05 to 0.75; the search takes 0.05 more or
+    less as no worse.
+    """
+    iterations: Positive = 5
+    """Rounds per prompt in which a candidate is tried; the published code has 40."""
+    exploration: Annotated[float, Meta(ge=0)] = 3.0
+    """Weight of the exploration in the search's bound, 0 or more."""
+    positions: Positive = 8
+    """Tokens at the end of the prompt from which redundancy is measured."""
+    percentile: Annotated[float, Meta(ge=0, le=100)] = 70.0
+    """Of a signal over the layers, 0 to 100, above which it makes a layer early or final."""
+    keep_first: Positive = 3
+    """Layers at the start that are never skipped."""
+    keep_last: Positive = 2
+    """Layers at the end that are never skipped."""
+    bonus: bool = True
+    """Counts the target's bonus token of a round in its speedup."""
+    seed: int = 0
+    """Seed of the search, the same for every prompt."""
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        stop: StopRule,
-        ratio: float = 0.45,
-        iterations: int = 5,
-        exploration: float = 3.0,
-        positions: int = 8,
-        percentile: float = 70.0,
-        keep_first: int = 3,
-        keep_last: int = 2,
-        bonus: bool = True,
-        seed: int = 0,
-        tree: Sequence[int] = (),
-    ) -> None:
-        super().__init__(layers=layers, name=name, stop=stop, tree=tree)
-        if (
-            not 0.05 <= ratio <= 0.75
-            or min(iterations, positions, keep_first, keep_last) < 1
-            or exploration < 0
-            or not 0 <= percentile <= 100
-        ):
+    needs_latency, logged = True, ("reward",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep_first + self.keep_last >= self.layers:
             raise SkipbenchError(
-                f"leap: {ratio=}, {iterations=}, {exploration=}, {positions=}, {percentile=}, "
-                f"{keep_first=}, {keep_last=}; wanted a ratio from 0.05 to 0.75, iterations, "
-                "positions, keep_first and keep_last of 1 or more, exploration of 0 or more, "
-                "percentile from 0 to 100"
+                f"leap: keep_first + keep_last = {self.keep_first + self.keep_last} keeps all "
+                f"{self.layers} layers; lower them"
             )
-        if keep_first + keep_last >= layers:
-            raise SkipbenchError(
-                f"leap: keep_first + keep_last = {keep_first + keep_last} keeps all {layers} "
-                "layers; lower them"
-            )
-        self.ratio, self.iterations = ratio, iterations
-        self.exploration, self.positions, self.percentile = exploration, positions, percentile
-        self.ends, self.bonus, self.seed = (keep_first, keep_last), bonus, seed
 
     def begin(self, state: State) -> None:
-        """The prefill's redundancy makes zones and groups."""
-        self.drafter.begin()
+        """Divides the layers into zones and groups by their redundancy in the prompt."""
+        super().begin(state)
         change, gain = signals(state, self.positions)
-        zones = zones_of(change, gain, self.ends, self.percentile)
+        zones = zones_of(change, gain, (self.keep_first, self.keep_last), self.percentile)
         groups = group(zones, change, gain)
         self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
         model = self.latency_model
         self._at = None if model is None else model.at(state.lm.cache.length)
         self._rounds = 0
-        self.log: dict[str, list[Any]] = {
-            "zones": ["".join(map(str, zones))],
-            "groups": [groups],
-            "reward": [],
-        }
+        self.log |= {"zones": ["".join(map(str, zones))], "groups": [groups]}
         self._choose()
 
     def _choose(self) -> None:
@@ -317,13 +287,13 @@ class LEAP(SkipMethod):
         self.skip = SkipSet.of(self.layers, [2 * i + k for i in self._candidate for k in (0, 1)])
 
     def propose(self, state: State, budget: int) -> Draft:
-        if not self.skip.skipped:  # the full model would only say what it says in verification
+        if not self.skip.skipped:  # a full-model draft would only repeat the verification
             return Draft()
-        return self.drafter.propose(state, self.skip, budget)
+        return super().propose(state, budget)
 
     def adapt(self, state: State, verification: Verification) -> None:
         steps = verification.draft.steps
-        self.drafter.update(verification)
+        super().adapt(state, verification)
         if self._rounds < self.iterations:
             tokens = len(verification.accepted) + self.bonus
             speedup = tokens / (1 + steps * step_price(self.skip, self._at))
