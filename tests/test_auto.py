@@ -100,7 +100,7 @@ def test_successors_forget_the_oldest() -> None:
     assert found.get(0, 1) == ([], 0) and found.get(9, 3) == ([13], 1)
     assert found.get(0, 3) == ([13], 2)
     again = Successors(2)
-    again.from_json(found.to_json())
+    again.load_state_dict(found.state_dict())
     assert again.get(0, 2) == ([12], 2)
 
 
@@ -126,7 +126,7 @@ def test_chances_follow_what_is_counted() -> None:
     for _ in range(400):
         counters.update(1, True)
         calibration.update(0.5, False)
-    assert counters.p[0] == 0.5 and counters.p[1] > 0.9
+    assert counters.chance(0) == 0.5 and counters.chance(1) > 0.9
     assert calibration(0.5) < 0.1 and calibration(0.01) == 0.01
 
 

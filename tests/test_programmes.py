@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from conftest import EVERY_ENGINE, make_method, random_lm, random_model
+from contract import knapsack_plain
 from recorded import NEEDS_RECORDS, checkpoint
 
 from scripts.brute_force import one_case, states_of
@@ -16,7 +17,7 @@ from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import choose_layers
-from skipbench.methods.knapspec import knapsack, knapsack_plain
+from skipbench.methods.knapspec import knapsack
 from skipbench.skipset import SkipSet
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]

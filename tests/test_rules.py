@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_method, random_lm, random_model
-from contract import PROMPT
+from contract import PROMPT, knapsack_plain
 
 from scripts.brute_force import states_of
 from skipbench.decode.draft import Draft, Verification
@@ -20,7 +20,6 @@ from skipbench.decode.stopping import Fixed
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM
 from skipbench.methods.clasp import choose_layers
-from skipbench.methods.knapspec import knapsack_plain
 from skipbench.methods.self_sd import objective
 from skipbench.skipset import SkipSet
 

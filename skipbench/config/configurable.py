@@ -2,6 +2,7 @@
 documentation in one place; and the bounds that fields use.
 """
 
+import copy
 import dataclasses
 import functools
 import typing
@@ -20,8 +21,31 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 
 
+class Stateful:
+    """Base of everything that learns from prompt to prompt."""
+
+    carried: ClassVar[tuple[str, ...]] = ()
+    """Attributes that the next prompt starts from: plain JSON values, or `Stateful` themselves."""
+
+    def state_dict(self) -> Any:
+        """All state that lasts from prompt to prompt, as plain JSON values."""
+        values = {name: getattr(self, name) for name in self.carried}
+        return {
+            name: value.state_dict() if isinstance(value, Stateful) else copy.copy(value)
+            for name, value in values.items()
+        }
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restores what `state_dict` returned."""
+        for name in self.carried:
+            if isinstance(value := getattr(self, name), Stateful):
+                value.load_state_dict(state[name])
+            else:
+                setattr(self, name, copy.copy(state[name]))
+
+
 @typing.dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
-class Configurable:
+class Configurable(Stateful):
     """Base of methods and stop rules: keyword arguments from annotated fields.
 
     A string below a field is its documentation in `--help` and docs/keys.md. Fields with
@@ -39,9 +63,6 @@ class Configurable:
     Raises:
         SkipbenchError: a value outside of its bounds.
     """
-
-    carried: ClassVar[tuple[str, ...]] = ()
-    """Attributes that the next prompt starts from, plain JSON values."""
 
     def __init_subclass__(cls, kw_only: bool = True) -> None:
         super().__init_subclass__()
@@ -64,15 +85,6 @@ class Configurable:
     def label(self) -> str:
         """What messages call it."""
         return type(self).__name__
-
-    def state_dict(self) -> dict[str, Any]:
-        """All state that lasts from prompt to prompt, as plain JSON values."""
-        return {name: getattr(self, name) for name in self.carried}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores what `state_dict` returned."""
-        for name in self.carried:
-            setattr(self, name, state[name])
 
 
 @functools.cache

@@ -109,13 +109,13 @@ class SkipMethod(Method):
     def trace(self) -> dict[str, list[Any]]:
         return {**self.drafter.log, **self.log}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         state = super().state_dict()
         if "skip" in state:
             state["skip"] = str(self.skip)
         return state | {"stop": self.stop.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
         if "skip" in self.carried:
             self.skip = SkipSet.parse(state["skip"], self.layers)

@@ -4,6 +4,8 @@ and the target's most likely tokens where a context was verified before.
 
 from collections.abc import Sequence
 
+from skipbench.config.configurable import Stateful
+
 Match = tuple[int, int]
 """Index in the text of the token that follows an occurrence, and how many tokens before it are
 those of the context.
@@ -98,7 +100,7 @@ class TextIndex:
         ]
 
 
-class Successors:
+class Successors(Stateful):
     """The target's most likely tokens behind a context of one or two tokens, as last verified
     (Token Recycling's matrix, arXiv:2408.08696, with a second one for pairs of tokens).
     """
@@ -147,14 +149,13 @@ class Successors:
             self.update(tokens[parent] if parent >= 0 else pending, tokens[node], top[node + 1])
         self.update(before, pending, top[0])
 
-    def to_json(self) -> list[list[list[int]]]:
+    def state_dict(self) -> list[list[list[int]]]:
         """Rows `[token, *top]` and `[before, token, *top]`, oldest first."""
         return [
             [[token, *top] for token, top in self._single.items()],
             [[*context, *top] for context, top in self._pair.items()],
         ]
 
-    def from_json(self, rows: list[list[list[int]]]) -> None:
-        """Restores what `to_json` returned."""
-        self._single = {row[0]: row[1:] for row in rows[0]}
-        self._pair = {(row[0], row[1]): row[2:] for row in rows[1]}
+    def load_state_dict(self, state: list[list[list[int]]]) -> None:
+        self._single = {row[0]: row[1:] for row in state[0]}
+        self._pair = {(row[0], row[1]): row[2:] for row in state[1]}

@@ -10,7 +10,7 @@ measured price, and a node is added while its chance is worth more than its pric
 | C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
 | c | `ladder.steps` | price of one draft step with a skip set |
-| a | `ladder.agreement.p` | chance that a token drafted with a skip set is right |
+| a | `ladder.agreement` | chance that a token drafted with a skip set is right |
 | round's value | `sum p - rho * (steps * c + C(1 + nodes))` | what a round makes largest |
 
 The derivation (renewal reward), what the rule contains as special cases, and measurements:
@@ -137,6 +137,7 @@ class Auto(Method):
     """
 
     needs_latency, needs_top_tokens = True, TOP
+    carried = ("successors", "counters", "calibration", "free", "rate", "ladder", "measured")
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:
@@ -148,11 +149,11 @@ class Auto(Method):
             )
         self.text, self.successors = TextIndex(), Successors(self.memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
-        self.free_counts = [0.0, 0.0]
+        self.free = [0.0, 0.0]
         """Free tokens accepted, and how many the priors expected, where the parent was."""
         self.ladder = SkipLadder(self.layers, self.window, self.explore)
         self.rate = 1.2
-        self.measured: dict[str, dict[int, float]] = {}
+        self.measured: dict[str, dict[str, float]] = {}
         """Seconds by rows, by class of the context's length."""
 
     def begin(self, state: State) -> None:
@@ -171,8 +172,9 @@ class Auto(Method):
         length_class = max(0, state.lm.cache.length.bit_length() - 9) // 2
         key = str(length_class)
         if key not in self.measured:
-            self.measured[key] = kept_verification_seconds(state.lm, length_class)
-        return self.measured[key]
+            seconds = kept_verification_seconds(state.lm, length_class)
+            self.measured[key] = {str(rows): s for rows, s in seconds.items()}
+        return {int(rows): s for rows, s in self.measured[key].items()}
 
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
@@ -217,7 +219,7 @@ class Auto(Method):
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its skip set."""
         doubt = (1 - self.ladder.chance(self._rung)) / USUAL_ERROR
-        return self.counters.given_prior(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
+        return self.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
         """What every source proposes behind a path, the likeliest first."""
@@ -238,7 +240,7 @@ class Auto(Method):
             if len(ranks) == CONTINUATIONS:
                 break
         recycled, context = self.successors.get(before, token)
-        share, chance_of = self.prior_share, self.counters.given_prior
+        share, chance_of = self.prior_share, self.counters.chance
 
         def free(copied: int, rank: int, candidate: int) -> Child:
             kind = NUMBER[match, copied, rank, context]
@@ -261,7 +263,7 @@ class Auto(Method):
         """Of the priors of free tokens, what all of them together leave of it: where nothing can be
         copied, a kind that was not tried is not believed, either.
         """
-        hits, expected = self.free_counts
+        hits, expected = self.free
         return min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
 
     def _with_drafted(self, found: list[Child], step: int) -> list[Child]:
@@ -283,8 +285,8 @@ class Auto(Method):
             if kind != UNCOUNTED:
                 self.counters.update(kind, hit)
                 if kind < FREE:
-                    self.free_counts[0] += hit
-                    self.free_counts[1] += PRIORS[kind]
+                    self.free[0] += hit
+                    self.free[1] += PRIORS[kind]
             if kind >= FREE:
                 self.ladder.agreement.update(self._rung, hit)
         path = set(accepted)
@@ -307,24 +309,9 @@ class Auto(Method):
         self.log["price"].append(round(price, 4))
         self.log["source"].append("".join(LETTERS[tree.kinds[node]] for node in accepted))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Successors, counters, calibration, rate and prices, which go from prompt to prompt."""
-        return {
-            "successors": self.successors.to_json(),
-            "counters": self.counters.state_dict,
-            "calibration": self.calibration.state_dict,
-            "free": list(self.free_counts),
-            "rate": self.rate,
-            "earlier": self.text.earlier,
-            "ladder": self.ladder.state_dict,
-            "measured": {k: {str(n): s for n, s in v.items()} for k, v in self.measured.items()},
-        }
+    def state_dict(self) -> Any:
+        return super().state_dict() | {"earlier": self.text.earlier}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.successors.from_json(state["successors"])
-        self.counters.state_dict = state["counters"]
-        self.calibration.state_dict = state["calibration"]
-        self.free_counts = list(state["free"])
-        self.rate, self.text.earlier = state["rate"], list(state["earlier"])
-        self.ladder.state_dict = state["ladder"]
-        self.measured = {k: {int(n): s for n, s in v.items()} for k, v in state["measured"].items()}
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        self.text.earlier = list(state["earlier"])

@@ -29,7 +29,7 @@ from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Verification
 from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.trial_passes import forward_committed, parallel_branches
+from skipbench.decode.trial_passes import parallel_branches, recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
@@ -132,9 +132,7 @@ class CLaSp(SkipMethod):
         self.skip = SkipSet.of(self.layers)
         self._since: int | None = None  # rounds or tokens since the last programme
         if self.start == "prompt":
-            states: list[Tensor] = []  # the prefill keeps none
-            forward_committed(state, state.lm.cache.length - 1, 1, hidden_states=states)
-            self._optimise(state, [x[0] for x in states])
+            self._optimise(state, [x[0] for x in recent_states(state, 1)])
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)

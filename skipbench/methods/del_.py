@@ -30,7 +30,7 @@ from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
@@ -81,10 +81,7 @@ class DEL(SkipMethod):
         # matching and other shadow tokens per layer
         self.counts = torch.zeros(self.layers - 1, 2, dtype=torch.float64)
         self.confidence = torch.zeros_like(self.counts)  # sums of their probabilities
-        at, hidden_states = state.lm.cache.length, list[Tensor]()
-        rows = min(CONTEXT_TOKENS, at)
-        forward_committed(state, at - rows, rows, hidden_states=hidden_states)
-        self._learn(state, hidden_states, rows)
+        self._learn(state, recent_states(state, CONTEXT_TOKENS))
 
     def propose(self, state: State, budget: int) -> Draft:
         budget = min(budget, self.length) if self.use_gamma else budget
@@ -100,13 +97,13 @@ class DEL(SkipMethod):
         super().adapt(state, verification)
         every = self.count_rejected and self.exit_layer == 1
         rows = len(verification.draft.tokens if every else verification.accepted) + 1
-        self._learn(state, verification.hidden_states, rows)
+        self._learn(state, [states[:rows] for states in verification.hidden_states])
 
-    def _learn(self, state: State, states: list[Tensor], rows: int) -> None:
-        """Counts the shadow tokens of the first `rows` rows, then chooses the next exit."""
-        layers = torch.stack(states[2::2])[:, :rows]  # [L, rows, D] after every layer
+    def _learn(self, state: State, states: list[Tensor]) -> None:
+        """Counts the shadow tokens of these rows, then chooses the next exit."""
+        layers = torch.stack(states[2::2])  # [L, rows, D] after every layer
         p, token = state.lm.head(layers.flatten(0, 1)).float().softmax(-1).max(-1)
-        p, token = p.view(self.layers, rows).double().cpu(), token.view(self.layers, rows).cpu()
+        p, token = p.view(self.layers, -1).double().cpu(), token.view(self.layers, -1).cpu()
         match = token[:-1] == token[-1]
         fresh = torch.stack((match, ~match), -1).double()  # [L - 1, rows, 2]
         self.counts = self.omega * self.counts + fresh.sum(1)

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 import torch
 from msgspec import Meta
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import normalize
 
 from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Verification
@@ -39,42 +39,6 @@ from skipbench.metrics.acceptance import Latency
 from skipbench.metrics.formulas import tpt
 from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
-
-
-def knapsack_plain(
-    x: Tensor,
-    run_sublayer: Callable[[int, Tensor], Tensor],
-    weights: Sequence[int],
-    budget: int,
-    tau: float,
-    free: Sequence[bool],
-) -> tuple[list[int], list[frozenset[int]], list[float], Tensor]:
-    """Algorithm 1 as the paper writes it, one branch after the other: to be read, and to test
-    `knapsack` against.
-
-    Arguments and results are those of `knapsack`.
-    """
-
-    def cosine(h: Tensor, i: int) -> float:
-        return float(cosine_similarity(h.float(), x[i].float(), dim=-1).mean())
-
-    g = {0: (cosine(x[0], 0), x[0], frozenset[int]())}  # g[0, 0] = X^(0)
-    for i, w in enumerate(weights, 1):
-        found: dict[int, tuple[float, Tensor, frozenset[int]]] = {}
-        for j, (_, states, skipped) in g.items():
-            # h_e of Eq. 7; Algorithm 2, line 6
-            executed = run_sublayer(i - 1, states[None])[0] if j else x[i]
-            sigma = cosine(executed, i) if j else 1.0
-            if sigma >= tau and (j not in found or sigma >= found[j][0]):
-                found[j] = sigma, executed, skipped
-            sigma = cosine(states, i)  # h_s of Eq. 7
-            fits = free[i - 1] and j + w <= budget
-            if fits and sigma >= tau and (j + w not in found or sigma > found[j + w][0]):  # Eq. 8
-                found[j + w] = sigma, states, skipped | {i - 1}
-        g = dict(sorted(found.items()))
-    last = [h for _, h, _ in g.values()]
-    sets = [skipped for *_, skipped in g.values()]
-    return [*g], sets, [s for s, *_ in g.values()], torch.stack(last) if last else x[:0]
 
 
 def knapsack(
@@ -276,10 +240,10 @@ class KnapSpec(SkipMethod):
         for key, found in zip(self.log, values, strict=True):
             self.log[key].append(found)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         return super().state_dict() | {"max_steps": self.stop.max_steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
         self.stop.max_steps = state["max_steps"]
 

@@ -14,7 +14,7 @@ nodes alike, refreshes the matrix, which goes from prompt to prompt.
 Deviations from the paper and its published code, with their switches: docs/methods/recycling.md.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -71,7 +71,8 @@ class Recycling(Method):
     memory: Positive = 8192
     """Tokens whose successors are kept, those verified last; the published code keeps all."""
 
-    needs_top_tokens, logged = TOP, ("filled",)
+    needs_top_tokens = TOP
+    logged, carried = ("filled",), ("successors",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,10 +106,3 @@ class Recycling(Method):
         self.successors.learn(
             -1, self._pending, draft.tokens, draft.parents(), verification.top_tokens
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """The matrix, oldest row first."""
-        return {"successors": self.successors.to_json()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.successors.from_json(state["successors"])

@@ -87,8 +87,8 @@ class Suffix(Method):
         if state.finish is not None:
             self.text.keep(state.output, self.earlier)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         return {"earlier": self.text.earlier} if self.earlier else {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.text.earlier = list(state.get("earlier", ()))

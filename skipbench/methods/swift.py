@@ -27,9 +27,8 @@ import numpy as np
 from skipbench.config.configurable import Natural, Positive, Share
 from skipbench.decode.draft import Verification
 from skipbench.decode.method import SkipMethod
-from skipbench.decode.sampling import best_tokens
 from skipbench.decode.state import State
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import predicts
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
 from skipbench.skipset import SkipSet
@@ -184,15 +183,10 @@ class SWIFT(SkipMethod):
         return SkipSet.of(self.layers, [self.free[i] for i in largest])
 
     def matchness(self, state: State, skip: SkipSet) -> float:
-        """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts, in one pass
-        over scratch rows.
-        """
-        at = (
-            len(state.tokens) - 1 - self.window if self.context == "recent" else state.prompt_length
-        )
-        wanted = state.tokens[at + 1 : at + self.window + 1]
-        found = best_tokens(state.lm.head(forward_committed(state, at, self.window, skip))).tolist()
-        return [a == b for a, b in zip(found, wanted, strict=True)].count(True) / self.window
+        """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts."""
+        recent = len(state.tokens) - 1 - self.window
+        at = recent if self.context == "recent" else state.prompt_length
+        return predicts(state, at, self.window, skip).count(True) / self.window
 
     def _adjust(self) -> None:
         """Footnote 3: a lower ratio when the acceptance rate stays below the tolerance."""
@@ -202,7 +196,7 @@ class SWIFT(SkipMethod):
         if full and accepted < self.adjust_below * steps and int(len(self.free) * lower) > 0:
             self._restart(lower)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         """The search so far, which goes on across prompts; its points only while it lasts."""
         return super().state_dict() | {
             "skip": str(self.skip),
@@ -213,7 +207,7 @@ class SWIFT(SkipMethod):
             "acceptance": list(self._acceptance),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
         self._restart(state["ratio"])
         for o in range(1, len(state["tried"]) + 1):  # brings the generator to where it was

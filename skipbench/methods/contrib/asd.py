@@ -22,13 +22,12 @@ from typing import Annotated
 
 import torch
 from msgspec import Meta
-from torch import Tensor
 
 from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Verification
 from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
@@ -75,14 +74,10 @@ class ASD(SkipMethod):
         self._choose(state)
 
     def _choose(self, state: State) -> None:
-        """One pass over scratch rows of the last tokens, whose states the prefill does not keep."""
-        at, hidden_states = state.lm.cache.length, list[Tensor]()
-        rows = min(self.context_tokens, at)
-        forward_committed(
-            state, at - rows, rows, hidden_states=hidden_states, last=state.lm.sublayers - 1
-        )
-        before = torch.stack(hidden_states[:-1:2])  # of every attention [L, rows, D]
-        after = torch.stack(hidden_states[1::2])
+        """Chooses a set by one pass over the last tokens."""
+        states = recent_states(state, self.context_tokens)
+        before = torch.stack(states[:-1:2])  # of every attention [L, rows, D]
+        after = torch.stack(states[1::2])
         cosine = torch.cosine_similarity(before.float(), after.float(), dim=-1).mean(-1).tolist()
         most = max(1, int(self.most * self.layers))
         similar = sorted(

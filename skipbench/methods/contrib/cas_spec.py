@@ -40,7 +40,7 @@ from skipbench.decode.method import Method
 from skipbench.decode.sources import TextIndex
 from skipbench.decode.state import State
 from skipbench.decode.tree import Tree
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.influence import rank_by_cosine
@@ -140,10 +140,8 @@ class CASSpec(Method):
         super().begin(state)
         length = state.lm.cache.length
         if not self.sets:
-            states: list[Tensor] = []
-            rows = min(CONTEXT, length)
-            forward_committed(state, length - rows, rows, hidden_states=states)
-            free = [s for s in rank_by_cosine(states) if 0 < s // 2 < self.layers - 1]
+            ranked = rank_by_cosine(recent_states(state, CONTEXT))
+            free = [s for s in ranked if 0 < s // 2 < self.layers - 1]
             counts = [max(1, round(share * len(free))) for share in sorted(self.sparsity)]
             self.skips = [SkipSet.of(self.layers, free[:count]) for count in counts]
         at = None if self.latency_model is None else self.latency_model.at(length)
@@ -276,12 +274,12 @@ class CASSpec(Method):
         self.rounds += 1
         self.log["alpha"].append([round(estimate.value, 5) for estimate in self.alpha])
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         """Estimates and rounds, which go from prompt to prompt."""
         alpha, by_match = ([[e.value, e.tries] for e in of] for of in (self.alpha, self.by_match))
         return {"alpha": alpha, "by_match": by_match, "rounds": self.rounds}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.alpha = [Estimate(value, list(tries)) for value, tries in state["alpha"]]
         self.by_match = [Estimate(value, list(tries)) for value, tries in state["by_match"]]
         self.rounds = state["rounds"]

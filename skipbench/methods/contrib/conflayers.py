@@ -31,7 +31,7 @@ from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Verification
 from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
@@ -138,10 +138,8 @@ class ConfLayers(SkipMethod):
         return True
 
     def _choose(self, state: State) -> None:
-        """One pass of the full model over scratch rows, and the set of its confidences."""
-        states: list[Tensor] = []
-        at = state.lm.cache.length - self.window
-        forward_committed(state, at, self.window, hidden_states=states)
+        """Chooses a set by the confidences in one pass of the full model."""
+        states = recent_states(state, self.window)
         inner = range(1, self.layers - 1)
         values = [confidence(states[2 * i + 1]) + confidence(states[2 * i + 2]) for i in inner]
         chosen = [inner[n] for n in below_neighbours(values, self.layers, self.lam)]

@@ -32,14 +32,13 @@ from typing import Annotated
 import numpy as np
 import torch
 from msgspec import Meta
-from torch import Tensor
 
 from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.ladder import step_price
 from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
@@ -50,9 +49,7 @@ PENALTY = 0.3  # weight of the ratio in a node's bound
 
 def signals(state: State, positions: int) -> tuple[list[float], list[float]]:
     """R and the gain of every layer over the last `positions` tokens in the cache."""
-    lm, states, at = state.lm, list[Tensor](), state.lm.cache.length
-    rows = min(positions, at)
-    forward_committed(state, at - rows, rows, hidden_states=states)
+    lm, states = state.lm, recent_states(state, positions)
     layers = [x.float() for x in states[::2]]  # before the first layer and after every one
     target = lm.head(states[-1]).float().softmax(-1)
     change, lengths = [], []

@@ -61,10 +61,10 @@ class TapOut(StopRule):
         self._rewards[self._arm] += self.blend * length + (1 - self.blend) * rate
         self._choose()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         """Plays and rewards per arm."""
         return {"plays": list(self._plays), "rewards": list(self._rewards)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self._plays, self._rewards = list(state["plays"]), list(state["rewards"])
         self._choose()
