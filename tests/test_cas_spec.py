@@ -95,7 +95,7 @@ def check_nodes(method: CASSpec, state: State, seen: set[tuple[str, bool]]) -> N
     for node, (parent, (source, match)) in enumerate(
         zip(draft.parents(), method.tree.kinds, strict=True)
     ):
-        path = method._path(parent)
+        path = method.tree.path(parent)
         if source == method.bottom:
             seen.add(("copy", False))
             continue

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skipbench.decode.deferred import DeferredScalar
 from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
@@ -24,6 +23,27 @@ LAUNCH_AHEAD = {"cuda": 2}
 last confidence. Hides the wait for the device; wasted once per draft, when the draft ends.
 """
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
+
+
+class DeferredScalar:
+    """One number on its way from a device to the host, which may launch more work meanwhile."""
+
+    def __init__(self, value: Tensor) -> None:
+        """`value`: a tensor of one element, on any device."""
+        self._host = value
+        self._arrived: torch.cuda.Event | None = None
+        if value.device.type == "cuda":
+            self._host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+            self._host.copy_(value, non_blocking=True)
+            arrived: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it so
+            arrived.record(torch.cuda.current_stream(value.device))
+            self._arrived = arrived
+
+    def read(self) -> float:
+        """The number; waits for the work launched before it, and for none after it."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return float(self._host)
 
 
 class _Steps:

@@ -9,7 +9,6 @@ from skipbench.decode.state import State
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.metrics.acceptance import Latency
 from skipbench.profile.influence import squared_turns
-from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
 SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
@@ -56,9 +55,9 @@ class SkipLadder(Stateful):
         self.tried = [0] * len(SHARES)  # trials per rung of the present ranking
         self.spent = self.explored = 0.0
 
-    def begin(self, state: State, latency: LatencyModel | None) -> None:
-        """A new prompt starts."""
-        self._latency = None if latency is None else latency.at(state.lm.cache.length)
+    def begin(self, latency: Latency | None) -> None:
+        """A new prompt starts; `latency`: at its length."""
+        self._latency = latency
         if self.rank:
             self._enter()
 

@@ -11,6 +11,7 @@ from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
+from skipbench.metrics.acceptance import Latency
 from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
@@ -56,6 +57,10 @@ class Method(Configurable):
     def searching(self) -> bool | None:
         """Whether an online search for a skip set is going on; `None` for a method without one."""
         return None
+
+    def latency_at(self, state: State) -> Latency | None:
+        """Sub-layer latencies at the present context length."""
+        return None if self.latency_model is None else self.latency_model.at(state.lm.cache.length)
 
     def begin(self, state: State) -> None:
         """Starts a prompt, which has been prefilled."""

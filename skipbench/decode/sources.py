@@ -58,10 +58,9 @@ class TextIndex:
         if most:
             self.earlier = [*self.earlier, *output, SEPARATOR][-most:]
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of the present text."""
-        return len(self.text) - self._start
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Appends the tokens of the present text that are new."""
+        self.extend(tokens[len(self.text) - self._start :])
 
     def find(self, path: Sequence[int] = ()) -> list[Match]:
         """Occurrences of the end of the text followed by `path`, the longest first, of equal ones

@@ -30,15 +30,27 @@ class Tree:
     products: list[float] = field(default_factory=list)
     expected: float = 0.0
 
-    def cut(self, nodes: int, expected: float) -> "Tree":
-        """Its first `nodes` nodes."""
-        return Tree(
-            self.tokens[:nodes],
-            self.parents[:nodes],
-            self.kinds[:nodes],
-            self.products[:nodes],
-            expected,
-        )
+    def add(self, token: int, parent: int, kind: Any, product: float) -> int:
+        """Appends a node; returns its index."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.kinds.append(kind)
+        self.products.append(product)
+        return len(self.tokens) - 1
+
+    def product(self, node: int) -> float:
+        """Product of the chances along the path of a node; -1 is the pending token."""
+        return self.products[node] if node >= 0 else 1.0
+
+    def path(self, node: int) -> list[int]:
+        """Tokens below the pending one up to a node."""
+        return [*self.path(self.parents[node]), self.tokens[node]] if node >= 0 else []
+
+    def cut(self, nodes: int, expected: float) -> None:
+        """Keeps the first `nodes` nodes."""
+        for part in (self.tokens, self.parents, self.kinds, self.products):
+            del part[nodes:]
+        self.expected = expected
 
     def tried(self, accepted: Sequence[int]) -> list[tuple[int, bool]]:
         """Nodes whose parent was accepted, and whether they were, too."""
@@ -104,25 +116,22 @@ def grow(
         if chance < rate * slopes[1 + len(tree.tokens)]:
             break
         _, token, kind, carried = siblings[rank]
-        node = len(tree.tokens)
+        node = tree.add(token, parent, kind, product)
         path = [*paths[parent], token] if parent >= 0 else [token]
         paths.append(path)
-        tree.tokens.append(token)
-        tree.parents.append(parent)
-        tree.kinds.append(kind)
-        tree.products.append(product)
         expected += chance
         value = expected - rate * prices[node + 2]
         if value > best:
             best, kept, kept_expected = value, node + 1, expected
         if rank + 1 < len(siblings):
             count += 1
-            above = tree.products[parent] if parent >= 0 else 1.0
-            entry = (-above * siblings[rank + 1][0], count, parent, rank + 1, siblings)
+            chance = tree.product(parent) * siblings[rank + 1][0]
+            entry = (-chance, count, parent, rank + 1, siblings)
             heapq.heappush(heap, entry)
         if len(path) < depth:
             children = expand(path, carried)
             if children:
                 count += 1
                 heapq.heappush(heap, (-product * children[0][0], count, node, 0, children))
-    return tree.cut(kept, kept_expected)
+    tree.cut(kept, kept_expected)
+    return tree

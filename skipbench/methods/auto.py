@@ -163,7 +163,7 @@ class Auto(Method):
         self.text.begin(state.tokens)
         self.prices = curve(self._seconds(state), self.max_nodes + 1)
         self.slopes = min_slopes(self.prices)
-        self.ladder.begin(state, self.latency_model)
+        self.ladder.begin(self.latency_at(state))
 
     def _seconds(self, state: State) -> dict[int, float]:
         """Measured where the context is below 1024 tokens, and anew at every fourfold above."""
@@ -188,9 +188,9 @@ class Auto(Method):
             self._draft(state, rung, rate, budget)
             self.tree = self._grow(rate, budget)
             self._step_price = len(self._drafted) * self.ladder.steps[rung]
-        tokens, parents = self.tree.tokens, self.tree.parents
-        sources = [SOURCES[LETTERS[kind]] for kind in self.tree.kinds]
-        return Draft(tokens, parents, steps=len(tokens), sources=sources)
+        tree = self.tree
+        sources = [SOURCES[LETTERS[kind]] for kind in tree.kinds]
+        return Draft(tree.tokens, tree.parents, steps=len(tree.tokens), sources=sources)
 
     def _grow(self, rate: float, budget: int) -> Tree:
         """The tree of all sources, the drafted chain among them."""
@@ -297,16 +297,19 @@ class Auto(Method):
         self.successors.learn(
             self._before, self._pending, tree.tokens, tree.parents, verification.top_tokens
         )
-        self.text.extend(state.tokens[self.text.tokens :])
+        self.text.advance(state.tokens)
         if state.finish is not None:
             self.text.keep(state.output, self.earlier)
         self.ladder.spent += price
         explored = 0.0
         if state.finish is None:
             explored = self.ladder.explore_one(state, self.prices, max(1.0, self.rate))
-        self.log["explored"].append(round(explored, 4))
-        self.log["expected"].append(round(tree.expected + 1, 4))
-        self.log["price"].append(round(price, 4))
+        for name, value in (
+            ("explored", explored),
+            ("expected", tree.expected + 1),
+            ("price", price),
+        ):
+            self.log[name].append(round(value, 4))
         self.log["source"].append("".join(LETTERS[tree.kinds[node]] for node in accepted))
 
     def state_dict(self) -> Any:

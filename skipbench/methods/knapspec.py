@@ -24,7 +24,6 @@ from typing import Annotated, Any, Literal
 import torch
 from msgspec import Meta
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Verification
@@ -64,16 +63,19 @@ def knapsack(
         One candidate per surviving skipped weight, lightest first: weight, skipped sub-layers,
             cosine, last states [n, r, D].
     """
-    count, target = len(weights), normalize(x.float(), dim=-1)
+    count, norms = len(weights), x.float().norm(dim=-1)
+    target = x.float() / norms[..., None]
     executed = torch.zeros(count, budget + 1, dtype=torch.bool, device=x.device)
-    # Of each branch: the skipped weight j, and the states g[i, j].
-    j, g = torch.zeros(1, dtype=torch.long, device=x.device), x[:1]
+    # Of each branch: the skipped weight j, the states g[i, j], and their norms.
+    j, g, norm = torch.zeros(1, dtype=torch.long, device=x.device), x[:1], norms[:1]
     for i, w in enumerate(weights, 1):
         # Eq. 7. Branch 0 skipped nothing: its states are the target's.
-        h = torch.cat((x[i : i + 1], *([run_sublayer(i - 1, g[1:])] if len(g) > 1 else []), g))
-        sigma = (normalize(h.float(), dim=-1) * target[i]).sum(-1).mean(-1)  # mean over tokens
-        sigma[0] = 1.0
-        sigma[sigma < tau] = -torch.inf
+        ran = run_sublayer(i - 1, g[1:]) if len(g) > 1 else x[:0]
+        h = torch.cat((x[i : i + 1], ran, g))
+        norm = torch.cat((norms[i : i + 1], ran.float().norm(dim=-1), norm))
+        sigma = ((h.float() * target[i]).sum(-1) / norm).mean(-1)  # mean cosine over the tokens
+        sigma[0].fill_(1.0)
+        sigma.masked_fill_(sigma < tau, -torch.inf)
         # Of each skipped weight: the branch that executes sub-layer i, and the one that skips it.
         best = sigma.new_full((2, budget + 1), -torch.inf)
         source = j.new_zeros(2, budget + 1)
@@ -84,7 +86,7 @@ def knapsack(
         chosen = torch.where(executed[i - 1], source[0], source[1])
         best = best.amax(0)
         j = best.isfinite().nonzero()[:, 0]
-        g = h[chosen[j]]
+        g, norm = h.index_select(0, chosen[j]), norm.index_select(0, chosen[j])
     rows = backtrack(executed, weights, j).tolist()
     sets = [frozenset(s for s in range(count) if row[s]) for row in rows]
     return j.tolist(), sets, best[j].tolist(), g

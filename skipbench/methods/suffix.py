@@ -83,7 +83,7 @@ class Suffix(Method):
         return [(n / len(matches), token, None, follow(matches, token)) for token, n in counts]
 
     def adapt(self, state: State, verification: Verification) -> None:
-        self.text.extend(state.tokens[self.text.tokens :])
+        self.text.advance(state.tokens)
         if state.finish is not None:
             self.text.keep(state.output, self.earlier)
 

@@ -138,13 +138,12 @@ class CASSpec(Method):
     def begin(self, state: State) -> None:
         """Ranks sub-layers by how little they turn the state, and prices the sets."""
         super().begin(state)
-        length = state.lm.cache.length
         if not self.sets:
             ranked = rank_by_cosine(recent_states(state, CONTEXT))
             free = [s for s in ranked if 0 < s // 2 < self.layers - 1]
             counts = [max(1, round(share * len(free))) for share in sorted(self.sparsity)]
             self.skips = [SkipSet.of(self.layers, free[:count]) for count in counts]
-        at = None if self.latency_model is None else self.latency_model.at(length)
+        at = self.latency_at(state)
         self.costs = [*(step_price(skip, at) for skip in self.skips), self.bottom_cost]
         self.text.begin(state.tokens)
         self.log["sets"] = [str(skip) for skip in self.skips]
@@ -155,15 +154,15 @@ class CASSpec(Method):
         self._held: tuple[int, list[int]] = (-1, [])  # set and tokens of the scratch rows
         chosen: list[list[int]] = []
         while self.leaves:
-            leaf = max(self.leaves, key=self._chance)
-            path = self._path(leaf)
+            leaf = max(self.leaves, key=self.tree.product)
+            path = self.tree.path(leaf)
             most = min(self.max_length, budget - len(path), self.max_nodes - len(self.tree.tokens))
             if most <= 0:
                 self.leaves.remove(leaf)
                 continue
             copies, match = self._copies(path, most)
             draft, k = self._choose(leaf, most, len(copies))
-            gain = self._chance(leaf) * accepted_of(self.alpha[draft].value, k)
+            gain = self.tree.product(leaf) * accepted_of(self.alpha[draft].value, k)
             price, tokens = self.costs[draft] * k, 1 + sum(self.tree.products)
             warms = leaf < 0 and self.rounds < self.warm_up
             if not warms and (tokens + gain) / (1 + spent + price) <= tokens / (1 + spent):
@@ -181,22 +180,11 @@ class CASSpec(Method):
         sources = ["copied" if draft == self.bottom else "layers" for draft, _ in self.tree.kinds]
         return Draft(self.tree.tokens, self.tree.parents, steps=sum(steps), sources=sources)
 
-    def _chance(self, node: int) -> float:
-        """Product of the token-level estimates along the path of a node; -1 is the root."""
-        return self.tree.products[node] if node >= 0 else 1.0
-
-    def _path(self, node: int) -> list[int]:
-        return [*self._path(self.tree.parents[node]), self.tree.tokens[node]] if node >= 0 else []
-
     def _add(self, token: int, parent: int, estimate: float, kind: tuple[int, int]) -> int:
         """A new leaf; `kind`: its draft, and tokens that a copy rests on, 0 for the first choice of
         a set, -1 for a later one.
         """
-        node, tree = len(self.tree.tokens), self.tree
-        tree.tokens.append(token)
-        tree.parents.append(parent)
-        tree.kinds.append(kind)
-        tree.products.append(self._chance(parent) * estimate)
+        node = self.tree.add(token, parent, kind, self.tree.product(parent) * estimate)
         self.leaves = [*(leaf for leaf in self.leaves if leaf != parent), node]
         return node
 
@@ -255,7 +243,7 @@ class CASSpec(Method):
             for n in range(1, len(best)):
                 if sum(shares[:n]) < self.top_p and len(tree.tokens) < self.max_nodes:
                     self._add(int(best[n]), parent, shares[n], (draft, -1))
-        self._held = (draft, [*tokens, *self._path(leaf)[len(tokens) - 1 : -1]])
+        self._held = (draft, [*tokens, *self.tree.path(leaf)[len(tokens) - 1 : -1]])
 
     def adapt(self, state: State, verification: Verification) -> None:
         hits: dict[tuple[int, int], list[bool]] = {}
@@ -270,7 +258,7 @@ class CASSpec(Method):
         for draft, (estimate, first) in enumerate(zip(self.alpha, self.first, strict=True)):
             if (draft, 0) not in hits:
                 estimate.value += self.forget * (first - estimate.value)
-        self.text.extend(state.tokens[self.text.tokens :])
+        self.text.advance(state.tokens)
         self.rounds += 1
         self.log["alpha"].append([round(estimate.value, 5) for estimate in self.alpha])
 

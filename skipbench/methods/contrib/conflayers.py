@@ -107,12 +107,9 @@ class ConfLayers(SkipMethod):
         super().__post_init__()
         if self.layers < 3:
             raise SkipbenchError(f"conflayers: layers={self.layers}; wanted 3 layers or more")
-        self.skip = self._of(range(1, self.layers - 1, 2))
+        self.skip = SkipSet.of_layers(self.layers, range(1, self.layers - 1, 2))
         self.lam, self.choices, self.best = 0.0, 0, 0.0
         self.rounds: list[tuple[int, int]] = []  # accepted and drafted, since the last choice
-
-    def _of(self, chosen: Sequence[int]) -> SkipSet:
-        return SkipSet.of(self.layers, [2 * i + k for i in chosen for k in (0, 1)])
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)
@@ -149,7 +146,7 @@ class ConfLayers(SkipMethod):
         elif share > self.ratio + SPREAD:
             self.lam += LAMBDA_STEP
         if chosen:
-            self.skip = self._of(chosen)
+            self.skip = SkipSet.of_layers(self.layers, chosen)
         self.choices += 1
         self.rounds = []
         self.log["confidence"].append([round(v, 5) for v in values])

@@ -268,8 +268,7 @@ class LEAP(SkipMethod):
         zones = zones_of(change, gain, (self.keep_first, self.keep_last), self.percentile)
         groups = group(zones, change, gain)
         self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
-        model = self.latency_model
-        self._at = None if model is None else model.at(state.lm.cache.length)
+        self._at = self.latency_at(state)
         self._rounds = 0
         self.log |= {"zones": ["".join(map(str, zones))], "groups": [groups]}
         self._choose()
@@ -281,7 +280,7 @@ class LEAP(SkipMethod):
             self._node, self._candidate = self.search.next()
         else:
             self._candidate = self.search.best()
-        self.skip = SkipSet.of(self.layers, [2 * i + k for i in self._candidate for k in (0, 1)])
+        self.skip = SkipSet.of_layers(self.layers, self._candidate)
 
     def propose(self, state: State, budget: int) -> Draft:
         if not self.skip.skipped:  # a full-model draft would only repeat the verification
