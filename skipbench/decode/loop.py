@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from skipbench.decode.method import Draft, Method, Verification
+from skipbench.decode.method import Draft, Method, MethodCopies, Verification
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import Finish, Process, State
 from skipbench.decode.top_tokens import choices
@@ -84,18 +84,19 @@ def generate(
     """
     state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos)
     steps = _steps(state, method, clock or Clock(lm.output_device))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Generation = end.value
-            return result
+    with lm.turn():
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Generation = end.value
+                return result
 
 
 @torch.inference_mode()
 def stream(
     lm: LM,
-    method: Method,
+    methods: MethodCopies,
     prompt: list[int],
     max_new_tokens: int,
     eos: frozenset[int] = frozenset(),
@@ -104,13 +105,28 @@ def stream(
 ) -> Generator[Step, None, Generation]:
     """Decodes one prompt and yields what every round emitted; arguments and errors as `generate`.
 
-    Closed early, it leaves the method as after the last round; the next prompt begins anew.
+    Several may be read in turns or in threads: each has its rows of the cache and its method, and
+    one round runs at a time. Closed early, it leaves the method as after the last round.
 
     Args:
+        methods: gives the method, at the first step.
         process: changes the target's logits before tokens are chosen from them.
     """
     state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos, process)
-    return (yield from _steps(state, method, Clock(lm.output_device)))
+    with lm.turn(state):
+        method = methods.take()
+    steps = _steps(state, method, Clock(lm.output_device))
+    try:
+        while True:
+            try:
+                with lm.turn(state):
+                    step = next(steps)
+            except StopIteration as end:
+                result: Generation = end.value
+                return result
+            yield step
+    finally:
+        methods.give_back(method)
 
 
 def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, Generation]:

@@ -67,6 +67,16 @@ class KVCache:
                 layer[start : start + len(rows)] = layer[index[layer.device]]
         self.length = start + len(rows)
 
+    def copied(self) -> list[Tensor]:
+        """The committed rows of every layer, for `restore`."""
+        return [rows[: self.length].clone() for rows in self.rows]
+
+    def restore(self, copied: list[Tensor]) -> None:
+        """Commits rows that `copied` gave, in the place of those that are here; none for `[]`."""
+        self.length = len(copied[0]) if copied else 0
+        for rows, own in zip(self.rows, copied, strict=False):
+            rows[: self.length] = own
+
     @property
     def bytes(self) -> int:
         return sum(r.numel() * r.element_size() for r in self.rows)

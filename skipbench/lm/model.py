@@ -1,7 +1,10 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -70,6 +73,10 @@ class LM:
         """Lines on how this model was made, for `notes`."""
         self.strict_cost: float | None = None
         """Time of verifying 9 rows strictly, over the same without it."""
+        self._lock = threading.RLock()
+        self._served: ref[Any] | None = None
+        """The request whose rows are in the cache."""
+        self._aside: WeakKeyDictionary[Any, list[Tensor]] = WeakKeyDictionary()
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
@@ -94,10 +101,39 @@ class LM:
         )
         return [*self.engine.notes(), *self.remarks, *filter(None, [cost])]
 
-    def allocate(self, capacity: int) -> None:
-        """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache
-        held is lost.
+    @contextmanager
+    def turn(self, request: object | None = None) -> Iterator[None]:
+        """Holds the model for one request, whose committed rows are in the cache meanwhile.
+
+        The rows of another are copied when it loses its place, kept until its next turn, and
+        forgotten with it. `None` for passes that belong to no request.
         """
+        with self._lock:
+            before = None if self._served is None else self._served()
+            if before is not request:
+                if before is not None:
+                    self._aside[before] = self.cache.copied()
+                self._served = None if request is None else ref(request)
+                self.cache.restore([] if request is None else self._aside.pop(request, []))
+            yield
+
+    def __deepcopy__(self, memo: object) -> "LM":
+        """Itself: the copy of a method that drafts with a model takes turns on it."""
+        return self
+
+    def allocate(self, capacity: int) -> None:
+        """Makes room in the cache for `capacity` tokens and prepares the tables; the rows of a
+        request in flight are kept, others are lost when the cache grows.
+        """
+        with self._lock:
+            tables = (self._tables.get(device) for device in self.devices)
+            if capacity > self.cache.capacity or any(
+                t is None or t.positions < capacity for t in tables
+            ):
+                with self.turn():
+                    self._allocate(capacity)
+
+    def _allocate(self, capacity: int) -> None:
         before = self.cache.rows
         self.cache.allocate(capacity)
         for device in dict.fromkeys(self.devices):
