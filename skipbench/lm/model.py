@@ -244,6 +244,33 @@ class LM:
         hidden = torch.cat([row[first] for row in states])
         return self.head(self.run(hidden, token_rows, first=first, hidden_states=hidden_states))
 
+    def score_alone(
+        self, tokens: list[int], token_rows: TokenRows, hidden_states: list[Tensor] | None = None
+    ) -> Tensor:
+        """As `score`, each row in a pass of its own behind its ancestors: where torch's attention
+        masks a row, it multiplies it by 0, and 0 * NaN is NaN. The cache keeps none.
+        """
+        start, layers = token_rows.start, self.cache.rows
+        self.cache.clear(start)
+        logits, states, made = list[Tensor](), list[list[Tensor]](), list[list[Tensor]]()
+        for token, (*above, row) in zip(tokens, token_rows.paths(), strict=True):
+            for at, node in enumerate(above, start):
+                for layer, cached in zip(layers, made[node], strict=True):
+                    layer[at] = cached
+            at = start + len(above)
+            states.append([])
+            alone = TokenRows.chain(at, 1).verified()
+            logits.append(self.logits([token], alone, hidden_states=states[row]))
+            made.append([layer[at].clone() for layer in layers])
+            self.cache.clear(start, at + 1)  # graphs read and mask whole buckets
+        finite = torch.cat(logits).isfinite().any(-1)[:, None, None]
+        for layer, kept in zip(layers, zip(*made, strict=True), strict=True):
+            found = torch.stack(kept)
+            layer[start : token_rows.end] = torch.where(finite.to(found.device), found, 0.0)
+        if hidden_states is not None:
+            hidden_states += [torch.cat(rows) for rows in zip(*states, strict=True)]
+        return torch.cat(logits)
+
     def weight_bytes(self) -> int:
         """Bytes that one decoding step must read: all weights but the embedding table, which it
         only looks one row up in.
