@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 from conftest import EVERY_ENGINE, make_method, random_model
 
 from skipbench.decode.loop import NotFinite, generate
@@ -16,17 +15,18 @@ from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 
+GRAPHS = "cuda_graphs"
 PROMPT, TOKENS = [3, 1, 4, 1, 5, 9, 2, 6], 24
 
 
 @functools.cache
-def poisoned(engine: str, dtype: torch.dtype, token: int | None) -> LM:
+def poisoned(engine: str, token: int | None) -> LM:
     """The random model under an engine, with NaN as the embedding of one token."""
-    model = random_model("llama").to(dtype)
+    model = random_model("llama")
     if token is not None:
         model.model.embed_tokens.weight[token] = float("nan")
     graphs: Any = partial(CudaGraphsEngine, capture=EagerCapture)
-    lm = LM(model, graphs if engine == "cuda_graphs" else engine)
+    lm = LM(model, graphs if engine == GRAPHS else engine)
     lm.allocate(120)
     return lm
 
@@ -57,10 +57,10 @@ class Spoiled:
 @pytest.mark.parametrize("parent", [None, [-1, 0, 1, 0], [-1, 0, 1, -1]])
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
 def test_a_rejected_row_changes_no_other(engine: str, parent: list[int] | None) -> None:
-    wanted = generate(poisoned(engine, torch.float32, None), make_method("vanilla"), PROMPT, TOKENS)
+    wanted = generate(poisoned(engine, None), make_method("vanilla"), PROMPT, TOKENS)
     text = PROMPT + wanted.tokens
     never = next(t for t in range(61) if t not in text)
-    lm, method = poisoned(engine, torch.float32, never), Spoiled(text, never, parent)
+    lm, method = poisoned(engine, never), Spoiled(text, never, parent)
     for _ in range(2):  # what a prompt leaves in the cache reaches no other
         found = generate(lm, method, PROMPT, TOKENS)
         assert found.tokens == wanted.tokens
@@ -70,21 +70,25 @@ def test_a_rejected_row_changes_no_other(engine: str, parent: list[int] | None) 
     assert len(sampled.tokens) == TOKENS and never not in sampled.tokens
 
 
-@pytest.mark.parametrize("method", ["parallel", "lookahead"])
-def test_what_a_method_makes_of_a_row_that_is_not_finite_can_be_proposed(method: str) -> None:
-    """Both draft from the target's tokens behind rejected rows."""
-    wanted = generate(poisoned("fused", torch.float32, None), make_method("vanilla"), PROMPT, 40)
+@pytest.mark.parametrize(
+    ("method", "engine"), [("parallel", "fused"), ("lookahead", "fused"), ("lookahead", GRAPHS)]
+)
+def test_what_a_method_makes_of_a_row_that_is_not_finite_can_be_proposed(
+    method: str, engine: str
+) -> None:
+    """Both draft from the target's tokens behind rejected rows; one beside them, in a tree."""
+    wanted = generate(poisoned(engine, None), make_method("vanilla"), PROMPT, 40)
     for token in sorted({*range(61)} - {*PROMPT, *wanted.tokens})[:4]:
-        lm = poisoned("fused", torch.float32, token)
+        lm = poisoned(engine, token)
         assert generate(lm, make_method(method), PROMPT, 40).tokens == wanted.tokens
 
 
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
 def test_a_row_that_is_accepted_must_be_finite(engine: str) -> None:
-    wanted = generate(poisoned(engine, torch.float32, None), make_method("vanilla"), PROMPT, TOKENS)
+    wanted = generate(poisoned(engine, None), make_method("vanilla"), PROMPT, TOKENS)
     text = PROMPT + wanted.tokens
     at = next(i for i in range(12, len(text)) if text[i] not in text[:i])
-    lm = poisoned(engine, torch.float32, text[at])
+    lm = poisoned(engine, text[at])
     for method in (make_method("vanilla"), Spoiled(text, text[at], None)):
         with pytest.raises(NotFinite, match=f"behind token {at + 1} of"):
             generate(lm, method, PROMPT, TOKENS)

@@ -42,10 +42,10 @@ class KVCache:
         self.keys = [r[:, : self.kv_heads].transpose(0, 1)[None] for r in self.rows]
         self.values = [r[:, self.kv_heads :].transpose(0, 1)[None] for r in self.rows]
 
-    def clear(self, start: int) -> None:
-        """Zeroes the rows from `start` on, where some may not be finite."""
+    def clear(self, start: int, end: int | None = None) -> None:
+        """Zeroes the rows from `start` to before `end`, where some may not be finite."""
         for layer in self.rows:
-            layer[start:] = 0
+            layer[start:end] = 0
 
     def check(self, end: int) -> None:
         """Raises SkipbenchError when a pass would write behind the last row."""

@@ -284,7 +284,7 @@ class LM:
         self, tokens: list[int], token_rows: TokenRows, hidden_states: list[Tensor] | None = None
     ) -> Tensor:
         """As `score`, each row in a pass of its own behind its ancestors: where torch's attention
-        masks a row, it multiplies it by 0, and 0 * NaN is NaN. No row is left there as NaN.
+        masks a row, it multiplies it by 0, and 0 * NaN is NaN. The cache keeps none.
         """
         start, layers = token_rows.start, self.cache.rows
         self.cache.clear(start)
@@ -298,6 +298,7 @@ class LM:
             alone = TokenRows.chain(at, 1).verified()
             logits.append(self.logits([token], alone, hidden_states=states[row]))
             made.append([layer[at].clone() for layer in layers])
+            self.cache.clear(start, at + 1)  # graphs read and mask whole buckets
         finite = torch.cat(logits).isfinite().any(-1)[:, None, None]
         for layer, kept in zip(layers, zip(*made, strict=True), strict=True):
             found = torch.stack(kept)
