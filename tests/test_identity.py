@@ -1,14 +1,23 @@
-"""A record belongs to the settings that made it, whatever its folder is called."""
+"""A record belongs to what made it: its settings, whatever its folder is called, the checkpoint's
+files, the code, and the prompts.
+"""
 
+import json
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import ROOT, unseal
 from test_bad_records import make_run, readers, refused_by
 
 from skipbench.cli import table
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import run_cell
+from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.launch.status import CellStatus, cell_statuses, parse_submit
+from skipbench.runs import fingerprint, method_source
 from skipbench.runs.store import load_run
 
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
@@ -55,3 +64,113 @@ def test_a_cell_under_another_cells_name_is_not_printed(
         table.run([*given, "method.ratio=0.3"])
     assert "holds another run" in capsys.readouterr().err
     assert cell(0.3).state.state == "failed" and not cell(0.3).runnable
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ROOT / "skipbench" / "models" / "tiny", tmp_path / "checkpoint"))
+
+
+def interrupt(folder: Path, samples: int) -> None:
+    """Leaves a done run as if it had been stopped behind so many samples."""
+    for name in ("samples.jsonl", "completions.jsonl"):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(lines[:samples]))
+    (folder / "metrics.json").unlink()
+    (folder / "status.json").write_text('{"state": "interrupted"}')
+
+
+def edit(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("generation_config.json", {"eos_token_id": 7}, "EOS ids (model.path="),
+        ("tokenizer_config.json", {"chat_template": "x"}, "another tokenizer or chat template"),
+        ("draft/config.json", {"rms_norm_eps": 1e-3}, "draft model (method.model="),
+    ],
+)
+def test_files_of_a_checkpoint_that_changed_are_refused_by_name(
+    name: str, values: dict[str, Any], told: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    draft = shutil.copytree(checkpoint, checkpoint / "draft")
+    words = ["model=path", f"model.path={checkpoint}", "method=draft-model"]
+    config = compose([*SMALL, *words, f"method.model={draft}", f"results={tmp_path}"])
+    run_cell(config)
+    edit(checkpoint / name, **values)
+    with pytest.raises(SkipbenchError, match=re.escape(told)):
+        run_cell(config)
+    interrupt(resolve_cell(config).folder, 0)
+    with pytest.raises(SkipbenchError, match=re.escape(told)):
+        run_cell(config)
+
+
+def test_latencies_that_a_method_decided_by_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are measured, and another cell may measure them again: a done run is told of."""
+    config = compose([*SMALL, "method=knapspec", f"results={tmp_path}"])
+    run_cell(config)
+    (path,) = tmp_path.glob("latency/*.json")
+    edit(path, model=json.loads(path.read_text())["model"] | {"mlp_s": 1.0})
+    capsys.readouterr()
+    run_cell(config)
+    assert "decided by other latencies" in capsys.readouterr().err
+    interrupt(resolve_cell(config).folder, 0)
+    with pytest.raises(SkipbenchError, match=re.escape(f"other latencies ({path.name})")):
+        run_cell(config)
+
+
+@pytest.mark.parametrize(
+    ("method", "module"),
+    [
+        ("swift", "search/bayes.py"),
+        ("cas-spec", "profile/influence.py"),
+        ("knapspec", "metrics/formulas.py"),
+        ("auto", "profile/rows.py"),
+    ],
+)
+def test_code_that_a_method_imports_from_anywhere_in_skipbench_is_in_its_fingerprint(
+    method: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = compose([f"method={method}"]).method
+    before = method_source.imports_sha256(settings)
+    monkeypatch.setattr(
+        Path,
+        "read_bytes",
+        lambda path, read=Path.read_bytes: read(path) + b"#" * path.match(f"skipbench/{module}"),
+    )
+    assert method_source.imports_sha256(settings) != before
+    assert fingerprint.fingerprints(compose([]).model, settings)["imports_sha256"] != before
+
+
+def test_a_kept_sample_of_another_prompt_is_refused(tmp_path: Path) -> None:
+    config = compose([*SMALL, "limit=2", f"results={tmp_path}", "method=uniform"])
+    run_cell(config)
+    folder = resolve_cell(config).folder
+    interrupt(folder, 1)
+    samples = folder / "samples.jsonl"
+    edit(samples, prompt_hash="0" * 16)
+    samples.write_text(samples.read_text() + "\n")
+    with pytest.raises(SkipbenchError, match=r"sample 0 .* is of another prompt"):
+        run_cell(config)
+
+
+def test_a_record_without_a_fingerprint_says_what_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = compose([*SMALL, f"results={tmp_path}", "method=uniform"])
+    run_cell(config)
+    folder = resolve_cell(config).folder
+    origin = json.loads((folder / "provenance.json").read_text())
+    for key in ("tokenizer_sha256", "imports_sha256"):
+        del origin[key]
+    (folder / "provenance.json").write_text(json.dumps(origin))
+    unseal(folder)
+    capsys.readouterr()
+    run_cell(config)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "another tokenizer" in told and "method uniform imports" in told
+    assert "EOS" not in told

@@ -15,6 +15,7 @@ from skipbench.bench.prompts import Prompt
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method, load_state_dict, log_of, skip_text, state_dict
 from skipbench.decode.sampling import Sampler
+from skipbench.errors import SkipbenchError
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
@@ -63,6 +64,9 @@ def run_cell(
     Which arm goes first is balanced in blocks of two prompts (`arm_order`). A method that carries
     state across prompts goes on from the state in the last record. A later turn of a conversation
     comes after vanilla's answer to the turn before it, for both arms.
+
+    Raises:
+        SkipbenchError: a record is of another prompt than its row now has.
     """
     samples = store.samples()
     done = {s.index for s in samples}
@@ -72,6 +76,12 @@ def run_cell(
         load_state_dict(method, samples[-1].carry)
     followed = {prompt.row.after for prompt in prompts}
     answers = {s.id: _answer(tokenizer, s) for s in samples if s.id in followed}
+    for s in samples:
+        if s.index >= len(prompts) or prompts[s.index].following(answers).hash != s.prompt_hash:
+            raise SkipbenchError(
+                f"{store.folder}: sample {s.index} ({s.id}) is of another prompt than that row has "
+                "now; fresh=true sets the run aside and starts anew, results=FOLDER keeps both"
+            )
     ready = [i for i in missing if prompts[i].row.after is None or prompts[i].row.after in answers]
     meter = meter or EnergyMeter((), "unknown")
     for index in ready[: settings.warmup]:

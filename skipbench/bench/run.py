@@ -29,6 +29,7 @@ from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.report.console import Advance, log_to, note, progress, say, working
 from skipbench.runs.fingerprint import fingerprints, refuse_other
+from skipbench.runs.method_source import hashed
 from skipbench.runs.provenance import engine_text, provenance
 from skipbench.runs.reading import printable
 from skipbench.runs.record import Sample
@@ -70,12 +71,16 @@ def run(
     latency_file = latency_path(config.model, config.engine, device, folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
+    decided_by = {}
     if isinstance(method, UsesLatency) and method.latency is None:
         method.latency = latency
-    refuse_other(folder, config.model, config.method)  # loading may have fetched weights
+        decided_by = {"latency_sha256": hashed(dataclasses.asdict(latency))}
+    # loading may have fetched weights, and measured latencies
+    refuse_other(folder, config.model, config.method)
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
     origin = _origin(lm, config, rows, prompts, calibration) | {
         "latency": latency_file.name,
+        **decided_by,
         "energy": meter.source,
     }
     store = RunStore(folder, config.record(), provenance(origin))

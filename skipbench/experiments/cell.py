@@ -14,7 +14,12 @@ from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
 from skipbench.report.console import logged, say, show_result
 from skipbench.runs.files import set_aside, write_atomic
-from skipbench.runs.fingerprint import other_package, refuse_other
+from skipbench.runs.fingerprint import (
+    not_compared,
+    other_latency,
+    other_package,
+    refuse_other,
+)
 from skipbench.runs.provenance import config_hash, engine_text, run_name
 from skipbench.runs.store import load_run, read_samples
 from skipbench.scoring.execute import waits_for_score
@@ -143,17 +148,20 @@ def run_cell(
         _check_first(cell, loaded)
         set_aside(cell.folder)
     state = checked_run(cell)
-    if state["provenance"] and "weights_sha256" not in state["provenance"]:
+    if state["provenance"] and (
+        unknown := not_compared(state["provenance"], config.model, config.method)
+    ):
         say(
-            f"{cell.folder}: begun by an earlier version, without fingerprints; weights and "
-            "method code are not compared"
+            f"{cell.folder}: begun by an earlier version; whether it is of {'; '.join(unknown)} is "
+            "not known"
         )
     metrics: dict[str, Any] | None = state["metrics"] if cell.state() == "done" else None
-    if metrics is not None and other_package(state["provenance"]):
-        say(
-            f"{cell.folder}: measured by another version of skipbench's code; fresh=true measures "
-            "it anew"
-        )
+    for what, changed in (
+        ("measured by another version of skipbench's code", other_package(state["provenance"])),
+        ("decided by other latencies", other_latency(cell.folder, state["provenance"])),
+    ):
+        if metrics is not None and changed:
+            say(f"{cell.folder}: {what}; fresh=true measures it anew")
     if metrics is None:
         from skipbench.bench.load import load_model
         from skipbench.bench.preflight import preflight

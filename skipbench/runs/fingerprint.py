@@ -1,5 +1,5 @@
-"""Fingerprints of a run's weights, of its method's source and of the package: they tell a record
-from what the same settings would give now.
+"""Fingerprints of a run's checkpoints, of its method's source and of the package: they tell a
+record from what the same settings would give now.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
-from skipbench.runs.method_source import hashed, method_sha256
+from skipbench.runs.method_source import MEASURING, hashed, imports_sha256, method_sha256
 from skipbench.runs.reading import read_json
 from skipbench.runs.shapes import Origin, Status
 
@@ -28,24 +28,22 @@ BLOCK, BLOCKS = 4096, 512
 ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
 """What a run reads of an adapter folder; its base model is hashed beside it."""
 
-
-MEASURING = (
-    "skipset.py",
-    "lm",
-    "models",
-    "decode",
-    "profile/clock.py",
-    "bench",
-    "methods/vanilla.py",
-)
-"""Files of the package on which a run's tokens and seconds depend, beside its method."""
+TEXT = ("*token*.json", "chat_template*", "additional_chat_templates/*")
+VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
+"""Files from which a tokenizer is loaded: `TEXT`, and without tokenizer.json these."""
 
 
 def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
-    """Entries of the provenance; None where the weights or the source are not on this machine."""
-    return {
+    """Entries of the provenance; None where the files or the source are not on this machine, and no
+    `draft_sha256` where the method names no checkpoint that is.
+    """
+    draft = _draft_sha256(method)
+    return ({} if draft is None else {"draft_sha256": draft}) | {
         "weights_sha256": weights_sha256(model),
+        "tokenizer_sha256": _files_sha256(model, *TEXT),
+        "generation_sha256": _files_sha256(model, "generation_config.json"),
         "method_sha256": method_sha256(method),
+        "imports_sha256": imports_sha256(method),
         "package_sha256": package_sha256(),
     }
 
@@ -68,11 +66,12 @@ def package_sha256() -> str:
 
 
 def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
-    """Compares the record in `folder` with the weights and the code as they are now.
+    """Compares the record in `folder` with the checkpoints and the code as they are now.
 
     A fingerprint that the record lacks, or that cannot be taken here, is not compared. A run that
-    is done may be of an earlier version of the package: tables say so (`other_package`). One that
-    is not done does not go on with another.
+    is done may be of an earlier version of the package, and of latencies that were measured again
+    since: its command says so (`other_package`, `other_latency`). One that is not done does not go
+    on with others.
 
     Raises:
         SkipbenchError: they have changed since the run was begun.
@@ -81,17 +80,17 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
     if before is None:
         return
     now = fingerprints(model, method)
-    names = {
-        "weights_sha256": f"other weights (model.path={model.path})",
-        "method_sha256": f"other code of method {method.name} ({method.target})",
-    }
-    if (read_json(folder / "status.json", Status) or {}).get("state") != "done":
-        names["package_sha256"] = "other code of skipbench"
+    names = _names(model, method)
+    done = (read_json(folder / "status.json", Status) or {}).get("state") == "done"
+    if done:
+        del names["package_sha256"]
     changed = [
         names[key]
         for key in names
-        if None not in (before.get(key), now[key]) and before[key] != now[key]
+        if None not in (before.get(key), now.get(key)) and before[key] != now[key]
     ]
+    if not done and other_latency(folder, before):
+        changed.append(f"other latencies ({before['latency']})")
     if changed:
         raise SkipbenchError(
             f"{folder} was made with {' and '.join(changed)}: changed since; fresh=true sets it "
@@ -99,9 +98,46 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
         )
 
 
+def _names(model: Model, method: MethodConfig) -> dict[str, str]:
+    """What a fingerprint is of, in words."""
+    of, draft, name = f"(model.path={model.path})", method.node.get("model"), method.name
+    return {
+        "weights_sha256": f"other weights {of}",
+        "tokenizer_sha256": f"another tokenizer or chat template {of}",
+        "generation_sha256": f"another generation_config.json, which has EOS ids {of}",
+        "draft_sha256": f"other weights of the draft model (method.model={draft})",
+        "method_sha256": f"other code of method {name} ({method.target})",
+        "imports_sha256": f"other code of skipbench that method {name} imports",
+        "package_sha256": "other code of skipbench",
+    }
+
+
+def not_compared(provenance: Mapping[str, Any], model: Model, method: MethodConfig) -> list[str]:
+    """What a record of an earlier version has no fingerprint of, in words."""
+    now = fingerprints(model, method)
+    return [
+        text
+        for key, text in _names(model, method).items()
+        if key not in provenance and now.get(key) is not None
+    ]
+
+
 def other_package(provenance: Mapping[str, Any] | None) -> bool:
     """Whether a record says that another version of the package measured it."""
     return (provenance or {}).get("package_sha256") not in (None, package_sha256())
+
+
+def other_latency(folder: Path, provenance: Mapping[str, Any] | None) -> bool:
+    """Whether a run's method decided by other latencies than their file holds now."""
+    origin = provenance or {}
+    if origin.get("latency_sha256") is None:
+        return False
+    path = folder.parent.parent / "latency" / Path(origin["latency"]).name
+    try:
+        kept = read_json(path, dict[str, Any])
+    except SkipbenchError:  # it is measured again
+        return False
+    return kept is not None and hashed(kept.get("model")) != origin["latency_sha256"]
 
 
 def weights_sha256(model: Model) -> str | None:
@@ -140,6 +176,40 @@ def weights_sha256(model: Model) -> str | None:
     return found
 
 
+def _files_sha256(model: Model, *patterns: str) -> str | None:
+    """Hash of the files of a checkpoint that have such names; of a GGUF file, of its header."""
+    folder = _folder(model.path, model.revision)
+    if folder is None:
+        return None
+    try:
+        if folder.is_file():
+            return hashed(_head(str(folder), *_stamp(folder)))
+        if patterns == TEXT and not (folder / "tokenizer.json").is_file():
+            patterns += VOCABULARY
+        files = sorted(p for name in patterns for p in folder.glob(name) if p.is_file())
+        found = [[p.name, *_digest(str(p), *_stamp(p))] for p in files]
+        base = adapter_base(model.path)
+        if base is not None:  # has what the adapter's folder lacks
+            found.append([_files_sha256(dataclasses.replace(model, path=base), *patterns)])
+    except (OSError, ValueError, SkipbenchError):
+        return None
+    return hashed(found)
+
+
+def _draft_sha256(method: MethodConfig) -> str | None:
+    """Hash of the weights of every checkpoint that a method's settings name."""
+    found: dict[str, str] = {}
+    todo: list[Any] = [method.node]
+    for node in todo:
+        for key, value in node.items():
+            if isinstance(value, Mapping):
+                todo.append(value)
+            elif isinstance(value, str) and value:
+                own = weights_sha256(Model(name=key, path=value, revision=node.get("revision")))
+                found |= {key: own} if own is not None else {}
+    return hashed(found) if found else None
+
+
 def _folder(path: str, revision: str | None) -> Path | None:
     """The checkpoint's folder or GGUF file: `path` itself, or its snapshot in the hub's cache."""
     if Path(path).is_dir() or is_gguf(path):
@@ -173,6 +243,13 @@ def _weight_files(folder: Path) -> list[Path]:
 def _stamp(path: Path) -> tuple[int, int, int]:
     info = path.stat()
     return info.st_size, info.st_mtime_ns, info.st_ino
+
+
+@functools.cache
+def _head(path: str, size: int, mtime_ns: int, inode: int) -> str:
+    """Hash of the first `WHOLE` bytes, where a GGUF file has its tokenizer and its EOS id."""
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read(WHOLE)).hexdigest()
 
 
 @functools.cache

@@ -38,7 +38,10 @@ COPIED = ("config.yaml", "provenance.json", "scores.jsonl", "metrics.json", "tab
 OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")
 """What is made of all samples together, and no longer true where some were added."""
 ORIGIN = ("commit", "dirty", "device", "versions", "model_commit", "rows_sha256", "prompts_sha256")
-FINGERPRINTS = ("weights_sha256", "method_sha256", "package_sha256")
+FINGERPRINTS = (
+    *("weights_sha256", "tokenizer_sha256", "generation_sha256", "draft_sha256"),
+    *("method_sha256", "imports_sha256", "package_sha256", "latency_sha256"),
+)
 _UNFINISHED = "merged before it was finished; the same command goes on"
 
 

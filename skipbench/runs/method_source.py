@@ -1,4 +1,4 @@
-"""The hash of a method's source: its own modules and what they import of skipbench's decoding."""
+"""The hash of a method's source: its own modules and what they import of skipbench."""
 
 import ast
 import functools
@@ -9,10 +9,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 
 OWN = ("skipbench.decode.", "skipbench.methods.")
-"""Parts of skipbench that belong to a method; the commit in the provenance stands for the rest."""
+"""Parts of skipbench that belong to a method."""
+MEASURING = (
+    "skipset.py",
+    "lm",
+    "models",
+    "decode",
+    "profile/clock.py",
+    "bench",
+    "methods/vanilla.py",
+)
+"""Files of the package on which a run's tokens and seconds depend, beside its method."""
 
 
 def hashed(value: Any) -> str:
@@ -30,6 +41,17 @@ def method_sha256(method: MethodConfig) -> str | None:
     Returns:
         None if a target's source cannot be found.
     """
+    return _hash_of(method, of_skipbench=False)
+
+
+def imports_sha256(method: MethodConfig) -> str | None:
+    """Hash of all else of skipbench that those files import, such as `search` and `profile`, but
+    for `MEASURING`, which has a hash of its own; None as `method_sha256`.
+    """
+    return _hash_of(method, of_skipbench=True)
+
+
+def _hash_of(method: MethodConfig, of_skipbench: bool) -> str | None:
     sources: dict[str, bytes] = {}
     roots = [*_targets(method.node), "skipbench.decode.loop"]
     for root in roots:
@@ -44,12 +66,15 @@ def method_sha256(method: MethodConfig) -> str | None:
             sources[module] = path.read_bytes()
             package = module if path.name == "__init__.py" else module.rpartition(".")[0]
             for name in _imports(sources[module], package):
-                if name.startswith(OWN) or not name.startswith("skipbench."):
-                    imported = _source(name)
-                    if imported is not None and _belongs(imported, target):
-                        todo.append(imported)
+                imported = _source(name)
+                if imported is not None and _belongs(imported, target):
+                    todo.append(imported)
     return hashed(
-        {module: hashlib.sha256(source).hexdigest() for module, source in sources.items()}
+        {
+            module: hashlib.sha256(source).hexdigest()
+            for module, source in sources.items()
+            if of_skipbench == (module.startswith("skipbench.") and not module.startswith(OWN))
+        }
     )
 
 
@@ -91,15 +116,22 @@ def _source(name: str) -> tuple[str, Path] | None:
 
 
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
-    """Whether a module is of the root's package, or lies beside a root that is a single module."""
-    if imported[0].partition(".")[0] == root[0].partition(".")[0] or imported[0].startswith(OWN):
+    """Whether a module is one of skipbench without a hash of its own, is of the root's package, or
+    lies beside a root that is a single module.
+    """
+    module, path = imported
+    if module.startswith("skipbench."):
+        return module.startswith(OWN) or not any(
+            path.is_relative_to(PACKAGE / name) for name in MEASURING
+        )
+    if module.partition(".")[0] == root[0].partition(".")[0]:
         return True
-    beside = imported[1].is_relative_to(root[1].parent)
+    beside = path.is_relative_to(root[1].parent)
     return (
         "." not in root[0]
         and root[1].name != "__init__.py"
         and beside
-        and "site-packages" not in imported[1].parts
+        and "site-packages" not in path.parts
     )
 
 

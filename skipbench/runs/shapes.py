@@ -44,8 +44,14 @@ class Origin(TypedDict, total=False):
     label: Text
     versions: dict[Text, Text]
     weights_sha256: Text | None
+    tokenizer_sha256: Text | None
+    generation_sha256: Text | None
+    draft_sha256: Text | None
     method_sha256: Text | None
+    imports_sha256: Text | None
     package_sha256: Text | None
+    latency: Text
+    latency_sha256: Text | None
 
 
 class Status(TypedDict):
