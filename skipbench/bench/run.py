@@ -21,6 +21,8 @@ from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.decode.method import UsesLatency
 from skipbench.errors import SkipbenchError
+from skipbench.lm.fused.elementwise import is_native
+from skipbench.lm.fused.few_rows import few_rows_kernel
 from skipbench.lm.model import LM
 from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups, summarise
@@ -83,7 +85,7 @@ def run(
         **decided_by,
         "energy": meter.source,
     }
-    store = RunStore(folder, config.record(), provenance(origin))
+    store = RunStore(folder, config.record(), provenance(origin), config.mixed)
     log_to(folder / "run.log")
     settings = Settings(
         max_new_tokens=config.dataset.max_new_tokens,
@@ -159,6 +161,7 @@ def _origin(
     origin |= {
         "engine": engine_text(lm.engine.name, lm.strict),
         "kernels": lm.engine.kernels,
+        "native_kernels": _native_kernels(lm),
         "strict_cost": lm.strict_cost,
         "notes": lm.notes(),
     }
@@ -167,6 +170,13 @@ def _origin(
     # what `main` was when it was fetched
     origin["model_commit"] = getattr(lm.config, "_commit_hash", None)
     return origin
+
+
+def _native_kernels(lm: LM) -> str:
+    """Which of our own C functions the model passes through; `torch` where none."""
+    like = torch.empty(0, dtype=lm.dtype, device=lm.output_device)
+    own = few_rows_kernel()[0] if lm.engine.name == "fused" and is_native(like) else None
+    return own or "torch"
 
 
 def _end(error: BaseException) -> tuple[str, str]:

@@ -86,6 +86,7 @@ class RunConfig:
     results: Path
     dry_run: bool
     fresh: bool = False
+    mixed: bool = False
     repeats: int = 1
     """Processes over which the speedup is measured; each has a record of its own."""
     until_ci: float | None = None
@@ -201,6 +202,7 @@ class RunConfig:
             **parts,
             **{key: plain[key] for key in ("seed", "limit", "dry_run")},
             fresh=plain.get("fresh", False),
+            mixed=plain.get("mixed", False),
             repeats=plain.get("repeats", 1),
             until_ci=plain.get("until_ci"),
             label=plain.get("label"),

@@ -156,6 +156,10 @@ class Config:
     """
     fresh: bool = False
     """Sets the old record aside, below `results/replaced`, and starts anew."""
+    mixed: bool = False
+    """Goes on with a record on another device, processor, torch, kernels or number of threads; its
+    tables say from which sample on.
+    """
     label: str | None = None
     """In a sweep: what this cell is called; no run depends on it."""
     hardware: Any = None

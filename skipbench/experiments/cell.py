@@ -20,7 +20,7 @@ from skipbench.runs.fingerprint import (
     other_package,
     refuse_other,
 )
-from skipbench.runs.provenance import config_hash, engine_text, run_name
+from skipbench.runs.provenance import CONDITIONS, conditions, config_hash, engine_text, run_name
 from skipbench.runs.store import load_run, read_samples
 from skipbench.scoring.execute import waits_for_score
 
@@ -114,6 +114,7 @@ def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[
         **({"sparsity": model["sparsity"]} if "sparsity" in model else {}),
         "device": origin.get("device", model["device"]),
         "threads": str(engine["threads"]),
+        **({"mixed": origin["mixed"]} if origin.get("mixed") else {}),
     }
 
 
@@ -148,9 +149,14 @@ def run_cell(
         _check_first(cell, loaded)
         set_aside(cell.folder)
     state = checked_run(cell)
-    if state["provenance"] and (
-        unknown := not_compared(state["provenance"], config.model, config.method)
-    ):
+    unknown = []
+    if state["provenance"]:
+        unknown = not_compared(state["provenance"], config.model, config.method)
+        if cell.state() != "done":
+            unknown += [
+                f"other {k}" for k in CONDITIONS if k not in conditions(state["provenance"])
+            ]
+    if unknown:
         say(
             f"{cell.folder}: begun by an earlier version; whether it is of {'; '.join(unknown)} is "
             "not known"

@@ -85,5 +85,7 @@ def joined_record(cell: Cell) -> dict[str, Any]:
     if len({origin_of(state) for state, _ in done}) > 1:
         reasons.append("its repeats are of several commits, devices or versions")
     layers = record["provenance"]["layers"]
+    if mixed := [text for s, _ in done if (text := s["provenance"].get("mixed"))]:
+        record["provenance"] |= {"mixed": "; ".join(mixed)}
     record["metrics"] = summarise_repeats([(own, s["metrics"]) for s, own in done], layers)
     return {**record, "samples": samples, "reason": "; ".join(reasons) or None}

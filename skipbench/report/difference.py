@@ -77,7 +77,10 @@ def _difference(name: str, first: Path, second: Path) -> CellDifference:
 
 def _unlike(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...]:
     """What differs in the origins of two runs."""
-    keys = ("device", "engine", "threads", "layers", "weights_sha256", "method_sha256", "commit")
+    keys = (
+        *("device", "engine", "threads", "layers", "mixed"),
+        *("weights_sha256", "method_sha256", "commit"),
+    )
     texts = [f"{k}: {a.get(k)} | {b.get(k)}" for k in keys if a.get(k) != b.get(k)]
     versions = a.get("versions") or {}, b.get("versions") or {}
     texts += [

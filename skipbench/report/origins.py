@@ -44,10 +44,14 @@ def told(origin: tuple[str, ...]) -> str:
 
 
 def mixed(runs: Sequence[Run]) -> list[str]:
-    """A line for each method whose runs are of several sources, and for each model of several
-    weights.
+    """A line for each method whose runs are of several sources, for each model of several weights,
+    and for each run that went on under other conditions.
     """
-    lines = []
+    lines = [
+        f"{run.get('model')}, {run.get('method')}, {run.get('dataset')}: mixed, {text}."
+        for run in runs
+        if run.get("metrics") and (text := value_at(run, "provenance", "mixed"))
+    ]
     for name, entry, what in (
         ("method", "method_sha256", "sources"),
         ("model", "weights_sha256", "weights"),

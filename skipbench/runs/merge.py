@@ -42,6 +42,7 @@ FINGERPRINTS = (
     *("weights_sha256", "tokenizer_sha256", "generation_sha256", "draft_sha256"),
     *("method_sha256", "imports_sha256", "package_sha256", "latency_sha256"),
 )
+RESUMED = ("resumed", "mixed")
 _UNFINISHED = "merged before it was finished; the same command goes on"
 
 
@@ -128,6 +129,8 @@ def origin_hash(provenance: dict[str, Any] | None) -> str:
     origin = {name: (provenance or {}).get(name) for name in ORIGIN}
     # Records of earlier versions have none: their hash stays what it was.
     origin |= {name: provenance[name] for name in FINGERPRINTS if provenance and name in provenance}
+    if provenance and provenance.get("mixed"):
+        origin["mixed"] = provenance["mixed"]
     if origin["device"] == "cpu":
         origin["device"] = (provenance or {}).get("cpu")
     return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:6]
@@ -220,7 +223,8 @@ def _unite(there: _Run, run: _Run, done: Merged) -> None:
         done.did["there already"] += 1
         return
     new = sorted(run.samples.keys() - there.samples.keys())
-    store = RunStore(there.folder, there.state["config"], {})
+    own = {k: v for k, v in (run.state["provenance"] or {}).items() if k not in RESUMED}
+    store = RunStore(there.folder, there.state["config"], own, mixed=True)
     try:
         if run.holds(there):
             _take_over(store, run)

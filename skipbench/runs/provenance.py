@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Any
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
 
+CONDITIONS = ("device", "cpu", "torch", "native_kernels", "threads")
+"""A run that goes on under others of these gives times that are not comparable with its first."""
 PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
 PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
 
@@ -86,6 +88,28 @@ def provenance(extra: dict[str, Any]) -> dict[str, Any]:
         },
         **extra,
     }
+
+
+def conditions(origin: Mapping[str, Any]) -> dict[str, str]:
+    """What a run's times depend on beside its settings, as far as it is recorded."""
+    found = {name: origin.get(name) for name in CONDITIONS}
+    found["torch"] = (origin.get("versions") or {}).get("torch")
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def mixed_text(origin: Mapping[str, Any]) -> str:
+    """From which samples on a run was made under other conditions; empty where these are one."""
+    stretches = [(0, conditions(origin))]
+    for one in origin.get("resumed", ()):
+        stretches.append((one["after_samples"], conditions({**origin, **one})))
+    values = {name: {there.get(name) for _, there in stretches} - {None} for name in CONDITIONS}
+    told, texts = "", list[str]()
+    for after, there in stretches:
+        own = ", ".join(f"{name} {there.get(name)}" for name in CONDITIONS if len(values[name]) > 1)
+        if own != told:
+            texts.append(f"from sample {after + 1} {own}")
+        told = own
+    return "; ".join(texts)
 
 
 PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": cache_folder}

@@ -33,16 +33,32 @@ class Config(TypedDict, total=False):
     engine: Named
 
 
-class Origin(TypedDict, total=False):
-    """`provenance.json`."""
+class Process(TypedDict, total=False):
+    """One that worked on a run."""
 
     commit: Text | None
     dirty: bool | None
     started: Text
     host: Text
     device: Text
-    label: Text
+    cpu: Text
+    native_kernels: Text
+    threads: int
     versions: dict[Text, Text]
+
+
+class Resumed(Process):
+    """One that went on with a run: what is not as in the first one."""
+
+    after_samples: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Origin(Process, total=False):
+    """`provenance.json`: of the first process."""
+
+    resumed: list[Resumed]
+    mixed: Text
+    label: Text
     weights_sha256: Text | None
     tokenizer_sha256: Text | None
     generation_sha256: Text | None

@@ -28,7 +28,7 @@ from skipbench.runs.files import (
     write_json,
     writing,
 )
-from skipbench.runs.provenance import check_identity, portable
+from skipbench.runs.provenance import check_identity, conditions, mixed_text, portable
 from skipbench.runs.reading import MOST_SAMPLES, check_name, read_bytes, read_json, read_yaml
 from skipbench.runs.record import Sample, dump, parse_lines
 from skipbench.runs.shapes import Config, Metrics, Origin, Status
@@ -114,22 +114,25 @@ class RunStore:
     """The folder of one run, open for writing.
 
     Raises:
-        SkipbenchError: not writable, held by another process, or made with another configuration.
+        SkipbenchError: not writable, held by another process, or made with another configuration,
+            or without `mixed` under other `CONDITIONS`.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any], provenance: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, config: dict[str, Any], provenance: dict[str, Any], mixed: bool = False
+    ) -> None:
         self.folder = folder
         self._beaten = 0.0
         self._held = contextlib.ExitStack()
         self._held.enter_context(held(folder))
         try:
             with writing(folder):
-                self._settle(config, provenance)
+                self._settle(config, provenance, mixed)
         except BaseException:
             self.close()
             raise
 
-    def _settle(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
+    def _settle(self, config: dict[str, Any], provenance: dict[str, Any], mixed: bool) -> None:
         path = self.folder / "config.yaml"
         text = yaml.safe_dump(portable(config), sort_keys=False)
         before, own = read_yaml(path), yaml.safe_load(text)
@@ -140,12 +143,33 @@ class RunStore:
                 f"{self.folder} holds a run with other settings ({', '.join(keys)}); use "
                 "another results folder"
             )
-        if not (self.folder / "provenance.json").exists():
-            write_json(self.folder / "provenance.json", provenance)
+        kept = None
         # An append behind a torn line would be lost with it; damage elsewhere is for whoever reads.
         with contextlib.suppress(SkipbenchError):
             if not is_done(self.folder):
-                cut_unfinished(self.folder / "completions.jsonl", {s.index for s in self.samples()})
+                kept = self.samples()
+                cut_unfinished(self.folder / "completions.jsonl", {s.index for s in kept})
+        if not (self.folder / "provenance.json").exists():
+            write_json(self.folder / "provenance.json", provenance)
+        elif provenance and kept is not None:
+            self._go_on(provenance, len(kept), mixed)
+
+    def _go_on(self, now: dict[str, Any], kept: int, mixed: bool) -> None:
+        """Adds this process to the provenance of a run that has `kept` samples."""
+        path = self.folder / "provenance.json"
+        before = read_json(path, Origin)
+        own, ours = conditions(before), conditions(now)
+        changed = [k for k in own.keys() & ours.keys() if own[k] != ours[k]]
+        if kept and changed and not mixed:
+            told = ", ".join(f"{name} {own[name]} -> {ours[name]}" for name in sorted(changed))
+            raise SkipbenchError(
+                f"{self.folder} was begun under other conditions ({told}), on which its times "
+                "depend; go on where it was begun, start anew with fresh=true, or go on here with "
+                "mixed=true, and every table says so"
+            )
+        one = {"after_samples": kept} | {k: v for k, v in now.items() if before.get(k) != v}
+        resumed = [r for r in before.get("resumed", ()) if r["after_samples"] < kept]
+        write_json(path, before | {"resumed": [*resumed, one]} if kept else now)
 
     def samples(self) -> list[Sample]:
         """What is there already; cuts a torn last line off, unless the run is done."""
@@ -242,7 +266,7 @@ def is_done(folder: Path) -> bool:
 
 def load_run(folder: Path) -> dict[str, Any]:
     """What a folder says of its run, for reports: `config`, `provenance`, `status`, `metrics`, each
-    `None` if missing.
+    `None` if missing; `provenance` has `mixed_text` as `mixed`, if there is any.
 
     Raises:
         SkipbenchError: a file cannot be read, is a link, holds something else, or is not what a
@@ -260,4 +284,6 @@ def load_run(folder: Path) -> dict[str, Any]:
         if name != "samples.jsonl":
             _check_digest(folder / name, found["status"] or {})
     check_identity(folder, found["config"])
+    if found["provenance"] and (text := mixed_text(found["provenance"])):
+        found["provenance"]["mixed"] = text
     return found

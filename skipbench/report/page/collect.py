@@ -123,8 +123,13 @@ def _note(state: Found) -> str:
     """Why there are no numbers, or what is missing of them."""
     if state["metrics"]:
         reasons = missing_reasons(state["metrics"])
+        mixed = value_at(state, "provenance", "mixed")
         return "; ".join(
-            [*exceptions(state["metrics"]), *(v for k, v in reasons.items() if k != "roofline")]
+            [
+                *([f"mixed: {mixed}"] if mixed else []),
+                *exceptions(state["metrics"]),
+                *(v for k, v in reasons.items() if k != "roofline"),
+            ]
         )
     status = state["status"] or {"state": "not finished"}
     return ": ".join(filter(None, (str(status.get("state")), status.get("error"))))

@@ -24,7 +24,7 @@ _OPTIONAL = ("label", "rank", "paper_samples", "noise", "group")
 _PUBLISHED = (
     *("engine", "device", "cpu", "dtype", "sparsity", "calibration"),
     *("torch", "transformers", "commit", "dirty", "date"),
-    *("weights_sha256", "method_sha256", "package_sha256"),
+    *("weights_sha256", "method_sha256", "package_sha256", "mixed"),
 )
 
 
