@@ -12,7 +12,7 @@ import skipbench
 from skipbench.api import LanguageModel
 from skipbench.decode.draft import Draft
 from skipbench.decode.loop import Step, generate, stream
-from skipbench.decode.method import Method
+from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.text import Piece, StopStrings
 from skipbench.errors import SkipbenchError
 from skipbench.methods.prompt_lookup import PromptLookup
@@ -143,6 +143,6 @@ def test_steps_say_what_proposed_their_tokens() -> None:
     target = generate(lm, PromptLookup(name="x"), prompt, 6).tokens
     method = Named(name="named")
     method.guess = [target[1], (target[2] + 1) % 61]
-    steps: list[Step] = list(stream(lm, method, prompt, 3))
+    steps: list[Step] = list(stream(lm, MethodCopies(method), prompt, 3))
     assert [s.tokens for s in steps] == [[target[0]], target[1:3]]
     assert [s.sources for s in steps] == [[""], ["copy", ""]]

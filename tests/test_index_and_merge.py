@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_failed_and_not_running(
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tempfile.mkstemp", full)
+    monkeypatch.setattr("os.replace", full)
     store.status("failed", "SkipbenchError: no space left; " + "x" * 300)
     assert load_run(tmp_path)["status"]["state"] == "failed"
     store.status("failed")

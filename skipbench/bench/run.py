@@ -72,15 +72,16 @@ def run(
     latency_file = latency_path(config.model, config.engine, device, folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
-    decided_by = None
+    decided_by = {}
     if method.needs_latency and method.latency_model is None:
-        method.latency_model, decided_by = latency, hashed(dataclasses.asdict(latency))
+        method.latency_model = latency
+        decided_by = {"latency_sha256": hashed(dataclasses.asdict(latency))}
     # loading may have fetched weights, and measured latencies
     refuse_other(folder, config.model, config.method)
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
     origin = _origin(lm, config, rows, prompts, calibration) | {
         "latency": latency_file.name,
-        "latency_sha256": decided_by,
+        **decided_by,
         "energy": meter.source,
     }
     store = RunStore(folder, config.record(), provenance(origin), config.mixed)

@@ -71,7 +71,7 @@ class Verification:
             limit.
         bonus: the target's token after them.
         target_tokens: the target's most likely token after the pending token and after every
-            node, n + 1 of them.
+            node, n + 1 of them; 0 where its logits are not finite.
         hidden_states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that
             need them, else empty.
         top_tokens: the target's `needs_top_tokens` most likely tokens after the pending token and

@@ -2,6 +2,7 @@
 set.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar
@@ -79,6 +80,23 @@ class Method(Configurable):
     def trace(self) -> dict[str, list[Any]]:
         """Everything logged for the prompt that just ended."""
         return self.log
+
+
+class MethodCopies:
+    """One method per request in flight: the given one while it is idle, else a copy with what that
+    one has learnt, which serves later requests, too.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self.first = method
+        self._idle = [method]
+
+    def take(self) -> Method:
+        """A method for one request, between two rounds of the others."""
+        return self._idle.pop() if self._idle else copy.deepcopy(self.first)
+
+    def give_back(self, method: Method) -> None:
+        self._idle.insert(len(self._idle) if method is self.first else 0, method)
 
 
 class SkipMethod(Method):

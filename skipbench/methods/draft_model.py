@@ -72,7 +72,8 @@ class DraftModel(SkipMethod):
             )
         if self.lm.cache.capacity < target.cache.capacity:
             self.lm.allocate(target.cache.capacity)
-        self.lm.prefill(state.tokens[:-1])
+        with self.lm.turn(self):  # requests in flight draft with the same model
+            self.lm.prefill(state.tokens[:-1])
         self.skip = SkipSet.of(self.lm.layers)
         self.log["draft_model"].append(self.model)
 
@@ -81,7 +82,8 @@ class DraftModel(SkipMethod):
             return Draft()
         drafted = copy.copy(state)  # the same text, read by the draft model
         drafted.lm = self.lm
-        return self.drafter.propose(drafted, self.skip, budget, first=self._read(state))
+        with self.lm.turn(self):
+            return self.drafter.propose(drafted, self.skip, budget, first=self._read(state))
 
     def _read(self, state: State) -> Tensor:
         """Runs what the draft model has not seen; logits after the pending token."""
@@ -98,4 +100,5 @@ class DraftModel(SkipMethod):
         if draft.tokens:
             chain = draft.first_choices()
             accepted = sum(node in chain for node in verification.accepted)
-            self.lm.cache.length += 1 + min(accepted, draft.steps - 1)
+            with self.lm.turn(self):
+                self.lm.cache.length += 1 + min(accepted, draft.steps - 1)
