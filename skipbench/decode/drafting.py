@@ -93,7 +93,7 @@ class Drafter:
     The tree is SWIFT's (arXiv:2410.06916, section 4.2.2): the chain of first choices, and beside
     each of its nodes `width - 1` leaves; the width falls with the confidence of the first choice.
     Under sampling, all children of a node are drawn from the draft's distribution without
-    replacement, and the first drawn one goes on.
+    replacement, and the first one drawn is continued.
     """
 
     def __init__(self, stop: StopRule, widths: Sequence[int] = ()) -> None:
@@ -137,8 +137,8 @@ class Drafter:
         is below the threshold.
 
         With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the
-        trace, and the draft carries the states of the sub-layers before, for verification to go on
-        from. `first`: the draft's logits [1, V] behind the pending token, where they are there.
+        trace, and the draft carries the states of the sub-layers before, for verification to
+        continue from. `first`: the draft's logits [1, V] after the pending token, if known.
         """
         if skip is not self._skip and skip != self._skip:
             self._skip = skip
@@ -249,7 +249,7 @@ class Drafter:
             child = state.sampler.pick(left)
             siblings += [left.sum()[None].double(), child.double()]
         values = torch.cat(siblings).tolist() if siblings else []
-        # where nothing is left, what is picked can not be drawn
+        # if no probability is left, ignore the pick
         pairs = zip(values[::2], values[1::2], strict=True)
         drawn = itertools.takewhile(lambda pair: pair[0] > 0, pairs)
         return [int(first), *(int(token) for _, token in drawn)], confidence
@@ -258,9 +258,7 @@ class Drafter:
         return self.widths[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]
 
     def update(self, verification: Verification) -> None:
-        """Tells the stop rule how the round went; in a tree only the chain of first choices
-        counts.
-        """
+        """Updates the stop rule and the log; in a tree only the chain of first choices counts."""
         chain = verification.draft.first_choices()
         accepted = sum(node in chain for node in verification.accepted)
         self.stop.update(accepted, verification.draft.steps)

@@ -19,9 +19,9 @@ the sum of its sub-layers' squares. Measured: 0.6 to 1 on SmolLM2-135M, 1.3 to 1
 """
 WEIGHT, DECAY = 4.0, 0.99  # tokens that the prior of a rung's agreement counts for
 CREDIT = 4.0  # passes that may be spent before any decoding has earned them
-MOST_STEPS = 16
-LEAST = 1e-6
-HOPE, DOUBT = 0.98, 0.2  # most agreement hoped for, and what no trial or one leaves open
+MAX_STEPS = 16
+EPSILON = 1e-6
+MAX_AGREEMENT, DOUBT = 0.98, 0.2  # agreement never assumed above; open after no trial or one
 NOTHING_LOST = -1.0
 """Value of a round, less its bonus, that earns the present rate: `accepted + 1 = rate * price`."""
 RANK_EVERY = 16  # trials between two rankings
@@ -79,8 +79,8 @@ class SkipLadder(Stateful):
         scale, tried = TURN**-2, [r for r, trials in enumerate(self.tried) if trials]
         if tried:
             near = min(tried, key=lambda other: abs(other - rung))
-            lost = -math.log(max(LEAST, self.agreement.chance(near)))
-            scale = lost / max(LEAST, self.turns[near])
+            lost = -math.log(max(EPSILON, self.agreement.chance(near)))
+            scale = lost / max(EPSILON, self.turns[near])
         return self.agreement.chance(rung, math.exp(-scale * self.turns[rung]))
 
     def best(self, prices: Sequence[float], rate: float, budget: int) -> tuple[int, float]:
@@ -101,8 +101,8 @@ class SkipLadder(Stateful):
         return values.index(value), value
 
     def explore_one(self, state: State, prices: Sequence[float], rate: float) -> float:
-        """One ranking or trial, where enough output stands and enough time was earned; returns its
-        price in passes.
+        """Does one ranking or trial, if there is output and time for it; returns its price in
+        passes.
         """
         written = len(state.tokens) - state.prompt_length
         if written < self.window + 2 or self.explore <= 0:
@@ -112,7 +112,7 @@ class SkipLadder(Stateful):
         earned = self.explore * self.spent + CREDIT - self.explored
         if rows * (1.0 if ranks else min(self.steps)) > earned:
             return 0.0
-        rung, value = self._best(self._hopes(), prices, rate, MOST_STEPS)
+        rung, value = self._best(self._hopes(), prices, rate, MAX_STEPS)
         if value <= NOTHING_LOST:
             return 0.0
         price = rows if ranks else rows * self.steps[rung]
@@ -137,9 +137,9 @@ class SkipLadder(Stateful):
     def _hopes(self) -> list[float]:
         """Highest agreement that each rung may still have; less is known of what was tried less."""
         if not self.rank:
-            return [HOPE] * len(SHARES)
+            return [MAX_AGREEMENT] * len(SHARES)
         doubts = [DOUBT / max(1, tried) ** 0.5 for tried in self.tried]
-        return [min(HOPE, self.chance(rung) + doubt) for rung, doubt in enumerate(doubts)]
+        return [min(MAX_AGREEMENT, self.chance(rung) + doubt) for rung, doubt in enumerate(doubts)]
 
 
 def step_price(skip: SkipSet, latency: Latency | None) -> float:
@@ -156,7 +156,7 @@ def chain_value(
 ) -> float:
     """Largest `sum_i a^i - rate * (n step + C(1 + n))` over chains of n >= 1 draft steps."""
     best, expected, chance = float("-inf"), 0.0, 1.0
-    for n in range(1, min(budget, MOST_STEPS, len(prices) - 2) + 1):
+    for n in range(1, min(budget, MAX_STEPS, len(prices) - 2) + 1):
         chance *= agreement
         expected += chance
         best = max(best, expected - rate * (n * step + prices[1 + n]))

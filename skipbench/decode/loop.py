@@ -5,7 +5,7 @@ One round, with K = 3 drafted tokens of which the target accepts two:
     committed          pending   draft       cache rows 0 .. length - 1 committed, then scratch
     t0 t1 t2 t3 t4     t5        a   b   c   propose: a, b, c
                        |         |   |   |
-    one full pass over t5        a   b   c   score: logits behind each of the four rows
+    one full pass over t5        a   b   c   score: logits after each of the four rows
                        a         b   x       the target's choices: a, b accepted, x the bonus
     t0 t1 t2 t3 t4 t5 a b        x           commit: K/V rows of t5, a, b kept; x is pending
 """
@@ -51,8 +51,8 @@ class Step:
 
     Attributes:
         tokens: emitted ids, cut at EOS and at the token limit.
-        sources: per token what proposed it; empty for the target's own, `draft` where the method
-            does not say more (`Draft.sources`).
+        sources: what proposed each token; empty for the target, `draft` where the method does not
+            say more (`Draft.sources`).
         round: counts of the round; `None` for the prefill.
     """
 
@@ -151,7 +151,7 @@ def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, 
 
 
 def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
-    """One round behind a prefilled prompt, its phases marked on the clock."""
+    """One round after a prefilled prompt, its phases marked on the clock."""
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
     verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
@@ -164,7 +164,7 @@ def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verificati
 
 
 def _how(verification: Verification, method: Method) -> Verified:
-    """What the time of a verification depends on beside its nodes."""
+    """How a round is verified: everything but the nodes that the time depends on."""
     draft = verification.draft
     nodes = len(draft.tokens)
     return Verified(

@@ -11,7 +11,7 @@ from skipbench.lm.model import LM
 
 Finish = Literal["eos", "length"]
 Process = Callable[[list[int], Draft, Tensor], Tensor]
-"""Committed tokens, the draft, and the target's logits [n + 1, V] behind the pending token and
+"""Committed tokens, the draft, and the target's logits [n + 1, V] after the pending token and
 every node -> the logits to choose from; only the target's, so that any draft stays lossless.
 """
 

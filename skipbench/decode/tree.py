@@ -101,7 +101,7 @@ def grow(
         depth: maximum tokens of a path.
     """
     tree = Tree()
-    most = len(prices) - 2  # one row is the pending token's
+    limit = len(prices) - 2  # one row is the pending token's
     paths: list[list[int]] = []
     heap: list[tuple[float, int, int, int, Sequence[Child]]] = []
     count = 0  # of the heap's entries, so that equal chances never compare what they carry
@@ -109,7 +109,7 @@ def grow(
     children = expand([], root) if depth > 0 else ()
     if children:
         heap.append((-children[0][0], 0, -1, 0, children))
-    while heap and len(tree.tokens) < most:
+    while heap and len(tree.tokens) < limit:
         minus, _, parent, rank, siblings = heapq.heappop(heap)
         product = -minus
         chance = calibrated(product)

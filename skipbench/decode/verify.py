@@ -119,6 +119,5 @@ def _after_rejection(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, T
         left = q.sum()
         q = torch.where(left > 0, q / left, q)
     total = residual.sum()
-    # p == q leaves nothing but rounding: then the rejection itself had probability zero, and p
-    # stands.
+    # p == q leaves nothing but rounding: the rejection itself had probability zero, so keep p
     return torch.where(total > 0, residual / total, p), q

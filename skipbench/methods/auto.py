@@ -28,7 +28,7 @@ from skipbench.config.configurable import Natural, Positive, PositiveFloat, Shar
 from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
-from skipbench.decode.ladder import MOST_STEPS, SkipLadder
+from skipbench.decode.ladder import MAX_STEPS, SkipLadder
 from skipbench.decode.method import Method
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.state import State
@@ -45,7 +45,7 @@ CONTINUATIONS = 3  # different tokens that copies propose per node
 # Kinds of free tokens: class of the longest match, rank among the continuations of the matches,
 # rank among recycled successors, and tokens of context that these rest on.
 MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer ones are class 5
-MATCH_CHANCE = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)  # priors, as SmolLM2-135M's own outputs have it
+MATCH_CHANCE = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)  # priors, measured on SmolLM2-135M's outputs
 LATER_SHARE = (1.0, 0.3, 0.1)  # of the first continuation, the second, the third
 RECYCLED_CHANCE = (0.42, 0.12, 0.07, 0.05, 0.035, 0.025)
 BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # of it, where the match says another token
@@ -97,8 +97,8 @@ LETTERS = [*(kind.source for kind in KINDS), *("d" * (len(PRIORS) - FREE)), "o"]
 """Source by kind, in the trace: of free kinds, `d`rafted, or `o`ther, for `UNCOUNTED`."""
 
 Carried = tuple[list[Match], int]
-"""Occurrences of the path to a node's parent, and where on the drafted chain the node stands, -1
-beside it.
+"""Occurrences of the path to a node's parent, and the node's place on the drafted chain, -1 beside
+it.
 """
 
 
@@ -205,7 +205,7 @@ class Auto(Method):
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(skip)])
         chance, token = 1.0, state.pending
-        for at in range(min(budget, MOST_STEPS, self.max_nodes)):
+        for at in range(min(budget, MAX_STEPS, self.max_nodes)):
             if at and chance * agreement <= rate * (step + self.slopes[1 + at]):
                 break
             p = lm.logits([token], TokenRows.chain(base + at, 1), skip).float().softmax(-1)
@@ -222,7 +222,7 @@ class Auto(Method):
         return self.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
-        """What every source proposes behind a path, the likeliest first."""
+        """Every source's proposals after a path, the likeliest first."""
         matches, step = carried
         if path:
             matches = self.text.follow(matches, path[-1])
@@ -260,22 +260,22 @@ class Auto(Method):
 
     @property
     def prior_share(self) -> float:
-        """Of the priors of free tokens, what all of them together leave of it: where nothing can be
-        copied, a kind that was not tried is not believed, either.
+        """Factor of the priors of free tokens, by how often all of them together were right: where
+        copies fail, kinds that were not tried are trusted less, too.
         """
         hits, expected = self.free
         return min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
 
-    def _with_drafted(self, found: list[Child], step: int) -> list[Child]:
-        """The children of a node with the drafted one among them; the others are as likely as they
-        were where that one is wrong.
+    def _with_drafted(self, free: list[Child], step: int) -> list[Child]:
+        """The children of a node with the drafted one among them; the chances of the others hold
+        where that one is wrong.
         """
         token, _, kind = self._drafted[step]
-        same = [child for child in found if child[1] == token]
+        same = [child for child in free if child[1] == token]
         if same:
             kind += 2 if LETTERS[same[0][2]] in "sb" else 1
         chance = self._drafted_chance(kind)
-        others = [(p * (1 - chance), t, UNCOUNTED, None) for p, t, _, _ in found if t != token]
+        others = [(p * (1 - chance), t, UNCOUNTED, None) for p, t, _, _ in free if t != token]
         return [(chance, token, kind, None), *others]
 
     def adapt(self, state: State, verification: Verification) -> None:

@@ -1,7 +1,7 @@
 """DEL: Context-Aware Dynamic Exit Layer for Efficient Self-Speculative Decoding, arXiv:2504.05598.
 
 Early exit whose layer and length change every round: all layers' predictions at the tokens that a
-round has passed through the model anyway (shadow tokens) are held against the target's, and the
+round has passed through the model anyway (shadow tokens) are compared with the target's, and the
 exit layer and draft length with the most tokens per layer (TPL, Eq. 2 of the KnapSpec paper) are
 taken for the next round. Early layers are shared exactly, as in LayerSkip, and like LayerSkip it is
 meant for checkpoints trained for early exit.

@@ -3,7 +3,7 @@ Parallel Decoding, arXiv:2305.10427.
 
 A block of n guessed tokens is refined by fixed-point iteration (its Eq. 3): every pass puts the
 model's choice in place of each token, and the prefix that did not change is final. A pass is a
-verification whose draft is the block as it stands.
+verification whose draft is the block.
 
 | paper | here | |
 |---|---|---|

@@ -10,7 +10,7 @@ Eqs. 2 to 4, in `skipbench.decode.stopping.Adaptive`).
 |---|---|---|
 | z in {0, 1}^2L | `SkipSet` | sub-layers that the draft leaves out |
 | f(z) | `seconds_per_verified_token` | seconds per token, drafting and verification |
-| K | `stop.max_steps` | most draft tokens of a round |
+| K | `stop.max_steps` | maximum draft tokens per round |
 | gamma, alpha, epsilon, beta1, beta2 | `stop.*` | adaptive draft-exiting |
 
 Deviations from the paper and its published code, with their switches: docs/methods/self-sd.md.

@@ -7,7 +7,7 @@ they followed. The longer the match, the larger the tree.
 | paper | here | |
 |---|---|---|
 | p | `length` | tokens of the matched end |
-| MAX_SPEC(p) = alpha p | `round(factor * length)` | most nodes of the tree |
+| MAX_SPEC(p) = alpha p | `round(factor * length)` | maximum nodes of the tree |
 | C(N) | share of the occurrences that go on with a node, given its parent | |
 | D(N) = product of C | `grow`'s product of chances | score by which nodes are taken |
 

@@ -72,8 +72,8 @@ def accepted_of(alpha: float, k: int) -> float:
 def worth(
     alpha: float, cost: float, k: int, alpha_dn: float, cost_dn: float, objective: str
 ) -> float:
-    """T(s, k): k tokens by a draft and one by the bottom draft behind them, over their cost; as
-    `walltime` with the verification, that is one pass and the token that it adds.
+    """T(s, k): k tokens by a draft and one by the bottom draft after them, over their cost;
+    `walltime` adds the verification: one pass, and its token.
     """
     tokens, passes = accepted_of(alpha, k) + alpha**k * alpha_dn, cost * k + cost_dn
     return tokens / passes if objective == "drafting" else (1 + tokens) / (1 + passes)

@@ -1,7 +1,7 @@
 """LEAP: Zone-Aware MCTS for LLM Self-Speculative Decoding (Zheng and Liu, ICML 2026).
 
-One pass over the end of the prompt says how much each layer changes the state (R) and how much it
-adds to the accepted length (gain). By them layers fall into three zones: early ones stay, middle
+One pass over the end of the prompt measures how much each layer changes the state (R) and how much
+it adds to the accepted length (gain). By them layers fall into three zones: early ones stay, middle
 ones may be skipped, final ones stay. Layers of one zone make groups, and Monte Carlo tree search
 decides group by group. Every round tries the set of one iteration; after the last one the best set
 drafts until the prompt ends. The next prompt starts anew.
@@ -13,7 +13,7 @@ Constants are the code's; how a set is tried and how the draft ends are OURS, CO
 | published code | here | |
 |---|---|---|
 | R_l | `change[l]` | norm of a layer's change of the state over the norm of its input |
-| Delta L | `gain[l]` | expected accepted length with an exit behind l, less that before l |
+| Delta L | `gain[l]` | expected accepted length with an exit after l, less that before l |
 | zones 1, 2, 3 | `zones_of` | executed; executed or skipped; executed (the code: or repeated) |
 | layer ratio | `kept` | share of the layers that the draft runs |
 | UCB | `Search._ucb` | |
@@ -43,7 +43,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
 BAND = 0.05  # of the ratio about its target, either way
-MOST_REWARD, HEAVY = 5.0, 0.8  # rewards end there; the worst one for a ratio above this
+MAX_REWARD, HEAVY = 5.0, 0.8  # rewards end there; the worst one for a ratio above this
 PENALTY = 0.3  # weight of the ratio in a node's bound
 
 
@@ -87,9 +87,9 @@ def _smooth(zones: Sequence[int]) -> list[int]:
     for n, (zone, length) in enumerate(runs):
         if length == 1 and zone != 1 and len(runs) > 1:
             before = runs[n - 1] if n else (0, 0)
-            behind = runs[n + 1] if n + 1 < len(runs) else (0, 0)
-            joined = behind if behind[1] > 1 >= before[1] or not before[1] else before
-            zone = 1 if 1 in (before[0], behind[0]) else joined[0]
+            after = runs[n + 1] if n + 1 < len(runs) else (0, 0)
+            joined = after if after[1] > 1 >= before[1] or not before[1] else before
+            zone = 1 if 1 in (before[0], after[0]) else joined[0]
         found += [zone] * length
     for _ in range(2):
         for i in range(1, len(found) - 1):
@@ -99,7 +99,7 @@ def _smooth(zones: Sequence[int]) -> list[int]:
 
 
 def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) -> list[list[int]]:
-    """Runs of one zone; those of zone 2 are cut before and behind spikes, and at a largest size."""
+    """Groups runs of one zone; zone 2 is cut before and after spikes, and at a maximum size."""
     middle = [gain[i] for i, zone in enumerate(zones) if zone == 2]
     size = max(3, len(middle) // 6)
     high = max(0.08, float(np.percentile(middle, 85))) if middle else 0.0
@@ -118,7 +118,7 @@ def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) 
 def reward(speedup: float, kept: float, target: float) -> float:
     """Reward of a candidate whose round was `speedup` times as fast as vanilla."""
     if kept > HEAVY:
-        return -MOST_REWARD
+        return -MAX_REWARD
     if speedup < 1:
         value = 4 * (speedup - 1)
     elif speedup < 1.05:
@@ -130,7 +130,7 @@ def reward(speedup: float, kept: float, target: float) -> float:
         value += 0.6 * (1 - abs(off) / (2 * BAND))
     else:
         value -= 8 * (off - BAND) if off > 0 else 3 * (-off - BAND)
-    return max(-MOST_REWARD, min(MOST_REWARD, value))
+    return max(-MAX_REWARD, min(MAX_REWARD, value))
 
 
 @dataclass
@@ -182,9 +182,9 @@ class Search:
         node = self.root
         while node.children:
             bounds = [self._ucb(child, node.visits) for child in node.children]
-            least = max(bounds) - 1e-6  # ties, up to rounding
+            high = max(bounds) - 1e-6  # ties, up to rounding
             pairs = zip(node.children, bounds, strict=True)
-            node = self._draws.choice([child for child, bound in pairs if bound >= least])
+            node = self._draws.choice([child for child, bound in pairs if bound >= high])
         if node.decided < len(self.groups):
             choices = (False, True) if self.groups[node.decided][1] else (False,)
             node.children = [self._child(node, skip) for skip in choices]
