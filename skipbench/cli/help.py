@@ -6,8 +6,9 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from skipbench.config.catalog import choices, file_of
+from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.explain import did_you_mean
 from skipbench.config.schemas import SCHEMAS
 from skipbench.config.signature import schema_of, settings
@@ -138,10 +139,10 @@ def describe(key: str) -> str:
             f"  {name:<20} {first_comment(file_of(key, name))}".rstrip() for name in choices(key)
         ]
         return "\n".join([f"{key}=CHOICE, one of", *lines])
-    entries = [text for name, text in documented() if name == key]
+    entries = [str(entry) for entry in documented() if entry.key == key]
     entries += [_column(key)] if key in DEFINITIONS else []
     if not entries:
-        known = sorted({name for name, _ in documented()})
+        known = sorted({entry.key for entry in documented()})
         raise SkipbenchError(
             f"unknown key {key!r}.{did_you_mean(key, known)} --help lists groups and commands"
         )
@@ -155,47 +156,46 @@ def _column(name: str) -> str:
     )
 
 
-def documented() -> Iterator[tuple[str, str]]:
-    """Every key with a line on it: default, and the documentation beside the field or in the
-    constructor's docstring.
-    """
+class Entry(NamedTuple):
+    """One key: which choice or group it belongs to, its type, default and documentation."""
+
+    key: str
+    owner: str
+    kind: str
+    default: str | None
+    """`None` where it must be given."""
+    text: str
+
+    def __str__(self) -> str:
+        owner = f" ({self.owner})" if self.owner else ""
+        default = "must be given" if self.default is None else f"default {self.default}"
+        return f"{self.key}{owner}: {self.kind}, {default}. {self.text}".rstrip()
+
+
+def documented() -> Iterator[Entry]:
+    """Every key, as its schema, or the class or function that the choice names, documents it."""
     for (group, _), schema in SCHEMAS.items():
-        yield from _of_schema(schema, f"{group}." if group else "", group or "")
-    for group, prefix in (("method", "method"), ("stop", "method.stop")):
+        path = f"{schema.__module__}.{schema.__name__}"
+        yield from _entries(schema, path, f"{group}." if group else "", group or "")
+    for group, prefix in (("method", "method."), ("stop", "method.stop.")):
         for choice in choices(group):
-            target = re.search(
-                r"^_target_:\s*(\S+)", file_of(group, choice).read_text(), re.MULTILINE
-            )
-            if target is None:
-                continue
-            texts = settings(target[1])
-            for field in dataclasses.fields(schema_of(target[1])):
-                if field.name not in ("_target_", "name"):
-                    text = texts[field.name].text
-                    yield _line(f"{prefix}.{field.name}", field, text, f"{group}={choice}")
+            if (target := target_of(file_of(group, choice))) is not None:
+                yield from _entries(schema_of(target), target, prefix, f"{group}={choice}")
 
 
-def _of_schema(schema: type, prefix: str, owner: str) -> Iterator[tuple[str, str]]:
-    texts = settings(f"{schema.__module__}.{schema.__name__}")
+def _entries(schema: type, path: str, prefix: str, owner: str) -> Iterator[Entry]:
+    texts = settings(path)
     for field in dataclasses.fields(schema):
-        if isinstance(field.default_factory, type) and dataclasses.is_dataclass(
-            field.default_factory
-        ):
-            yield from _of_schema(
-                field.default_factory, f"{prefix}{field.name}.", owner or field.name
-            )
-        else:
-            yield _line(f"{prefix}{field.name}", field, texts[field.name].text, owner)
-
-
-def _line(key: str, field: "dataclasses.Field[object]", text: str, owner: str) -> tuple[str, str]:
-    if field.default_factory is not dataclasses.MISSING:
-        default: object = field.default_factory()
-    else:
-        default = field.default
-    kind = getattr(field.type, "__name__", str(field.type))
-    told = "must be given" if default in (dataclasses.MISSING, "???") else f"default {default}"
-    return key, f"{key}{f' ({owner})' if owner else ''}: {kind}, {told}. {text}".rstrip()
+        made = field.default_factory
+        if isinstance(made, type) and dataclasses.is_dataclass(made):
+            below = f"{made.__module__}.{made.__name__}"
+            yield from _entries(made, below, f"{prefix}{field.name}.", owner or field.name)
+        elif "=" not in owner or field.name not in ("_target_", "name"):
+            default = field.default if made is dataclasses.MISSING else made()
+            required = default in (dataclasses.MISSING, "???")
+            kind = getattr(field.type, "__name__", str(field.type))
+            value = None if required else str(default)
+            yield Entry(f"{prefix}{field.name}", owner, kind, value, texts[field.name].text)
 
 
 def first_comment(path: Path) -> str:

@@ -3,7 +3,6 @@
 They are not frozen: OmegaConf makes nodes of frozen dataclasses read-only.
 """
 
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from skipbench.config.catalog import target_of
 from skipbench.config.dataset import (
     HubDataset,
     HumanEval,
@@ -205,8 +205,5 @@ def register(folder: Path) -> None:
         store.store(group=group, name=name, node=schema)
     for group in FROM_SIGNATURE:
         for path in sorted((folder / group).glob("*.yaml")):
-            target = re.search(
-                r"^_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE
-            )
-            if target is not None:
-                store.store(group=group, name=f"_{path.stem}", node=schema_of(target[1]))
+            if (target := target_of(path)) is not None:
+                store.store(group=group, name=f"_{path.stem}", node=schema_of(target))
