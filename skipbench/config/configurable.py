@@ -58,7 +58,7 @@ class Configurable(Stateful):
     2
     >>> Repeat(init="first")
     Traceback (most recent call last):
-    skipbench.errors.SkipbenchError: Repeat: init='first'; wanted last or prompt
+    skipbench.errors.SkipbenchError: Repeat: init='first'; wanted init of last or prompt
 
     Raises:
         SkipbenchError: a value outside of its bounds.
@@ -75,10 +75,11 @@ class Configurable(Stateful):
             try:
                 setattr(self, name, msgspec.convert(value, kind))
             except msgspec.ValidationError as error:
-                words = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
                 wanted = str(error).removeprefix("Expected ").replace("`", "")
+                if "array" not in wanted:
+                    wanted = _in_words(kind) or wanted
                 raise SkipbenchError(
-                    f"{self.label}: {name}={value!r}; wanted {' or '.join(words) or wanted}"
+                    f"{self.label}: {name}={value!r}; wanted {name} of {wanted}"
                 ) from error
 
     @property
@@ -94,3 +95,16 @@ def _bounds(cls: type) -> dict[str, Any]:
     given = [f.name for f in dataclasses.fields(cls) if f.init]
     objects = {n for n in given if isinstance(kinds[n], type) and kinds[n].__module__ != "builtins"}
     return {name: kinds[name] for name in given if name not in objects}
+
+
+def _in_words(kind: Any) -> str:
+    """Allowed words, or the bounds of a number, as in `above 0 to 1`; empty without any."""
+    if typing.get_origin(kind) is typing.Literal:
+        return " or ".join(typing.get_args(kind))
+    for meta in getattr(kind, "__metadata__", ()):
+        low = f"{meta.ge:g}" if meta.ge is not None else f"above {meta.gt or 0:g}"
+        if meta.le is not None or meta.lt is not None:
+            return f"{low} to {meta.le:g}" if meta.le is not None else f"{low} to below {meta.lt:g}"
+        if meta.ge is not None or meta.gt is not None:
+            return low if meta.ge is None else f"{low} or more"
+    return next(filter(None, map(_in_words, typing.get_args(kind))), "")
