@@ -148,9 +148,9 @@ class Drafter:
             return self._sampled_tree(state, skip, steps, first)
         # Tokens stay on the device and go from one step into the next. The host reads confidences,
         # where a threshold wants them, and at the end the tokens, of a tree with their siblings.
-        ahead = LAUNCH_AHEAD.get(state.lm.output_device.type, 0)
-        if exit_sublayer is not None or self.stop.threshold == 0:
-            ahead = 0
+        ahead = 0
+        if exit_sublayer is None and self.stop.threshold > 0:
+            ahead = LAUNCH_AHEAD.get(state.lm.output_device.type, 0)
         passes = _Steps(state, skip, exit_sublayer, first, ahead)
         tokens: list[Tensor] = []
         siblings: list[Tensor] = []
