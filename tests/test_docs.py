@@ -16,7 +16,6 @@ import contract
 import pytest
 from conftest import METHODS, ROOT, Command, random_lm, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from skipbench.runs.shapes import Metrics
 
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
@@ -35,6 +34,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import experiment_names, parse_request
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.tables.features import feature_tables
+from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
 ALONE = ("README.md", "CONTRIBUTING.md", "results/README.md", "notebooks/README.md")
@@ -127,7 +127,7 @@ def check_command(
         assert names[0] in KINDS
     elif command == "data":
         assert names and set(names) <= {*choices("dataset"), *choices("model")}
-    elif command in ("index", "merge"):
+    elif command == "merge":
         parse(words, command, ("--fresh",))
     elif command in ("generate", "chat"):
         asked = answers.parse(words, command, [*GENERATE_FLAGS, *CHAT_FLAGS])
@@ -283,7 +283,7 @@ def test_metrics_are_those_that_are_printed() -> None:
 def test_records_name_every_key() -> None:
     text = (ROOT / "docs/records.md").read_text()
     fields = [f.name for kind in (Sample, Arm, Seconds) for f in dataclasses.fields(kind)]
-    for name in [*fields, *Round._fields, *Metrics.__annotations__]:
+    for name in [*fields, *Round._fields, *Metrics.__struct_fields__]:
         assert f"`{name}`" in text, name
 
 

@@ -37,7 +37,7 @@ def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: 
     assert told.keys() == readers(first).keys() - {"samples", "completions"}  # a run's own files
     own = f"{first} holds another run: its config.yaml has the hash {second.name[-10:]}"
     named = {name for name, text in told.items() if own in text}
-    assert named >= {"read_run", "figure", "page", "score", "merge", "index"}
+    assert named >= {"read_run", "figure", "page", "score", "merge", "frame"}
     first.rename(mine := first.with_name("best-of-mine"))  # a name that promises nothing
     assert read_run(mine).metrics
 
