@@ -38,10 +38,10 @@ from skipbench.runs.store import record_failure
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
 METHOD = """
 from thirds_parts import share
-from skipbench.methods.fixed import strategy
+from skipbench.methods.fixed import Strategy
 
 def make(ratio, **settings):
-    return strategy(ratio=share(ratio), **settings)
+    return Strategy(ratio=share(ratio), **settings)
 """
 
 

@@ -152,11 +152,7 @@ def test_a_full_disk_leaves_failed_and_not_running(
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-<<<<<<< HEAD:tests/test_merge.py
     monkeypatch.setattr("os.fsync", full)
-=======
-    monkeypatch.setattr("os.replace", full)
->>>>>>> main:tests/test_index_and_merge.py
     store.status("failed", "SkipbenchError: no space left; " + "x" * 300)
     assert read_run(tmp_path).status.state == "failed"
     store.status("failed")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from conftest import EVERY_ENGINE, make_method, random_model
 
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.loop import NotFinite, generate
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.lm.cuda_graphs.capture import EagerCapture
@@ -31,17 +32,15 @@ def poisoned(engine: str, token: int | None) -> LM:
     return lm
 
 
-class Spoiled:
+class Spoiled(Method):
     """Proposes the next three tokens of `text`, with `token` beside or behind them."""
 
-    name = "spoiled"
     needs_hidden_states = True
 
     def __init__(self, text: list[int], token: int, parent: list[int] | None) -> None:
+        super().__init__(name="spoiled")
         self.text, self.token, self.parent = text, token, parent
         self.finite: list[bool] = []
-
-    def begin(self, state: State) -> None: ...
 
     def propose(self, state: State, budget: int) -> Draft:
         at = len(state.tokens)

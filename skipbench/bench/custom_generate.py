@@ -12,8 +12,9 @@ from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.bench.ready import make_method
 from skipbench.config.compose import compose
 from skipbench.config.names import quoted
+from skipbench.decode.draft import Draft
 from skipbench.decode.loop import stream
-from skipbench.decode.method import Draft, Method, MethodCopies
+from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.bit_exact import NotStrictError

@@ -166,7 +166,11 @@ def check_method(model: Model, make_method: MakeMethod) -> None:
             be read.
     """
     _sparsity(model)
-    make_method(layers=depth(model))
+    method = make_method(layers=depth(model))
+    if not isinstance(method, Method):
+        raise SkipbenchError(
+            f"{type(method).__name__} is no method; derive it from skipbench.decode.method.Method"
+        )
 
 
 def depth(model: Model) -> int:

@@ -19,7 +19,6 @@ from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import Row, prompts_hash, rows_hash
-from skipbench.decode.method import UsesLatency
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.elementwise import is_native
 from skipbench.lm.fused.few_rows import few_rows_kernel
@@ -75,8 +74,8 @@ def run(
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
     decided_by = None
-    if isinstance(method, UsesLatency) and method.latency is None:
-        method.latency, decided_by = latency, hashed(dataclasses.asdict(latency))
+    if method.needs_latency and method.latency_model is None:
+        method.latency_model, decided_by = latency, hashed(dataclasses.asdict(latency))
     # loading may have fetched weights, and measured latencies
     refuse_other(folder, config.model, config.method)
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])

@@ -57,7 +57,6 @@ def run(arguments: list[str]) -> None:
     """
     from skipbench.bench.load import depth
     from skipbench.bench.ready import with_stored_set
-    from skipbench.decode.method import skip_text
 
     folders = [a for a in arguments if "=" not in a]
     if len(folders) != 1 or folders[0].startswith("-"):
@@ -67,7 +66,7 @@ def run(arguments: list[str]) -> None:
         )
     config = with_stored_set(compose([a for a in arguments if "=" in a]))
     layers = depth(config.model)
-    skip = skip_text(config.method.factory()(layers=layers))
+    skip = str(config.method.factory()(layers=layers).skip)
     found = SkipSet.parse(skip, layers)
     folder = Path(folders[0])
     llama_cpp = prune_line(found)

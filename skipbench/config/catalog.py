@@ -55,6 +55,12 @@ def cell_command(*words: str, python: str = sys.executable) -> list[str]:
     return [python, "-m", "skipbench", *folders, "cell", *words]
 
 
+def target_of(path: Path) -> str | None:
+    """The `_target_` of a file of a choice, if it names one."""
+    found = re.search(r"^_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return found and found[1]
+
+
 def targets() -> set[str]:
     """Every `_target_` that a file of `conf`, or of an added folder, names."""
     files = (path for folder in _folders for path in folder.glob("*/*.yaml"))

@@ -13,6 +13,7 @@ from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.schemas import Decoding, Engine, Profile, Search
+from skipbench.config.signature import FIRST, MOVED, with_targets
 from skipbench.errors import SkipbenchError
 
 IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
@@ -26,7 +27,7 @@ class MethodConfig:
     """A decoding method and its settings."""
 
     node: Mapping[str, Any]
-    """`_target_`, and the keyword arguments of what it names."""
+    """`_target_`, as records name it, and the keyword arguments of what it names."""
 
     @property
     def name(self) -> str:
@@ -35,7 +36,8 @@ class MethodConfig:
     @property
     def target(self) -> str:
         """Dotted path of the class or function that makes the method."""
-        return str(self.node["_target_"])
+        path = str(self.node["_target_"])
+        return MOVED.get(path, path)
 
     @property
     def skip(self) -> str | None:
@@ -180,7 +182,7 @@ class RunConfig:
             "model": msgspec.convert(
                 plain["model"], PlantedModel if "redundant" in plain["model"] else Model
             ),
-            "method": MethodConfig(plain["method"]),
+            "method": MethodConfig(with_targets(plain["method"], FIRST)),
             "dataset": DatasetConfig(plain["dataset"]),
             "results": Path(plain["results"]),
         }

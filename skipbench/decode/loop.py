@@ -5,7 +5,7 @@ One round, with K = 3 drafted tokens of which the target accepts two:
     committed          pending   draft       cache rows 0 .. length - 1 committed, then scratch
     t0 t1 t2 t3 t4     t5        a   b   c   propose: a, b, c
                        |         |   |   |
-    one full pass over t5        a   b   c   score: logits behind each of the four rows
+    one full pass over t5        a   b   c   score: logits after each of the four rows
                        a         b   x       the target's choices: a, b accepted, x the bonus
     t0 t1 t2 t3 t4 t5 a b        x           commit: K/V rows of t5, a, b kept; x is pending
 """
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from skipbench.decode.method import Draft, Method, MethodCopies, Verification
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import Finish, Process, State
 from skipbench.decode.top_tokens import choices
@@ -50,8 +51,8 @@ class Step:
 
     Attributes:
         tokens: emitted ids, cut at EOS and at the token limit.
-        sources: per token what proposed it; empty for the target's own, `draft` where the method
-            does not say more (`Draft.sources`).
+        sources: what proposed each token; empty for the target, `draft` where the method does not
+            say more (`Draft.sources`).
         round: counts of the round; `None` for the prefill.
     """
 
@@ -150,15 +151,10 @@ def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, 
 
 
 def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
-    """One round behind a prefilled prompt, its phases marked on the clock."""
+    """One round after a prefilled prompt, its phases marked on the clock."""
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
-    verification = _verify(
-        state,
-        draft,
-        bool(getattr(method, "needs_hidden_states", False)),
-        int(getattr(method, "needs_top_tokens", 0)),
-    )
+    verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
     clock.mark("verify")
     counts = _round(verification, state.commit(verification))
     clock.mark("other")
@@ -168,7 +164,7 @@ def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verificati
 
 
 def _how(verification: Verification, method: Method) -> Verified:
-    """What the time of a verification depends on beside its nodes."""
+    """How a round is verified: everything but the nodes that the time depends on."""
     draft = verification.draft
     nodes = len(draft.tokens)
     return Verified(
@@ -176,7 +172,7 @@ def _how(verification: Verification, method: Method) -> Verified:
         exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
         tree=draft.parent is not None,
         hidden_states=bool(verification.hidden_states),
-        top_tokens=int(getattr(method, "needs_top_tokens", 0)),
+        top_tokens=method.needs_top_tokens,
     )
 
 
