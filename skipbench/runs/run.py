@@ -15,7 +15,7 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
 from skipbench.runs.reading import Text, check_name, read_json, read_yaml
 from skipbench.runs.record import Sample
-from skipbench.runs.state import Status, read_status
+from skipbench.runs.state import NO_STATUS, Status, read_status
 from skipbench.runs.store import SEALED, check_digest, read_samples
 
 
@@ -89,7 +89,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=Tr
     settings: dict[str, Any] = {}
     """Its `config.yaml`; empty without one."""
     provenance: Provenance = Provenance()
-    status: Status = Status()
+    status: Status = NO_STATUS
     kept_samples: list[Sample] | None = None
     """Samples of a run that is read from the file of a figure, not from its folder."""
 
@@ -158,7 +158,7 @@ def plain(run: Run) -> dict[str, Any]:
         folder=None,
         settings={},
         provenance=Provenance(),
-        status=Status(),
+        status=NO_STATUS,
         axes={},
         search=None,
     )
