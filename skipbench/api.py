@@ -15,7 +15,7 @@ from skipbench.config.names import model_words, quoted
 from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Answer, Stream
 from skipbench.decode.loop import stream as decode_stream
-from skipbench.decode.method import Method
+from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 from skipbench.report.published import published as published
@@ -170,7 +170,9 @@ def custom_generate(
 class LanguageModel:
     """A loaded model, its tokenizer and a method.
 
-    The method keeps what it learns from one prompt to the next.
+    The method keeps what it learns from one prompt to the next. Requests may come from several
+    threads, and streams may be read in turns: each has a K/V cache and a method of its own, and one
+    round of one of them runs at a time.
 
     Attributes:
         lm: the model primitive over its K/V cache.
@@ -185,9 +187,10 @@ class LanguageModel:
         """As `load` makes them; `settings` are the overrides that compose `config`."""
         self._settings = tuple(settings)
         self.config, self.lm, self.tokenizer, self.method = config, lm, tokenizer, method
+        self._methods = MethodCopies(method)
 
     def with_method(self, method: str | Method, overrides: Sequence[str] = ()) -> "LanguageModel":
-        """The same weights and cache with another method; use one of the two at a time.
+        """The same weights with another method, which may decode beside this one.
 
         Raises:
             SkipbenchError: no such method, or one that does not fit the model.
@@ -263,7 +266,8 @@ class LanguageModel:
         form = chat or ("none" if isinstance(prompt, str) else "auto")
         sampler = Sampler(temperature, top_p, top_k, seed)
         ids = encode_prompt(self.lm, self.tokenizer, prompt, max_new_tokens, form)
-        steps = decode_stream(self.lm, self.method, ids, max_new_tokens, eos_ids(self.lm), sampler)
+        eos = eos_ids(self.lm)
+        steps = decode_stream(self.lm, self._methods, ids, max_new_tokens, eos, sampler)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         answer = Stream(steps, self.tokenizer, stops, len(ids), self.method.name)
         return answer if stream else answer.answer

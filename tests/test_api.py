@@ -11,7 +11,7 @@ from conftest import ROOT, random_lm
 import skipbench
 from skipbench.api import LanguageModel
 from skipbench.decode.loop import Step, generate, stream
-from skipbench.decode.method import Draft
+from skipbench.decode.method import Draft, MethodCopies
 from skipbench.decode.text import Piece, StopStrings
 from skipbench.errors import SkipbenchError
 from skipbench.methods.prompt_lookup import PromptLookup
@@ -148,6 +148,6 @@ def test_steps_say_what_proposed_their_tokens() -> None:
     target = generate(lm, PromptLookup(4, "x"), prompt, 6).tokens
     method = Named()
     method.guess = [target[1], (target[2] + 1) % 61]
-    steps: list[Step] = list(stream(lm, method, prompt, 3))
+    steps: list[Step] = list(stream(lm, MethodCopies(method), prompt, 3))
     assert [s.tokens for s in steps] == [[target[0]], target[1:3]]
     assert [s.sources for s in steps] == [[""], ["copy", ""]]

@@ -1,6 +1,7 @@
 """Decoding inside Hugging Face: `model.generate(**inputs, custom_generate=...)`."""
 
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from skipbench.bench.ready import make_method
 from skipbench.config.compose import compose
 from skipbench.config.names import quoted
 from skipbench.decode.loop import stream
-from skipbench.decode.method import Draft, Method
+from skipbench.decode.method import Draft, Method, MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
@@ -28,14 +29,15 @@ class CustomGenerate:
     model's own.
 
     Attributes:
-        method: the method in use, `None` before the first call.
+        method: the method in use, `None` before the first call; calls at the same time use copies.
     """
 
     def __init__(self, method: str | Method, engine: str, overrides: Sequence[str]) -> None:
         """As `skipbench.custom_generate` takes them."""
         self._given, self._engine, self._overrides = method, engine, tuple(overrides)
         self._lm: LM | None = None
-        self.method: Method | None = None
+        self._methods: MethodCopies | None = None
+        self._loading = threading.Lock()
 
     def __call__(
         self,
@@ -60,7 +62,8 @@ class CustomGenerate:
         check_generation(generation_config, model_kwargs, {k: call.get(k) for k in REFUSED})
         processors, sampling = split_processors(logits_processor, generation_config.do_sample)
         criteria, streamer = own_criteria(stopping_criteria), call.get("streamer")
-        lm, method = self._ready(model)
+        with self._loading:
+            lm, methods = self._ready(model)
         prompt = input_ids[0].tolist()
         most = generation_config.max_length - len(prompt)
         lm.allocate(len(prompt) + most + SCRATCH_ROWS)
@@ -68,7 +71,7 @@ class CustomGenerate:
         sampler = Sampler(**sampling, seed=int(torch.randint(2**31, ())) if sampling else 0)
         process = _Processed(processors, input_ids.device) if processors else None
         tokens = list(prompt)
-        steps = stream(lm, method, prompt, most, _eos(generation_config), sampler, process)
+        steps = stream(lm, methods, prompt, most, _eos(generation_config), sampler, process)
         for step in steps:
             for token in step.tokens:
                 tokens.append(token)
@@ -82,7 +85,11 @@ class CustomGenerate:
         sequences = torch.tensor([tokens], device=input_ids.device)
         return output(sequences, bool(generation_config.return_dict_in_generate))
 
-    def _ready(self, model: Any) -> tuple[LM, Method]:
+    @property
+    def method(self) -> Method | None:
+        return None if self._methods is None else self._methods.first
+
+    def _ready(self, model: Any) -> tuple[LM, MethodCopies]:
         """The primitive over the model's own weights, and the method for it; made once."""
         if self._lm is None or self._lm.model is not model:
             attention = getattr(model.config, "_attn_implementation", "sdpa")
@@ -91,22 +98,22 @@ class CustomGenerate:
                     f"custom_generate with engine=reference needs attn_implementation='sdpa', not "
                     f"{attention!r}; load the model with that, or give engine='fused'"
                 )
-            self._lm, self.method = LM(model, self._engine), None
-        if self.method is None:
-            if isinstance(self._given, str):
+            self._lm, self._methods = LM(model, self._engine), None
+        if self._methods is None:
+            method = self._given
+            if isinstance(method, str):
                 path = str(getattr(model.config, "_name_or_path", "")) or "model"
                 config = compose(
                     [
                         "model=path",
                         f"model.path={quoted(path)}",
-                        f"method={self._given}",
+                        f"method={method}",
                         *self._overrides,
                     ]
                 )
-                self.method = make_method(config, self._lm)
-            else:
-                self.method = self._given
-        return self._lm, self.method
+                method = make_method(config, self._lm)
+            self._methods = MethodCopies(method)
+        return self._lm, self._methods
 
 
 def _call_of_generate() -> dict[str, Any]:

@@ -64,7 +64,8 @@ def make_method(config: RunConfig, lm: LM) -> Method:
         path = latency_path(
             config.model, config.engine, device_name(lm.output_device), Path(config.results)
         )
-        method.latency = stored_latency(lm, path)
+        with lm.turn():
+            method.latency = stored_latency(lm, path)
     return method
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from skipbench.decode.method import Draft, Method, Verification
+from skipbench.decode.method import Draft, Method, MethodCopies, Verification
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import Finish, Process, State
 from skipbench.decode.top_tokens import choices
@@ -84,18 +84,19 @@ def generate(
     """
     state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos)
     steps = _steps(state, method, clock or Clock(lm.output_device))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Generation = end.value
-            return result
+    with lm.turn():
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Generation = end.value
+                return result
 
 
 @torch.inference_mode()
 def stream(
     lm: LM,
-    method: Method,
+    methods: MethodCopies,
     prompt: list[int],
     max_new_tokens: int,
     eos: frozenset[int] = frozenset(),
@@ -104,13 +105,28 @@ def stream(
 ) -> Generator[Step, None, Generation]:
     """Decodes one prompt and yields what every round emitted; arguments and errors as `generate`.
 
-    Closed early, it leaves the method as after the last round; the next prompt begins anew.
+    Several may be read in turns or in threads: each has its rows of the cache and its method, and
+    one round runs at a time. Closed early, it leaves the method as after the last round.
 
     Args:
+        methods: gives the method, at the first step.
         process: changes the target's logits before tokens are chosen from them.
     """
     state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos, process)
-    return (yield from _steps(state, method, Clock(lm.output_device)))
+    with lm.turn(state):
+        method = methods.take()
+    steps = _steps(state, method, Clock(lm.output_device))
+    try:
+        while True:
+            try:
+                with lm.turn(state):
+                    step = next(steps)
+            except StopIteration as end:
+                result: Generation = end.value
+                return result
+            yield step
+    finally:
+        methods.give_back(method)
 
 
 def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, Generation]:
@@ -179,7 +195,9 @@ def _prefill(state: State) -> int:
     """Fills the cache with the prompt. Returns the first token of the output."""
     state.lm.cache.length = 0
     logits = state.lm.prefill(state.tokens)
-    return _accept(state, Draft(), logits)[1]  # an empty draft: the bonus alone
+    draft = Draft()  # an empty one: the bonus alone
+    logits, best, _ = _choices(state, draft, logits)
+    return _accept(state, draft, logits, best)[1]
 
 
 def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
@@ -189,27 +207,42 @@ def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verific
     hidden_states: list[Tensor] = []
     rows = draft.token_rows(state.lm.cache.length)
     tokens = [state.pending, *draft.tokens]
-    logits = state.lm.score(
-        tokens, rows, draft.early_exit_states, hidden_states if keeps_states else None
-    )
-    accepted, bonus, best, top_tokens = _accept(state, draft, logits, top)
+    kept = hidden_states if keeps_states else None
+    logits = state.lm.score(tokens, rows, draft.early_exit_states, kept)
+    logits, best, top_tokens = _choices(state, draft, logits, top)
+    if min(best) < 0:  # a rejected row may have reached others
+        hidden_states.clear()
+        logits = state.lm.score_alone(tokens, rows, kept)
+        logits, best, top_tokens = _choices(state, draft, logits, top)
+    accepted, bonus = _accept(state, draft, logits, best)
+    best = [max(0, token) for token in best]
     return Verification(draft, accepted, bonus, best, hidden_states, top_tokens)
 
 
-def _accept(
+def _choices(
     state: State, draft: Draft, logits: Tensor, top: int = 0
-) -> tuple[list[int], int, list[int], list[list[int]]]:
-    """Accepted nodes, the bonus, and the target's best tokens, the first and `top` of them;
-    `logits` [n + 1, V] of the pending token and every node.
+) -> tuple[Tensor, list[int], list[list[int]]]:
+    """The logits [n + 1, V] of the pending token and every node to choose from, and the target's
+    best tokens, the first (-1: not finite) and `top` of them.
     """
     if state.process is not None:
         logits = state.process(state.tokens, draft, logits)
-    best, top_tokens = choices(logits, top)
-    if min(best) < 0:
-        raise NotFinite(f"logits are not finite behind token {len(state.tokens)} of the sequence")
-    if state.sampler.greedy:
-        return *verify_greedy(draft, best), best, top_tokens
-    return *verify_sampling(draft, logits, state.sampler), best, top_tokens
+    return logits, *choices(logits, top)
+
+
+def _accept(state: State, draft: Draft, logits: Tensor, best: list[int]) -> tuple[list[int], int]:
+    """Accepted nodes and the bonus. Rows that they do not come from need not be finite."""
+    accepted, bonus = (
+        verify_greedy(draft, best)
+        if state.sampler.greedy
+        else verify_sampling(draft, logits, state.sampler)
+    )
+    # no node is accepted behind a row that is not finite
+    if best[accepted[-1] + 1 if accepted else 0] < 0:
+        state.lm.cache.clear(0)
+        at = len(state.tokens) + len(accepted)
+        raise NotFinite(f"logits are not finite behind token {at} of the sequence")
+    return accepted, bonus
 
 
 def _round(verification: Verification, emitted: int) -> Round:

@@ -2,6 +2,7 @@
 it and the loop.
 """
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -74,7 +75,7 @@ class Verification:
             limit.
         bonus: the target's own token behind them.
         target_tokens: the target's most likely token behind the pending token and behind every
-            node, n + 1 of them.
+            node, n + 1 of them; 0 where its logits are not finite.
         hidden_states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that
             need them, else empty.
         top_tokens: the target's `needs_top_tokens` most likely tokens behind the pending token and
@@ -129,6 +130,23 @@ class Method(Protocol):
     def adapt(self, state: "State", verification: Verification) -> None:
         """Learns from a round; the accepted tokens are already committed."""
         ...
+
+
+class MethodCopies:
+    """One method per request in flight: the one that is given where it is idle, else a copy, which
+    goes on from what that one has learnt and is kept for later requests.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self.first = method
+        self._idle = [method]
+
+    def take(self) -> Method:
+        """A method for one request, between two rounds of the others."""
+        return self._idle.pop() if self._idle else copy.deepcopy(self.first)
+
+    def give_back(self, method: Method) -> None:
+        self._idle.insert(len(self._idle) if method is self.first else 0, method)
 
 
 def skip_text(method: Method) -> str:

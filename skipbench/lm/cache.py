@@ -42,6 +42,11 @@ class KVCache:
         self.keys = [r[:, : self.kv_heads].transpose(0, 1)[None] for r in self.rows]
         self.values = [r[:, self.kv_heads :].transpose(0, 1)[None] for r in self.rows]
 
+    def clear(self, start: int, end: int | None = None) -> None:
+        """Zeroes the rows from `start` to before `end`, where some may not be finite."""
+        for layer in self.rows:
+            layer[start:end] = 0
+
     def check(self, end: int) -> None:
         """Raises SkipbenchError when a pass would write behind the last row."""
         if end > self.capacity:
@@ -61,6 +66,16 @@ class KVCache:
             for layer in self.rows:
                 layer[start : start + len(rows)] = layer[index[layer.device]]
         self.length = start + len(rows)
+
+    def copied(self) -> list[Tensor]:
+        """The committed rows of every layer, for `restore`."""
+        return [rows[: self.length].clone() for rows in self.rows]
+
+    def restore(self, copied: list[Tensor]) -> None:
+        """Commits rows that `copied` gave, in the place of those that are here; none for `[]`."""
+        self.length = len(copied[0]) if copied else 0
+        for rows, own in zip(self.rows, copied, strict=False):
+            rows[: self.length] = own
 
     @property
     def bytes(self) -> int:

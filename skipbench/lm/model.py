@@ -1,7 +1,10 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -70,6 +73,10 @@ class LM:
         """Lines on how this model was made, for `notes`."""
         self.strict_cost: float | None = None
         """Time of verifying 9 rows strictly, over the same without it."""
+        self._lock = threading.RLock()
+        self._served: ref[Any] | None = None
+        """The request whose rows are in the cache."""
+        self._aside: WeakKeyDictionary[Any, list[Tensor]] = WeakKeyDictionary()
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
@@ -94,10 +101,39 @@ class LM:
         )
         return [*self.engine.notes(), *self.remarks, *filter(None, [cost])]
 
-    def allocate(self, capacity: int) -> None:
-        """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache
-        held is lost.
+    @contextmanager
+    def turn(self, request: object | None = None) -> Iterator[None]:
+        """Holds the model for one request, whose committed rows are in the cache meanwhile.
+
+        The rows of another are copied when it loses its place, kept until its next turn, and
+        forgotten with it. `None` for passes that belong to no request.
         """
+        with self._lock:
+            before = None if self._served is None else self._served()
+            if before is not request:
+                if before is not None:
+                    self._aside[before] = self.cache.copied()
+                self._served = None if request is None else ref(request)
+                self.cache.restore([] if request is None else self._aside.pop(request, []))
+            yield
+
+    def __deepcopy__(self, memo: object) -> "LM":
+        """Itself: the copy of a method that drafts with a model takes turns on it."""
+        return self
+
+    def allocate(self, capacity: int) -> None:
+        """Makes room in the cache for `capacity` tokens and prepares the tables; the rows of a
+        request in flight are kept, others are lost when the cache grows.
+        """
+        with self._lock:
+            tables = (self._tables.get(device) for device in self.devices)
+            if capacity > self.cache.capacity or any(
+                t is None or t.positions < capacity for t in tables
+            ):
+                with self.turn():
+                    self._allocate(capacity)
+
+    def _allocate(self, capacity: int) -> None:
         before = self.cache.rows
         self.cache.allocate(capacity)
         for device in dict.fromkeys(self.devices):
@@ -243,6 +279,33 @@ class LM:
             hidden_states += [torch.cat([row[s] for row in states]) for s in range(first)]
         hidden = torch.cat([row[first] for row in states])
         return self.head(self.run(hidden, token_rows, first=first, hidden_states=hidden_states))
+
+    def score_alone(
+        self, tokens: list[int], token_rows: TokenRows, hidden_states: list[Tensor] | None = None
+    ) -> Tensor:
+        """As `score`, each row in a pass of its own behind its ancestors: where torch's attention
+        masks a row, it multiplies it by 0, and 0 * NaN is NaN. The cache keeps none.
+        """
+        start, layers = token_rows.start, self.cache.rows
+        self.cache.clear(start)
+        logits, states, made = list[Tensor](), list[list[Tensor]](), list[list[Tensor]]()
+        for token, (*above, row) in zip(tokens, token_rows.paths(), strict=True):
+            for at, node in enumerate(above, start):
+                for layer, cached in zip(layers, made[node], strict=True):
+                    layer[at] = cached
+            at = start + len(above)
+            states.append([])
+            alone = TokenRows.chain(at, 1).verified()
+            logits.append(self.logits([token], alone, hidden_states=states[row]))
+            made.append([layer[at].clone() for layer in layers])
+            self.cache.clear(start, at + 1)  # graphs read and mask whole buckets
+        finite = torch.cat(logits).isfinite().any(-1)[:, None, None]
+        for layer, kept in zip(layers, zip(*made, strict=True), strict=True):
+            found = torch.stack(kept)
+            layer[start : token_rows.end] = torch.where(finite.to(found.device), found, 0.0)
+        if hidden_states is not None:
+            hidden_states += [torch.cat(rows) for rows in zip(*states, strict=True)]
+        return torch.cat(logits)
 
     def weight_bytes(self) -> int:
         """Bytes that one decoding step must read: all weights but the embedding table, which it

@@ -75,6 +75,14 @@ class TokenRows:
             start, context_len, tuple(range(context_len, context_len + rows)) * count, parent
         )
 
+    def paths(self) -> list[list[int]]:
+        """Ancestors of each row, first to last, itself behind them."""
+        paths: list[list[int]] = []
+        for row in range(self.rows):
+            parent = row - 1 if self.parent is None else self.parent[row]
+            paths.append([*(paths[parent] if parent >= 0 else []), row])
+        return paths
+
     def verified(self) -> "TokenRows":
         """The same rows as those of a verification."""
         return replace(self, verifies=True)

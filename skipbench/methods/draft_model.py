@@ -85,7 +85,8 @@ class DraftModel:
             )
         if self.lm.cache.capacity < target.cache.capacity:
             self.lm.allocate(target.cache.capacity)
-        self.lm.prefill(state.tokens[:-1])
+        with self.lm.turn(self):  # requests in flight draft with the same model
+            self.lm.prefill(state.tokens[:-1])
         self._none_skipped = SkipSet.of(self.lm.layers)
         self.drafter.begin()
         self.log: dict[str, list[str]] = {"draft_model": [self.model]}
@@ -95,7 +96,8 @@ class DraftModel:
             return Draft()
         own = copy.copy(state)  # the same text, read by the draft model
         own.lm = self.lm
-        return self.drafter.propose(own, self._none_skipped, budget, first=self._read(state))
+        with self.lm.turn(self):
+            return self.drafter.propose(own, self._none_skipped, budget, first=self._read(state))
 
     def _read(self, state: State) -> Tensor:
         """Runs what the draft model has not seen; logits behind the pending token."""
@@ -112,4 +114,5 @@ class DraftModel:
         if draft.tokens:
             chain = draft.first_choices()
             accepted = sum(node in chain for node in verification.accepted)
-            self.lm.cache.length += 1 + min(accepted, draft.steps - 1)
+            with self.lm.turn(self):
+                self.lm.cache.length += 1 + min(accepted, draft.steps - 1)

@@ -50,7 +50,7 @@ class Step:
 def steps(metadata: AttentionMetadata) -> list[Step]:
     """The rows of a token_rows that follows the committed rows, one by one."""
     start, found, laid = metadata.start, list[Step](), list(range(metadata.rows))
-    for row, path in enumerate(_paths(metadata.token_rows)):
+    for row, path in enumerate(metadata.token_rows.paths()):
         first = next((i for i, node in enumerate(path) if laid[i] != node), None)
         source = None
         if first is not None:
@@ -59,15 +59,6 @@ def steps(metadata: AttentionMetadata) -> list[Step]:
         alone = AttentionMetadata(TokenRows.chain(start + len(path) - 1, 1), metadata.tables)
         found.append(Step(row, alone, start + (first or 0), source))
     return found
-
-
-def _paths(token_rows: TokenRows) -> Iterator[list[int]]:
-    """Ancestors of each row, first to last, itself behind them."""
-    paths: list[list[int]] = []
-    for row in range(token_rows.rows):
-        parent = row - 1 if token_rows.parent is None else token_rows.parent[row]
-        paths.append([*(paths[parent] if parent >= 0 else []), row])
-        yield paths[-1]
 
 
 def rows_one_by_one(metadata: AttentionMetadata, rows: Tensor) -> Iterator[Step]:
@@ -133,7 +124,7 @@ def self_test(lm: Verified) -> float:
                 cached[layer][:count],
             )
     together = lm.logits(rest[: len(TREE)], TokenRows.tree(PROMPT, TREE).verified())
-    for row, path in enumerate(_paths(TokenRows.tree(PROMPT, TREE))):
+    for row, path in enumerate(TokenRows.tree(PROMPT, TREE).paths()):
         _compare(
             f"a tree of {len(TREE)} rows",
             together[row : row + 1],
