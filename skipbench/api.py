@@ -148,12 +148,15 @@ def custom_generate(
     method: str | Method = DEFAULT_METHOD,
     *,
     engine: str = "reference",
+    strict: bool = False,
     overrides: Sequence[str] = (),
 ) -> CustomGenerate:
     """A method for `generate` of a model that Hugging Face has loaded, whose weights it uses.
 
-    `model.generate(**inputs, custom_generate=skipbench.custom_generate())` gives the tokens of
-    `generate` where it is greedy, its distribution where it samples. Logits processors, stopping
+    `model.generate(**inputs, custom_generate=skipbench.custom_generate())` gives, in float32, the
+    tokens of `generate` where it is greedy, its distribution where it samples. In bfloat16 and
+    float16 the last bits of a logit depend on how many rows share a pass, so that near ties may
+    fall another way than in `generate`; with `strict` they do not. Logits processors, stopping
     criteria, EOS ids and a streamer are honoured; what cannot be (beams, padding, scores, a second
     model) is refused by its name. Keep the callable: it keeps the cache and what the method learns.
 
@@ -162,9 +165,15 @@ def custom_generate(
         engine: `reference` runs the model's own modules and leaves them as they are; `fused` is
             faster and gives the modules views of its own weights, which on a CPU can make
             `generate` without it slower.
+        strict: greedy tokens are those of `generate` in a low precision, too: verified rows get the
+            bits that they have alone, which costs time. Proven for the model at the first call.
         overrides: settings of the method, as on the command line: `["method.ngram=2"]`.
+
+    Raises:
+        SkipbenchError: `strict` with an engine other than `reference`; at the first call, on a
+            machine or in a precision where it cannot be kept.
     """
-    return CustomGenerate(method, engine, overrides)
+    return CustomGenerate(method, engine, overrides, strict)
 
 
 class LanguageModel:
@@ -250,8 +259,9 @@ class LanguageModel:
             prompt: a text, which is continued as it is, or a list of messages, dicts with `role`
                 and `content`, which pass the model's chat template where it has one.
             max_new_tokens: most tokens of the output.
-            temperature: 0 decodes greedily: the model's own tokens. Above 0, speculative sampling
-                with the model's own distribution.
+            temperature: 0 decodes greedily: vanilla's tokens, in a low precision up to near ties
+                without `engine.strict=true`. Above 0, speculative sampling with the model's own
+                distribution.
             top_p, top_k: the usual limits of sampling; 1 and 0 are off.
             seed: of sampling; the same seed gives the same tokens, unless the method has learnt
                 from a prompt in between.

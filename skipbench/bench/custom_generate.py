@@ -16,7 +16,9 @@ from skipbench.decode.loop import stream
 from skipbench.decode.method import Draft, Method, MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
+from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
+from skipbench.lm.proof import has_own_bits
 from skipbench.models.generation import check_generation, output, own_criteria, split_processors
 
 REFUSED = ("assistant_model", "synced_gpus", "negative_prompt_ids")
@@ -26,15 +28,23 @@ class CustomGenerate:
     """The callable that `generate` calls in place of its own loop.
 
     It keeps the method, which learns from prompt to prompt, and a K/V cache; the weights are the
-    model's own.
+    model's own. What it promises of the tokens: `skipbench.custom_generate`.
 
     Attributes:
         method: the method in use, `None` before the first call; calls at the same time use copies.
     """
 
-    def __init__(self, method: str | Method, engine: str, overrides: Sequence[str]) -> None:
+    def __init__(
+        self, method: str | Method, engine: str, overrides: Sequence[str], strict: bool = False
+    ) -> None:
         """As `skipbench.custom_generate` takes them."""
+        if strict and engine != "reference":
+            raise SkipbenchError(
+                f"custom_generate: strict=True needs engine='reference', not {engine!r}: only the "
+                "model's own modules give the bits of generate"
+            )
         self._given, self._engine, self._overrides = method, engine, tuple(overrides)
+        self._strict = strict
         self._lm: LM | None = None
         self._methods: MethodCopies | None = None
         self._loading = threading.Lock()
@@ -59,7 +69,12 @@ class CustomGenerate:
                 "and return sequences count)"
             )
         call = _call_of_generate()
-        check_generation(generation_config, model_kwargs, {k: call.get(k) for k in REFUSED})
+        others = {k: call.get(k) for k in REFUSED}
+        if self._strict:  # other kernels, or prompts in other pieces: other bits
+            others["use_cache=False with strict=True"] = generation_config.use_cache is False
+            for key in ("cache_implementation", "prefill_chunk_size"):
+                others[f"{key} with strict=True"] = getattr(generation_config, key, None)
+        check_generation(generation_config, model_kwargs, others)
         processors, sampling = split_processors(logits_processor, generation_config.do_sample)
         criteria, streamer = own_criteria(stopping_criteria), call.get("streamer")
         with self._loading:
@@ -98,7 +113,7 @@ class CustomGenerate:
                     f"custom_generate with engine=reference needs attn_implementation='sdpa', not "
                     f"{attention!r}; load the model with that, or give engine='fused'"
                 )
-            self._lm, self._methods = LM(model, self._engine), None
+            self._lm, self._methods = self._primitive(model), None
         if self._methods is None:
             method = self._given
             if isinstance(method, str):
@@ -114,6 +129,19 @@ class CustomGenerate:
                 method = make_method(config, self._lm)
             self._methods = MethodCopies(method)
         return self._lm, self._methods
+
+    def _primitive(self, model: Any) -> LM:
+        """Raises SkipbenchError where `strict` cannot be kept."""
+        try:
+            lm = LM(model, self._engine, self._strict)
+            if self._strict and not has_own_bits(lm):
+                raise NotStrictError("one row alone has other bits than the model's own pass")
+        except NotStrictError as error:
+            raise SkipbenchError(
+                "custom_generate: strict=True cannot be kept for this model on this machine; use "
+                f"strict=False ({error})"
+            ) from error
+        return lm
 
 
 def _call_of_generate() -> dict[str, Any]:

@@ -36,8 +36,9 @@ tags: [custom_generate]
 library_name: transformers
 ---
 
-{model} decoded with {method}, layer-skipping self-speculative decoding: greedy output is the
-model's own.
+{model} decoded with {method}, layer-skipping self-speculative decoding. In float32 greedy output is
+that of `generate`; in bfloat16 and float16 near ties may fall another way, unless
+`skipbench.custom_generate(..., strict=True)` is what decodes.
 
 ```python
 model.generate(**inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=True)

@@ -82,6 +82,5 @@ def refuse_strict(strict: bool, name: str) -> None:
     """Raises SkipbenchError where an engine without a strict mode is asked for it."""
     if strict:
         raise SkipbenchError(
-            f"engine.strict=true needs engine=fused, not {name}: it alone gives "
-            "verified rows the bits that they have alone"
+            f"engine.strict=true needs engine=fused, not {name}; use that, or engine.strict=false"
         )

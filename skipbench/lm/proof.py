@@ -1,4 +1,6 @@
-"""The proof at load of a model whose layer was traced: its logits against the model's own."""
+"""Proofs at load against the model's own forward pass: of a layer that was traced, that its logits
+are near; of one row at a time, that its bits are the same.
+"""
 
 from typing import Any, Protocol
 
@@ -71,6 +73,23 @@ def prove(lm: Proven, family: Family) -> str:
         f"proven against the model's own forward pass over {TOKENS} tokens, a chain and a tree "
         f"(logits differ by {max(gaps):.1g} at most, of {float(wanted.abs().max()):.3g})"
     )
+
+
+@torch.inference_mode()
+def has_own_bits(lm: Proven) -> bool:
+    """Whether tokens one by one behind a short random prompt have the logits of the model's own
+    passes with its own cache, bit for bit: as `generate` decodes.
+    """
+    lm.allocate(TOKENS)
+    tokens = probe_tokens(lm.model)
+    lm.prefill(tokens[0, :COMMITTED].tolist())
+    own, equal = lm.model(tokens[:, :COMMITTED], use_cache=True), True
+    for at in range(COMMITTED, TOKENS):
+        token, cache = tokens[:, at : at + 1], own.past_key_values
+        own = lm.model(token, past_key_values=cache, use_cache=True)
+        ours = lm.logits(token[0].tolist(), TokenRows.chain(at, 1))
+        equal &= torch.equal(ours.cpu(), own.logits[0].cpu())
+    return equal
 
 
 def _own(lm: Proven, tokens: list[int]) -> Tensor:
