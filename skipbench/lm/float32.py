@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.attention import fold, unfold
 from skipbench.lm.cache import KVCache
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of, unlike_llama
 from skipbench.lm.layer import ModelParts, text_config
+from skipbench.lm.llama import fold, unfold
 from skipbench.lm.metadata import AttentionMetadata, rotary_cache, rotary_tables
 from skipbench.lm.reference import ReferenceEngine, scaled_logits
 from skipbench.lm.rows import TokenRows

@@ -105,18 +105,15 @@ class CudaGraphsEngine:
         cache.spare = MAX_ROWS
         self.parts: dict[torch.device, DeviceGraphs] = {}
         self.sublayers: list[Sublayer] = []
-        for index, (layer, device) in enumerate(
-            zip(parts_of(model).layers, cache.devices, strict=True)
-        ):
+        layers = zip(parts_of(model).layers, self.fused.layers, cache.devices, strict=True)
+        for index, ((attention, mlp), weights, device) in enumerate(layers):
             if device not in self.parts:
                 self.parts[device] = DeviceGraphs(model.config, cache, capture(device), backend)
-            part = self.parts[device]
+            part, s = self.parts[device], 2 * index
             window = family.window(model.config, index)
-            part.attentions[2 * index] = Attention(layer[0], index, window, model.config, cache)
-            part.mlps[2 * index + 1] = Mlp(layer[1])
-            self.sublayers += [
-                part.sublayer(s, self.fused.sublayers[s]) for s in (2 * index, 2 * index + 1)
-            ]
+            part.attentions[s] = Attention(attention, weights, index, window, cache)
+            part.mlps[s + 1] = Mlp(mlp, weights)
+            self.sublayers += [part.sublayer(i, self.fused.sublayers[i]) for i in (s, s + 1)]
 
     def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
         if len(self.parts) > 1:
