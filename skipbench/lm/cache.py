@@ -1,5 +1,11 @@
 """The K/V cache: preallocated, shared by draft and target, with a length instead of a history."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
 import torch
 from torch import Tensor
 
@@ -26,6 +32,11 @@ class KVCache:
         """Rows behind the last one, which no token_rows names: an engine that rounds row counts up
         writes there.
         """
+        self.lock = threading.RLock()
+        self._served: ref[Any] | None = None
+        """The request whose rows are committed."""
+        self._aside: WeakKeyDictionary[Any, list[Tensor]] = WeakKeyDictionary()
+        """Committed rows of the other requests."""
         self.rows: list[Tensor] = []
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
@@ -68,14 +79,27 @@ class KVCache:
         self.length = start + len(rows)
 
     def copied(self) -> list[Tensor]:
-        """The committed rows of every layer, for `restore`."""
+        """A copy of the committed rows of every layer."""
         return [rows[: self.length].clone() for rows in self.rows]
 
-    def restore(self, copied: list[Tensor]) -> None:
-        """Commits rows that `copied` gave, in the place of those that are here; none for `[]`."""
-        self.length = len(copied[0]) if copied else 0
-        for rows, own in zip(self.rows, copied, strict=False):
-            rows[: self.length] = own
+    @contextmanager
+    def turn(self, request: object | None = None) -> Iterator[None]:
+        """Holds the cache for one request, whose committed rows are in it meanwhile.
+
+        The rows of another are copied when it loses its place, kept until its next turn, and
+        forgotten with it. `None` for passes that belong to no request.
+        """
+        with self.lock:
+            before = None if self._served is None else self._served()
+            if before is not request:
+                if before is not None:
+                    self._aside[before] = self.copied()
+                self._served = None if request is None else ref(request)
+                copied = [] if request is None else self._aside.pop(request, [])
+                self.length = len(copied[0]) if copied else 0
+                for rows, own in zip(self.rows, copied, strict=False):
+                    rows[: self.length] = own
+            yield
 
     @property
     def bytes(self) -> int:

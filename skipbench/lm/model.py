@@ -1,10 +1,8 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
-from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -13,11 +11,10 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine, engine_factory
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
-from skipbench.lm.fused.bit_exact import self_test
 from skipbench.lm.fused.weights import pass_bytes
 from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import ForwardMetadata, RotaryCache, rotary_cache
-from skipbench.lm.proof import prove
+from skipbench.lm.proof import prove, self_test
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 from skipbench.skipset import SkipSet
@@ -73,10 +70,6 @@ class LM:
         """Lines on how this model was made, for `notes`."""
         self.strict_cost: float | None = None
         """Time of verifying 9 rows strictly, over the same without it."""
-        self._lock = threading.RLock()
-        self._served: ref[Any] | None = None
-        """The request whose rows are in the cache."""
-        self._aside: WeakKeyDictionary[Any, list[Tensor]] = WeakKeyDictionary()
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
@@ -101,21 +94,9 @@ class LM:
         )
         return [*self.engine.notes(), *self.remarks, *filter(None, [cost])]
 
-    @contextmanager
-    def turn(self, request: object | None = None) -> Iterator[None]:
-        """Holds the model for one request, whose committed rows are in the cache meanwhile.
-
-        The rows of another are copied when it loses its place, kept until its next turn, and
-        forgotten with it. `None` for passes that belong to no request.
-        """
-        with self._lock:
-            before = None if self._served is None else self._served()
-            if before is not request:
-                if before is not None:
-                    self._aside[before] = self.cache.copied()
-                self._served = None if request is None else ref(request)
-                self.cache.restore([] if request is None else self._aside.pop(request, []))
-            yield
+    def turn(self, request: object | None = None) -> AbstractContextManager[None]:
+        """Holds the model for one request, as `KVCache.turn`."""
+        return self.cache.turn(request)
 
     def __deepcopy__(self, memo: object) -> "LM":
         """Itself: the copy of a method that drafts with a model takes turns on it."""
@@ -125,7 +106,7 @@ class LM:
         """Makes room in the cache for `capacity` tokens and prepares the tables; the rows of a
         request in flight are kept, others are lost when the cache grows.
         """
-        with self._lock:
+        with self.cache.lock:
             tables = (self._tables.get(device) for device in self.devices)
             if capacity > self.cache.capacity or any(
                 t is None or t.positions < capacity for t in tables
