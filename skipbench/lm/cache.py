@@ -17,9 +17,8 @@ class KVCache:
     """Keys and values of every layer, `[capacity, 2 * KV, d]` each: a row holds the keys of all
     heads, then the values.
 
-    Rows `0 .. length - 1` are committed. Rows behind them are scratch: any pass may write there,
-    and nothing reads a row that the token_rows of a pass does not name, so a rejected draft costs
-    nothing.
+    Rows `0 .. length - 1` are committed. Rows after them are scratch: any pass may write there,
+    and a pass reads only the rows that its `TokenRows` names, so a rejected draft costs nothing.
     """
 
     def __init__(
@@ -29,7 +28,7 @@ class KVCache:
         self.capacity = 0
         self.length = 0
         self.spare = 0
-        """Rows behind the last one, which no token_rows names: an engine that rounds row counts up
+        """Rows after the last one, which no `TokenRows` has: an engine that rounds row counts up
         writes there.
         """
         self.lock = threading.RLock()
@@ -42,7 +41,7 @@ class KVCache:
         self.values: list[Tensor] = []
 
     def allocate(self, capacity: int) -> None:
-        """Makes room for `capacity` rows; never shrinks. The contents are lost when it grows."""
+        """Allocates `capacity` rows; never shrinks. The contents are lost when it grows."""
         if capacity <= self.capacity:
             return
         self.capacity, self.length = capacity, 0
@@ -59,7 +58,7 @@ class KVCache:
             layer[start:end] = 0
 
     def check(self, end: int) -> None:
-        """Raises SkipbenchError when a pass would write behind the last row."""
+        """Raises SkipbenchError when a pass would write after the last row."""
         if end > self.capacity:
             raise SkipbenchError(
                 f"cache of {self.capacity} rows is full: a pass needs {end}; allocate more rows"
@@ -68,7 +67,7 @@ class KVCache:
     def keep(self, rows: list[int]) -> None:
         """Appends the scratch rows `rows` (ascending cache rows) to the committed ones.
 
-        Rows that already stand where they belong are not moved, so that a chain costs nothing.
+        Rows that are already in their place are not moved, so that a chain costs nothing.
         """
         start = self.length
         if rows != list(range(start, start + len(rows))):

@@ -1,4 +1,4 @@
-"""`Engine`: how sub-layers are executed. What they compute is the same in every engine."""
+"""`Engine`: executes sub-layers, with the same results in every engine."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -26,10 +26,10 @@ class Engine(Protocol):
     kernels: dict[str, str]
     """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
     result_is_borrowed: bool
-    """Whether a result is a buffer that the next sub-layer overwrites."""
+    """True if a result is a buffer that the next sub-layer overwrites."""
 
     def notes(self) -> list[str]:
-        """Lines on what this machine lacks, what is used instead, and what it costs."""
+        """Lines on the parts that this machine lacks, their replacement, and its cost."""
         ...
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Engine(Protocol):
 
 
 class MakeEngine(Protocol):
-    """Makes an engine; one that cannot run here returns what replaces it, whose notes say why."""
+    """Makes an engine, or where it cannot run here another one whose notes say why."""
 
     def __call__(
         self, model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int

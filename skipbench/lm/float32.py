@@ -1,4 +1,4 @@
-"""Logits in float32 arithmetic from a model of any precision: what decides whether two outputs part
+"""Logits in float32 arithmetic from a model of any precision, which decide whether two outputs part
 at a tie.
 
 Every weight is widened where it is used and dropped again, so that no second copy of the model is

@@ -1,6 +1,4 @@
-"""`AttentionMetadata`: a token_rows prepared for the sub-layers: rotary tables and masks of its
-rows, made once per pass.
-"""
+"""`AttentionMetadata`: rotary tables and masks of one `TokenRows`, made once per pass."""
 
 import copy
 import functools
@@ -59,7 +57,7 @@ class RotaryCache:
 
 
 class AttentionMetadata:
-    """One token_rows on one device.
+    """Positions, rotary tables and masks of one `TokenRows` on one device.
 
     Attributes:
         start, end: first cache row written, and the first one after the rows.
@@ -118,7 +116,7 @@ class AttentionMetadata:
         return part
 
     def within(self, window: int | None) -> bool:
-        """Whether a window of this many positions hides nothing from any row."""
+        """True if a window of this many positions hides nothing from any row."""
         return window is None or max(self.token_rows.positions) < window
 
     def mask(self, window: int | None, group: int = 1) -> Tensor | None:
@@ -136,7 +134,7 @@ class AttentionMetadata:
         return self._masks[window, group]
 
     def causal_mask(self, window: int | None) -> Tensor:
-        """`mask`, or where that is `None` the one that says the same."""
+        """`mask`, or where that is `None` the equivalent causal mask."""
         mask = self.mask(window)
         if mask is None:
             # without a window, a chain from row 0 or a single row
@@ -185,8 +183,8 @@ class AttentionMetadata:
 
 
 class ForwardMetadata:
-    """One token_rows on every device of a model: made once where many passes run over the same
-    rows.
+    """The `AttentionMetadata` of one `TokenRows` on every device of a model, for all passes over
+    the same rows.
     """
 
     def __init__(self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]) -> None:
@@ -195,7 +193,7 @@ class ForwardMetadata:
 
     @property
     def end(self) -> int:
-        """First cache row behind the token_rows."""
+        """First cache row after the rows."""
         return self.token_rows.end
 
     def on(self, device: torch.device) -> AttentionMetadata:
@@ -204,7 +202,7 @@ class ForwardMetadata:
         return self._frames[device]
 
     def first(self, rows: int) -> "ForwardMetadata":
-        """The same without its last rows, for spans whose rows are given one by one."""
+        """The same without its last rows."""
         part = copy.copy(self)
         part._frames = {device: self.on(device).first(rows) for device in self._tables}
         return part

@@ -36,8 +36,8 @@ class LM:
         """
         Args:
             model: a causal language model of Hugging Face, in evaluation mode.
-            engine: one of `ENGINES`; where it cannot run here, what replaces it is used, and
-                `notes` say why.
+            engine: one of `ENGINES`; where it cannot run here, another replaces it, and `notes`
+                say why.
             strict: verified rows get the bits that decoding them alone would give; proven here,
                 engine `fused` only.
             spare_mib: memory that second layouts of weights may take, MiB.
@@ -103,8 +103,8 @@ class LM:
         return self
 
     def allocate(self, capacity: int) -> None:
-        """Makes room in the cache for `capacity` tokens and prepares the tables; the rows of a
-        request in flight are kept, others are lost when the cache grows.
+        """Allocates `capacity` cache rows and prepares the tables; the rows of a request in flight
+        are kept, others are lost when the cache grows.
         """
         with self.cache.lock:
             tables = (self._tables.get(device) for device in self.devices)
@@ -190,7 +190,7 @@ class LM:
         return hidden
 
     def _kept(self, hidden: Tensor) -> Tensor:
-        """A state where methods hold it against others."""
+        """A state on the device where methods compare it with others."""
         return hidden if self._one_device else hidden.to(self.output_device)
 
     def _choose(self, skip: SkipSet | None, first: int, last: int) -> list[int]:
@@ -264,8 +264,8 @@ class LM:
     def score_alone(
         self, tokens: list[int], token_rows: TokenRows, hidden_states: list[Tensor] | None = None
     ) -> Tensor:
-        """As `score`, each row in a pass of its own behind its ancestors: where torch's attention
-        masks a row, it multiplies it by 0, and 0 * NaN is NaN. The cache keeps none.
+        """The result of `score` with each row in a pass of its own after its ancestors: torch's
+        attention multiplies masked rows by 0, and 0 * NaN is NaN. The cache keeps none.
         """
         start, layers = token_rows.start, self.cache.rows
         self.cache.clear(start)
@@ -282,14 +282,14 @@ class LM:
             self.cache.clear(start, at + 1)  # graphs read and mask whole buckets
         finite = torch.cat(logits).isfinite().any(-1)[:, None, None]
         for layer, kept in zip(layers, zip(*made, strict=True), strict=True):
-            found = torch.stack(kept)
-            layer[start : token_rows.end] = torch.where(finite.to(found.device), found, 0.0)
+            rows = torch.stack(kept)
+            layer[start : token_rows.end] = torch.where(finite.to(rows.device), rows, 0.0)
         if hidden_states is not None:
-            hidden_states += [torch.cat(rows) for rows in zip(*states, strict=True)]
+            hidden_states += [torch.cat(state) for state in zip(*states, strict=True)]
         return torch.cat(logits)
 
     def weight_bytes(self) -> int:
-        """Bytes that one decoding step must read: all weights but the embedding table, which it
-        only looks one row up in.
+        """Bytes that one decoding step must read: all weights but the embedding table, of which it
+        reads one row.
         """
         return self._weight_bytes

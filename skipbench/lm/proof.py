@@ -44,8 +44,8 @@ class Proven(Protocol):
 
 @torch.inference_mode()
 def prove(lm: Proven, family: Family) -> str:
-    """Runs a short random prompt, a chain and a tree behind a part of it, and holds every logit
-    against the model's own forward pass.
+    """Runs a short random prompt, a chain and a tree after a part of it, and compares every logit
+    with the model's own forward pass.
 
     Returns:
         A line for the notes.
@@ -86,8 +86,8 @@ def prove(lm: Proven, family: Family) -> str:
 
 @torch.inference_mode()
 def has_own_bits(lm: Proven) -> bool:
-    """Whether tokens one by one behind a short random prompt have the logits of the model's own
-    passes with its own cache, bit for bit: as `generate` decodes.
+    """Compares tokens one by one after a short random prompt, bit for bit, with the logits of the
+    model's own passes with its own cache: as `generate` decodes.
     """
     lm.allocate(TOKENS)
     tokens = probe_tokens(lm.model)

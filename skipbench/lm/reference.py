@@ -38,8 +38,8 @@ def reference_instead(
 
 
 class _LayerView:
-    """The cache as a Hugging Face attention module sees it: `update` writes the rows and returns
-    all up to their end.
+    """The cache for a Hugging Face attention module: `update` writes the rows and returns all up to
+    their end.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -78,7 +78,7 @@ class ReferenceEngine:
     ) -> None:
         """
         Args:
-            note: why this engine was taken in the place of another.
+            note: the reason why this engine replaces another.
             strict: verified rows pass attention one by one, with the very calls of one row, and
                 other modules `MOST` at once.
         """
@@ -186,7 +186,7 @@ class ReferenceEngine:
 
 
 def scaled_logits(parts: ModelParts, logits: Tensor) -> Tensor:
-    """What a family does with the product of its head."""
+    """Scales and caps the product of the head as the family does."""
     if parts.logit_scale != 1.0:
         logits = logits * parts.logit_scale
     return (
@@ -197,8 +197,8 @@ def scaled_logits(parts: ModelParts, logits: Tensor) -> Tensor:
 
 
 def _rotary(parts: AttentionParts, metadata: AttentionMetadata) -> tuple[Tensor, Tensor] | None:
-    """Cosine and sine [1, T, d] of the rows; the first tables where the layer uses none, which its
-    module leaves alone.
+    """Cosine and sine [1, T, d] of the rows. A layer that uses none gets the first tables, which
+    its module ignores.
     """
     tables, index = metadata.tables.kinds, metadata.index
     if not tables:

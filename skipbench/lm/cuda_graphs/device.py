@@ -1,4 +1,4 @@
-"""`DeviceGraphs`: what was captured for the layers of one device, and the replay of a pass."""
+"""`DeviceGraphs`: the captured graphs of the layers of one device, and the replay of a pass."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ WHOLE_PASS = -2  # all of it in one graph
 
 
 class DeviceGraphs:
-    """The layers of one device: their buffers by row count, and what was captured."""
+    """The layers of one device: their buffers by row count, and their captured graphs."""
 
     def __init__(
         self, config: Any, cache: KVCache, capture: GraphCapture, backend: str | None
@@ -148,8 +148,8 @@ class DeviceGraphs:
         return found
 
     def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> AttentionBackend:
-        """The backend of attention that is quickest on this device, of those that work and agree
-        with the plain one.
+        """The fastest backend of attention on this device, of those that work and agree with
+        `masked`.
         """
         first = next(iter(self.attentions.values()))
         choices = attention_backends(size, chain)

@@ -61,7 +61,7 @@ def replaced(fused: FusedEngine, reason: str) -> FusedEngine:
 
 
 def unsupported_reason(model: Any) -> str | None:
-    """Why graphs cannot run this model on this machine, `None` if they can."""
+    """The reason why graphs cannot run this model on this machine; `None` if they can."""
     devices = {p.device for p in model.parameters()}
     if not torch.cuda.is_available():
         return "no CUDA device is at hand"
@@ -136,7 +136,7 @@ class CudaGraphsEngine:
 
     @property
     def failed(self) -> str | None:
-        """Why no more graphs were captured, where a device ran out of memory."""
+        """The device that ran out of memory, after which no graph is captured; `None` for none."""
         return next((p.failed for p in self.parts.values() if p.failed), None)
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
@@ -146,7 +146,7 @@ class CudaGraphsEngine:
     def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:
         """Captures and replays one pass over an empty cache.
 
-        Returns why graphs cannot be used, if they cannot.
+        Returns the reason why graphs cannot be used; `None` if they can.
         """
         at, rows = min(100, self.cache.capacity // 2), self.cache.rows
         if at == 0:

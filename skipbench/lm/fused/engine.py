@@ -96,8 +96,8 @@ class FusedEngine:
 
 
 def _rms_norm(module: Any) -> Norm:
-    """The RMS norm `[T, D] -> [T, D]` of a module that takes the least time on its device: our own
-    function, torch's, or on a CPU fewer and cheaper calls than torch's.
+    """The fastest RMS norm `[T, D] -> [T, D]` by a module's weight on its device: our own function,
+    torch's, or on a CPU fewer and cheaper calls than torch's.
     """
     weight, eps = module.weight.data, module.variance_epsilon
     if (native := native_norm(weight, eps)) is not None:

@@ -125,7 +125,7 @@ class Weights:
         return Weight(made[choice.one], made[choice.several], bias, choice)
 
     def notes(self, like: Tensor) -> list[str]:
-        """What this machine lacks for weights like this one, a line each."""
+        """Lines on the parts that this machine lacks for weights like this one."""
         if like.device.type != "cpu":
             return []
         lines = [
