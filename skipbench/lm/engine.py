@@ -18,14 +18,14 @@ SPARE_MIB = 512
 
 
 class Engine(Protocol):
-    """Executes sub-layers over a model's weights and a K/V cache."""
+    """Executes sub-layers over a model's weights and a K/V cache; engines inherit the defaults."""
 
     name: str
     sublayers: list[Sublayer]
     """S = 2L of them, in the order in which they run."""
     kernels: dict[str, str]
     """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
-    result_is_borrowed: bool
+    result_is_borrowed: bool = False
     """True if a result is a buffer that the next sub-layer overwrites."""
 
     def notes(self) -> list[str]:
@@ -44,14 +44,14 @@ class Engine(Protocol):
         """All sub-layers at once, [T, D] -> [T, D]; `None` where the engine runs them one by
         one.
         """
-        ...
+        return None
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "Engine":
         """Called whenever the cache or its rotary tables were made anew.
 
         Returns the engine to go on with.
         """
-        ...
+        return self
 
 
 class MakeEngine(Protocol):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Sublayer
+from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import parts_of, unlike_llama
 from skipbench.lm.fused.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.layer import AttentionParts, Family, MlpParts, ModelParts, text_config
-from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
 
 
@@ -57,7 +57,7 @@ class _LayerView:
         return self.cache.keys[layer][:, :, :end], self.cache.values[layer][:, :, :end]
 
 
-class ReferenceEngine:
+class ReferenceEngine(Engine):
     """Sub-layers of any family: `x + scale * after(module(before(x)))` by Hugging Face's modules.
 
     In a family whose attention and MLP stand side by side, the MLP reads the layer's input: the
@@ -66,7 +66,6 @@ class ReferenceEngine:
     """
 
     name = "reference"
-    result_is_borrowed = False
 
     def __init__(
         self,
@@ -106,12 +105,6 @@ class ReferenceEngine:
 
     def notes(self) -> list[str]:
         return self._notes
-
-    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> None:
-        """Sub-layers run one by one."""
-
-    def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "ReferenceEngine":
-        return self
 
     def _attention(self, parts: AttentionParts, index: int, window: int | None) -> Sublayer:
         family, needs_mask, on_gpu = self.family, self._needs_mask, self._mask_on_gpu

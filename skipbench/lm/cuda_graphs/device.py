@@ -1,7 +1,6 @@
 """`DeviceGraphs`: the captured graphs of the layers of one device, and the replay of a pass."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -143,7 +142,13 @@ class DeviceGraphs:
         works |= {s: work for s, (work, _) in self._mlps[buffers.rows].items()}
         found |= {s: replay for s, (_, replay) in self._mlps[buffers.rows].items()}
         if len(self.attentions) == self.layers:  # no graph spans two devices
-            found[WHOLE_PASS] = record(in_order([prepare, *(works[s] for s in sorted(works))]))
+            whole = [prepare, *(works[s] for s in sorted(works))]
+
+            def run_all() -> None:
+                for work in whole:
+                    work()
+
+            found[WHOLE_PASS] = record(run_all)
         buffers.hidden.copy_(state)
         return found
 
@@ -177,13 +182,3 @@ class DeviceGraphs:
             elif seconds is not None and seconds < shortest:
                 best, shortest = name, seconds
         return choices[best]
-
-
-def in_order(works: Sequence[Work]) -> Work:
-    """One piece of work that does all of these."""
-
-    def run() -> None:
-        for work in works:
-            work()
-
-    return run

@@ -122,12 +122,14 @@ class CudaGraphsEngine:
         return part.whole_pass(hidden, metadata)
 
     def notes(self) -> list[str]:
-        failed = self.failed
-        more = (
-            f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: "
-            f"{FALLBACK_NOTE}"
-        )
-        return [*self.fused.notes(), *([more] if failed else []), *self.discarded()]
+        lines = self.fused.notes()
+        if self.failed:
+            lines = [
+                *lines,
+                f"engine=cuda_graphs: {self.failed}; passes not yet captured run as engine=fused: "
+                f"{FALLBACK_NOTE}",
+            ]
+        return [*lines, *self.discarded()]
 
     def discarded(self) -> list[str]:
         """Backends of attention that were left out, a line each with the error."""

@@ -34,9 +34,9 @@ def is_native(like: Tensor) -> bool:
     return where and few_rows_kernel()[0] is not None
 
 
-def _function(name: str, *arguments: Any) -> Callable[..., None]:
+def _function(name: str, *arguments: Any) -> Any:
     """A C function without a result, by the types of its arguments."""
-    function: Any = getattr(library(), name)
+    function = getattr(library(), name)
     function.argtypes, function.restype = arguments, None
     return function
 
@@ -83,11 +83,8 @@ def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None
     """
     if not is_native(like):
         return None
-    function, kv, d = (
-        _function("rotate", *[POINTER] * 5, *[LONG] * 4),
-        cache.kv_heads,
-        cache.head_dim,
-    )
+    function = _function("rotate", *[POINTER] * 5, *[LONG] * 4)
+    kv, d = cache.kv_heads, cache.head_dim
     row_bytes = 2 * kv * d * like.element_size()
 
     def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
@@ -139,5 +136,5 @@ def native_top_k(logits: Tensor, k: int) -> list[list[int]] | None:
 
 
 @functools.cache
-def _top_k() -> Callable[..., None]:
+def _top_k() -> Any:
     return _function("top_k", POINTER, POINTER, LONG, LONG, LONG)

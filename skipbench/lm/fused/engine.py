@@ -28,7 +28,7 @@ from skipbench.lm.fused.elementwise import (
 from skipbench.lm.fused.weights import LayerWeights, Weights, pass_bytes
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.lm.llama import fold, rotated, silu_times, unfold
-from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.reference import reference_instead
 
 
@@ -45,11 +45,10 @@ def make_engine(
     return FusedEngine(model, family, cache, spare_mib, strict)
 
 
-class FusedEngine:
+class FusedEngine(Engine):
     """Sub-layers of families whose layers are Llama's."""
 
     name = "fused"
-    result_is_borrowed = False
 
     def __init__(
         self, model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool = False
@@ -81,12 +80,6 @@ class FusedEngine:
 
     def add_note(self, note: str) -> None:
         self._notes = [*self._notes, note]
-
-    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> None:
-        """Sub-layers run one by one."""
-
-    def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "FusedEngine":
-        return self
 
     def embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self._embedding)
