@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
-from skipbench.data.rows import Reference, Row
+from skipbench.data.rows import Row
 from skipbench.data.source import read_rows
 from skipbench.errors import SkipbenchError
 
@@ -34,11 +34,11 @@ class Drawn(Generic[F]):
     def row(
         self,
         prompt: str,
-        reference: Reference | None = None,
+        reference: Mapping[str, object] | None = None,
         groups: dict[str, str] | None = None,
     ) -> Row:
         name = f"{self.name}-{self.index}"
-        return Row(name, prompt, reference or {}, groups or {}, source=self.source)
+        return Row(name, prompt, dict(reference or {}), groups or {}, source=self.source)
 
     def refused(self, reason: str) -> SkipbenchError:
         return SkipbenchError(f"{self.name} row {self.index}: {reason}")
