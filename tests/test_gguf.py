@@ -181,7 +181,7 @@ def test_a_cell_runs_from_a_file(tmp_path: Path) -> None:
     ]
     config = compose(words)
     metrics = run_cell(config, print_table=False)
-    assert metrics is not None and metrics["lossless"]["identical"] == 2
+    assert metrics is not None and metrics.lossless.identical == 2
     (folder,) = (tmp_path / "results" / "runs").iterdir()
     origin = json.loads((folder / "provenance.json").read_text())
     assert origin["weights_sha256"] == weights_sha256(config.model) is not None

@@ -16,6 +16,7 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.runs.completions import Completion, cut_unfinished, read_completions
+from skipbench.runs.measures import GroupScores
 from skipbench.runs.record import Arm, Sample, Seconds, dump
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
@@ -170,9 +171,9 @@ def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.Mo
         scored is not None and len(ran) == len(set(ran)) == 3 and seen == [(1, 3), (2, 3), (3, 3)]
     )
     assert scored.differ == ["T/0#1", "T/1#0"]
-    assert scored.metrics["score"]["vanilla"] == {"pass@1": 0.75} and scored.metrics["score"][
-        "method"
-    ] == {"pass@1": 0.25}
+    score = scored.metrics.score
+    assert score is not None
+    assert (score.vanilla, score.method) == ({"pass@1": 0.75}, {"pass@1": 0.25})
 
 
 def test_pass_at_ten_wants_ten_samples_of_every_task(
@@ -190,12 +191,13 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(
     folder = run_folder(tmp_path, texts)
     scored = score_run(folder, "none", 5.0, unseen)
     assert scored is not None
-    score = scored.metrics["score"]
-    assert score["vanilla"] == pytest.approx(
+    score = scored.metrics.score
+    assert score is not None
+    assert score.vanilla == pytest.approx(
         {"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2}
     )
-    assert score["method"] == {"pass@1": 1.0, "pass@10": 1.0}
-    assert set(score["by"]["half"]["0"]["vanilla"]) == {"pass@1"}  # 6 and 5 samples per task
+    assert score.method == {"pass@1": 1.0, "pass@10": 1.0}
+    assert set(score.by["half"]["0"].vanilla) == {"pass@1"}  # 6 and 5 samples per task
     assert (task_of("HumanEval/3#9"), task_of("mini-code-3")) == ("HumanEval/3", "mini-code-3")
 
 
@@ -210,12 +212,10 @@ def test_corpus_scores_join_those_of_the_samples(
     store = RunStore(folder, read_run(folder).settings, {})
     score = overlap.corpus_summary("length", store.samples(), store.completions())
     store.close()
-    assert (score["vanilla"], score["method"]) == ({"length": 4.0}, {"length": 6.0})
-    assert score["by"]["half"]["1"] == {
-        "vanilla": {"length": 3.0},
-        "method": {"length": 4.0},
-        "samples": 1,
-    }
+    assert (score.vanilla, score.method) == ({"length": 4.0}, {"length": 6.0})
+    assert score.by["half"]["1"] == GroupScores(
+        vanilla={"length": 3.0}, method={"length": 4.0}, samples=1
+    )
 
 
 def test_a_run_that_needs_no_execution_says_so(

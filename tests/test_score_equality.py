@@ -50,12 +50,10 @@ def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> 
     (folder,) = (tmp_path / "runs").iterdir()
     state = read_run(folder)
     metrics = state.metrics
-    assert metrics["lossless"]["identical"] == 2
-    assert metrics["score_equal"] is True
-    assert metrics["score"]["vanilla"] == metrics["score"]["method"]
-    assert max(metrics["score"]["vanilla"].values()) > 0, (
-        "no answer was reached, so nothing was compared"
-    )
+    assert metrics.lossless.identical == 2
+    assert metrics.score_equal is True
+    assert metrics.score.vanilla == metrics.score.method
+    assert max(metrics.score.vanilla.values()) > 0, "no answer was reached, so nothing was compared"
     # A run scores a text once: each arm's own tokens are scored here.
     records = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     for record, row in zip(records, config.dataset.rows(2), strict=True):
