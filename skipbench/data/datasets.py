@@ -2,7 +2,6 @@
 
 import functools
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -37,13 +36,12 @@ def mini(family: str, size: int, seed: int, bodies: Path | None) -> list[Row]:
         raise SkipbenchError(f"unknown mini dataset {family=}; known: {', '.join(FAMILIES)}")
     if size < 1:
         raise SkipbenchError(f"{size=} leaves no rows; give a size of 1 or more")
-    trained_on = None if bodies is None else _membership(Path(bodies))
-    rows = []
-    for index, example in enumerate(_first(family, seed, size)):
-        row = Row(f"{family}-{index}", example.prompt, dict(example.reference))
-        if trained_on is not None:
-            row.groups["body"] = "seen" if trained_on(body_hash(family, example.body)) else "unseen"
-        rows.append(row)
+    examples = _first(family, seed, size)
+    rows = [Row(f"{family}-{i}", e.prompt, dict(e.reference)) for i, e in enumerate(examples)]
+    if bodies is not None:
+        hashes = [body_hash(family, example.body) for example in examples]
+        for row, seen in zip(rows, _trained_on(Path(bodies), hashes), strict=True):
+            row.groups["body"] = "seen" if seen else "unseen"
     return rows
 
 
@@ -52,7 +50,8 @@ def _first(family: str, seed: int, size: int) -> tuple[Example, ...]:
     return tuple(islice(held_out(family, seed), size))
 
 
-def _membership(bodies: Path) -> Callable[[int], bool]:
+def _trained_on(bodies: Path, hashes: list[int]) -> list[bool]:
+    """Whether each hash is in the file `bodies`."""
     import numpy as np  # slow to import, and most commands do not need it
 
     try:
@@ -67,12 +66,8 @@ def _membership(bodies: Path) -> Callable[[int], bool]:
             f"bodies={bodies} is not a sorted one-dimensional uint32 array; give the "
             "train_bodies.npy that was written with the model"
         )
-
-    def contains(value: int) -> bool:
-        at = int(np.searchsorted(known, np.uint32(value)))
-        return at < len(known) and int(known[at]) == value
-
-    return contains
+    found: list[bool] = np.isin(np.array(hashes, np.uint32), known).tolist()
+    return found
 
 
 def tinystories(prompt: str, prefix_words: int, **where: Any) -> list[Row]:
