@@ -262,12 +262,12 @@ def test_a_checkpoint_of_other_sizes_is_refused() -> None:
     with pytest.raises(
         SkipbenchError, match=r"layers 32, not 12.*hidden 4096, not 192.*model=path"
     ):
-        load(tiny, shape=shape_of("llama2-7b"))
+        load(tiny, architecture=shape_of("llama2-7b"))
 
 
 def test_eight_bits_need_the_reference_engine_and_a_gpu() -> None:
     with pytest.raises(SkipbenchError, match="engine=reference"):
-        load("meta-llama/Llama-3.1-405B", quantization="int8", device_map="auto")
+        load("meta-llama/Llama-3.1-405B", quantization="int8", device="auto")
     with pytest.raises(SkipbenchError, match="needs a GPU"):
         load("meta-llama/Llama-3.1-405B", quantization="int8", engine="reference")
 
