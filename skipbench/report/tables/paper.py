@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skipbench.report.compared import BOLD, noise_floor, same_drafts
-from skipbench.report.published import published_file
+from skipbench.report.published import Paper, read_paper
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.report.tables.paper_notes import (
     definitions,
@@ -29,32 +29,31 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     Raises:
         SkipbenchError: no such paper, or no numbers of that table.
     """
-    document = published_file(paper)
-    names = document["names"]
+    document = read_paper(paper)
     parts = halves(document, table)
     floor = noise_floor(runs) if "speedup" in {c for half in parts for _, c in half.columns} else []
     runs = [run for run in runs if not run.noise]
     left = join(parts, runs)
     columns = list(dict.fromkeys(column for half in parts for _, column in half.columns))
-    rows = [row for half in parts for row in half.rows]
+    printed = [number for half in parts for number in half.numbers]
     marks: dict[str, int] = {}
     grids, all_numbers = [], list[Number]()
     for half in parts:
         cells = numbers(half, scale)
         lines = [[cells[identity, *column] for column in half.columns] for identity in half.ids]
-        grids.append(_grid(half, lines, names, marks))
+        grids.append(_grid(half, lines, document, marks))
         all_numbers += [number for line in lines for number in line]
     rule = [f"{BOLD}; of the paper's rows, the highest value."] if set(columns) & {*BEST} else []
     star = [f"{OUTSIDE}."] if any(n.inside is not None for n in all_numbers) else []
-    arxiv = f", arXiv:{document['arxiv']}" if document["arxiv"] else ""
+    arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
     return Table(
         name=f"{paper}-{table}-{scale}",
-        title=f"{names.get('method', {}).get(paper, paper)} {_spoken(table)}: {rows[0]['title']}",
-        source=f"{document['title']}{arxiv}; transcribed text: {document['version']}. "
-        f"scale={scale}.",
+        title=f"{document.printed('method', paper)} {_spoken(table)}: "
+        f"{document.tables[table].title}",
+        source=f"{document.title}{arxiv}; transcribed text: {document.version}. scale={scale}.",
         grids=tuple(grids),
         records=_records({"paper": paper, "table": table, "scale": scale}, all_numbers),
-        cautions=tuple(deviations(rows, runs)),
+        cautions=tuple(deviations(printed, runs)),
         footnotes=tuple(marks),
         remarks=(
             *paper_notes(document, table),
@@ -77,30 +76,26 @@ def _spoken(table: str) -> str:
 
 
 def _grid(
-    half: Half, lines: Sequence[Sequence[Number]], names: Mapping[str, Any], marks: dict[str, int]
+    half: Half, lines: Sequence[Sequence[Number]], paper: Paper, marks: dict[str, int]
 ) -> Grid:
     """The rows of `half`; footnotes that are new are added to `marks`."""
     optional = [k for k in ("model", "method") if k not in half.keys and _differs(half, k)]
     keys = [*half.keys, *optional]
     columns = [
         *(Column(key, kind="label") for key in (*keys, "")),
-        *(Column(c, _printed(names, half.across, group)) for group, c in half.columns),
+        *(Column(c, paper.printed(half.across, group)) for group, c in half.columns),
     ]
     rows: list[Row] = []
     for identity, line in zip(half.ids, lines, strict=True):
-        labels = [_printed(names, key, value_of(identity, key)) for key in keys]
+        labels = [paper.printed(key, value_of(identity, key)) for key in keys]
         rows += _rows(labels, line, marks)
     shown = {k: v for k, v in half.settings.items() if k not in keys}
-    settings = "; ".join(f"{k} {_printed(names, k, v)}" for k, v in shown.items())
+    settings = "; ".join(f"{k} {paper.printed(k, v)}" for k, v in shown.items())
     return Grid(tuple(columns), tuple(rows), settings)
 
 
 def _differs(half: Half, key: str) -> bool:
     return key != half.across and len({value_of(i, key) for i in half.ids}) > 1
-
-
-def _printed(names: Mapping[str, Any], key: str | None, value: Any) -> str:
-    return "" if value is None or key is None else str(names.get(key, {}).get(value, value))
 
 
 def _rows(labels: Sequence[str], line: Sequence[Number], marks: dict[str, int]) -> list[Row]:
@@ -116,12 +111,12 @@ def _rows(labels: Sequence[str], line: Sequence[Number], marks: dict[str, int]) 
         named = [Cell(label if first else "") for label in labels]
         return Row((*named, kind, *cells), kind.text, first)
 
-    reasons = {n.reason for n in line}
-    printed = any(n.published is not None or n.note for n in line)
-    paper = [Cell(n.published_text(), n.best_published, mark(n.note)) for n in line]
+    reasons = {n.measured.reason for n in line}
+    printed = any(n.printed.value is not None or n.printed.note for n in line)
+    paper = [Cell(n.published_text(), n.best_published, mark(n.printed.note)) for n in line]
     if printed and len(reasons) == 1 and None not in reasons:
         return [row(Cell(PAPER, mark=mark(reasons.pop())), paper, first=True)]
-    ours = [Cell(n.measured_text(), n.best_measured, mark(n.reason), n.run) for n in line]
+    ours = [Cell(n.measured_text(), n.best_measured, mark(n.measured.reason), n.run) for n in line]
     rows = [row(Cell(OURS), ours, first=True)]
     if printed:
         rows.append(row(Cell(PAPER), paper, first=False))
@@ -138,19 +133,19 @@ def _records(of: Mapping[str, str], all_numbers: Sequence[Number]) -> tuple[dict
         {
             **of,
             **{key: n.keys.get(key) for key in keys},
-            "column": n.column,
+            "column": n.printed.column,
             "unit": n.unit,
-            "measured": n.measured,
-            "measured_low": n.interval[0] if n.interval else None,
-            "measured_high": n.interval[1] if n.interval else None,
-            "published": n.published,
-            "published_spread": n.spread,
+            "measured": n.measured.value,
+            "measured_low": n.measured.interval and n.measured.interval[0],
+            "measured_high": n.measured.interval and n.measured.interval[1],
+            "published": n.printed.value,
+            "published_spread": n.printed.spread,
             "published_inside": n.inside,
             "difference": n.difference,
             "percent": n.percent,
             "digits": n.digits,
-            "reason": n.reason,
-            "note": n.note,
+            "reason": n.measured.reason,
+            "note": n.printed.note,
         }
         for n in all_numbers
     )

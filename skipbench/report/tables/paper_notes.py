@@ -3,8 +3,7 @@ come from.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from skipbench.report.columns import (
     MISSING,
@@ -17,7 +16,8 @@ from skipbench.report.columns import (
 from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import mixed, origin_of, origins, told
-from skipbench.report.tables.paper_rows import Half
+from skipbench.report.published import Paper, Printed
+from skipbench.report.tables.paper_rows import Half, named
 from skipbench.runs.run import Run
 
 _PRINTED = ("engine", "device", "dtype", "torch", "commit", "date")
@@ -31,7 +31,7 @@ def definitions(columns: Iterable[str]) -> list[tuple[str, str]]:
     return [(column, known[column]) for column in columns if column in known]
 
 
-def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[str]:
+def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
     """A line for each of model, data, device, engine, number format and settings that is not the
     paper's.
     """
@@ -44,14 +44,14 @@ def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[s
     made = [f"Made with {STAND_INS[key]} {used[key]}" for key in used if key in STAND_INS]
     stands = [*made, *stands]
     lines = [f"{', '.join(stands)}: not a replication."] if stands else []
-    lines += _devices(rows, measured)
+    lines += _devices(printed, measured)
     lines.append(_unlike("engine", _values(measured, "engine") or [MISSING], ["its own code"]))
-    theirs = {str(row["dtype"]) for row in rows if row.get("dtype")}
+    theirs = {str(dtype) for n in printed if (dtype := n.keys.get("dtype"))}
     ours = {*_values(measured, "dtype")} or _settings(measured, "dtype")
     if ours != theirs:
         lines.append(_unlike("dtype", ours or ["not recorded"], theirs or ["not named"]))
     for key in _COMPARED:
-        theirs = {str(row[key]) for row in rows if key in row}
+        theirs = {str(n.keys[key]) for n in printed if key in n.keys}
         ours = _settings(measured, key)
         if theirs and ours - theirs:
             lines.append(_unlike(key, ours, theirs))
@@ -101,7 +101,7 @@ def _origins(measured: Sequence[Run]) -> list[str]:
     marks = origins(measured)
     lines = [f"The runs are from {len(marks)} origins: compare them with care."] if marks else []
     for origin, mark in marks.items():
-        own = dict.fromkeys(_named(run) for run in measured if origin_of(run) == origin)
+        own = dict.fromkeys(named(run) for run in measured if origin_of(run) == origin)
         lines.append(f"origin {mark}: {told(origin)}: {' | '.join(own)}.")
     return lines
 
@@ -120,23 +120,24 @@ def same_device(ours: str, theirs: str) -> bool:
     )
 
 
-def _devices(rows: Sequence[Mapping[str, Any]], measured: Sequence[Run]) -> list[str]:
+def _devices(printed: Sequence[Printed], measured: Sequence[Run]) -> list[str]:
     """One line where a run's device is not that on which the paper ran the same model."""
     unlike, theirs = set[str](), set[str]()
     for run in measured:
         device = run.origin.device or "not recorded"
-        same = [row for row in rows if row.get("model") == run.keys.get("model")] or rows
-        hardware = {str(row["hardware"] or "not named") for row in same}
+        model = run.keys.get("model")
+        same = [n for n in printed if n.keys.get("model") == model] or printed
+        hardware = {n.hardware or "not named" for n in same}
         if not any(same_device(device, named) for named in hardware):
             unlike.add(device)
             theirs |= hardware
     return [_unlike("device", unlike, theirs)] if unlike else []
 
 
-def paper_notes(document: Mapping[str, Any], table: str) -> list[str]:
+def paper_notes(paper: Paper, table: str) -> list[str]:
     """The transcription's notes on the table as a whole, then those on the paper that touch it."""
-    own = [n["text"] for n in document["tables"][table].get("notes", []) if "where" not in n]
-    return [*own, *(n["text"] for n in document.get("notes", []) if touches(n["text"], table))]
+    own = [note.text for note in paper.tables[table].notes if not note.where]
+    return [*own, *(note.text for note in paper.notes if touches(note.text, table))]
 
 
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
@@ -148,21 +149,21 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
         parts: the joined halves of the table.
     """
     arms = ", ".join(sorted({arm for half in parts for arm in half.arms_of}))
-    reasons = [f"{_named(r)}: {r.reason}" for r in runs if r.metrics and r.reason]
+    reasons = [f"{named(r)}: {r.reason}" for r in runs if r.metrics and r.reason]
     phases = [
-        f"{_named(run)}: {'; '.join(told)}."
+        f"{named(run)}: {'; '.join(told)}."
         for run in runs
         if run.metrics and (told := search_phases(run.metrics))
     ]
     twice = " | ".join(text for half in parts for text in half.twice)
     stopped = [
-        f"{_named(run)}: {end}."
+        f"{named(run)}: {end}."
         for run in runs
         if run.metrics and (end := stopped_early(run.metrics))
     ]
     # a run with metrics has its reason among `reasons`
     unplaced = " | ".join(
-        _named(r) + (f" ({r.reason})" if r.reason and not r.metrics else "") for r in left
+        named(r) + (f" ({r.reason})" if r.reason and not r.metrics else "") for r in left
     )
     notes = {
         f"vanilla without a run of its own is the vanilla arm of {arms}.": arms,
@@ -184,10 +185,6 @@ def skipped_shares(runs: Sequence[Run]) -> list[str]:
         f"{method} {' to '.join(dict.fromkeys((min(of), max(of))))}" for method, of in found.items()
     ]
     return [f"skipped share of the sub-layers: {'; '.join(shares)}."] if shares else []
-
-
-def _named(run: Run) -> str:
-    return ", ".join(f"{key}={value}" for key, value in run.keys.items())
 
 
 def touches(text: str, table: str) -> bool:
