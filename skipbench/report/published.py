@@ -63,9 +63,9 @@ class Printed(msgspec.Struct, kw_only=True):
     def method(self) -> str:
         return str(self.keys.get("method"))
 
-    def named(self, *keys: str) -> str:
+    def named(self, *keys: str) -> list[str]:
         """Its values of those keys that it has."""
-        return ", ".join(str(self.keys[key]) for key in keys if key in self.keys)
+        return [str(self.keys[key]) for key in keys if key in self.keys]
 
 
 class Note(msgspec.Struct, kw_only=True):
