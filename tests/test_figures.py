@@ -70,7 +70,7 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
     with pytest.raises(SkipbenchError, match=r"provenance\.json does not say the model's layers"):
         maps.layers_of(structs.replace(run, provenance=Provenance()))
     with pytest.raises(SkipbenchError, match="skips no sub-layer"):
-        maps.layers_of({**run, "samples": []})
+        maps.layers_of(structs.replace(run, kept_samples=[]))
 
 
 def test_the_sources_of_auto_add_up(runs: dict[str, Run]) -> None:

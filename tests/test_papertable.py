@@ -21,8 +21,8 @@ from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import same_drafts
 from skipbench.report.measured import OF_PHASE, UNMEASURED, VALUES, measure, unmeasured
 from skipbench.report.published import UNITS, papers, published, read_paper
-from skipbench.report.tables.csv import csv as write_csv
 from skipbench.report.tables.formats import WRITERS
+from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import escape, latex
 from skipbench.report.tables.markdown import markdown
