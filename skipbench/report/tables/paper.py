@@ -1,6 +1,7 @@
 """Builds a paper's table with measured values beside the printed ones."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from skipbench.report.compared import BOLD, noise_floor, same_drafts
@@ -31,29 +32,32 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     """
     document = read_paper(paper)
     parts = halves(document, table)
-    floor = noise_floor(runs) if "speedup" in {c for half in parts for _, c in half.columns} else []
+    columns = list(dict.fromkeys(column for half in parts for _, column in half.printed_columns))
+    floor = noise_floor(runs) if "speedup" in columns else []
     runs = [run for run in runs if not run.noise]
     left = join(parts, runs)
-    columns = list(dict.fromkeys(column for half in parts for _, column in half.columns))
-    printed = [number for half in parts for number in half.numbers]
     marks: dict[str, int] = {}
-    grids, all_numbers = [], list[Number]()
+    grids, shown = [], list[Number]()
     for half in parts:
         cells = numbers(half, scale)
-        lines = [[cells[identity, *column] for column in half.columns] for identity in half.ids]
+        lines = [[cells[row, *column] for column in half.columns] for row in half.ids]
         grids.append(_grid(half, lines, document, marks))
-        all_numbers += [number for line in lines for number in line]
-    rule = [f"{BOLD}; of the paper's rows, the highest value."] if set(columns) & {*BEST} else []
-    star = [f"{OUTSIDE}."] if any(n.inside is not None for n in all_numbers) else []
+        shown += [number for line in lines for number in line]
+    keys = dict.fromkeys(key for number in shown for key in number.keys)
+    of = {"paper": paper, "table": table, "scale": scale}
+    rule = [f"{BOLD}; of the paper's rows, the highest value."] if {*columns} & {*BEST} else []
+    star = [f"{OUTSIDE}."] if any(n.inside is not None for n in shown) else []
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
+    spoken = re.sub(
+        r"^(table|figure|section|appendix) ?", lambda kind: f"{kind[1].capitalize()} ", table
+    )
     return Table(
         name=f"{paper}-{table}-{scale}",
-        title=f"{document.printed('method', paper)} {_spoken(table)}: "
-        f"{document.tables[table].title}",
+        title=f"{document.printed('method', paper)} {spoken}: {document.tables[table].title}",
         source=f"{document.title}{arxiv}; transcribed text: {document.version}. scale={scale}.",
         grids=tuple(grids),
-        records=_records({"paper": paper, "table": table, "scale": scale}, all_numbers),
-        cautions=tuple(deviations(printed, runs)),
+        records=tuple({**of, **{k: n.keys.get(k) for k in keys}, **_record(n)} for n in shown),
+        cautions=tuple(deviations([n for half in parts for n in half.numbers], runs)),
         footnotes=tuple(marks),
         remarks=(
             *paper_notes(document, table),
@@ -69,33 +73,24 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     )
 
 
-def _spoken(table: str) -> str:
-    """`table2` as "Table 2"."""
-    kind = next((k for k in ("table", "figure", "section", "appendix") if table.startswith(k)), "")
-    return f"{kind.capitalize()} {table.removeprefix(kind)}".strip()
-
-
 def _grid(
     half: Half, lines: Sequence[Sequence[Number]], paper: Paper, marks: dict[str, int]
 ) -> Grid:
     """The rows of `half`; footnotes that are new are added to `marks`."""
-    optional = [k for k in ("model", "method") if k not in half.keys and _differs(half, k)]
-    keys = [*half.keys, *optional]
+    keys = list(half.keys)
+    for key in ("model", "method"):
+        differs = len({value_of(row, key) for row in half.ids}) > 1
+        keys += [key] if differs and key not in (*half.keys, half.across) else []
     columns = [
         *(Column(key, kind="label") for key in (*keys, "")),
-        *(Column(c, paper.printed(half.across, group)) for group, c in half.columns),
+        *(Column(name, paper.printed(half.across, group)) for group, name in half.columns),
     ]
     rows: list[Row] = []
-    for identity, line in zip(half.ids, lines, strict=True):
-        labels = [paper.printed(key, value_of(identity, key)) for key in keys]
-        rows += _rows(labels, line, marks)
+    for row, line in zip(half.ids, lines, strict=True):
+        rows += _rows([paper.printed(key, value_of(row, key)) for key in keys], line, marks)
     shown = {k: v for k, v in half.settings.items() if k not in keys}
     settings = "; ".join(f"{k} {paper.printed(k, v)}" for k, v in shown.items())
     return Grid(tuple(columns), tuple(rows), settings)
-
-
-def _differs(half: Half, key: str) -> bool:
-    return key != half.across and len({value_of(i, key) for i in half.ids}) > 1
 
 
 def _rows(labels: Sequence[str], line: Sequence[Number], marks: dict[str, int]) -> list[Row]:
@@ -118,34 +113,27 @@ def _rows(labels: Sequence[str], line: Sequence[Number], marks: dict[str, int]) 
         return [row(Cell(PAPER, mark=mark(reasons.pop())), paper, first=True)]
     ours = [Cell(n.measured_text(), n.best_measured, mark(n.measured.reason), n.run) for n in line]
     rows = [row(Cell(OURS), ours, first=True)]
-    if printed:
-        rows.append(row(Cell(PAPER), paper, first=False))
+    rows += [row(Cell(PAPER), paper, first=False)] if printed else []
     if any(n.difference is not None for n in line):
-        differences = [Cell(n.difference_text()) for n in line]
-        rows.append(row(Cell(DIFFERENCE), differences, first=False))
+        rows.append(row(Cell(DIFFERENCE), [Cell(n.difference_text()) for n in line], first=False))
     return rows
 
 
-def _records(of: Mapping[str, str], all_numbers: Sequence[Number]) -> tuple[dict[str, Any], ...]:
-    """One record per number, unrounded; `reason` says why one is missing."""
-    keys = list(dict.fromkeys(key for number in all_numbers for key in number.keys))
-    return tuple(
-        {
-            **of,
-            **{key: n.keys.get(key) for key in keys},
-            "column": n.printed.column,
-            "unit": n.unit,
-            "measured": n.measured.value,
-            "measured_low": n.measured.interval and n.measured.interval[0],
-            "measured_high": n.measured.interval and n.measured.interval[1],
-            "published": n.printed.value,
-            "published_spread": n.printed.spread,
-            "published_inside": n.inside,
-            "difference": n.difference,
-            "percent": n.percent,
-            "digits": n.digits,
-            "reason": n.measured.reason,
-            "note": n.printed.note,
-        }
-        for n in all_numbers
-    )
+def _record(n: Number) -> dict[str, Any]:
+    """A number, unrounded; `reason` says why one is missing."""
+    low, high = n.measured.interval or (None, None)
+    return {
+        "column": n.printed.column,
+        "unit": n.unit,
+        "measured": n.measured.value,
+        "measured_low": low,
+        "measured_high": high,
+        "published": n.printed.value,
+        "published_spread": n.printed.spread,
+        "published_inside": n.inside,
+        "difference": n.difference,
+        "percent": n.percent,
+        "digits": n.digits,
+        "reason": n.measured.reason,
+        "note": n.printed.note,
+    }
