@@ -142,8 +142,7 @@ def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
     assert len(shown) == len([run for run in runs if run.method not in NOTHING])
     text = texts_of(drawn)
     for row in printed(name):
-        if row["value"] is not None:
-            value = row["value"]
+        if (value := row.value) is not None:
             assert any(form in text for form in (f"{value:g}", f"{100 * value:g}%")), row
 
 

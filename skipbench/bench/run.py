@@ -18,6 +18,7 @@ from skipbench.bench.memory import longest
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
+from skipbench.console import Advance, log_to, note, progress, say, working
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.elementwise import is_native
@@ -28,7 +29,6 @@ from skipbench.metrics.summary import speedups, summarise
 from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
-from skipbench.report.console import Advance, log_to, note, progress, say, working
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.method_source import hashed

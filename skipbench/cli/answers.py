@@ -20,8 +20,8 @@ from rich.text import Text
 from skipbench.config.catalog import DEFAULT_METHOD, choices
 from skipbench.config.explain import did_you_mean
 from skipbench.config.names import model_words
+from skipbench.console import err, out, say, show, working
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import err, out, say, show, working
 
 if TYPE_CHECKING:
     from skipbench.api import LanguageModel, Prompt

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
+from skipbench.console import complain
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.launch import manifest, slurm
 from skipbench.launch.watch import HANDED_ON, WATCHED, watch
-from skipbench.report.console import complain
 from skipbench.runs.signals import Interrupted
 from skipbench.runs.store import record_failure
 

@@ -4,8 +4,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from skipbench.cli import answers
+from skipbench.console import complain, err, say
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import complain, err, say
 
 if TYPE_CHECKING:
     from skipbench.api import LanguageModel

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from skipbench.config.catalog import choices
 from skipbench.config.explain import did_you_mean
 from skipbench.config.names import model_words, quoted
+from skipbench.console import say, show
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import main_cells
 from skipbench.report.compared import BASELINE
-from skipbench.report.console import say, show
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import run_table

@@ -9,8 +9,8 @@ from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.config.model import PlantedModel, Source, Wheel
+from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import show
 
 
 def run(arguments: list[str]) -> None:

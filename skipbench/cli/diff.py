@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import show
 from skipbench.report.difference import CellDifference, differences
 
 

@@ -4,7 +4,7 @@ import sys
 
 from skipbench.config.catalog import known_hardware, known_models
 from skipbench.config.compose import compose
-from skipbench.report.console import show
+from skipbench.console import show
 
 
 def run(arguments: list[str]) -> None:

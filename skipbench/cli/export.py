@@ -8,8 +8,8 @@ from typing import Any
 
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
+from skipbench.console import say, show
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import say, show
 from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import portable

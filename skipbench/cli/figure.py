@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
+from skipbench.console import say
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell
@@ -19,7 +20,6 @@ from skipbench.experiments.plan import (
     scale_of,
 )
 from skipbench.experiments.set_search import search_trace
-from skipbench.report.console import say
 from skipbench.report.figures.kept import dump_runs, read_runs
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
 from skipbench.report.figures.runs import finished_run, swept

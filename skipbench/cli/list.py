@@ -4,8 +4,8 @@ from skipbench.cli.help import first_comment
 from skipbench.config.catalog import choices, file_of, known_models
 from skipbench.config.explain import did_you_mean
 from skipbench.config.model import Model
+from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import show
 
 KINDS = {"models": "model", "methods": "method", "datasets": "dataset", "experiments": "experiment"}
 

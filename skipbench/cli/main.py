@@ -16,8 +16,8 @@ from skipbench.cli.help import COMMANDS, GROUPS, print_help
 from skipbench.config.catalog import choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean
+from skipbench.console import complain, json_lines
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import complain, json_lines
 from skipbench.runs.signals import Interrupted, handle_signals
 
 NEAR = 0.75

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from skipbench.cli.results import parse
+from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import show
 
 
 def run(arguments: list[str]) -> None:

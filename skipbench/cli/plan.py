@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from skipbench.config.hardware import Local, Slurm
+from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import Cost, bill, cost_of, gpu_of, plan_lines
 from skipbench.experiments.plan import Request, cells_of, scale_of
 from skipbench.launch import local
-from skipbench.report.console import show
 from skipbench.runs.provenance import config_hash
 
 

@@ -4,7 +4,7 @@ roofline.
 
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
-from skipbench.report.console import progress, say, show
+from skipbench.console import progress, say, show
 
 CALLS_PER_VISIT = 5
 """A kind of round is visited once for so many repeats of a sub-layer."""

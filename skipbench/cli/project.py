@@ -11,11 +11,11 @@ import msgspec
 
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
+from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.costs import Costs, DatasheetParts, MeasuredParts, PassCosts
 from skipbench.metrics.loop_costs import LoopCosts
 from skipbench.metrics.replay import best_length, measured, project
-from skipbench.report.console import show
 from skipbench.runs.provenance import PLACES
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run

@@ -3,7 +3,7 @@
 import sys
 
 from skipbench.config.compose import compose
-from skipbench.report.console import complain, say
+from skipbench.console import complain, say
 
 
 def run(arguments: list[str]) -> None:

@@ -5,11 +5,11 @@ metrics.
 from pathlib import Path
 from typing import Literal
 
+from skipbench.console import progress_of, show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import header
 from skipbench.report.cell import markdown_cell
 from skipbench.report.columns import number
-from skipbench.report.console import progress_of, show
 from skipbench.runs.files import write_atomic
 from skipbench.runs.measures import Metrics, Score
 from skipbench.runs.reading import run_folders

@@ -1,9 +1,9 @@
 """`search`: looks for a skip set offline and stores it."""
 
 from skipbench.config.compose import compose
+from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.set_search import search_set
-from skipbench.report.console import show
 
 
 def run(arguments: list[str]) -> None:

@@ -5,8 +5,8 @@ rest.
 import sys
 
 from skipbench.cli.plan import show_plan
+from skipbench.console import show
 from skipbench.launch.status import TO_RUN, cell_statuses, command_line, counts, parse_submit
-from skipbench.report.console import show
 from skipbench.runs.state import STATES
 
 

@@ -11,6 +11,7 @@ from skipbench.cli.plan import bill_line, show_plan
 from skipbench.config.catalog import cell_command, places
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Local, Slurm
+from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.costs import budget_hours, cost_of, gpu_of
 from skipbench.launch import local, manifest, slurm
@@ -26,7 +27,6 @@ from skipbench.launch.status import (
     record_of,
     schedule_stages,
 )
-from skipbench.report.console import say, show
 from skipbench.runs.files import held, write_atomic
 
 UNASKED_H = 100

@@ -8,6 +8,7 @@ from pathlib import Path
 from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
+from skipbench.console import complain, say, show
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
@@ -24,7 +25,6 @@ from skipbench.experiments.plan import (
 from skipbench.experiments.repeats import all_done
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.compared import ranked
-from skipbench.report.console import complain, say, show
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal

@@ -12,10 +12,10 @@ from skipbench.bench.preflight import Preflight
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware
 from skipbench.config.run_config import RunConfig
+from skipbench.console import duration
 from skipbench.experiments.costs import LOADED_PER_S, Gpu, arm_s, read_s
 from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import device_name, norm_s, roofline
-from skipbench.report.console import duration
 from skipbench.runs.fingerprint import other_package
 from skipbench.skipset import SkipSet
 

@@ -11,9 +11,9 @@ from skipbench.config.compose import compose, compose_cells
 from skipbench.config.explain import did_you_mean
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
+from skipbench.console import say
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
-from skipbench.report.console import say
 from skipbench.report.published import paper_of
 
 OWN = ("scale", "models", "budget", "columns")

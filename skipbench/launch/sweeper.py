@@ -23,13 +23,13 @@ from omegaconf import DictConfig, open_dict, read_write
 
 from skipbench.config.compose import explained, to_run_config, use_config_dir
 from skipbench.config.explain import unreadable
+from skipbench.console import complain, is_json, out, show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import scale_of
 from skipbench.experiments.table_runs import run_entry
 from skipbench.launch import resolvers
-from skipbench.report.console import complain, is_json, out, show
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import run_table
 
