@@ -3,12 +3,14 @@
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from skipbench.cli.commands import Export
+from skipbench.cli.parser import parse
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
-from skipbench.errors import SkipbenchError
 from skipbench.report.console import say, show
 from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import weights_sha256
@@ -47,7 +49,7 @@ model.generate(**inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=Tr
 """
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Writes the folder; no weights are loaded.
 
     Raises:
@@ -58,17 +60,12 @@ def run(arguments: list[str]) -> None:
     from skipbench.bench.ready import with_stored_set
     from skipbench.decode.method import skip_text
 
-    folders = [a for a in arguments if "=" not in a]
-    if len(folders) != 1 or folders[0].startswith("-"):
-        raise SkipbenchError(
-            "export needs one folder to write, as in export OUT model.path=/models/my-llama "
-            "method=self-sd"
-        )
-    config = with_stored_set(compose([a for a in arguments if "=" in a]))
+    asked = parse(Export, arguments)
+    config = with_stored_set(compose(asked.settings))
     layers = depth(config.model)
     skip = skip_text(config.method.factory()(layers=layers))
     found = SkipSet.parse(skip, layers)
-    folder = Path(folders[0])
+    folder = Path(asked.words[0])
     llama_cpp = prune_line(found)
     files = {
         "custom_generate/generate.py": GENERATE.format(

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from skipbench.cli.help import COMMANDS, GROUPS, print_help
+from skipbench.cli.commands import COMMANDS
+from skipbench.cli.help import GROUPS, print_help
+from skipbench.cli.parser import declared
 from skipbench.config.catalog import choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean
@@ -40,20 +42,7 @@ HYDRA_FLAGS = {
     "--config-dir",
     "--hydra-help",
 }
-OWN_FLAGS = {
-    "-h",
-    "--help",
-    "--version",
-    "--render-only",
-    "--force",
-    "--print",
-    "--distinct",
-    "--fresh",
-    "--plan",
-    "--yes",
-    "--gpu",
-    "--json",
-}
+OWN_FLAGS = {"-h", "--help", "--version"}.union(*(declared(c)[1] for c in COMMANDS.values()))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

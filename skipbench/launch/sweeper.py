@@ -28,7 +28,7 @@ from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import scale_of
 from skipbench.experiments.table_runs import run_entry
-from skipbench.launch import resolvers
+from skipbench.launch.launcher import SlurmLauncher
 from skipbench.report.console import complain, is_json, out, show
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import run_table
@@ -200,7 +200,7 @@ def _label(words: Sequence[str]) -> str:
 
 
 def register() -> None:
-    """Makes the sweeper known to Hydra, and what `conf/hydra` needs of resolvers.
+    """Makes the sweeper and the launcher known to Hydra.
 
     Its folder is on the path, too: a launcher's jobs import the sweeper by the name that Hydra
     wants.
@@ -208,5 +208,5 @@ def register() -> None:
     if PLUGIN not in sys.path:
         sys.path.append(PLUGIN)
     # a process that has composed before does not look again
-    Plugins.instance().register(ExperimentSweeper)
-    resolvers.register()
+    for plugin in (ExperimentSweeper, SlurmLauncher):
+        Plugins.instance().register(plugin)
