@@ -91,7 +91,7 @@ def test_hydras_launcher_submits_what_is_missing_and_waits(
     silent = skipbench(*command, "hardware=slurm-local")
     assert silent.returncode == 2 and "squeue does not answer, and 1 of its cells" in silent.stderr
     (slurm / "silent").unlink()
-    large = ["model=llama3-8b,llama2-13b", "method=uniform", "dataset=cnndm", "limit=null"]
+    large = ["model=llama2-70b", "method=uniform", "dataset=specbench,cnndm", "limit=null"]
     where = ["hydra/launcher=slurm", "hardware=slurm-a100", "hardware.exclusive=true"]
     above = skipbench("-m", *large, *where, f"results={tmp_path}")
     assert above.returncode == 2 and "GPU-hours would be charged, above the 100" in above.stderr

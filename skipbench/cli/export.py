@@ -155,6 +155,4 @@ def _sentence(llama_cpp: str | None) -> str:
 
 def _overrides(config: RunConfig, skip: str) -> list[str]:
     """Overrides that make the method again."""
-    if config.method.skip is None:
-        return []
-    return [f"method.skip='{skip}'"]
+    return [] if config.method.skip is None else [f"method.skip='{skip}'"]

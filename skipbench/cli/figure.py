@@ -15,12 +15,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import (
-    cells_of,
-    experiment_names,
-    file_name,
-    scale_of,
-)
+from skipbench.experiments.plan import cells_of, experiment_names, file_name, scale_of
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.console import say
 from skipbench.report.figures.kept import dump_runs, read_runs

@@ -111,7 +111,7 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
             elif command.SETTINGS:
                 settings.append(word)
             else:
-                taken = ", ".join(f"{key}=" for key in keys) or "no key"
+                taken = ", ".join(keys) or "no key"
                 hint = did_you_mean(key, [*keys])
                 raise SkipbenchError(f"{name} does not take {word}; it takes {taken}.{hint}")
     minimum, maximum = command.WORDS

@@ -45,10 +45,7 @@ def run(arguments: list[str]) -> None:
     there, name = _target(given, record, record.provenance.layers)
     here = _file(given["here"]) if "here" in given else None
     own, far = measured(samples), project(samples, there, here)
-    rows = [
-        ("measured", record.origin.device or "?", own),
-        ("projection", name, far),
-    ]
+    rows = [("measured", record.origin.device or "?", own), ("projection", name, far)]
     show(f"{folder.name}: {len(samples)} samples")
     show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'speedup':>8}")
     for kind, device, value in rows:
