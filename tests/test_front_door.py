@@ -76,7 +76,8 @@ MISTAKES = [
     ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: records go below results=FOLDER"),
     ("hydra.sweep.dir=/tmp/x", "hydra.sweep.dir=/tmp/x: records go below results=FOLDER"),
     ("seed=x", "seed: value 'x' of type 'str' could not be converted to Integer"),
-    ("--fast", "unknown flag '--fast'. Did you mean --fresh"),
+    ("--fast", "unknown flag '--fast'. Flags: --cfg, "),
+    ("--yess", "unknown flag '--yess'. Did you mean --yes?"),
     ("limit=0", "limit=0; wanted 1 or more, or null for all"),
 ]
 

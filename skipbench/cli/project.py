@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from skipbench.cli.commands import Project
+from skipbench.cli.parser import parse
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
 from skipbench.console import show
@@ -19,8 +21,6 @@ from skipbench.metrics.replay import best_length, measured, project
 from skipbench.runs.provenance import PLACES
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
-
-KEYS = ("hardware", "profile", "here", "lengths", "search")
 
 
 def run(arguments: list[str]) -> None:
@@ -35,14 +35,9 @@ def run(arguments: list[str]) -> None:
     Raises:
         SkipbenchError: no such run, device or file, or nothing to project to.
     """
-    names = [a for a in arguments if "=" not in a]
-    given = dict(a.split("=", 1) for a in arguments if "=" in a)
-    if len(names) != 1 or set(given) - set(KEYS):
-        raise SkipbenchError(
-            "project needs one run, and for another machine hardware=DEVICE or profile=FILE, as in "
-            "project results/runs/RUN hardware=a100-80gb; keys: " + ", ".join(KEYS)
-        )
-    folder = Path(names[0])
+    asked = parse(Project, arguments)
+    given = dict(a.split("=", 1) for a in asked.given)
+    folder = Path(asked.words[0])
     record = read_run(folder)
     if not record.settings or record.provenance.layers is None:
         raise SkipbenchError(f"{folder} holds no run; results/runs has them")
@@ -50,10 +45,7 @@ def run(arguments: list[str]) -> None:
     there, name = _target(given, record, record.provenance.layers)
     here = _file(given["here"]) if "here" in given else None
     own, far = measured(samples), project(samples, there, here)
-    rows = [
-        ("measured", record.origin.device or "?", own),
-        ("projection", name, far),
-    ]
+    rows = [("measured", record.origin.device or "?", own), ("projection", name, far)]
     show(f"{folder.name}: {len(samples)} samples")
     show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'speedup':>8}")
     for kind, device, value in rows:
