@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from skipbench.config.compose import compose
@@ -45,7 +46,7 @@ def test_a_search_while_decoding_is_counted_and_timed(tmp_path: Path) -> None:
     run_cell(config, print_table=False)
     cell = resolve_cell(config)
     run = read_run(cell.folder)
-    metrics = replace(run.measured, optimisation=search_costs(config, run))
+    metrics = replace(run.measured, optimisation=search_costs(config, run) or UNSET)
     samples, adapt_s = run.samples, run.measured.seconds.adapt
     assert adapt_s
     tried = samples[-1].trace["step"][-1] if samples[-1].trace["step"] else 0

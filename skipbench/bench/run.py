@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from skipbench.bench.cell import Settings, run_cell
@@ -127,10 +128,12 @@ def run(
         store.close()
 
 
-def _stopped(samples: Sequence[Sample], prompts: int, until_ci: float | None) -> UntilCi | None:
-    """How a run that may stop early ended; None for any other."""
+def _stopped(
+    samples: Sequence[Sample], prompts: int, until_ci: float | None
+) -> UntilCi | UnsetType:
+    """How a run that may stop early ended; unset for any other."""
     if until_ci is None:
-        return None
+        return UNSET
     reached = half_width(list(speedups(samples).values()))
     return UntilCi(
         wanted=until_ci,
