@@ -24,7 +24,7 @@ from skipbench.bench.cell import looped
 from skipbench.bench.load import load_model
 from skipbench.bench.memory import (
     GIB,
-    ROOM,
+    MARGIN,
     check_memory,
     fitting,
     gpus_needed,
@@ -124,7 +124,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers(
     ):
         run_cell(compose(["model=llama2-70b", "method=clasp", "limit=1", f"results={tmp_path}"]))
     config = compose(["model=llama2-7b", "dataset.max_new_tokens=64"])
-    exact = sum(needed_bytes(config.model, 64)) + ROOM
+    exact = sum(needed_bytes(config.model, 64)) + MARGIN
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact)
     check_memory(config.model, config.dataset, [])
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact - 1)
@@ -159,7 +159,7 @@ def test_the_datasets_cut_counts_in_the_memory_check(
 
 def test_models_that_need_several_gpus_are_spread() -> None:
     for name, facts in known_models().items():
-        if sum(needed_bytes(facts, 4096)) + ROOM > 47 * GIB:
+        if sum(needed_bytes(facts, 4096)) + MARGIN > 47 * GIB:
             assert model_facts(name)["device"] == "auto", name
 
 
