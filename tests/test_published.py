@@ -11,7 +11,8 @@ from conftest import METHODS
 
 from skipbench.errors import SkipbenchError
 from skipbench.report import published as module
-from skipbench.report.published import NAMED, UNITS, papers, published, read_paper
+from skipbench.report.definitions import NAMED, UNITS
+from skipbench.report.published import papers, published, read_paper
 
 # the last table, the last figure
 LAST = {"clasp": (1, 5), "knapspec": (2, 6), "self-sd": (18, 10), "swift": (14, 12)}

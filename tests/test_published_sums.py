@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from skipbench.metrics.formulas import expected_speedup_paper
-from skipbench.report.published import KEYS, Row, papers, published, read_paper
+from skipbench.report.definitions import KEYS
+from skipbench.report.published import Row, papers, published, read_paper
 
 # a printed cell, and its recomputed value: middle, least, largest
 Cell = tuple[Row, float, float, float]

@@ -8,9 +8,9 @@ from typing import Any
 
 from skipbench.report.columns import MISSING
 from skipbench.report.compared import winners
-from skipbench.report.definitions import STAND_INS
+from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
-from skipbench.report.published import UNITS, Printed
+from skipbench.report.published import Printed
 from skipbench.report.tables.paper_rows import OVERALL, Group, Half, Id, value_of
 
 # columns of which the papers print the best in bold

@@ -8,8 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.definitions import NAMED
 from skipbench.report.measured import vanilla_arm
-from skipbench.report.published import NAMED, Paper, Printed
+from skipbench.report.published import Paper, Printed
 from skipbench.runs.run import Run
 
 Id = tuple[tuple[str, Any], ...]
