@@ -126,7 +126,7 @@ def _written(prompts: Sequence[Prompt], results: Path) -> Path:
 
 
 def _frame_row(run: Run) -> dict[str, Any]:
-    """What `compare` returns of a run."""
+    """The row of a run in the frame of `compare`."""
     metrics = run.metrics
     low, high = (metrics and metrics.speedup.ci95) or (None, None)
     return {

@@ -67,7 +67,7 @@ def _fail(config: RunConfig, reason: str) -> None:
 
 
 def _reason(error: Exception, config: RunConfig) -> str:
-    """Why a cell failed, in a line."""
+    """The reason of a failure in a line."""
     if isinstance(error, SkipbenchError):
         return str(error)
     text = f"{type(error).__name__}: {error}"

@@ -109,7 +109,7 @@ def describe(config: RunConfig, skip: SkipSet, llama_cpp: str | None) -> dict[st
 
 
 def _measured(config: RunConfig) -> dict[str, Any] | None:
-    """What a finished run of these settings found; `None` where there is none."""
+    """Results of the finished run of these settings; `None` without one."""
     from skipbench.experiments.cell import checked_run, resolve_cell
 
     run = checked_run(resolve_cell(config))

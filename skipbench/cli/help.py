@@ -81,7 +81,7 @@ def _overview() -> str:
 
 
 def describe(key: str) -> str:
-    """What a key, a group or a command is, with its default and, for a group, its choices.
+    """Describes a key, a group or a command, with defaults and choices.
 
     Raises:
         SkipbenchError: no such key.
@@ -106,7 +106,7 @@ def describe(key: str) -> str:
 
 
 def _command(command: type[Command]) -> str:
-    """What a command does, its keys with their defaults, and its flags."""
+    """Describes a command: its keys with their defaults, and its flags."""
     keys, flags = declared(command)
     words = dict(flags)
     for name in keys:

@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _size(model: Model) -> str:
-    """What a model takes, and whether it is gated or its revision open."""
+    """Size of a model, and marks of one that is gated or not pinned."""
     from skipbench.bench.memory import size_text
 
     marks = {"gated": model.gated, "revision not pinned": model.revision == "main"}

@@ -35,7 +35,7 @@ class Command(Struct):
     given: Names = ()
 
     SETTINGS: ClassVar[bool] = True
-    """Whether a key that is not declared is a setting of a cell; else it is an error."""
+    """Takes every other key as a setting of a cell; else such a key is an error."""
     WORDS: ClassVar[tuple[int, int | None]] = (0, 0)
     """Minimum and maximum number of bare words; `None` for no maximum."""
     NEEDS: ClassVar[str] = ""

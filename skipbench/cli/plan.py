@@ -1,4 +1,4 @@
-"""What the commands on experiments share: their request, and `--plan`."""
+"""Shared by the commands on experiments: their request, and `--plan`."""
 
 from collections.abc import Sequence
 

@@ -60,7 +60,7 @@ def _waiting(results: Path) -> list[Path]:
 
 
 def _lines(metrics: Metrics | None, scored: Scored | None) -> list[str]:
-    """What a run scored, vanilla against the method, and whether they are equal."""
+    """Scores of a run, vanilla against the method, and whether they are equal."""
     score = (metrics and metrics.score) or Score()
     vanilla, method = score.vanilla, score.method
     lines = [

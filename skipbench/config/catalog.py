@@ -159,7 +159,7 @@ def shape_of(name: str) -> Shape:
 
 
 def samples_in_paper(dataset: str, paper: str) -> int | None:
-    """How many instances of `dataset` a paper decodes; `None` if it does not say, or takes all."""
+    """Instances of `dataset` that a paper decodes; `None` if it does not say, or takes all."""
     if dataset not in choices("dataset"):
         return None
     facts = _plain("dataset", dataset)

@@ -40,7 +40,7 @@ Their nodes are composed once per choice.
 IGNORED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")
 """Keys of Hydra's own folders, in which nothing is written here."""
 FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
-"""What Hydra raises for a wrong override; the last, for a key below one that is null."""
+"""Errors of Hydra for a wrong override; the last one for a key below one that is null."""
 
 resolvers.register()
 register(CONF)

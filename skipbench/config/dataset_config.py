@@ -84,7 +84,7 @@ class DatasetConfig:
 
     @property
     def run_limit_matters(self) -> bool:
-        """Whether the rows of a search depend on those of the run, for want of a training split."""
+        """True if the rows of a search depend on those of the run: there is no training split."""
         return "run_limit" in self.for_search(None).node
 
     def search_rows(self, count: int) -> tuple[list[Any], int]:
@@ -134,7 +134,7 @@ def _for_search(node: Mapping[str, Any], limit: int | None) -> dict[str, Any]:
 
 
 def _row_arguments(node: Mapping[str, Any], seed_offset: int) -> dict[str, Any]:
-    """What the dataset's function takes; `name` only where rows come from somebody else."""
+    """Arguments of the dataset's function; `name` only for rows of the hub."""
     left_out = {*FORM, "scorer", "variants", "run_limit"} | (set() if "hub" in node else {"name"})
     arguments = {k: v for k, v in node.items() if k not in left_out}
     if "parts" in arguments:  # a stream draws nothing itself

@@ -63,7 +63,7 @@ class SlurmLauncher(BasicLauncher):
 
 
 def _returned(node: DictConfig, config: RunConfig) -> JobReturn:
-    """How a cell ended, by its records: its speedup, or why it has none."""
+    """Result of a cell by its records: its speedup, or the reason why it has none."""
     try:
         cell = resolve_cell(config)
         run = run_entry(cell)

@@ -113,26 +113,33 @@ def run_cells(
             processes.append(process)
         return process.wait()
 
-    def next_that_fits() -> int | None:
-        return next((number for number in todo if count[number] <= len(free)), None)
+    def start() -> None:
+        while len(running) < workers:
+            n = next((number for number in todo if count[number] <= len(free)), None)
+            if n is None:
+                return
+            todo.remove(n)
+            taken = [free.pop(0) for _ in range(count[n])]
+            joined = {key: ",".join(places[i][key] for i in taken) for key in places[0]}
+            running[pool.submit(run, n, joined)] = n, taken
 
-    pool = ThreadPoolExecutor(at_once or len(places))
+    workers = at_once or len(places)
+    pool = ThreadPoolExecutor(workers)
     running: dict[Future[int], tuple[int, list[int]]] = {}
     try:
-        while todo or running:
-            while len(running) < (at_once or len(places)) and (n := next_that_fits()) is not None:
-                todo.remove(n)
-                taken, free = free[: count[n]], free[count[n] :]
-                joined = {key: ",".join(places[i][key] for i in taken) for key in places[0]}
-                running[pool.submit(run, n, joined)] = n, taken
+        start()
+        while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 number, taken = running.pop(future)
-                free = sorted([*free, *taken])  # neighbours stay together
+                free.extend(taken)
+                free.sort()  # neighbours stay together
+                start()
                 try:
-                    ended(number, future.result())
+                    code = future.result()
                 except OSError as error:
                     text = f"cannot start a cell, or write its log: {error}"
                     raise SkipbenchError(text) from error
+                ended(number, code)
     except BaseException:
         stopped.set()
         with starting:

@@ -15,7 +15,7 @@ ARRAY_LIMIT = 1001
 
 
 def _ask(*words: str) -> str | None:
-    """What a command prints; `None` where it is not there, fails, or does not answer."""
+    """Output of a command; `None` if it is missing, fails, or does not answer."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):

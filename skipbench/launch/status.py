@@ -153,7 +153,7 @@ def schedule_stages(cells: Sequence[CellStatus]) -> list[list[CellStatus]]:
 
 
 def counts(cells: Sequence[CellStatus]) -> str:
-    """How many cells are in which state, in a line."""
+    """Number of cells in each state, in a line."""
     count = Counter(cell.state.state for cell in cells)
     return f"{len(cells)} cells: " + ", ".join(f"{count[state]} {state}" for state in STATES)
 

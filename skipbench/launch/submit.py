@@ -99,7 +99,7 @@ def submit(
 
 
 def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
-    """What cells take together, in a line, and the GPU-hours charged for them.
+    """Time of all cells together, in a line, and the GPU-hours charged for them.
 
     Args:
         hardware: `None` where one process runs them, one after another.

@@ -163,7 +163,7 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
 
 
 def _is_set(value: str) -> bool:
-    """Whether a value is a skip set, and no part of one that its commas took apart."""
+    """True for a skip set, False for a part of one that was split at its commas."""
     return value.strip("'\"").startswith(("attn", "mlp", "stored")) or value in ("''", '""')
 
 
