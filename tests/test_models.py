@@ -238,7 +238,7 @@ def test_what_a_failed_load_says(
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for call in (load, layer_count, run):
         with pytest.raises(SkipbenchError, match=says):
-            call("meta-llama/Llama-2-7b-hf", "abc")
+            call("meta-llama/Llama-2-7b-hf", revision="abc")
 
 
 def test_a_hub_that_cannot_be_reached_is_told_at_once(

@@ -128,7 +128,7 @@ class KnapSpec(SkipMethod):
     """A new set every `interval` rounds, from the states of the last `history` rounds and the
     latencies at the present length.
 
-    >>> latency = Latency(attention_s=2e-5, mlp_s=1e-5, head_s=0, layers=2, context_tokens=64)
+    >>> latency = Latency(attention_s=2e-5, mlp_s=1e-5, head_s=0, layers=2)
     >>> integer_weights(latency, cap=5)
     (2, 1)
     >>> x = torch.tensor([[[1.0, 0.0]], [[1.0, 0.1]], [[0.0, 1.0]]])  # sub-layer 1 turns the state
