@@ -24,7 +24,8 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import choose_layers
 from skipbench.methods.knapspec import KnapSpec
-from skipbench.profile.latency import Point, fit, part_times
+from skipbench.metrics.costs import Point
+from skipbench.profile.latency import fit, part_times
 
 CONTEXT, HISTORY = 400, 8
 # children at each depth, as the classes of confidence in SWIFT's tree mix them

@@ -10,6 +10,7 @@ more of them than processors then also wait for a processor. With PAUSE_MS each 
 in all, as one does that decodes on a device of its own.
 """
 
+import argparse
 import json
 import multiprocessing
 import tempfile
@@ -18,15 +19,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench_index import arguments
-
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.runs import markdown_table
-from skipbench.runs.index import build, read_runs, rows_for_table
 from skipbench.runs.provenance import config_hash, run_name
-from skipbench.runs.reading import read_json, read_yaml, run_folders
-from skipbench.runs.record import Sample
-from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.runs.reading import run_folders
+from skipbench.runs.run import Run, read_run
+from skipbench.runs.state import read_status
+from skipbench.runs.store import RunStore
 
 Told = dict[str, Any]
 
@@ -37,8 +36,7 @@ def write_cells(
     """Takes every cell that nobody has; tells how many, how many another process had, and the
     seconds in the store.
     """
-    samples, metrics = read_samples(run / "samples.jsonl"), read_json(run / "metrics.json", dict)
-    config, origin = read_yaml(run / "config.yaml") or {}, read_json(run / "provenance.json", dict)
+    real = read_run(run)
     told: Counter[str] = Counter()
     spent, processor = 0.0, 0.0
     pipe.recv()  # all begin at once
@@ -46,14 +44,14 @@ def write_cells(
     # array do.
     order = [*range(min(20, cells)), *(range(share, cells)), *range(share)]
     for seed in order:
-        settings = config | {"seed": seed}
+        settings = real.settings | {"seed": seed}
         folder = results / "runs" / run_name(["tiny", "cell"], config_hash(settings))
         began, busy = time.perf_counter(), time.process_time()
         try:
-            if (load_run(folder)["status"] or {}).get("state") == "done":
+            if read_status(folder).done:
                 told["done already"] += 1
                 continue
-            slept = write(folder, settings, origin, samples, metrics, pause_s)
+            slept = write(folder, settings, real, pause_s)
         except SkipbenchError as error:
             if "another process" not in str(error):
                 raise
@@ -67,22 +65,20 @@ def write_cells(
     pipe.send((dict(told), spent, processor))
 
 
-def write(
-    folder: Path, settings: Told, origin: Told, samples: list[Sample], metrics: Told, pause_s: float
-) -> float:
+def write(folder: Path, settings: Told, real: Run, pause_s: float) -> float:
     """All that a run asks of its folder; returns the seconds slept."""
     slept = 0.0
-    store = RunStore(folder, settings, origin)
+    store = RunStore(folder, settings, real.provenance)
     try:
         there = {s.index for s in store.samples()}
-        if (load_run(folder)["status"] or {}).get("state") == "done":
+        if read_status(folder).done:
             return slept
         store.status("running")
-        for sample in samples:
+        for sample in real.samples:
             if sample.index not in there:
-                slept += nap(pause_s / len(samples))
+                slept += nap(pause_s / len(real.samples))
                 store.append(sample)
-        store.write_metrics(metrics)
+        store.write_metrics(real.measured)
         store.status("done")
     finally:
         store.close()
@@ -104,11 +100,10 @@ def render(results: Path, pipe: Any) -> None:
     tables = 0
     while not pipe.poll():
         if run_folders(results):
-            assert not build(results).unreadable
-            runs = read_runs(results)
-            text = markdown_table("writers", rows_for_table(runs))
+            runs = [read_run(folder) for folder in run_folders(results)]
+            text = markdown_table("writers", runs)
             assert text.count("not run") + text.count("| tiny") >= len(runs)
-            assert runs[runs.state == "done"].M.notna().all()
+            assert all(run.measured.M for run in runs if run.done)
             tables += 1
     pipe.send(tables)
 
@@ -150,22 +145,32 @@ def campaign(
 
 def check(run: Path, results: Path, cells: int) -> None:
     """Nothing lost, nothing twice, every cell done."""
-    wanted = read_samples(run / "samples.jsonl")
+    wanted = read_run(run).samples
     folders = run_folders(results)
     assert len(folders) == cells, f"{len(folders)} of {cells} cells"
     for folder in folders:
-        assert load_run(folder)["status"]["state"] == "done", folder
-        assert read_samples(folder / "samples.jsonl") == wanted, folder
-    made = build(results)
-    assert (made.runs, made.samples, made.unreadable) == (cells, cells * len(wanted), [])
+        assert read_status(folder).done, folder
+        assert read_run(folder).samples == wanted, folder
+    assert len(run_folders(results)) == cells
+
+
+def arguments(usage: str | None, **sizes: int) -> tuple[Path, list[int]]:
+    """A finished run's folder and numbers with their defaults, from the command line."""
+    parser = argparse.ArgumentParser(
+        description=usage, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="folder of a run that is done")
+    for name, default in sizes.items():
+        parser.add_argument(name, type=int, nargs="?", default=default)
+    args = parser.parse_args()
+    if not (args.run / "samples.jsonl").exists():
+        parser.error(f"{args.run} holds no samples.jsonl; run a cell first: python -m skipbench")
+    return args.run, [getattr(args, name) for name in sizes]
 
 
 def main() -> None:
     run, (cells, processes, pause_ms) = arguments(__doc__, cells=500, processes=8, pause_ms=0)
-    decoded = sum(
-        s.vanilla.seconds.total + s.method.seconds.total
-        for s in read_samples(run / "samples.jsonl")
-    )
+    decoded = sum(s.vanilla.seconds.total + s.method.seconds.total for s in read_run(run).samples)
     each = {}
     for writers in (1, processes):
         with tempfile.TemporaryDirectory() as folder:

@@ -36,12 +36,12 @@ from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
+from skipbench.console import progress
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.experiments.cell import resolve_cell
 from skipbench.metrics.interval import Interval, paired_ratio_interval
 from skipbench.models.load import DTYPES
-from skipbench.report.console import progress
 
 Decode = Callable[[list[int]], list[int]]
 Arm = Callable[[], Decode]

@@ -15,22 +15,17 @@ from pathlib import Path
 from skipbench.metrics.acceptance import expected_M
 from skipbench.report.figures.kept import read_runs
 from skipbench.runs.record import Round
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.run import read_run
 
 
 def rounds_of(paths: list[Path]) -> Iterator[tuple[str, list[Round]]]:
     """Method and rounds of every run, those that stand in several files once."""
     seen: set[str] = set()
     for path in paths:
-        if path.is_dir():
-            name = load_run(path)["config"]["method"]["name"]
-            runs = [(path.name, name, read_samples(path / "samples.jsonl"))]
-        else:
-            runs = [(run["folder"], run["method"], run["samples"]) for run in read_runs(path)[1]]
-        for folder, method, samples in runs:
-            if folder not in seen:
-                seen.add(folder)
-                yield method, [r for s in samples for r in s.method.rounds]
+        for run in [read_run(path)] if path.is_dir() else read_runs(path)[1]:
+            if str(run.id) not in seen:
+                seen.add(str(run.id))
+                yield run.method, [r for s in run.samples for r in s.method.rounds]
 
 
 def ratios(paths: list[Path]) -> dict[str, list[float]]:

@@ -1,7 +1,7 @@
 """Commands on finished runs, disturbed again and again: `python scripts/fault_commands.py
 [FAULTS] [SEED]`.
 
-`score`, `index`, `merge`, `table`, `report`, `search` and `submit` are struck as `fault_harness.py`
+`score`, `merge`, `table`, `report`, `search` and `submit` are struck as `fault_harness.py`
 strikes runs: SIGKILL and SIGTERM at a random moment, a full disk, a limit on the size of files,
 read-only results, a clock set back. After every fault the records are readable and the same, what a
 command had made before is as it was, and no command that ended by itself left a traceback. Then the
@@ -37,7 +37,7 @@ RUN += ["engine.warmup=0"]
 SEARCH = ["method=self-sd", "dataset=mini-math", "search.strategy=random", "search.iterations=4"]
 SEARCH += ["search.prompts=1", "search.max_new_tokens=4", "engine.warmup=0"]
 KINDS = ("SIGKILL", "SIGKILL", "SIGTERM", "full", "limit", "read-only", "clock")
-REMADE = ("index", "table", "report")
+REMADE = ("table", "report")
 """Commands that make a file anew: until the new one is whole, the old one is there."""
 FROM_NOTHING = ("merge", "search", "submit here", "submit")
 TRACEBACK = 99
@@ -115,7 +115,6 @@ def prepare(folder: Path) -> None:
 def commands(base: Path) -> dict[str, list[str]]:
     return {
         "score": ["score", "all"],
-        "index": ["index"],
         "merge": ["merge", str(base)],
         "table": ["table", "tiny", *RUN, "--render-only"],
         "report": ["report"],
@@ -128,14 +127,11 @@ def commands(base: Path) -> dict[str, list[str]]:
 def left_by(name: str, results: Path) -> Any:
     """What a command leaves, without times."""
     from skipbench.launch.manifest import read_cell, tasks
-    from skipbench.runs.index import read_runs
     from skipbench.runs.provenance import config_hash
 
     if name == "score":
         found = [json.loads(p.read_text()) for p in sorted(results.glob("runs/*/metrics.json"))]
         return [(m["score"], m["score_equal"]) for m in found]
-    if name == "index":
-        return read_runs(results)[["run", "samples", "M", "alpha", "state"]].to_dict("records")
     if name in ("merge", "submit here"):
         states = [json.loads(p.read_text())["state"] for p in results.glob("runs/*/status.json")]
         return records(results), states

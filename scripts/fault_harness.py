@@ -146,27 +146,22 @@ def check(
     not so.
     """
     from skipbench.report.tables.runs import markdown_table
-    from skipbench.runs.completions import read_completions
-    from skipbench.runs.index import build, read_runs, rows_for_table
     from skipbench.runs.reading import run_folders
-    from skipbench.runs.store import load_run
+    from skipbench.runs.run import read_run
 
     now = records(results)
     assert before.keys() <= now.keys(), f"lost: {sorted(before.keys() - now.keys())}"
     assert all(now[i] == whole[i] for i in now), "a record is not that of an undisturbed run"
     state = None
     for folder in run_folders(results):
-        loaded = load_run(folder)
-        state = (loaded["status"] or {}).get("state")
-        assert now.keys() <= {c.index for c in read_completions(folder / "completions.jsonl")}, (
-            "a text is lost"
-        )
+        run = read_run(folder)
+        state = run.status.state
+        assert now.keys() <= run.completions.keys(), "a text is lost"
         assert state != "done" or now.keys() == whole.keys(), "done, but samples are missing"
-        if os.access(results, os.W_OK) and loaded["config"]:
-            build(results)
-            text = markdown_table("harness", rows_for_table(read_runs(results)))
+        if run.settings:
+            text = markdown_table("harness", [run])
             shown = f"{SAMPLES}/{SAMPLES}" in text
-            assert shown == (loaded["metrics"] is not None), "the table is not of the records"
+            assert shown == (run.metrics is not None), "the table is not of the records"
             assert not shown or now.keys() == whole.keys(), "a table of a part"
     return now, state
 
@@ -256,9 +251,6 @@ def load_once() -> None:
     """Everything that a run imports, and the model's files."""
     import torch
 
-    import skipbench.bench.run
-    import skipbench.cli.main
-    import skipbench.runs.index  # noqa: F401
     from skipbench.config.catalog import known_models
     from skipbench.config.compose import compose
     from skipbench.models.load import load

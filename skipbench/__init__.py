@@ -1,6 +1,6 @@
 """skipbench: layer-skipping self-speculative decoding, measured and used.
 
-`load`, `compare`, `custom_generate`, `published` and `__version__` are found here; torch is
+Here are `load`, `compare`, `custom_generate`, `frame`, `published` and `__version__`; torch is
 imported with the first of them that needs it.
 """
 
@@ -11,12 +11,21 @@ if TYPE_CHECKING:
     from skipbench.api import LanguageModel as LanguageModel
     from skipbench.api import compare as compare
     from skipbench.api import custom_generate as custom_generate
+    from skipbench.api import frame as frame
     from skipbench.api import load as load
     from skipbench.api import published as published
 
     __version__: str
 
-__all__ = ["LanguageModel", "__version__", "compare", "custom_generate", "load", "published"]
+__all__ = [
+    "LanguageModel",
+    "__version__",
+    "compare",
+    "custom_generate",
+    "frame",
+    "load",
+    "published",
+]
 
 
 def __getattr__(name: str) -> Any:

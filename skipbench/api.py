@@ -1,8 +1,8 @@
-"""The Python API: `skipbench.load`, `generate`, `compare`, `custom_generate`, `published`."""
+"""The Python API: `load`, `generate`, `compare`, `custom_generate`, `frame`, `published`."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -20,7 +20,8 @@ from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 from skipbench.report.published import published as published
 from skipbench.runs.files import write_atomic
-from skipbench.runs.reading import value_at
+from skipbench.runs.frame import frame as frame
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     import pandas
@@ -124,19 +125,22 @@ def _written(prompts: Sequence[Prompt], results: Path) -> Path:
     return path
 
 
-def _frame_row(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What `compare` returns of a run."""
-    metrics = run["metrics"] or {}
-    low, high = value_at(metrics, "speedup", "ci95") or (None, None)
+def _frame_row(run: Run) -> dict[str, Any]:
+    """The row of a run in the frame of `compare`."""
+    metrics = run.metrics
+    low, high = (metrics and metrics.speedup.ci95) or (None, None)
     return {
-        "method": run["method"],
-        "speedup": value_at(metrics, "speedup", "paired"),
+        "method": run.method,
+        "speedup": run.speedup,
         "low": low,
         "high": high,
-        **{k: metrics.get(k) for k in ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")},
-        "identical": value_at(metrics, "lossless", "identical"),
-        "samples": metrics.get("samples"),
-        "reason": run["reason"],
+        **{
+            k: getattr(metrics, k, None)
+            for k in ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
+        },
+        "identical": metrics and metrics.lossless.identical,
+        "samples": metrics and metrics.samples,
+        "reason": run.reason,
     }
 
 

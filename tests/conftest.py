@@ -27,6 +27,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
+from skipbench.runs.measures import Metrics
 from skipbench.scoring.sandbox import isolation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,11 +137,10 @@ def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
     return marked
 
 
-def nothing_lost(metrics: dict[str, Any] | None) -> bool:
+def nothing_lost(metrics: Metrics | None) -> bool:
     """Whether samples were decoded, and none ended apart from vanilla's, or unchecked."""
     assert metrics is not None
-    lossless = metrics["lossless"]
-    return bool(metrics["samples"]) and not lossless["diverged"] + lossless["unchecked"]
+    return bool(metrics.samples) and not metrics.lossless.diverged + metrics.lossless.unchecked
 
 
 def unseal(folder: Path) -> None:

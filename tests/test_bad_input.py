@@ -26,7 +26,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.lm.families import family_of
 from skipbench.models.load import load
-from skipbench.runs.provenance import provenance
+from skipbench.runs.provenance import Provenance
 from skipbench.runs.store import RunStore
 
 TINY = PACKAGE / "models" / "tiny"
@@ -383,7 +383,7 @@ def test_nan_stops_the_sample_and_keeps_the_rest(
         return hidden * float("nan") if tokens == prompts[1].ids else hidden
 
     monkeypatch.setattr(lm, "embed", poisoned)
-    store = RunStore(tmp_path / "run", {}, provenance({}))
+    store = RunStore(tmp_path / "run", {}, Provenance())
     samples = bench_cell.run_cell(
         lm,
         Letters(),

@@ -102,4 +102,4 @@ def test_streams_read_in_turns(name: str) -> None:
 def test_every_engine_keeps_requests_apart(engine: str) -> None:
     lm = random_lm("llama", engine)
     read_in_turns(lm, "swift")
-    assert len(lm._aside) == 0, "rows of requests that are over are kept"
+    assert len(lm.cache._aside) == 0, "rows of requests that are over are kept"

@@ -6,17 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.report.figures import courses, maps, scatter, sources
-from skipbench.report.figures.registry import draw, draw_run
-from skipbench.report.figures.runs import Run, Swept, acceptances, read_run, swept
+from skipbench.report.figures.registry import draw, draw_run, printed
+from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
-from skipbench.report.published import published
+from skipbench.runs.provenance import Provenance
 from skipbench.runs.record import SOURCES, Seconds
+from skipbench.runs.run import Run
 
 CELLS = {
     "swift": ["method=swift"],
@@ -34,13 +36,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     for name, overrides in CELLS.items():
         config = compose([*overrides, *SHORT, f"results={results}"])
         run_cell(config, print_table=False)
-        found[name] = read_run(resolve_cell(config).folder)
+        found[name] = finished_run(resolve_cell(config).folder)
     return found
 
 
 def test_a_course_draws_every_sample_and_the_papers_values(runs: dict[str, Run]) -> None:
-    rows = [r for r in published("swift") if r["table"] == "figure6"]
-    axes = courses.course([runs["swift"]], rows).axes
+    axes = courses.course([runs["swift"]], printed("swift-figure6")).axes
     assert [a.get_ylabel() for a in axes] == ["acceptance rate", "best matchness", "speedup (x)"]
     assert axes[-1].get_xlabel() == "sample"
     line = axes[0].get_lines()[0]
@@ -63,17 +64,17 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
     run, layers = runs["clasp8"], 12
     shown = maps.skip_map([run], []).axes[0].get_images()[0].get_array()
     assert shown is not None and shown.shape == (2, layers)
-    skipped = run["metrics"]["skipped"]
-    assert 0 < shown.sum() <= 2 * layers and skipped["ratio"] > 0
+    skipped = run.measured.skipped
+    assert 0 < shown.sum() <= 2 * layers and skipped and skipped.ratio
     assert maps.layers_of(run) == layers
     with pytest.raises(SkipbenchError, match=r"provenance\.json does not say the model's layers"):
-        maps.layers_of({**run, "layers": None})
+        maps.layers_of(structs.replace(run, provenance=Provenance()))
     with pytest.raises(SkipbenchError, match="skips no sub-layer"):
-        maps.layers_of({**run, "samples": []})
+        maps.layers_of(structs.replace(run, kept_samples=[]))
 
 
 def test_the_sources_of_auto_add_up(runs: dict[str, Run]) -> None:
-    rounds = [r for s in runs["auto"]["samples"] for r in s.method.rounds]
+    rounds = [r for s in runs["auto"].sound for r in s.method.rounds]
     axis = sources.accepted([runs["auto"]], []).axes[0]
     labels = axis.get_legend_handles_labels()[1]
     assert labels[0] == "bonus" and "layers" in labels and set(labels[1:]) <= {*SOURCES.values()}
@@ -104,7 +105,7 @@ def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> 
         axis.get_ylabel() == "speedup (x)" and axis.get_xlabel() == "rounds between optimisations"
     )
     assert list(axis.get_lines()[0].get_xdata()) == [2, 8]
-    assert axis.get_lines()[0].get_ydata()[0] == runs["clasp2"]["metrics"]["speedup"]["paired"]
+    assert axis.get_lines()[0].get_ydata()[0] == runs["clasp2"].speedup
     assert "paper: falls beyond 128" in axis.get_legend_handles_labels()[1]
 
 
@@ -130,15 +131,16 @@ def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, R
     one, other = runs["clasp2"], runs["clasp8"]
     slower = [
         replace(s, method=replace(s.method, seconds=Seconds(9.0, 9.0, 9.0, 9.0, 9.0)))
-        for s in one["samples"]
+        for s in one.sound
     ]
-    again: Run = {**one, "folder": "again", "samples": slower}
+    again = structs.replace(one, kept_samples=slower)
     assert swept([one, again, other]) == Swept(3, 2, 2)
     assert "2 of 3 runs drafted the same tokens as another" in caption([one, again, other])
     assert not swept([one, again, other]).in_vain and swept([one, again]).in_vain
     assert swept([one, other]) == Swept(2, 0, 2) and "swept key" not in caption([one, other])
-    vanilla: Run = {**one, "method": "vanilla"}
-    assert swept([one, {**again, "method": "asd"}]) == swept([vanilla, vanilla]) == Swept(0, 0, 0)
+    vanilla = structs.replace(one, method="vanilla")
+    asd = structs.replace(again, method="asd")
+    assert swept([one, asd]) == swept([vanilla, vanilla]) == Swept(0, 0, 0)
     assert not swept([vanilla, vanilla]).in_vain
 
 
@@ -147,10 +149,10 @@ def test_a_skip_set_counts_if_it_drafted(
     runs: dict[str, Run], rounds_behind: int, drafts: int
 ) -> None:
     one = runs["clasp8"]
-    first, *rest = one["samples"]
+    first, *rest = one.sound
     at = len(first.method.rounds) + rounds_behind
     changed = replace(first, trace=first.trace | {"skip": [*first.trace["skip"], [at, "attn:0"]]})
-    assert swept([one, {**one, "samples": [changed, *rest]}]).drafts == drafts
+    assert swept([one, structs.replace(one, kept_samples=[changed, *rest])]).drafts == drafts
 
 
 def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(

@@ -12,18 +12,23 @@ from typing import Any
 import pytest
 import yaml
 from conftest import rest_slow
+from msgspec import structs
 
+from skipbench.cli.commands import Figure
 from skipbench.cli.main import dispatch
+from skipbench.cli.parser import parse
+from skipbench.cli.plan import request_of
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import SCALES, PlannedCell, plan
-from skipbench.experiments.plan import cells_of, composed, parse_request
+from skipbench.experiments.plan import cells_of, composed
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, NOTHING, Spec, draw, printed
-from skipbench.report.figures.runs import Run, Search, read_run
+from skipbench.report.figures.runs import finished_run
 from skipbench.report.figures.sweeps import VALUES, setting
 from skipbench.report.published import papers, published
+from skipbench.runs.run import Run, Search
 
 DRAWN = sorted(FIGURES)
 WITHOUT_CELLS = {"self-sd-figure9"}
@@ -36,7 +41,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     for method, more in (("swift", []), ("clasp", ["method.interval=2"])):
         config = compose([f"method={method}", *more, *short, f"results={results}"])
         run_cell(config, print_table=False)
-        found[method] = read_run(resolve_cell(config).folder)
+        found[method] = finished_run(resolve_cell(config).folder)
     return found
 
 
@@ -62,9 +67,7 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
         plain = set_values(
             configs[*planned.overrides, planned.overrides["method"]], planned.overrides
         )
-        names: dict[str, Any] = {
-            k: plain[k]["name"] for k in ("model", "method", "dataset", "engine")
-        }
+        names = {k: plain[k]["name"] for k in ("model", "method", "dataset")}
         search = None
         if planned.searches:
             search = Search(
@@ -72,13 +75,16 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
                 sets=plain["search"]["iterations"],
                 seconds=10.0 + number,
             )
-        own: dict[str, Any] = {
-            "settings": plain,
-            "axes": planned.overrides,
-            "keys": planned.keys,
-            "search": search,
-        }
-        runs.append(records["swift" if names["method"] == "swift" else "clasp"] | names | own)  # type: ignore[typeddict-item]  # a union of mappings
+        runs.append(
+            structs.replace(
+                records["swift" if names["method"] == "swift" else "clasp"],
+                **names,
+                settings=plain,
+                axes=planned.overrides,
+                keys=planned.keys,
+                search=search,
+            )
+        )
     return runs
 
 
@@ -130,17 +136,16 @@ def test_axes_are_in_the_experiment_and_printed_values_in_the_figure(
         assert runs == []
         return
     for axis in FIGURES[name].axis:
-        values = {str(setting(run, axis)) for run in runs if run["method"] not in NOTHING}
+        values = {str(setting(run, axis)) for run in runs if run.method not in NOTHING}
         assert len(values) > 1 or (scale != "paper" and axis in ("model.name", "dataset.name")), (
             axis,
             values,
         )
     drawn, shown = draw(name, runs)
-    assert len(shown) == len([run for run in runs if run["method"] not in NOTHING])
+    assert len(shown) == len([run for run in runs if run.method not in NOTHING])
     text = texts_of(drawn)
     for row in printed(name):
-        if row["value"] is not None:
-            value = row["value"]
+        if (value := row.value) is not None:
             assert any(form in text for form in (f"{value:g}", f"{100 * value:g}%")), row
 
 
@@ -180,7 +185,7 @@ def test_a_set_of_another_task_is_searched_once_and_told_apart(
     assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.embedded.svg").exists()
     dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code"])
     assert {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")} == searches
-    request = parse_request(["swift-figure2b", *words], "figure", DRAWN)
+    request = request_of(parse(Figure, ["swift-figure2b", *words]), DRAWN)
     cells = cells_of("swift-figure2b", request, "embedded")
     assert [c.overrides["search.on"] for c, _ in cells] == ["mini-math", "mini-code"]
     assert [config.search_dataset and config.search_dataset.name for _, config in cells] == [

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import unseal
 from test_bad_records import make_run
@@ -17,9 +18,9 @@ from skipbench.report.page.collect import all_runs
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.runs import markdown_table
 from skipbench.report.tables.stored import stored_table, summary
-from skipbench.runs.index import build, read_runs, rows_for_table
-from skipbench.runs.provenance import mixed_text
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.provenance import Provenance
+from skipbench.runs.run import read_run
+from skipbench.runs.store import read_samples
 
 ELSEWHERE: dict[str, Any] = {"device": "NVIDIA H100", "cpu": "EPYC", "threads": 96}
 ELSEWHERE |= {"host": "node7", "native_kernels": "amx", "versions": {"torch": "2.1.0"}}
@@ -51,13 +52,12 @@ def test_a_run_does_not_go_on_elsewhere_unless_told_to_and_every_table_says_so(
     assert (one["after_samples"], one["device"], one["host"]) == (2, "cpu", here["host"])
     assert "layers" not in one  # only what is not as in the first
     run = run_entry(resolve_cell(config))
-    build(tmp_path)
     (page,) = all_runs(tmp_path)
     tables = [
         (folder / "table.md").read_text(),
         markdown_table("t", [run]),
-        markdown(stored_table(summary("t", "embedded", [run | {"keys": {}}]))),
-        markdown_table("t", rows_for_table(read_runs(tmp_path))),
+        markdown(stored_table(summary("t", "embedded", [run]))),
+        markdown_table("t", [read_run(folder)]),
         str(page["cells"]["note"]),
     ]
     for text in tables:
@@ -78,24 +78,28 @@ def test_a_process_under_the_same_conditions_goes_on_and_is_written_down(
     capsys.readouterr()
     run_cell(config)
     assert "other native_kernels; other threads is not known" in capsys.readouterr().err
-    (one,) = load_run(folder)["provenance"]["resumed"]
+    (one,) = read_run(folder).provenance.resumed
     assert one["after_samples"] == 1 and one["host"] != "node7" and "device" not in one
-    assert "mixed" not in load_run(folder)["provenance"]
+    assert not read_run(folder).provenance.mixed
     interrupt(folder, 0)  # nothing is left of the first processes
     path.write_text(json.dumps(early | ELSEWHERE))
     run_cell(config)
-    assert load_run(folder)["provenance"]["device"] == "cpu"
-    assert "resumed" not in load_run(folder)["provenance"]
+    assert read_run(folder).provenance.device == "cpu"
+    assert not read_run(folder).provenance.resumed
 
 
 def test_a_return_to_the_first_conditions_is_told(tmp_path: Path) -> None:
     stretches = [{"after_samples": 2, "threads": 4}, {"after_samples": 5, "host": "b"}]
     origin = {"device": "cpu", "threads": 1, "host": "a"}
-    text = mixed_text(origin | {"resumed": stretches})
+
+    def mixed_text(**more: Any) -> str:
+        return msgspec.convert(origin | more, Provenance).mixed
+
+    text = mixed_text(resumed=stretches)
     assert text == "from sample 1 threads 1; from sample 3 threads 4; from sample 6 threads 1"
-    assert mixed_text(origin | {"resumed": stretches[1:]}) == mixed_text(origin) == ""
+    assert mixed_text(resumed=stretches[1:]) == mixed_text() == ""
     folder = make_run(tmp_path, 0, origin | {"resumed": stretches})
     unseal(folder)
     (folder / "provenance.json").write_text(json.dumps(origin | {"resumed": [{"device": 3}]}))
     with pytest.raises(SkipbenchError, match="cannot be read"):
-        load_run(folder)
+        read_run(folder)

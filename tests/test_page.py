@@ -17,6 +17,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 from conftest import ROOT, unseal
+from msgspec import convert, structs
 
 from skipbench.cli.main import main
 from skipbench.config.compose import compose
@@ -31,6 +32,7 @@ from skipbench.report.tables.stored import summary
 from skipbench.runs.completions import read_completions
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.record import Arm, Round, Sample, Seconds
+from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import read_samples
 
 EVIL = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)> & \u2028"
@@ -52,10 +54,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = json.loads(committed.read_text())
     swift = next(folder.glob("runs/*swift*"))
     about = next(run for run in kept["runs"] if run["method"] == "swift")
-    real = about | {"id": swift.name, "metrics": json.loads((swift / "metrics.json").read_text())}
+    real = structs.replace(
+        convert(about, Run),
+        id=swift.name,
+        metrics=read_run(swift).metrics,
+        reason=EVIL,
+        stands_for=EVIL,
+    )
     # a paper's, and one of no paper, which has no HTML of its own
     for name in ("clasp-table1", "methods"):
-        made = summary(name, "embedded", [real | {"reason": EVIL, "stands_for": EVIL}])
+        made = summary(name, "embedded", [real])
         (folder / "tables" / f"{name}.json").write_text(made)
     # made from its summary, and from what the methods declare
     for name in ("clasp-table1", "swift-table1"):

@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 from conftest import nothing_lost
+from msgspec import convert, structs
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import same_drafts
-from skipbench.report.measured import DERIVED, PATHS, UNMEASURED, measure, unmeasured
-from skipbench.report.published import UNITS, papers, published, published_file
-from skipbench.report.tables.csv import csv as write_csv
+from skipbench.report.definitions import UNITS
+from skipbench.report.measured import OF_PHASE, UNMEASURED, VALUES, measure, unmeasured
+from skipbench.report.published import papers, published, read_paper
 from skipbench.report.tables.formats import WRITERS
+from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import escape, latex
 from skipbench.report.tables.markdown import markdown
@@ -29,6 +31,8 @@ from skipbench.report.tables.model import Column, Row, Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.paper_notes import same_device, touches
 from skipbench.report.tables.paper_rows import halves
+from skipbench.runs.measures import Metrics, Speedup
+from skipbench.runs.run import Origin, Run
 
 PROVENANCE = {
     "engine": "fused",
@@ -37,12 +41,12 @@ PROVENANCE = {
     "commit": "0123abc",
     "date": "2025-01-02",
 }
-TABLES = [(paper, table) for paper in papers() for table in published_file(paper)["tables"]]
+TABLES = [(paper, table) for paper in papers() for table in read_paper(paper).tables]
 
 
-def metrics(speedup: float, **more: Any) -> dict[str, Any]:
+def metrics(speedup: float, **more: Any) -> Metrics:
     """What a run of five samples at 20 tokens per second of vanilla could have measured."""
-    return {
+    of = {
         "samples": 5, "M": 2.5, "alpha": 0.9, "tau": 2.7, "tpt": 30.0,
         "tokens_per_s": 20 * speedup, "tokens_per_s_vanilla": 20.0,
         "speedup": {"paired": speedup, "micro": 9.0, "ci95": [speedup - 0.05, speedup + 0.05]},
@@ -51,28 +55,22 @@ def metrics(speedup: float, **more: Any) -> dict[str, Any]:
         "seconds": {"prefill": 9.0, "draft": 2.0, "verify": 1.0, "adapt": 0.5, "other": 0.5},
         "lossless": {"identical": 4, "ties": 1, "diverged": 0, "sampled": 0, "failed": 0},
         "score": {"vanilla": {"rouge2": 0.1}, "method": {"rouge2": 0.11}},
-        "peak_memory_bytes": 2_000_000_000, **more,
+        "peak_memory_bytes": 2_000_000_000,
     }  # fmt: skip
+    return convert(of | more, Metrics)
 
 
 def run(
-    of: dict[str, Any] | None, reason: str | None = None, stands_for: str | None = None, **keys: Any
-) -> dict[str, Any]:
-    origin = {**PROVENANCE, **keys.pop("provenance", {})}
-    names = {name: keys.get(name) for name in ("model", "method", "dataset")}
-    return {
-        **names,
-        "metrics": of,
-        "reason": reason,
-        "provenance": origin,
-        "keys": keys,
-        "stands_for": stands_for,
-    }
+    of: Metrics | None, reason: str | None = None, stands_for: str | None = None, **keys: Any
+) -> Run:
+    origin = Origin(**{**PROVENANCE, **keys.pop("provenance", {})})
+    names = {name: keys.get(name, "") for name in ("model", "method", "dataset")}
+    return Run(**names, metrics=of, reason=reason, origin=origin, keys=keys, stands_for=stands_for)
 
 
 def swift(
-    method: str, dataset: str, of: dict[str, Any] | None, reason: str | None = None, **keys: Any
-) -> dict[str, Any]:
+    method: str, dataset: str, of: Metrics | None, reason: str | None = None, **keys: Any
+) -> Run:
     given = {
         "model": "llama2-13b",
         "method": method,
@@ -264,7 +262,7 @@ def test_reasons() -> None:
     runs = [
         swift("swift", "cnndm", None, "needs 140 GiB", model="llama2-70b"),
         swift("parallel", "cnndm", None, "gated model"),
-        swift("swift", "gsm8k", metrics(1.2) | {"speedup": {"paired": None}}),
+        swift("swift", "gsm8k", structs.replace(metrics(1.2), speedup=Speedup())),
     ]
     t = paper_table("swift", "table2", runs, "paper")
     assert (
@@ -299,8 +297,10 @@ def test_a_run_that_waits_for_its_scores_says_so() -> None:
 
 def test_the_embedded_model_has_rows_or_columns_of_its_own_and_is_named_as_what_it_is() -> None:
     runs = [
-        swift("swift", "cnndm", metrics(1.2), model="tiny")
-        | {"stands_for": "mini-summary stands for cnndm"}
+        structs.replace(
+            swift("swift", "cnndm", metrics(1.2), model="tiny"),
+            stands_for="mini-summary stands for cnndm",
+        )
     ]
     t = paper_table("swift", "table2", runs, "embedded")
     assert cell(t, "speedup", model="tiny", method="swift", dataset="cnndm").measured == 1.2
@@ -389,8 +389,8 @@ def test_what_differs_from_the_papers_setting_is_said() -> None:
         dataset="specbench",
         subtask="qa",
         temperature=0,
+        provenance={"device": "NVIDIA A800-SXM4-80GB", "dtype": "float16"},
     )
-    same["provenance"] |= {"device": "NVIDIA A800-SXM4-80GB", "dtype": "float16"}
     said = "\n".join(paper_table("clasp", "table1", [same], "paper").cautions)
     assert "device" not in said and "dtype" not in said
 
@@ -415,13 +415,13 @@ def test_notes_of_the_paper_that_touch_a_table() -> None:
 
 
 def test_every_column_is_measured_or_says_why_not() -> None:
-    assert set(PATHS) | set(DERIVED) | set(UNMEASURED) <= set(UNITS)
-    assert not set(UNMEASURED) & (set(PATHS) | set(DERIVED))
+    assert set(VALUES) | set(OF_PHASE) | set(UNMEASURED) <= set(UNITS)
+    assert not set(UNMEASURED) & (set(VALUES) | set(OF_PHASE))
     for column in UNITS:
         value, _, reason = measure(metrics(1.2), column, "adapt")
         assert (value is None) == bool(reason), column
         assert unmeasured(column) in (None, reason)
-        assert measure({}, column)[2], column
+        assert measure(Metrics(), column)[2], column
 
 
 def test_derived_values() -> None:
@@ -429,7 +429,7 @@ def test_derived_values() -> None:
     assert measure(metrics(2.0), "memory_gb") == (2.0, None, None)
     # 0.5 of 4 s; the prefill is no part
     assert measure(metrics(2.0), "share", "adapt") == (0.125, None, None)
-    assert measure({**metrics(2.0), "alpha": None, "tau": None}, "tau")[2] == "nothing is drafted"
+    assert measure(metrics(2.0, alpha=None, tau=None), "tau")[2] == "nothing is drafted"
 
 
 def test_lossless_counts_each_run_once() -> None:
@@ -439,7 +439,7 @@ def test_lossless_counts_each_run_once() -> None:
         .startswith("lossless: 8 of 10 greedy")
     )
     # one embedded run that stands for two
-    again = {**THREE[0], "keys": {**THREE[0]["keys"], "dataset": "gsm8k"}}
+    again = structs.replace(THREE[0], keys=THREE[0].keys | {"dataset": "gsm8k"})
     assert (
         paper_table("swift", "table2", [THREE[0], again], "paper")
         .provenance[0]
@@ -457,7 +457,8 @@ def test_rows_that_drafted_the_same_tokens_are_named() -> None:
     }
     drafts = {10: "a", 12: "b", 14: "b", 16: "b", 18: ""}
     runs = [
-        run(metrics(1.1), **given, max_steps=k) | {"drafted": draft} for k, draft in drafts.items()
+        structs.replace(run(metrics(1.1), **given, max_steps=k), drafted=draft)
+        for k, draft in drafts.items()
     ]
     t = paper_table("self-sd", "table11", runs, "embedded")
     line = (
@@ -467,7 +468,7 @@ def test_rows_that_drafted_the_same_tokens_are_named() -> None:
     assert [note for note in t.remarks if "drafted the same" in note] == [line]
     assert line in markdown(t) and line in html(t)
     assert escape(line) in latex(t)
-    one = [{**r, "id": "tiny_self-sd"} for r in runs[1:3]]
+    one = [structs.replace(r, id="tiny_self-sd") for r in runs[1:3]]
     assert same_drafts(one) == [
         "have the same settings here, and are one run: max_steps=12 | max_steps=14."
     ]
@@ -475,23 +476,23 @@ def test_rows_that_drafted_the_same_tokens_are_named() -> None:
 
 def test_one_run_that_stands_for_two_datasets_and_vanilla_are_not_rows_of_the_same_tokens() -> None:
     runs = [
-        swift(m, d, metrics(1.1)) | {"drafted": m}
+        structs.replace(swift(m, d, metrics(1.1)), drafted=m)
         for m in ("vanilla", "swift")
         for d in ("cnndm", "gsm8k")
     ]
     runs += [
-        swift("vanilla", "cnndm", metrics(1.0), variant=v) | {"drafted": "vanilla"}
+        structs.replace(swift("vanilla", "cnndm", metrics(1.0), variant=v), drafted="vanilla")
         for v in ("a", "b")
     ]
     assert same_drafts(runs) == []
-    runs.append(swift("parallel", "gsm8k", metrics(1.2)) | {"drafted": "swift"})
+    runs.append(structs.replace(swift("parallel", "gsm8k", metrics(1.2)), drafted="swift"))
     (line,) = same_drafts(runs)
     assert line.endswith(": method=swift, dataset=cnndm | method=parallel, dataset=gsm8k.")
 
 
 def test_unknown_table() -> None:
     with pytest.raises(SkipbenchError, match=r"'table99'; there are table1, table2"):
-        halves(published_file("swift"), "table99")
+        halves(read_paper("swift"), "table99")
 
 
 def test_csv_holds_every_number_unrounded() -> None:
@@ -631,7 +632,7 @@ def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
     t = paper_table(
         "swift",
         "table2",
-        [{**entry, "keys": keys, "stands_for": "mini-summary stands for cnndm"}],
+        [structs.replace(entry, keys=keys, stands_for="mini-summary stands for cnndm")],
         "embedded",
     )
     m, speedup = (
@@ -639,8 +640,8 @@ def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
         for column in ("M", "speedup")
     )
     assert (m.measured, speedup.measured) == (
-        entry["metrics"]["M"],
-        entry["metrics"]["speedup"]["paired"],
+        entry.measured.M,
+        entry.speedup,
     )
     assert all(c.reason for c in each(t) if c.measured is None)
     assert "2 of 2 greedy samples" in markdown(t)

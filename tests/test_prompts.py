@@ -27,7 +27,7 @@ from skipbench.data.rows import Row, rows_hash
 from skipbench.data.source import fetch, read_rows
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.runs.provenance import provenance
+from skipbench.runs.provenance import Provenance
 from skipbench.runs.store import RunStore
 
 DATASETS = sorted(p.stem for p in (ROOT / "conf" / "dataset").glob("*.yaml"))
@@ -609,7 +609,7 @@ def test_a_turn_needs_the_one_before_it() -> None:
 
 
 def run(prompts: list[Prompt], folder: Path, stop: int | None = None) -> list[Any]:
-    store = RunStore(folder, {}, provenance({}))
+    store = RunStore(folder, {}, Provenance())
     seen = 0
 
     def count(_: Any) -> None:
@@ -662,7 +662,7 @@ def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
     carried = []
     for warmup in (0, 2):
         method = make_method("uniform", "stop@method.stop=adaptive", "method.stop.threshold=0.01")
-        store = RunStore(tmp_path / str(warmup), {}, provenance({}))
+        store = RunStore(tmp_path / str(warmup), {}, Provenance())
         samples = bench_cell.run_cell(
             random_lm("llama", "fused"),
             Reader(),

@@ -7,18 +7,21 @@ import io
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console, RenderableType
 
-from skipbench.metrics.acceptance import Latency
+from skipbench.metrics.costs import Latency
 from skipbench.metrics.summary import summarise
 from skipbench.report.cell import cell_lines, markdown_cell, render_cell
 from skipbench.report.columns import MISSING, main_cells
 from skipbench.report.definitions import DEFINITIONS, LEGEND, caution
-from skipbench.report.tables.csv import csv as write_csv
+from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.model import Cell
 from skipbench.report.tables.runs import markdown_table, run_table
+from skipbench.runs.measures import Metrics, Score, Speedup
 from skipbench.runs.record import Arm, Round, Sample, Seconds
+from skipbench.runs.run import Origin, Run
 
 HEADER = {
     "model": "llama3-8b",
@@ -29,13 +32,13 @@ HEADER = {
     "device": "NVIDIA [H200]",
     "threads": "16",
 }
-PROVENANCE = {
-    "engine": "fused",
-    "device": "cpu",
-    "commit": "0123abc",
-    "date": "2025-01-02",
-    "torch": "2.8.0",
-}
+PROVENANCE = Origin(
+    engine="fused",
+    device="cpu",
+    commit="0123abc",
+    date="2025-01-02",
+    torch="2.8.0",
+)
 
 
 def sample(index: int, draft_s: float, steps: int = 4, **more: Any) -> Sample:
@@ -55,16 +58,16 @@ def sample(index: int, draft_s: float, steps: int = 4, **more: Any) -> Sample:
 
 def metrics(
     samples: list[Sample], latency: Latency | None = None, roofline: float | None = None
-) -> dict[str, Any]:
+) -> Metrics:
     return summarise(samples, 6, latency, roofline, None)
 
 
-def full() -> dict[str, Any]:
+def full() -> Metrics:
     score = {"vanilla": {"rouge2": 0.2}, "method": {"rouge2": 0.3}}
     more: dict[str, Any] = {"score": score, "groups": {"body": "unseen"}}
     samples = [sample(i, 0.1 + 0.01 * i, trace={"searching": [i < 9]}, **more) for i in range(19)]
     samples += [sample(19, 0.2, lossless="tie"), sample(20, 0.2, lossless="failed")]
-    return metrics(samples, Latency(2e-4, 4e-4, 3e-4, 6, 100), 0.005)
+    return metrics(samples, Latency(2e-4, 4e-4, 3e-4, 6), 0.005)
 
 
 def partial() -> list[Any]:
@@ -76,7 +79,7 @@ def partial() -> list[Any]:
         pytest.param(
             metrics([sample(0, 0.1, steps=1), sample(1, 0.1, steps=1)]), id="nothing accepted"
         ),
-        pytest.param({}, id="empty"),
+        pytest.param(Metrics(), id="empty"),
         pytest.param(full(), id="full"),
     ]
 
@@ -89,15 +92,8 @@ def text(renderable: RenderableType, width: int) -> str:
 
 @pytest.mark.parametrize("of", partial())
 @pytest.mark.parametrize("width", [80, 120])
-def test_rendering_never_shows_none_or_nan(of: dict[str, Any], width: int) -> None:
-    run = {
-        "model": "m",
-        "method": "x",
-        "dataset": "d",
-        "metrics": of,
-        "reason": None,
-        "provenance": {"torch": None},
-    }
+def test_rendering_never_shows_none_or_nan(of: Metrics, width: int) -> None:
+    run = Run(model="m", method="x", dataset="d", metrics=of)
     for shown in (
         text(render_cell(of, HEADER), width),
         markdown_cell(of, HEADER),
@@ -117,19 +113,19 @@ def test_main_row() -> None:
     assert cells["E(Spd)"].startswith("1.09 / ")
     assert cells["lossless"] == "19/20"
     assert cells["tok/s"].startswith("80.0 -> ")  # 40 tokens in 0.5 s
-    low, high = full()["speedup"]["ci95"]
+    low, high = full().speedup.ci95 or ()
     assert cells["speedup"].endswith(f"x [{low:.2f}, {high:.2f}]")
 
 
 def test_widest_numbers_fit_80_columns_in_one_row() -> None:
-    of = full()
-    of |= {
-        "M": 12.345,
-        "tau": 12.345,
-        "tpt": 1234.5,
-        "tokens_per_s": 1801.2,
-        "tokens_per_s_vanilla": 1234.5,
-    }
+    of = structs.replace(
+        full(),
+        M=12.345,
+        tau=12.345,
+        tpt=1234.5,
+        tokens_per_s=1801.2,
+        tokens_per_s_vanilla=1234.5,
+    )
     assert "12.3  0.750  12.3  1234" in text(render_cell(of, HEADER), 80)
     assert main_cells(of)["speedup"] in text(render_cell(of, HEADER), 80)
 
@@ -156,8 +152,7 @@ def scored(vanilla: dict[str, float], method: dict[str, float], *kinds: str) -> 
 def test_bleu_is_shown_in_percent_and_shares_as_shares() -> None:
     one = {"rouge2": 0.1234, "sentence_bleu": 34.567}
     assert scored(one, one, "identical") == "rouge2 0.123 -> 0.123; sentence_bleu 34.6 -> 34.6"
-    of = metrics([sample(0, 0.1, score={"vanilla": {}, "method": {}})])
-    of["score"] |= {"vanilla": {"bleu": 100.0}, "method": {"bleu": 100.0}}
+    of = Metrics(samples=1, score=Score(vanilla={"bleu": 100.0}, method={"bleu": 100.0}))
     assert dict(cell_lines(of, HEADER))["score"] == "bleu 100.0 -> 100.0"
 
 
@@ -176,7 +171,7 @@ def test_missing_values_give_their_reason() -> None:
     )
     assert "nothing was drafted" in dict(cell_lines(one, HEADER))[MISSING]
     assert "TPT: sub-layer latencies were not profiled" in dict(cell_lines(one, HEADER))[MISSING]
-    drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], Latency(2e-4, 4e-4, 3e-4, 6, 100))
+    drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], Latency(2e-4, 4e-4, 3e-4, 6))
     assert main_cells(drafted_nothing)["TPT"] == "256"  # 1 / (6 * 0.6 ms + 0.3 ms)
     assert "TPT" not in dict(cell_lines(drafted_nothing, HEADER))[MISSING]
     assert "needs two samples" in dict(cell_lines(one, HEADER))[MISSING]
@@ -186,7 +181,7 @@ def test_missing_values_give_their_reason() -> None:
 
 
 def test_every_column_is_defined_once_and_printed() -> None:
-    assert set(main_cells({})) <= set(DEFINITIONS)
+    assert set(main_cells(Metrics())) <= set(DEFINITIONS)
     shown = markdown_cell(full(), HEADER)
     for name, sentence in DEFINITIONS.items():
         # n is a column of tables; nothing was measured of the memory and of rounds
@@ -196,24 +191,24 @@ def test_every_column_is_defined_once_and_printed() -> None:
     assert LEGEND in terminal and DEFINITIONS["M"] not in terminal
 
 
-def run(method: str, dataset: str, of: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
-    given = {"model": "llama3-8b", "reason": None, "provenance": PROVENANCE, **more}
-    return {"method": method, "dataset": dataset, "metrics": of, **given}
+def run(method: str, dataset: str, of: Metrics | None, **more: Any) -> Run:
+    given = {"model": "llama3-8b", "origin": PROVENANCE, **more}
+    return Run(method=method, dataset=dataset, metrics=of, **given)
 
 
-def cells(runs: list[dict[str, Any]]) -> list[dict[str, Cell]]:
+def cells(runs: list[Run]) -> list[dict[str, Cell]]:
     """The rows of the table, by the names of the columns."""
     (grid,) = run_table("T", runs).grids
     names = [column.name for column in grid.columns]
     return [dict(zip(names, row.cells, strict=True)) for row in grid.rows]
 
 
-def csv_table(runs: list[dict[str, Any]]) -> str:
+def csv_table(runs: list[Run]) -> str:
     return write_csv(run_table("T", runs))
 
 
-def html_table(title: str, runs: list[dict[str, Any]]) -> str:
-    return html(run_table(title, runs), style="")
+def html_table(title: str, runs: list[Run]) -> str:
+    return html(run_table(title, runs), styled=False)
 
 
 def test_rows_are_grouped() -> None:
@@ -236,13 +231,11 @@ def test_rows_are_grouped() -> None:
     assert [r["speedup"].text for r in rows] == ["1.11x", "2.00x", MISSING, "1.11x"]
 
 
-def timed(
-    method: str, low: float | None, high: float | None = None, dataset: str = "a"
-) -> dict[str, Any]:
+def timed(method: str, low: float | None, high: float | None = None, dataset: str = "a") -> Run:
     """A row by hand: the interval of its speedup, or one value without any."""
-    ends = None if low is None or high is None else [low, high]
+    ends = None if low is None or high is None else (low, high)
     middle = 1.5 if low is None else low if high is None else (low + high) / 2
-    return run(method, dataset, {"samples": 4, "speedup": {"paired": middle, "ci95": ends}})
+    return run(method, dataset, Metrics(samples=4, speedup=Speedup(paired=middle, ci95=ends)))
 
 
 @pytest.mark.parametrize(
@@ -304,7 +297,7 @@ def timed(
     ],
 )
 def test_only_a_row_that_is_better_beyond_its_interval_is_bold(
-    rows: list[dict[str, Any]], bold: list[str]
+    rows: list[Run], bold: list[str]
 ) -> None:
     assert [r["method"].text for r in cells(rows) if r["speedup"].bold] == bold
     assert (
@@ -357,7 +350,7 @@ def test_table_ends_with_definitions_and_provenance() -> None:
 
 def test_many_dates_are_shown_as_a_range() -> None:
     runs = [
-        run("swift", str(i), None, provenance={**PROVENANCE, "date": f"2025-01-0{i}"})
+        run("swift", str(i), None, origin=structs.replace(PROVENANCE, date=f"2025-01-0{i}"))
         for i in range(1, 6)
     ]
     assert "date: 2025-01-01 to 2025-01-05 (5 values)" in markdown_table("T", runs)
@@ -377,8 +370,8 @@ def test_csv_has_every_number_unrounded() -> None:
             io.StringIO(csv_table([run("swift", "a", of), run("del", "a", None, reason="no GPU")]))
         )
     )
-    assert float(rows[0]["speedup.paired"]) == of["speedup"]["paired"]
-    assert float(rows[0]["speedup.ci95.0"]) == of["speedup"]["ci95"][0]
+    assert float(rows[0]["speedup.paired"]) == of.speedup.paired
+    assert float(rows[0]["speedup.ci95.0"]) == of.speedup.ci95[0]
     assert rows[0]["peak_memory_bytes"] == rows[1]["M"] == ""
     assert (rows[1]["reason"], rows[1]["provenance.torch"]) == ("no GPU", "2.8.0")
 

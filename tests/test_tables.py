@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from html import unescape
 
 import pytest
+from msgspec import structs
 from test_papertable import metrics, run
 
-from skipbench.cli.table import _ranked
-from skipbench.report.tables.csv import csv
+from skipbench.report.compared import ranked
 from skipbench.report.tables.features import feature_table
-from skipbench.report.tables.formats import WRITERS, write
+from skipbench.report.tables.formats import WRITERS, csv, write
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import breakable, column_blocks, escape, latex
 from skipbench.report.tables.markdown import markdown
@@ -23,6 +23,7 @@ from skipbench.report.tables.model import Grid, Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import run_table
 from skipbench.report.tables.stored import stored_table, summary
+from skipbench.runs.run import Origin
 
 GIVEN = {"model": "tiny", "method": "swift", "dataset": "cnndm", "temperature": 0.0}
 RUNS = [
@@ -38,10 +39,10 @@ OTHER = GIVEN | {"method": "clasp"}
 TABLES["groups"] = run_table(
     "Experiment by group",
     [
-        run(metrics(1.3), **GIVEN) | {"rank": 1},
-        run(metrics(1.5), **OTHER) | {"rank": 0},
-        run(metrics(2.0), **GIVEN) | {"group": {"subtask": "qa"}},
-        run(metrics(1.0), **OTHER) | {"group": {"subtask": "rag"}},
+        structs.replace(run(metrics(1.3), **GIVEN), rank=1),
+        structs.replace(run(metrics(1.5), **OTHER), rank=0),
+        structs.replace(run(metrics(2.0), **GIVEN), group={"subtask": "qa"}),
+        structs.replace(run(metrics(1.0), **OTHER), group={"subtask": "rag"}),
     ],
 )
 
@@ -190,13 +191,15 @@ def test_a_stored_table_is_the_table_of_its_runs() -> None:
 def test_what_a_table_needs_of_its_runs_is_in_the_summary() -> None:
     """Rank, point and calibration pass through the JSON from which every table is rendered."""
     runs = [
-        run(metrics(speedup), method=method) | {"label": f"method={method}"}
+        structs.replace(run(metrics(speedup), method=method), label=f"method={method}")
         for method, speedup in (("vanilla", 1.0), ("clasp", 0.7), ("swift", 1.6))
     ]
-    (grid,) = stored_table(summary("real", "embedded", _ranked(runs))).grids
+    (grid,) = stored_table(summary("real", "embedded", ranked(runs))).grids
     assert [row.cells[2].text for row in grid.rows] == ["swift", "vanilla", "clasp"]
     (grid,) = stored_table(summary("real", "embedded", runs)).grids
     assert "point" in [column.name for column in grid.columns]
     sparse = {"sparsity": "wanda-0.5", "calibration": "8 rows of mini-stories"}
-    text = summary("self-sd-table13", "embedded", [runs[0] | {"provenance": sparse}])
+    text = summary(
+        "self-sd-table13", "embedded", [structs.replace(runs[0], origin=Origin(**sparse))]
+    )
     assert json.loads(text)["runs"][0]["provenance"] == sparse

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,8 @@ from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.metrics.interval import BOOTSTRAP_FROM, half_width, paired_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.report.columns import stopped_early
+from skipbench.runs.measures import Metrics, UntilCi
+from skipbench.runs.record import Sample
 from skipbench.runs.store import read_samples
 
 SHORT = ["method=uniform", "engine.warmup=0", "dataset.max_new_tokens=6", "limit=10"]
@@ -32,9 +33,10 @@ def test_a_cell_stops_and_says_so(tmp_path: Path) -> None:
     config = compose([*SHORT, "until_ci=0.99", f"results={tmp_path}"])
     metrics = run_cell(config, print_table=False)
     assert metrics is not None
-    told = metrics["until_ci"]
-    assert told["stopped"] and told["samples"] == metrics["samples"] == 8 and told["of"] == 10
-    assert told["half_width"] < 0.99
+    told = metrics.until_ci
+    assert told is not None
+    assert told.stopped and told.samples == metrics.samples == 8 and told.of == 10
+    assert told.half_width is not None and told.half_width < 0.99
     assert "stopped at 8 of 10 prompts, by until_ci=0.99" in str(stopped_early(metrics))
     folder = resolve_cell(config).folder
     # interrupted behind five samples, it goes on to the same eight
@@ -47,7 +49,7 @@ def test_a_cell_stops_and_says_so(tmp_path: Path) -> None:
     status.pop("sha256")
     (folder / "status.json").write_text(json.dumps(status | {"state": "interrupted"}))
     again = run_cell(config, print_table=False)
-    assert again is not None and again["until_ci"]["samples"] == 8
+    assert again and again.until_ci and again.until_ci.samples == 8
     assert [s.index for s in read_samples(folder / "samples.jsonl")] == list(range(8))
 
 
@@ -55,14 +57,14 @@ def test_a_width_that_is_never_reached_takes_all(tmp_path: Path) -> None:
     config = compose([*SHORT, "until_ci=1e-9", f"results={tmp_path}"])
     metrics = run_cell(config, print_table=False)
     assert metrics is not None
-    assert not metrics["until_ci"]["stopped"] and metrics["samples"] == 10
+    assert metrics.until_ci and not metrics.until_ci.stopped and metrics.samples == 10
     assert stopped_early(metrics) is None
 
 
 def test_processes_are_told_together() -> None:
-    one = {"wanted": 0.02, "half_width": 0.01, "samples": 8, "of": 20, "stopped": True}
-    other = one | {"half_width": 0.03, "samples": 20, "stopped": False}
-    runs: list[Any] = [([], {"until_ci": of, "speedup": {"paired": 1.0}}) for of in (one, other)]
+    one = UntilCi(wanted=0.02, half_width=0.01, samples=8, of=20, stopped=True)
+    other = UntilCi(wanted=0.02, half_width=0.03, samples=20, of=20, stopped=False)
+    runs = [(list[Sample](), Metrics(until_ci=until_ci)) for until_ci in (one, other)]
     told = stopped_early(summarise_repeats(runs, 4))
     assert told == "stopped at 28 of 40 prompts, by until_ci=0.02; reached 0.0300"
 

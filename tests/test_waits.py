@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import make_method, random_lm
+from msgspec import structs
 
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
@@ -20,7 +20,9 @@ from skipbench.report.cell import cell_lines
 from skipbench.report.columns import MISSING, waits_cells
 from skipbench.report.tables.runs import run_table
 from skipbench.report.tables.stored import stored_table, summary
+from skipbench.runs.measures import Metrics, Percentiles
 from skipbench.runs.record import Arm, Round, Sample, Seconds, dump, parse
+from skipbench.runs.run import Run
 from skipbench.runs.store import read_samples
 
 CPU = torch.device("cpu")
@@ -58,14 +60,15 @@ def test_the_rounds_of_a_text_are_its_decoding() -> None:
 
 def test_percentiles_weigh_tokens() -> None:
     assert percentiles([]) is None
-    assert percentiles([(3.0, 1), (1.0, 50), (2.0, 49)]) == {"p50": 1.0, "p90": 2.0, "p99": 2.0}
+    assert percentiles([(3.0, 1), (1.0, 50), (2.0, 49)]) == Percentiles(p50=1.0, p90=2.0, p99=2.0)
     vanilla = arm([0.1] * 9 + [0.4], [1] * 10, joules=22.0)
     method = arm([0.3, 0.2, 0.2], [6, 2, 2], joules=11.0)
     of = summarise([sample(vanilla, method)], 4, None, None, None)
-    assert of["ttft_s"] == of["ttft_s_vanilla"] == {"p50": 0.5, "p90": 0.5, "p99": 0.5}
-    assert of["s_per_output_token_vanilla"] == {"p50": 0.1, "p90": 0.1, "p99": 0.4}
-    assert of["s_per_output_token"] == pytest.approx({"p50": 0.05, "p90": 0.1, "p99": 0.1})
-    assert (of["joules_per_token_vanilla"], of["joules_per_token"]) == (2.0, 1.0)
+    assert of.ttft_s == of.ttft_s_vanilla == Percentiles(p50=0.5, p90=0.5, p99=0.5)
+    assert of.s_per_output_token_vanilla == Percentiles(p50=0.1, p90=0.1, p99=0.4)
+    times = structs.astuple(of.s_per_output_token)
+    assert times == pytest.approx((0.05, 0.1, 0.1))
+    assert (of.joules_per_token_vanilla, of.joules_per_token) == (2.0, 1.0)
     cells = waits_cells(of)
     assert cells["TPOT"] == "100 / 100 / 400 -> 50.0 / 100 / 100"
     assert cells["J/token"] == "2.00 -> 1.00"
@@ -78,11 +81,11 @@ def test_a_record_of_an_earlier_version_has_no_rounds() -> None:
         del plain[one]["round_s"], plain[one]["joules"]
     assert parse(json.dumps(plain), Sample) == old
     of = summarise([old], 4, None, None, None)
-    assert of["s_per_output_token"] is of["joules_per_token"] is None
+    assert of.s_per_output_token is of.joules_per_token is None
     assert waits_cells(of) | {"TTFT": ""} == {"TTFT": "", "TPOT": MISSING, "J/token": "unknown"}
     # metrics.json of that version knows none of the three
-    assert set(waits_cells({}).values()) == {MISSING}
-    assert not {"TTFT", "TPOT", "J/token"} & dict(cell_lines({}, {})).keys()
+    assert set(waits_cells(Metrics()).values()) == {MISSING}
+    assert not {"TTFT", "TPOT", "J/token"} & dict(cell_lines(Metrics(), {})).keys()
 
 
 def rapl(folder: Path, name: str, energy_uj: int) -> Path:
@@ -126,24 +129,23 @@ def test_a_run_records_and_shows_them(tmp_path: Path) -> None:
         for arm_ in (one.vanilla, one.method):
             assert len(arm_.round_s) == len(arm_.rounds)
             assert sum(arm_.round_s) <= arm_.seconds.decode + 1e-3
-    slow, fast = metrics["s_per_output_token_vanilla"], metrics["s_per_output_token"]
-    assert 0 < slow["p50"] <= slow["p99"] and 0 < fast["p50"] <= fast["p99"]
+    slow, fast = metrics.s_per_output_token_vanilla, metrics.s_per_output_token
+    assert 0 < slow.p50 <= slow.p99 and 0 < fast.p50 <= fast.p99
     origin = json.loads((folder / "provenance.json").read_text())
-    assert (metrics["joules_per_token"] is None) == origin["energy"].startswith("unknown")
+    assert (metrics.joules_per_token is None) == origin["energy"].startswith("unknown")
     assert "- TPOT: " in (folder / "table.md").read_text()
 
 
 def test_columns_are_chosen_by_key() -> None:
     of = summarise([sample(arm([0.1], [1]), arm([0.1], [1]))], 4, None, None, None)
-    run: dict[str, Any] = {"model": "m", "method": "x", "dataset": "d", "metrics": of}
-    run |= {"reason": None, "provenance": {}}
+    run = Run(model="m", method="x", dataset="d", metrics=of)
 
     def names(*columns: str) -> list[str]:
         return [c.name for c in run_table("T", [run], columns=columns).grids[0].columns]
 
     assert "TPOT" not in names()
     assert names("tpot", "joules") == [*names()[:-1], "TPOT", "J/token", names()[-1]]
-    kept = summary("methods", "embedded", [run | {"keys": {}}], ("tpot",))
+    kept = summary("methods", "embedded", [run], ("tpot",))
     assert "TPOT" in [c.name for c in stored_table(kept).grids[0].columns]
     with pytest.raises(SkipbenchError, match=r"columns=tpto\. Did you mean tpot"):
         names("tpto")

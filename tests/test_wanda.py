@@ -18,7 +18,7 @@ from skipbench.experiments.cell import header, resolve_cell, run_cell
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.models.sparsity import Pattern, kept, linears, parse_sparsity, prune, scores
-from skipbench.runs.store import load_run
+from skipbench.runs.run import read_run
 
 TEXTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8], []]
 
@@ -136,10 +136,10 @@ def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
     assert len(names) == 3  # a dense model is not calibrated
     config = settings(tmp_path, "model.sparsity=wanda-4:8", "model.calibration.rows=8")
     assert run_cell(config)
-    state = load_run(resolve_cell(config).folder)
-    assert state["metrics"]["lossless"]["identical"] == 2
-    assert len(state["provenance"]["calibration_sha256"]) == 64
-    assert header(config.record(), state["provenance"])["sparsity"] == "wanda-4:8"
+    state = read_run(resolve_cell(config).folder)
+    assert state.measured.lossless.identical == 2
+    assert len(str(state.provenance.calibration_sha256)) == 64
+    assert header(state)["sparsity"] == "wanda-4:8"
 
 
 @pytest.mark.parametrize(

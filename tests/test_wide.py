@@ -25,7 +25,8 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.report.columns import exceptions, main_cells
 from skipbench.runs.record import Arm, Seconds
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.run import read_run
+from skipbench.runs.store import read_samples
 
 TEXT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 
@@ -209,13 +210,13 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
     ]
     assert run_cell(compose(settings))
     (folder,) = (path.parent for path in tmp_path.rglob("samples.jsonl"))
-    run, samples = load_run(folder), read_samples(folder / "samples.jsonl")
-    assert run["status"]["state"] == "done"
+    run, samples = read_run(folder), read_samples(folder / "samples.jsonl")
+    assert run.status.state == "done"
     assert [s.lossless for s in samples] == ["unchecked"] * 2
     for sample in samples:
         assert sample.divergence is not None and sample.divergence.logit_gap is None
         assert why in str(sample.divergence.error)
-    assert run["metrics"]["lossless"]["unchecked"] == 2
-    assert main_cells(run["metrics"])["lossless"] == "0/2" and exceptions(run["metrics"]) == [
+    assert run.measured.lossless.unchecked == 2
+    assert main_cells(run.measured)["lossless"] == "0/2" and exceptions(run.measured) == [
         "2 unchecked"
     ]

@@ -17,7 +17,7 @@ from skipbench.lm.layer import text_config
 from skipbench.models.outline import positions, read_config, sized, tokenizer_here
 from skipbench.runs.files import writing
 from skipbench.runs.reading import check_name
-from skipbench.runs.store import load_run
+from skipbench.runs.run import read_run
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _prompts(model: Model, rows: list[Row], config: RunConfig) -> list[Prompt] |
 
 def check_rows(folder: Path, rows: list[Row]) -> None:
     """Raises SkipbenchError where a run is begun with other rows."""
-    begun = (load_run(folder)["provenance"] or {}).get("rows_sha256")
+    begun = read_run(folder).provenance.rows_sha256
     if begun is not None and begun != rows_hash(rows):
         raise SkipbenchError(
             f"the rows of the dataset have changed since {folder} was begun; put the old ones "

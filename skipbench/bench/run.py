@@ -7,31 +7,33 @@ import resource
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from msgspec import UNSET, UnsetType, to_builtins
+from msgspec.structs import replace
 
 from skipbench.bench.cell import Settings, run_cell
 from skipbench.bench.latency_file import latency_path, stored_latency
 from skipbench.bench.load import Loaded, LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
-from skipbench.bench.prompts import Prompt, eos_ids
+from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
+from skipbench.console import Advance, log_to, note, progress, say, working
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.elementwise import is_native
 from skipbench.lm.fused.few_rows import few_rows_kernel
 from skipbench.lm.model import LM
+from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups, summarise
-from skipbench.profile.energy import energy_meter
-from skipbench.profile.latency import LatencyModel
+from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
-from skipbench.report.console import Advance, log_to, note, progress, say, working
 from skipbench.runs.fingerprint import fingerprints, refuse_other
+from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.method_source import hashed
-from skipbench.runs.provenance import engine_text, provenance
+from skipbench.runs.provenance import Provenance, engine_text
 from skipbench.runs.reading import printable
 from skipbench.runs.record import Sample
 from skipbench.runs.signals import Interrupted
@@ -46,7 +48,7 @@ def run(
     calibration: Sequence[Row] = (),
     loaded: Loaded | None = None,
     load: LoadModel = load_model,
-) -> dict[str, Any]:
+) -> Metrics:
     """Runs what is missing of a cell and returns its metrics.
 
     Args:
@@ -59,39 +61,34 @@ def run(
         SkipbenchError: anything that the user can put right; `status.json` then says failed, with
             the reason.
     """
-    make_method = config.method.factory()
-    context = config.dataset.context or (config.model.sizes and config.model.sizes.context)
-    tokens = longest(rows, config.dataset.max_new_tokens, context) if context else None
-    with working(f"loading {config.model.name}"):
-        lm, tokenizer = loaded or load(config.model, config.engine, calibration, tokens)
+    model, dataset, make_method = config.model, config.dataset, config.method.factory()
+    context = dataset.context or (model.sizes and model.sizes.context)
+    tokens = longest(rows, dataset.max_new_tokens, context) if context else None
+    with working(f"loading {model.name}"):
+        lm, tokenizer = loaded or load(model, config.engine, calibration, tokens)
     for remark in lm.notes():
         say(remark, "dim")
     method = make_method(layers=lm.layers)
-    prompts = prepare(lm, tokenizer, rows, config.dataset)
+    prompts = prepare(lm, tokenizer, rows, dataset)
     device = device_name(lm.output_device)
-    latency_file = latency_path(config.model, config.engine, device, folder.parent.parent)
+    latency_file = latency_path(model, config.engine, device, folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
-    decided_by = {}
+    decided_by = None
     if method.needs_latency and method.latency_model is None:
-        method.latency_model = latency
-        decided_by = {"latency_sha256": hashed(dataclasses.asdict(latency))}
+        method.latency_model, decided_by = latency, hashed(to_builtins(latency))
     # loading may have fetched weights, and measured latencies
-    refuse_other(folder, config.model, config.method)
+    refuse_other(folder, model, config.method)
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
-    origin = _origin(lm, config, rows, prompts, calibration) | {
-        "latency": latency_file.name,
-        **decided_by,
-        "energy": meter.source,
-    }
-    store = RunStore(folder, config.record(), provenance(origin), config.mixed)
+    origin = _provenance(lm, config, rows, calibration, latency_file, decided_by, meter)
+    store = RunStore(folder, config.record(), origin, config.mixed)
     log_to(folder / "run.log")
     settings = Settings(
-        max_new_tokens=config.dataset.max_new_tokens,
+        max_new_tokens=dataset.max_new_tokens,
         eos=eos_ids(lm),
         **dataclasses.asdict(config.decoding),
         seed=config.seed,
-        scorer=config.dataset.scorer,
+        scorer=dataset.scorer,
         warmup=config.engine.warmup,
         until_ci=config.until_ci,
     )
@@ -101,11 +98,14 @@ def run(
             samples = run_cell(
                 lm, tokenizer, method, prompts, settings, store, _with_speedup(advance), meter
             )
-        if lm.notes() != origin["notes"]:
+        if lm.notes() != origin.notes:
             say(lm.notes()[-1], "dim")  # memory for graphs ran out while decoding
             store.amend(notes=lm.notes())
-        metrics = _metrics(lm, samples, latency) | _stopped(samples, len(prompts), config.until_ci)
-        metrics["score"] = corpus_summary(config.dataset.scorer, samples, store.completions())
+        metrics = replace(
+            _metrics(lm, samples, latency),
+            until_ci=_stopped(samples, len(prompts), config.until_ci),
+            score=corpus_summary(dataset.scorer, samples, store.completions()),
+        )
         store.write_metrics(metrics)
         failed = [s for s in samples if s.lossless == "failed"]
         error = (
@@ -128,49 +128,53 @@ def run(
         store.close()
 
 
-def _stopped(samples: Sequence[Sample], prompts: int, until_ci: float | None) -> dict[str, Any]:
-    """How a run that may stop early ended; empty for any other."""
+def _stopped(
+    samples: Sequence[Sample], prompts: int, until_ci: float | None
+) -> UntilCi | UnsetType:
+    """How a run that may stop early ended; unset for any other."""
     if until_ci is None:
-        return {}
+        return UNSET
     reached = half_width(list(speedups(samples).values()))
-    return {
-        "until_ci": {
-            "wanted": until_ci,
-            "half_width": reached if math.isfinite(reached) else None,
-            "samples": len(samples),
-            "of": prompts,
-            "stopped": len(samples) < prompts,
-        }
-    }
+    return UntilCi(
+        wanted=until_ci,
+        half_width=reached if math.isfinite(reached) else None,
+        samples=len(samples),
+        of=prompts,
+        stopped=len(samples) < prompts,
+    )
 
 
-def _origin(
-    lm: LM, config: RunConfig, rows: list[Row], prompts: list[Prompt], calibration: Sequence[Row]
-) -> dict[str, Any]:
-    """What the provenance says of the data, the device and the engine."""
-    origin: dict[str, Any] = {"rows_sha256": rows_hash(rows), "prompts_sha256": prompts_hash(rows)}
-    origin |= fingerprints(config.model, config.method)
-    if calibration:
-        origin["calibration_sha256"] = rows_hash(list(calibration))
-    origin |= {
-        "device": device_name(lm.output_device),
-        "threads": torch.get_num_threads(),
-        "cudnn_attention": lm.output_device.type == "cuda"
-        and torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]  # torch's
-        "layers": lm.layers,
-    }
-    origin |= {
-        "engine": engine_text(lm.engine.name, lm.strict),
-        "kernels": lm.engine.kernels,
-        "native_kernels": _native_kernels(lm),
-        "strict_cost": lm.strict_cost,
-        "notes": lm.notes(),
-    }
-    if config.label is not None:
-        origin["label"] = printable(config.label)
-    # what `main` was when it was fetched
-    origin["model_commit"] = getattr(lm.config, "_commit_hash", None)
-    return origin
+def _provenance(
+    lm: LM,
+    config: RunConfig,
+    rows: list[Row],
+    calibration: Sequence[Row],
+    latency_file: Path,
+    decided_by: str | None,
+    meter: EnergyMeter,
+) -> Provenance:
+    """This process, the data, the device and the engine."""
+    return replace(
+        Provenance.here(),
+        rows_sha256=rows_hash(rows),
+        prompts_sha256=prompts_hash(rows),
+        calibration_sha256=rows_hash(list(calibration)) if calibration else None,
+        **fingerprints(config.model, config.method),
+        device=device_name(lm.output_device),
+        threads=torch.get_num_threads(),
+        cudnn_attention=lm.output_device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]  # torch's
+        layers=lm.layers,
+        engine=engine_text(lm.engine.name, lm.strict),
+        kernels=lm.engine.kernels,
+        native_kernels=_native_kernels(lm),
+        strict_cost=lm.strict_cost,
+        notes=lm.notes(),
+        label=None if config.label is None else printable(config.label),
+        model_commit=getattr(lm.config, "_commit_hash", None),
+        latency=latency_file.name,
+        latency_sha256=decided_by,
+        energy=meter.source,
+    )
 
 
 def _native_kernels(lm: LM) -> str:
@@ -189,7 +193,7 @@ def _end(error: BaseException) -> tuple[str, str]:
     return "failed", f"{type(error).__name__}: {error}"
 
 
-def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> dict[str, Any]:
+def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> Metrics:
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
     floor_s = roofline_s_per_token(
         lm, context, bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
@@ -202,19 +206,16 @@ def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> dict[str, 
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     here = latency.at(context)
-    profiled = {"attention_s": here.attention_s, "mlp_s": here.mlp_s, "head_s": here.head_s}
-    return summarise(samples, lm.layers, here, floor_s, peak) | {
-        "profiled": profiled | {"layers": lm.layers}
-    }
+    profiled = Profiled(**here._asdict())
+    return replace(summarise(samples, lm.layers, here, floor_s, peak), profiled=profiled)
 
 
 def _with_speedup(advance: Advance) -> Callable[[Sample], None]:
-    """Reports each sample with the median speedup so far."""
+    """Reports each sample with the speedup so far, as the table has it at the end."""
     ratios: list[float] = []
 
     def done(sample: Sample) -> None:
-        if sample.vanilla.seconds.decode and sample.method.seconds.decode:
-            ratios.append(sample.vanilla.seconds.decode / sample.method.seconds.decode)
-        advance(f"speedup so far {statistics.median(ratios):.2f}" if ratios else "")
+        ratios.extend([] if sample.speedup is None else [sample.speedup])
+        advance(f"speedup so far {statistics.geometric_mean(ratios):.2f}x" if ratios else "")
 
     return done

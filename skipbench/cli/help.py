@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from skipbench.cli.commands import COMMANDS
+from skipbench.cli.parser import Command, declared, help_of, texts
 from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.explain import did_you_mean
 from skipbench.config.schemas import SCHEMAS
@@ -15,53 +17,6 @@ from skipbench.config.signature import schema_of, settings
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
 
-COMMANDS = {
-    "compare": (
-        "which method is fastest on your model, ranked:  compare model.path=/models/my-llama "
-        "prompts=prompts.jsonl [minutes=20] [columns=ttft,tpot,joules] [--json]"
-    ),
-    "generate": (
-        'answer a prompt, streamed:  generate model=smollm2-135m "Why is the sky blue?" '
-        "[--compare] [--json]"
-    ),
-    "chat": "a conversation in the terminal:  chat model=smollm2-135m [--compare]",
-    "export": (
-        "a method for other programs: a custom_generate folder, skipset.json, llama.cpp's "
-        "prune line:  export OUT model=tiny method=self-sd"
-    ),
-    "table": (
-        "run what is missing of experiments, then write their tables:  table swift-table2 "
-        "scale=embedded [columns=ttft,tpot,joules] [--render-only] [--force] [--json]"
-    ),
-    "figure": (
-        "the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN"
-    ),
-    "submit": (
-        "run what is missing on Slurm or on this machine's GPUs:  submit swift-table2 "
-        "hardware=slurm-a100 [--print|--plan|--yes]"
-    ),
-    "status": (
-        "what of experiments is done, failed, running, missing:  status swift-table2 scale=paper"
-    ),
-    "search": "search a skip set offline:  search method=self-sd model=tiny",
-    "score": "execute generated code in a sandbox and add pass@k:  score RUN | score all",
-    "profile": (
-        "sub-layer latencies by context and rows, and the roofline:  profile model=tiny "
-        "profile.contexts=[64,1024]"
-    ),
-    "data": "fetch datasets and models for machines without a network:  data cnndm llama3-8b",
-    "report": "one HTML page of all runs, tables and figures:  report results=FOLDER",
-    "index": "a parquet index of a results folder, for pandas:  index [--fresh]",
-    "merge": "bring the results of several machines together:  merge A B results=C",
-    "project": (
-        "what a run would do on another machine, or with other stop rules, from its records:  "
-        "project results/runs/RUN hardware=a100-80gb"
-    ),
-    "diff": "two folders of results, cell by cell, with intervals:  diff A B",
-    "list": "models, methods, datasets, experiments:  list models",
-    "doctor": "what this machine can run, and what is missing for more:  doctor [--gpu]",
-    "cell": "run one cell of a submitted manifest; jobs call it",
-}
 GROUPS = (
     "model",
     "method",
@@ -115,7 +70,8 @@ def print_help(words: list[str]) -> None:
 
 
 def _overview() -> str:
-    commands = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items() if name != "cell")
+    listed = [(name, help_of(kind)) for name, kind in COMMANDS.items() if name != "cell"]
+    commands = "\n".join(f"  {name:<9} {text}" for name, text in listed)
     rows = []
     for group in GROUPS:
         names = choices(group)
@@ -125,13 +81,13 @@ def _overview() -> str:
 
 
 def describe(key: str) -> str:
-    """What a key, a group or a command is, with its default and, for a group, its choices.
+    """Describes a key, a group or a command, with defaults and choices.
 
     Raises:
         SkipbenchError: no such key.
     """
     if key in COMMANDS:
-        return f"{key}: {COMMANDS[key]}"
+        return _command(COMMANDS[key])
     if key == "columns":
         return "\n".join(["columns of the tables", *map(_column, DEFINITIONS)])
     if key in GROUPS:
@@ -147,6 +103,19 @@ def describe(key: str) -> str:
             f"unknown key {key!r}.{did_you_mean(key, known)} --help lists groups and commands"
         )
     return "\n".join(dict.fromkeys(entries))
+
+
+def _command(command: type[Command]) -> str:
+    """Describes a command: its keys with their defaults, and its flags."""
+    keys, flags = declared(command)
+    words = dict(flags)
+    for name in keys:
+        default = getattr(command(), name)
+        words[f"{name}={'' if default in (None, ()) else default}"] = name
+    meanings = texts(command)
+    lines = [f"  {word:<17} {meanings[name]}" for word, name in words.items() if name in meanings]
+    rest = ["  KEY=VALUE         a setting of a cell: --help KEY"] if command.SETTINGS else []
+    return "\n".join([f"{command.__name__.lower()}: {help_of(command)}", *lines, *rest])
 
 
 def _column(name: str) -> str:

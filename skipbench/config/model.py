@@ -175,7 +175,7 @@ class PlantedModel(Model):
 
 
 def is_gguf(path: str) -> bool:
-    """Whether a path names a GGUF file, there or not."""
+    """True for the name of a GGUF file, there or not."""
     return path.endswith(".gguf")
 
 
@@ -225,7 +225,7 @@ def check_path(path: str, named: str = "model.path") -> None:
 
 
 def _instead(folder: Path) -> str:
-    """What a folder without config.json holds, and what to give in its place."""
+    """Contents of a folder without config.json, and what to give in its place."""
     names = sorted(entry.name for entry in folder.iterdir())
     below = [n for n in names if any((folder / n / c).is_file() for c in CONFIGS)]
     files = [n for n in names if is_gguf(n)]

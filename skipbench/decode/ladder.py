@@ -7,7 +7,7 @@ from skipbench.config.configurable import Stateful
 from skipbench.decode.chances import Counters
 from skipbench.decode.state import State
 from skipbench.decode.trial_passes import predicts, recent_states
-from skipbench.metrics.acceptance import Latency
+from skipbench.metrics.costs import Latency
 from skipbench.profile.influence import squared_turns
 from skipbench.skipset import SkipSet
 
@@ -148,7 +148,7 @@ def step_price(skip: SkipSet, latency: Latency | None) -> float:
     """
     if latency is None:
         return 1 - skip.ratio
-    return latency.draft_s(len(skip.attention), len(skip.mlp)) / latency.target_s()
+    return latency.pass_s(skip) / latency.pass_s()
 
 
 def chain_value(

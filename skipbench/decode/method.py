@@ -12,8 +12,7 @@ from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
-from skipbench.metrics.acceptance import Latency
-from skipbench.profile.latency import LatencyModel
+from skipbench.metrics.costs import Latency, LatencyModel
 from skipbench.skipset import SkipSet
 
 

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
+from skipbench.console import logged, say, show_result
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import ensure_searched, search_command, search_trace
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
-from skipbench.report.console import logged, say, show_result
 from skipbench.runs.files import set_aside, write_atomic
 from skipbench.runs.fingerprint import (
     not_compared,
@@ -20,8 +22,10 @@ from skipbench.runs.fingerprint import (
     other_package,
     refuse_other,
 )
-from skipbench.runs.provenance import CONDITIONS, conditions, config_hash, engine_text, run_name
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.measures import Metrics
+from skipbench.runs.provenance import CONDITIONS, config_hash, run_name
+from skipbench.runs.run import Run, read_run
+from skipbench.runs.state import read_status
 from skipbench.scoring.execute import waits_for_score
 
 
@@ -34,7 +38,7 @@ class Cell:
 
     def state(self) -> str:
         """`done`, `running`, `failed`, `interrupted` as its record says, or `missing`."""
-        return str((load_run(self.folder)["status"] or {"state": "missing"})["state"])
+        return read_status(self.folder).state
 
 
 def resolve_cell(config: RunConfig) -> Cell:
@@ -72,28 +76,27 @@ def named_cell(config: RunConfig) -> Cell:
     return Cell(config, config.results / "runs" / run_name(names, config_hash(config.record())))
 
 
-def checked_run(cell: Cell) -> dict[str, Any]:
-    """The record of a cell as `load_run` gives it, checked to be of today's weights and method, and
-    whole if it is done.
+def checked_run(cell: Cell) -> Run:
+    """The run of a cell, checked to be of today's weights and method, and whole if it is done.
 
     Raises:
         SkipbenchError: it is of others, cannot be read, or lost samples.
     """
-    state = load_run(cell.folder)
-    if (state["status"] or {}).get("state") == "done":
-        read_samples(cell.folder / "samples.jsonl")
-        _check_rows(cell, state["provenance"] or {})
+    run = read_run(cell.folder)
+    if run.done:
+        _ = run.samples  # refused where a sample is missing
+        _check_rows(cell, run.provenance.rows_sha256)
     refuse_other(cell.folder, cell.config.model, cell.config.method)
-    return state
+    return run
 
 
-def _check_rows(cell: Cell, provenance: dict[str, Any]) -> None:
+def _check_rows(cell: Cell, before: str | None) -> None:
     """Raises SkipbenchError where the rows of a local file are others than those of the record;
     those of the hub are pinned by their revision.
     """
     from skipbench.data.rows import rows_hash
 
-    config, before = cell.config, provenance.get("rows_sha256")
+    config = cell.config
     path = config.dataset.node.get("path")
     if before is None or path is None or not Path(path).is_file():
         return
@@ -104,23 +107,17 @@ def _check_rows(cell: Cell, provenance: dict[str, Any]) -> None:
         )
 
 
-def header(settings: dict[str, Any], provenance: dict[str, Any] | None) -> dict[str, str]:
-    """The head of a cell's table, from its record."""
-    origin, model, engine = provenance or {}, settings["model"], settings["engine"]
-    return {
-        **{k: settings[k]["name"] for k in ("model", "method", "dataset")},
-        "engine": origin.get("engine") or engine_text(engine["name"], bool(engine.get("strict"))),
-        "dtype": model["dtype"],
-        **({"sparsity": model["sparsity"]} if "sparsity" in model else {}),
-        "device": origin.get("device", model["device"]),
-        "threads": str(engine["threads"]),
-        **({"mixed": origin["mixed"]} if origin.get("mixed") else {}),
-    }
+def header(run: Run) -> dict[str, str]:
+    """The head of a cell's table."""
+    origin = run.origin
+    named = {"model": run.model, "method": run.method, "dataset": run.dataset}
+    named |= {k: getattr(origin, k) for k in ("engine", "dtype", "sparsity", "device", "mixed")}
+    return {k: v for k, v in named.items() if v} | {"threads": str(run.setting("engine.threads"))}
 
 
 def run_cell(
     config: RunConfig, print_table: bool = True, loaded: Any = None, load: Any = None
-) -> dict[str, Any] | None:
+) -> Metrics | None:
     """Runs what is missing of one cell and prints its table.
 
     Args:
@@ -148,27 +145,28 @@ def run_cell(
     if config.fresh:
         _check_first(cell, loaded)
         set_aside(cell.folder)
-    state = checked_run(cell)
+    before = checked_run(cell)
     unknown = []
-    if state["provenance"]:
-        unknown = not_compared(state["provenance"], config.model, config.method)
-        if cell.state() != "done":
-            unknown += [
-                f"other {k}" for k in CONDITIONS if k not in conditions(state["provenance"])
-            ]
+    if before.status.state != "missing":
+        unknown = not_compared(before.provenance, config.model, config.method)
+        if not before.done:
+            known = before.provenance.conditions
+            unknown += [f"other {name}" for name in CONDITIONS if name not in known]
     if unknown:
         say(
             f"{cell.folder}: begun by an earlier version; whether it is of {'; '.join(unknown)} is "
             "not known"
         )
-    metrics: dict[str, Any] | None = state["metrics"] if cell.state() == "done" else None
     for what, changed in (
-        ("measured by another version of skipbench's code", other_package(state["provenance"])),
-        ("decided by other latencies", other_latency(cell.folder, state["provenance"])),
+        (
+            "measured by another version of skipbench's code",
+            other_package(before.origin.package_sha256),
+        ),
+        ("decided by other latencies", other_latency(cell.folder, before.provenance)),
     ):
-        if metrics is not None and changed:
+        if before.done and changed:
             say(f"{cell.folder}: {what}; fresh=true measures it anew")
-    if metrics is None:
+    if not before.done:
         from skipbench.bench.load import load_model
         from skipbench.bench.preflight import preflight
         from skipbench.bench.run import run
@@ -176,17 +174,18 @@ def run_cell(
         with logged():
             rows = preflight(config, cell.folder, loaded).rows
             say(str(cell.folder), "dim")
-            calibration = config.calibration_rows()
-            metrics = run(config, cell.folder, rows, calibration, loaded, load or load_model)
-        head = header(config.record(), load_run(cell.folder)["provenance"])
-        write_atomic(cell.folder / "table.md", markdown_cell(metrics, head))
+            run(config, cell.folder, rows, config.calibration_rows(), loaded, load or load_model)
+    done = before if before.done else read_run(cell.folder)
+    assert done.metrics is not None
+    if not before.done:
+        write_atomic(cell.folder / "table.md", markdown_cell(done.metrics, header(done)))
     if print_table:
-        _show(cell, metrics, load_run(cell.folder)["provenance"])
-        if waits_for_score(config.dataset.scorer, metrics):
+        _show(done, done.metrics)
+        if waits_for_score(config.dataset.scorer, done.metrics):
             say(to_score(cell.folder))
-    if failed := metrics["lossless"]["failed"]:
+    if failed := done.metrics.lossless.failed:
         raise SkipbenchError(f"{failed} samples failed; see {cell.folder / 'status.json'}")
-    return metrics
+    return done.metrics
 
 
 def _check_here(model: Model) -> None:
@@ -198,27 +197,28 @@ def _check_here(model: Model) -> None:
         read_config(model.path, model.revision)
 
 
-def _run_repeats(config: RunConfig, print_table: bool) -> dict[str, Any] | None:
+def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
     """`run_cell` of a cell with several processes."""
-    from skipbench.experiments.repeats import joined_record, run_repeats
+    from skipbench.experiments.repeats import joined_run, run_repeats
 
     if config.dry_run:
         for one in config.repetitions():
             run_cell(one, print_table)
         return None
     run_repeats(config)
-    record = joined_record(resolve_cell(config))
-    metrics: dict[str, Any] = record["metrics"]
-    if print_table:
-        _show(resolve_cell(config), metrics, record["provenance"])
-    return metrics
+    run = joined_run(resolve_cell(config))
+    if print_table and run.metrics:
+        _show(run, run.metrics)
+    return run.metrics
 
 
-def _show(cell: Cell, metrics: dict[str, Any], provenance: dict[str, Any] | None) -> None:
+def _show(run: Run, metrics: Metrics) -> None:
     """Prints the table of a cell, or its record where a machine reads."""
-    head = header(cell.config.record(), provenance)
-    record = {"folder": str(cell.folder), "label": cell.config.label, **head, "metrics": metrics}
-    show_result(record, lambda: render_cell(metrics, head))
+    head = header(run)
+    record = {"folder": str(run.folder), "label": run.label, **head}
+    show_result(
+        record | {"metrics": msgspec.to_builtins(metrics)}, lambda: render_cell(metrics, head)
+    )
 
 
 def _check_first(cell: Cell, loaded: Any) -> None:

@@ -1,9 +1,10 @@
 """Which method is fastest on a model: every method that can run, within a budget, ranked."""
 
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from skipbench.config.catalog import DEFAULT_METHOD, choices
@@ -13,7 +14,9 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.set_search import search_set
 from skipbench.experiments.table_runs import run_entry
-from skipbench.runs.reading import value_at
+from skipbench.report.compared import ranked
+from skipbench.runs.measures import Interval
+from skipbench.runs.run import Run
 
 NOISE = "vanilla"
 FIRST = (NOISE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
@@ -37,7 +40,6 @@ SEARCH = ("search.iterations=24", "search.prompts=2", "search.max_new_tokens=24"
 LONG = 2048
 """Tokens of context from which the prompts are sections of Python's reference."""
 SEARCH_TOKENS = 24 * 2 * 24
-Run = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,7 @@ class Comparison:
     """The runs, best first, and what follows from them.
 
     Attributes:
-        runs: as `report.tables.runs` takes them; with `reason` and without metrics where a method
-            was left out.
+        runs: without metrics and with a `reason` where a method was left out.
         best: the fastest method whose interval lies above 1 and above vanilla against itself;
             `None` where there is none.
         tied: methods whose intervals overlap that of the best.
@@ -107,7 +108,7 @@ def compare(
         left_s = budget_s - (time.monotonic() - began)
         cost_s = ARMS_S * prompt_s * limit
         cost_s += 2 * SEARCH_TOKENS * prompt_s / base.dataset.max_new_tokens * _searches(config)
-        config = replace(config, limit=limit)
+        config = dataclasses.replace(config, limit=limit)
         if cost_s > left_s and number > 2 and not _done(config):
             reason = f"not run: it would take {cost_s / 60:.0f} min of the {left_s / 60:.0f} left"
             runs.append(_left_out(base, name, reason))
@@ -194,31 +195,25 @@ def _run(config: RunConfig, loaded: Any) -> Run:
 
 
 def _left_out(config: RunConfig, name: str, reason: str) -> Run:
-    names = config.names | {"method": name}
-    return names | {"metrics": None, "reason": reason, "provenance": {}, "drafted": None}
+    return Run(model=config.model.name, method=name, dataset=config.dataset.name, reason=reason)
 
 
 def conclude(runs: Sequence[Run]) -> Comparison:
     """Ranks runs by their speedup; those without metrics come last."""
 
-    def slowness(run: Run) -> float:
-        speedup = value_at(run, "metrics", "speedup", "paired")
-        return -float(speedup) if speedup else math.inf
-
-    ranked = [{**run, "rank": rank} for rank, run in enumerate(sorted(runs, key=slowness))]
-    measured = [run for run in ranked if run["metrics"] and run["method"] != NOISE]
-    noise = next((run for run in ranked if run["method"] == NOISE and run["metrics"]), None)
-    bar = max(1.0, value_at(noise or {}, "metrics", "speedup", "paired") or 1.0)
+    in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
+    measured = [run for run in in_order if run.metrics and run.method != NOISE]
+    noise = next((run for run in in_order if run.method == NOISE and run.metrics), None)
+    bar = max(1.0, noise.speedup or 1.0 if noise else 1.0)
     best = next((run for run in measured if _interval(run)[0] > bar), None)
     tied = [
-        run["method"]
+        str(run.method)
         for run in measured
         if best is not None and run is not best and _interval(run)[1] > _interval(best)[0]
     ]
-    return Comparison(ranked, best, tied)
+    return Comparison(in_order, best, tied)
 
 
-def _interval(run: Mapping[str, Any]) -> tuple[float, float]:
+def _interval(run: Run) -> Interval:
     """The interval of the speedup; from 0 to infinity where there is none."""
-    ends = value_at(run, "metrics", "speedup", "ci95")
-    return (float(ends[0]), float(ends[1])) if ends else (0.0, math.inf)
+    return (run.metrics and run.metrics.speedup.ci95) or (0.0, math.inf)

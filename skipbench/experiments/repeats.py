@@ -5,17 +5,18 @@ import json
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+
+from msgspec.structs import replace
 
 from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
+from skipbench.console import say
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, checked_run, named_cell, resolve_cell
+from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
-from skipbench.report.console import say
 from skipbench.report.origins import origin_of
-from skipbench.runs.record import Sample
-from skipbench.runs.store import read_samples
+from skipbench.runs.run import Run
 
 
 def repetitions(cell: Cell) -> list[Cell]:
@@ -30,12 +31,8 @@ def all_done(config: RunConfig) -> bool:
         SkipbenchError: as `checked_run`.
     """
     with contextlib.suppress(NotHereError):
-        return all(_done(resolve_cell(one)) for one in config.repetitions())
+        return all(checked_run(resolve_cell(one)).done for one in config.repetitions())
     return False
-
-
-def _done(cell: Cell) -> bool:
-    return (checked_run(cell)["status"] or {}).get("state") == "done"
 
 
 def run_repeats(config: RunConfig) -> None:
@@ -60,32 +57,31 @@ def run_repeats(config: RunConfig) -> None:
                 )
 
 
-def joined_record(cell: Cell) -> dict[str, Any]:
-    """The record of a cell as `checked_run` gives it; of several processes, the first one's, with
-    the metrics of those that are done.
-
-    `samples` holds the samples behind the metrics, and `reason` why some are missing.
+def joined_run(cell: Cell) -> Run:
+    """The run of a cell; of several processes, the first one's, with the metrics and the drafts of
+    those that are done, and the reason why some are missing.
 
     Raises:
         SkipbenchError: as `checked_run`.
     """
-    cells = repetitions(cell)
-    states = [checked_run(one) for one in cells]
-    done = [
-        (state, read_samples(one.folder / "samples.jsonl"))
-        for state, one in zip(states, cells, strict=True)
-        if state["metrics"] is not None
-    ]
-    samples: list[Sample] = [s for _, own in done for s in own]
-    if len(cells) == 1 or not done:
-        return {**states[0], "samples": samples, "reason": None}
-    record, reasons = dict(done[0][0]), list[str]()
-    if len(done) < len(cells):
-        reasons.append(f"{len(done)} of {len(cells)} repeats are done")
-    if len({origin_of(state) for state, _ in done}) > 1:
+    runs = [checked_run(one) for one in repetitions(cell)]
+    done = [run for run in runs if run.metrics is not None]
+    if not done:
+        return runs[0]
+    of_all = drafted(s for run in done for s in run.samples)
+    if len(runs) == 1:
+        return replace(runs[0], drafted=of_all)
+    reasons = []
+    if len(done) < len(runs):
+        reasons.append(f"{len(done)} of {len(runs)} repeats are done")
+    if len({origin_of(run) for run in done}) > 1:
         reasons.append("its repeats are of several commits, devices or versions")
-    layers = record["provenance"]["layers"]
-    if mixed := [text for s, _ in done if (text := s["provenance"].get("mixed"))]:
-        record["provenance"] |= {"mixed": "; ".join(mixed)}
-    record["metrics"] = summarise_repeats([(own, s["metrics"]) for s, own in done], layers)
-    return {**record, "samples": samples, "reason": "; ".join(reasons) or None}
+    mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed)
+    pairs = [(run.samples, run.metrics) for run in done if run.metrics]
+    return replace(
+        done[0],
+        metrics=summarise_repeats(pairs, done[0].provenance.layers or 0),
+        drafted=of_all,
+        origin=replace(done[0].origin, mixed=mixed or None),
+        reason="; ".join(reasons) or None,
+    )

@@ -1,10 +1,8 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
-from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -13,11 +11,10 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine, engine_factory
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
-from skipbench.lm.fused.bit_exact import self_test
 from skipbench.lm.fused.weights import pass_bytes
 from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import ForwardMetadata, RotaryCache, rotary_cache
-from skipbench.lm.proof import prove
+from skipbench.lm.proof import prove, self_test
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 from skipbench.skipset import SkipSet
@@ -39,8 +36,8 @@ class LM:
         """
         Args:
             model: a causal language model of Hugging Face, in evaluation mode.
-            engine: one of `ENGINES`; where it cannot run here, what replaces it is used, and
-                `notes` say why.
+            engine: one of `ENGINES`; where it cannot run here, another replaces it, and `notes`
+                say why.
             strict: verified rows get the bits that decoding them alone would give; proven here,
                 engine `fused` only.
             spare_mib: memory that second layouts of weights may take, MiB.
@@ -73,10 +70,6 @@ class LM:
         """Lines on how this model was made, for `notes`."""
         self.strict_cost: float | None = None
         """Time of verifying 9 rows strictly, over the same without it."""
-        self._lock = threading.RLock()
-        self._served: ref[Any] | None = None
-        """The request whose rows are in the cache."""
-        self._aside: WeakKeyDictionary[Any, list[Tensor]] = WeakKeyDictionary()
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
         self._chosen: dict[tuple[SkipSet | None, int, int], list[int]] = {}
@@ -101,31 +94,19 @@ class LM:
         )
         return [*self.engine.notes(), *self.remarks, *filter(None, [cost])]
 
-    @contextmanager
-    def turn(self, request: object | None = None) -> Iterator[None]:
-        """Holds the model for one request, whose committed rows are in the cache meanwhile.
-
-        The rows of another are copied when it loses its place, kept until its next turn, and
-        forgotten with it. `None` for passes that belong to no request.
-        """
-        with self._lock:
-            before = None if self._served is None else self._served()
-            if before is not request:
-                if before is not None:
-                    self._aside[before] = self.cache.copied()
-                self._served = None if request is None else ref(request)
-                self.cache.restore([] if request is None else self._aside.pop(request, []))
-            yield
+    def turn(self, request: object | None = None) -> AbstractContextManager[None]:
+        """Holds the model for one request, as `KVCache.turn`."""
+        return self.cache.turn(request)
 
     def __deepcopy__(self, memo: object) -> "LM":
         """Itself: the copy of a method that drafts with a model takes turns on it."""
         return self
 
     def allocate(self, capacity: int) -> None:
-        """Makes room in the cache for `capacity` tokens and prepares the tables; the rows of a
-        request in flight are kept, others are lost when the cache grows.
+        """Allocates `capacity` cache rows and prepares the tables; the rows of a request in flight
+        are kept, others are lost when the cache grows.
         """
-        with self._lock:
+        with self.cache.lock:
             tables = (self._tables.get(device) for device in self.devices)
             if capacity > self.cache.capacity or any(
                 t is None or t.positions < capacity for t in tables
@@ -209,7 +190,7 @@ class LM:
         return hidden
 
     def _kept(self, hidden: Tensor) -> Tensor:
-        """A state where methods hold it against others."""
+        """A state on the device where methods compare it with others."""
         return hidden if self._one_device else hidden.to(self.output_device)
 
     def _choose(self, skip: SkipSet | None, first: int, last: int) -> list[int]:
@@ -283,8 +264,8 @@ class LM:
     def score_alone(
         self, tokens: list[int], token_rows: TokenRows, hidden_states: list[Tensor] | None = None
     ) -> Tensor:
-        """As `score`, each row in a pass of its own behind its ancestors: where torch's attention
-        masks a row, it multiplies it by 0, and 0 * NaN is NaN. The cache keeps none.
+        """The result of `score` with each row in a pass of its own after its ancestors: torch's
+        attention multiplies masked rows by 0, and 0 * NaN is NaN. The cache keeps none.
         """
         start, layers = token_rows.start, self.cache.rows
         self.cache.clear(start)
@@ -301,14 +282,14 @@ class LM:
             self.cache.clear(start, at + 1)  # graphs read and mask whole buckets
         finite = torch.cat(logits).isfinite().any(-1)[:, None, None]
         for layer, kept in zip(layers, zip(*made, strict=True), strict=True):
-            found = torch.stack(kept)
-            layer[start : token_rows.end] = torch.where(finite.to(found.device), found, 0.0)
+            rows = torch.stack(kept)
+            layer[start : token_rows.end] = torch.where(finite.to(rows.device), rows, 0.0)
         if hidden_states is not None:
-            hidden_states += [torch.cat(rows) for rows in zip(*states, strict=True)]
+            hidden_states += [torch.cat(state) for state in zip(*states, strict=True)]
         return torch.cat(logits)
 
     def weight_bytes(self) -> int:
-        """Bytes that one decoding step must read: all weights but the embedding table, which it
-        only looks one row up in.
+        """Bytes that one decoding step must read: all weights but the embedding table, of which it
+        reads one row.
         """
         return self._weight_bytes

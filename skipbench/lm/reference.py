@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Sublayer
+from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import parts_of, unlike_llama
 from skipbench.lm.fused.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.layer import AttentionParts, Family, MlpParts, ModelParts, text_config
-from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
 
 
@@ -38,8 +38,8 @@ def reference_instead(
 
 
 class _LayerView:
-    """The cache as a Hugging Face attention module sees it: `update` writes the rows and returns
-    all up to their end.
+    """The cache for a Hugging Face attention module: `update` writes the rows and returns all up to
+    their end.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -57,7 +57,7 @@ class _LayerView:
         return self.cache.keys[layer][:, :, :end], self.cache.values[layer][:, :, :end]
 
 
-class ReferenceEngine:
+class ReferenceEngine(Engine):
     """Sub-layers of any family: `x + scale * after(module(before(x)))` by Hugging Face's modules.
 
     In a family whose attention and MLP stand side by side, the MLP reads the layer's input: the
@@ -66,7 +66,6 @@ class ReferenceEngine:
     """
 
     name = "reference"
-    result_is_borrowed = False
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class ReferenceEngine:
     ) -> None:
         """
         Args:
-            note: why this engine was taken in the place of another.
+            note: the reason why this engine replaces another.
             strict: verified rows pass attention one by one, with the very calls of one row, and
                 other modules `MOST` at once.
         """
@@ -106,12 +105,6 @@ class ReferenceEngine:
 
     def notes(self) -> list[str]:
         return self._notes
-
-    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> None:
-        """Sub-layers run one by one."""
-
-    def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "ReferenceEngine":
-        return self
 
     def _attention(self, parts: AttentionParts, index: int, window: int | None) -> Sublayer:
         family, needs_mask, on_gpu = self.family, self._needs_mask, self._mask_on_gpu
@@ -186,7 +179,7 @@ class ReferenceEngine:
 
 
 def scaled_logits(parts: ModelParts, logits: Tensor) -> Tensor:
-    """What a family does with the product of its head."""
+    """Scales and caps the product of the head as the family does."""
     if parts.logit_scale != 1.0:
         logits = logits * parts.logit_scale
     return (
@@ -197,8 +190,8 @@ def scaled_logits(parts: ModelParts, logits: Tensor) -> Tensor:
 
 
 def _rotary(parts: AttentionParts, metadata: AttentionMetadata) -> tuple[Tensor, Tensor] | None:
-    """Cosine and sine [1, T, d] of the rows; the first tables where the layer uses none, which its
-    module leaves alone.
+    """Cosine and sine [1, T, d] of the rows. A layer that uses none gets the first tables, which
+    its module ignores.
     """
     tables, index = metadata.tables.kinds, metadata.index
     if not tables:

@@ -34,9 +34,8 @@ from skipbench.decode.trial_passes import parallel_branches
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.lm.upload import upload
-from skipbench.metrics.acceptance import Latency
+from skipbench.metrics.costs import Latency, LatencyModel
 from skipbench.metrics.formulas import tpt
-from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
 
@@ -118,7 +117,7 @@ def most_tokens_per_time(
     first.
     """
     value, best, gamma = max(
-        (tpt(a, d, latency.draft_s(len(s.attention), len(s.mlp)), latency.target_s()), -n, -d)
+        (tpt(a, d, latency.pass_s(s), latency.pass_s()), -n, -d)
         for n, (a, s) in enumerate(zip(alpha, sets, strict=True))
         for d in lengths
     )
@@ -129,7 +128,7 @@ class KnapSpec(SkipMethod):
     """A new set every `interval` rounds, from the states of the last `history` rounds and the
     latencies at the present length.
 
-    >>> latency = Latency(attention_s=2e-5, mlp_s=1e-5, head_s=0, layers=2, context_tokens=64)
+    >>> latency = Latency(attention_s=2e-5, mlp_s=1e-5, head_s=0, layers=2)
     >>> integer_weights(latency, cap=5)
     (2, 1)
     >>> x = torch.tensor([[[1.0, 0.0]], [[1.0, 0.1]], [[0.0, 1.0]]])  # sub-layer 1 turns the state

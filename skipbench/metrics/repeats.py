@@ -3,65 +3,58 @@
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
+from skipbench.metrics.scores import ArmScores
 from skipbench.metrics.summary import speedups, summarise
+from skipbench.runs.measures import GroupScores, Metrics, Score, UntilCi
 from skipbench.runs.record import Sample
 
-MEAN_OF = ("tpt", "tpt_vanilla", "roofline_fraction_vanilla", "score")
-"""Quantities that each process has computed from more than its samples."""
 
-
-def summarise_repeats(
-    runs: Sequence[tuple[Sequence[Sample], Mapping[str, Any]]], layers: int
-) -> dict[str, Any]:
-    """The contents of a `metrics.json` for all processes together.
+def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: int) -> Metrics:
+    """The metrics of all processes together.
 
     Counts, seconds and rates are those of all samples; `speedup.ci95` is that of the two-level
-    design. New names: `repeats`, the number of processes, `prompts`, and `speedup.by_repeat`.
+    design.
 
     Args:
         runs: of each process its samples and its own metrics.
         layers: layers of the target model.
     """
     pooled = summarise([s for samples, _ in runs for s in samples], layers, None, None, None)
-    timed = [speedups(samples) for samples, _ in runs]
-    paired, interval = _paired(timed)
-    metrics = [own for _, own in runs]
-    peaks = [m["peak_memory_bytes"] for m in metrics if m.get("peak_memory_bytes") is not None]
-    return {
-        **pooled,
-        **_stopped([m["until_ci"] for m in metrics if m.get("until_ci")]),
-        **{name: _mean([m.get(name) for m in metrics]) for name in MEAN_OF},
-        "peak_memory_bytes": max(peaks, default=None),
-        "repeats": len(runs),
-        "prompts": len({s.index for samples, _ in runs for s in samples}),
-        "speedup": {
-            **pooled["speedup"],
-            "paired": paired,
-            "ci95": None if interval is None else list(interval),
-            "by_repeat": [m["speedup"]["paired"] for m in metrics],
-        },
-    }
+    metrics = [each for _, each in runs]
+    ratio, interval = _paired([speedups(samples) for samples, _ in runs])
+    peaks = [m.peak_memory_bytes for m in metrics if m.peak_memory_bytes is not None]
+    by_process = [m.speedup.paired for m in metrics]
+    return replace(
+        pooled,
+        until_ci=_until_ci([m.until_ci for m in metrics if m.until_ci]),
+        tpt=_mean([m.tpt for m in metrics]),
+        tpt_vanilla=_mean([m.tpt_vanilla or None for m in metrics]),
+        roofline_fraction_vanilla=_mean([m.roofline_fraction_vanilla for m in metrics]),
+        score=_score([m.score for m in metrics if m.score]),
+        peak_memory_bytes=max(peaks, default=None),
+        repeats=len(runs),
+        prompts=len({s.index for samples, _ in runs for s in samples}),
+        speedup=replace(pooled.speedup, paired=ratio, ci95=interval, by_repeat=by_process),
+    )
 
 
-def _stopped(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`until_ci` of all processes: each stops for itself, prompts are summed, and the widest
-    interval counts.
-    """
-    if not found:
-        return {}
-    widths = [f["half_width"] for f in found]
-    return {
-        "until_ci": {
-            "wanted": found[0]["wanted"],
-            "half_width": None if None in widths else max(widths),
-            "samples": sum(f["samples"] for f in found),
-            "of": sum(f["of"] for f in found),
-            "stopped": any(f["stopped"] for f in found),
-        }
-    }
+def _until_ci(ends: Sequence[UntilCi]) -> UntilCi | UnsetType:
+    """Each process stops for itself: prompts are summed, and the widest interval counts."""
+    if not ends:
+        return UNSET
+    widths = [end.half_width for end in ends]
+    return UntilCi(
+        wanted=ends[0].wanted,
+        half_width=None if None in widths else max(w for w in widths if w is not None),
+        samples=sum(end.samples for end in ends),
+        of=sum(end.of for end in ends),
+        stopped=any(end.stopped for end in ends),
+    )
 
 
 def _paired(
@@ -70,19 +63,39 @@ def _paired(
     """Mean and interval of the speedup; no interval where the processes have no prompt in
     common.
     """
-    if set.intersection(*(set(found) for found in timed)):
+    if set.intersection(*map(set, timed)):
         return repeated_ratio_interval(timed)
-    ratios = [ratio for found in timed for ratio in found.values()]
+    ratios = [ratio for each in timed for ratio in each.values()]
     return (paired_ratio_interval(ratios)[0] if ratios else None), None
 
 
-def _mean(values: Sequence[Any]) -> Any:
-    """Mean of numbers, name by name in mappings; what is no number is the first one's."""
-    first = values[0]
-    if isinstance(first, Mapping):
-        return {
-            name: _mean([v.get(name) for v in values if isinstance(v, Mapping)]) for name in first
+def _score(scores: Sequence[Score]) -> Score | None:
+    """Means over the processes, name by name, of the first one's names."""
+    if not scores:
+        return None
+    by = {
+        group: {
+            label: GroupScores(
+                **_arms([s.by[group][label] for s in scores if label in s.by.get(group, {})]),
+                samples=first.samples,
+            )
+            for label, first in labels.items()
         }
-    numbers = [v for v in values if isinstance(v, int | float) and math.isfinite(v)]
-    alike = len(numbers) == len(values) and not any(isinstance(v, bool) for v in numbers)
-    return fmean(numbers) if alike and len(set(numbers)) > 1 else first
+        for group, labels in scores[0].by.items()
+    }
+    return Score(**_arms(scores), by=by)
+
+
+def _arms(scores: Sequence[Score | GroupScores]) -> ArmScores:
+    vanilla, method = scores[0].vanilla, scores[0].method
+    return {
+        "vanilla": {name: _mean([s.vanilla.get(name) for s in scores]) for name in vanilla},
+        "method": {name: _mean([s.method.get(name) for s in scores]) for name in method},
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean where every process has a number, else the first one's."""
+    numbers = [v for v in values if v is not None and math.isfinite(v)]
+    alike = len(numbers) == len(values) and len(set(numbers)) > 1
+    return fmean(numbers) if alike else values[0]

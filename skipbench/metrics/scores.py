@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import Any
 
+from skipbench.runs.measures import GroupScores, Score, Scores
 from skipbench.runs.record import Sample
 
-ArmScores = dict[str, dict[str, float]]
+ArmScores = dict[str, Scores]
+"""Scores by arm, vanilla and method."""
 
 
 def mean_scores(sound: Sequence[Sample]) -> ArmScores:
@@ -27,21 +28,20 @@ def score_equal(sound: Sequence[Sample]) -> bool | None:
 
 def score_summary(
     sound: Sequence[Sample], scores: Callable[[Sequence[Sample]], ArmScores]
-) -> dict[str, Any]:
-    """What `metrics.json` holds under `score`: `scores` of all samples, and under `by` of every
-    label of every group.
+) -> Score:
+    """`scores` of all samples, and by every label of every group.
 
-    `scores` gives `{"vanilla": {name: value}, "method": {name: value}}` of some of the samples.
+    Args:
+        scores: gives `{"vanilla": {name: value}, "method": {name: value}}` of some of the samples.
     """
-    labels = sorted({pair for s in sound for pair in s.groups.items()})
-    by: dict[str, dict[str, Any]] = {}
-    for group, label in labels:
+    by: dict[str, dict[str, GroupScores]] = {}
+    for group, label in sorted({pair for s in sound for pair in s.groups.items()}):
         members = [s for s in sound if s.groups.get(group) == label]
-        by.setdefault(group, {})[label] = {**scores(members), "samples": len(members)}
-    return {**scores(sound), "by": by}
+        by.setdefault(group, {})[label] = GroupScores(**scores(members), samples=len(members))
+    return Score(**scores(sound), by=by)
 
 
-def _arm_scores(scores: Sequence[dict[str, float]]) -> dict[str, float]:
+def _arm_scores(scores: Sequence[dict[str, float]]) -> Scores:
     names = sorted({name for of in scores for name in of})
     finite = {
         name: [of[name] for of in scores if name in of and math.isfinite(of[name])]

@@ -6,13 +6,13 @@ A value that cannot be computed is None, never nan and never a 0 that stands for
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from skipbench.metrics.acceptance import (
-    Latency,
-    acceptance_rates,
     accepted_by_position,
+    alpha,
+    alpha_cond,
     expected_M,
     expected_speedup,
     mean,
@@ -20,9 +20,18 @@ from skipbench.metrics.acceptance import (
     skipped,
     tokens_per_time,
 )
-from skipbench.metrics.interval import paired_ratio_interval
+from skipbench.metrics.costs import Latency
+from skipbench.metrics.interval import Interval, paired_ratio_interval
 from skipbench.metrics.scores import mean_scores, score_equal, score_summary
-from skipbench.metrics.waits import waits
+from skipbench.metrics.waits import joules_per_token, s_per_output_token, ttft_s
+from skipbench.runs.measures import (
+    BySearch,
+    Lossless,
+    Metrics,
+    PhaseSeconds,
+    SearchPart,
+    Speedup,
+)
 from skipbench.runs.record import Arm, Sample, Seconds
 
 
@@ -32,7 +41,7 @@ def summarise(
     latency: Latency | None,
     roofline_s_per_token: float | None,
     peak_memory_bytes: int | None,
-) -> dict[str, Any]:
+) -> Metrics:
     """The contents of `metrics.json`. Failed samples are counted and left out of every other
     number.
 
@@ -48,58 +57,68 @@ def summarise(
     """
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
-    acceptance = acceptance_rates(sound, rounds)
-    vanilla_s_per_token = over(
-        _decode_s(s.vanilla for s in sound), _emitted(s.vanilla for s in sound)
-    )
-    method_s_per_token = over(_decode_s(s.method for s in sound), _emitted(s.method for s in sound))
-    return {
-        "samples": len(sound),
-        "rounds": len(rounds),
-        **acceptance,
-        "M_eq1": expected_M(rounds),
-        "accepted_by_position": accepted_by_position(rounds),
-        "tpt": tokens_per_time(sound, rounds, layers, latency),
-        "tpt_vanilla": over(1, latency.target_s()) if latency and vanilla_s_per_token else None,
-        "tokens_per_s": over(1, method_s_per_token),
-        "tokens_per_s_vanilla": over(1, vanilla_s_per_token),
-        "expected_speedup": expected_speedup(
-            sound, rounds, acceptance, layers, vanilla_s_per_token
+    drafted = [r for r in rounds if r.steps]
+    M, pooled = mean(r.emitted for r in rounds), alpha(drafted)
+    per_sample = (alpha(s.method.rounds) for s in sound)
+    vanilla, method = [s.vanilla for s in sound], [s.method for s in sound]
+    vanilla_s_per_token = over(_decode_s(vanilla), _emitted(vanilla))
+    method_s_per_token = over(_decode_s(method), _emitted(method))
+    labels = Counter(s.lossless for s in samples)
+    return Metrics(
+        samples=len(sound),
+        rounds=len(rounds),
+        M=M,  # SWIFT B.3
+        alpha=pooled,  # SWIFT B.3
+        alpha_macro=mean(a for a in per_sample if a is not None),
+        alpha_chain=over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
+        alpha_cond=alpha_cond(drafted),  # KnapSpec 2.1
+        tau=mean(r.emitted for r in drafted),  # CLaSp 4
+        tau_draft=mean(r.accepted for r in drafted),
+        M_eq1=expected_M(rounds),
+        accepted_by_position=accepted_by_position(rounds),
+        tpt=tokens_per_time(sound, rounds, layers, latency),
+        tpt_vanilla=over(1, latency.pass_s()) if latency and vanilla_s_per_token else None,
+        tokens_per_s=over(1, method_s_per_token),
+        tokens_per_s_vanilla=over(1, vanilla_s_per_token),
+        expected_speedup=expected_speedup(sound, rounds, M, pooled, layers, vanilla_s_per_token),
+        speedup=_speedup(sound),
+        speedup_by_search=_by_search(sound),
+        seconds=PhaseSeconds(
+            **{
+                f.name: math.fsum(getattr(arm.seconds, f.name) for arm in method)
+                for f in dataclasses.fields(Seconds)
+                if sound
+            }
         ),
-        "speedup": {"micro": over(vanilla_s_per_token, method_s_per_token), **_speedup(sound)},
-        "speedup_by_search": _by_search(sound),
-        "seconds": {
-            f.name: math.fsum(getattr(s.method.seconds, f.name) for s in sound) if sound else None
-            for f in dataclasses.fields(Seconds)
-        },
-        "lossless": {
-            name: sum(s.lossless == label for s in samples)
-            for name, label in (
-                ("identical", "identical"),
-                ("ties", "tie"),
-                ("diverged", "diverged"),
-                ("unchecked", "unchecked"),
-                ("sampled", "sampled"),
-                ("failed", "failed"),
-            )
-        },
-        "looped": sum(s.method.looped for s in sound),
-        **waits([s.method for s in sound], ""),
-        **waits([s.vanilla for s in sound], "_vanilla"),
-        "skipped": skipped(sound, layers),
-        "score": score_summary(sound, mean_scores),
-        "score_equal": score_equal(sound),
-        "peak_memory_bytes": peak_memory_bytes,
-        "roofline_fraction_vanilla": over(roofline_s_per_token, vanilla_s_per_token),
-    }
+        lossless=Lossless(
+            identical=labels["identical"],
+            ties=labels["tie"],
+            diverged=labels["diverged"],
+            unchecked=labels["unchecked"],
+            sampled=labels["sampled"],
+            failed=labels["failed"],
+        ),
+        looped=sum(arm.looped for arm in method),
+        ttft_s=ttft_s(method),
+        s_per_output_token=s_per_output_token(method),
+        joules_per_token=joules_per_token(method),
+        ttft_s_vanilla=ttft_s(vanilla),
+        s_per_output_token_vanilla=s_per_output_token(vanilla),
+        joules_per_token_vanilla=joules_per_token(vanilla),
+        skipped=skipped(sound, layers),
+        score=score_summary(sound, mean_scores),
+        score_equal=score_equal(sound),
+        peak_memory_bytes=peak_memory_bytes,
+        roofline_fraction_vanilla=over(roofline_s_per_token, vanilla_s_per_token),
+    )
 
 
-def _emitted(arms: Iterable[Arm]) -> int:
+def _emitted(arms: Sequence[Arm]) -> int:
     """Tokens of the rounds; the one that prefill emits is not among them."""
-    return sum(r.emitted for arm in arms for r in arm.rounds)
+    return sum(arm.emitted for arm in arms)
 
 
-def _decode_s(arms: Iterable[Arm]) -> float:
+def _decode_s(arms: Sequence[Arm]) -> float:
     return math.fsum(arm.seconds.decode for arm in arms)
 
 
@@ -107,55 +126,52 @@ def speedups(samples: Iterable[Sample]) -> dict[int, float]:
     """Speedup of each prompt by its index, of one process; those that failed or decoded nothing
     have none.
     """
-    pairs = {s.index: _pair(s) for s in samples if s.lossless != "failed"}
-    return {index: v / m for index, (v, m) in pairs.items() if v and m}
+    return {s.index: s.speedup for s in samples if s.speedup is not None}
 
 
-def _speedup(sound: Sequence[Sample]) -> dict[str, Any]:
+def paired(samples: Iterable[Sample]) -> tuple[float | None, Interval | None]:
+    """The speedup of a run: the geometric mean over prompts of vanilla's seconds per token over the
+    method's, and its 95 % interval; None where nothing was decoded, or one prompt only.
+    """
+    ratios = [s.speedup for s in samples if s.speedup is not None]
+    return paired_ratio_interval(ratios) if ratios else (None, None)
+
+
+def _speedup(sound: Sequence[Sample]) -> Speedup:
     """The aggregations of per-sample rates that the papers use, over samples in which both arms
     decoded something.
     """
-    timed = [(v, m) for v, m in map(_pair, sound) if v and m]
-    paired, interval = paired_ratio_interval([v / m for v, m in timed]) if timed else (None, None)
-    return {
-        # SWIFT: mean tokens/s
-        "macro": over(mean(1 / m for _, m in timed), mean(1 / v for v, _ in timed)),
-        # Self-SD: mean s/token
-        "s_per_token": over(mean(v for v, _ in timed), mean(m for _, m in timed)),
-        "paired": paired,
-        "ci95": None if interval is None else list(interval),
-        "end_to_end": over(
-            _end_to_end(s.method for s in sound), _end_to_end(s.vanilla for s in sound)
+    pairs = ((s.vanilla.s_per_token, s.method.s_per_token) for s in sound)
+    timed = [(v, m) for v, m in pairs if v and m]
+    ratio, interval = paired(sound)
+    method, vanilla = [s.method for s in sound], [s.vanilla for s in sound]
+    return Speedup(
+        micro=over(
+            over(_decode_s(vanilla), _emitted(vanilla)), over(_decode_s(method), _emitted(method))
         ),
-    }
-
-
-def _by_search(sound: Sequence[Sample]) -> dict[str, Any] | None:
-    """Speedups of the prompts that began while the method searched its skip set, and of those
-    behind the search; None for a method that does not search while it decodes.
-    """
-    parts = {
-        name: [s for s in sound if s.trace.get("searching") == [lasts]]
-        for name, lasts in (("during", True), ("after", False))
-    }
-    if not parts["during"]:
-        return None
-    return {
-        name: {"samples": len(part), **{k: _speedup(part)[k] for k in ("paired", "ci95")}}
-        for name, part in parts.items()
-    }
-
-
-def _pair(sample: Sample) -> tuple[float | None, float | None]:
-    return _s_per_token(sample.vanilla), _s_per_token(sample.method)
-
-
-def _s_per_token(arm: Arm) -> float | None:
-    return over(arm.seconds.decode, _emitted([arm]))
-
-
-def _end_to_end(arms: Iterable[Arm]) -> float | None:
-    found = list(arms)
-    return over(
-        sum(len(arm.tokens) for arm in found), math.fsum(arm.seconds.total for arm in found)
+        macro=over(mean(1 / m for _, m in timed), mean(1 / v for v, _ in timed)),  # SWIFT
+        s_per_token=over(mean(v for v, _ in timed), mean(m for _, m in timed)),  # Self-SD
+        paired=ratio,
+        ci95=interval,
+        end_to_end=over(_end_to_end(method), _end_to_end(vanilla)),
     )
+
+
+def _by_search(sound: Sequence[Sample]) -> BySearch | None:
+    """Speedups of the prompts that began while the method searched its skip set, and of those
+    after the search; None for a method that does not search while it decodes.
+    """
+    during, after = (
+        [s for s in sound if s.trace.get("searching") == [lasts]] for lasts in (True, False)
+    )
+    if not during:
+        return None
+    parts = []
+    for part in (during, after):
+        ratio, interval = paired(part)
+        parts.append(SearchPart(samples=len(part), paired=ratio, ci95=interval))
+    return BySearch(during=parts[0], after=parts[1])
+
+
+def _end_to_end(arms: Sequence[Arm]) -> float | None:
+    return over(sum(len(arm.tokens) for arm in arms), math.fsum(arm.seconds.total for arm in arms))

@@ -1,169 +1,157 @@
-"""Each column of a table as text, from the contents of `metrics.json`; a dash where a value is
-missing, and the reason.
+"""Each column of a table as text, from a run's metrics; a dash where a value is missing, and the
+reason.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from msgspec import UNSET, UnsetType
 
 from skipbench.metrics.waits import PERCENTILES
-from skipbench.runs.reading import value_at
+from skipbench.runs.measures import Interval, Metrics, Percentiles
 
 MISSING = "\u2014"
+Number = float | UnsetType | None
 
 
-def number(value: Any, digits: int = 2, unit: str = "") -> str:
-    """`value` with `digits` decimals, or a dash for None, nan and infinities."""
-    return f"{value:.{digits}f}{unit}" if known(value) else MISSING
+def known(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
-def figures(value: Any) -> str:
+def number(value: Number, digits: int = 2, unit: str = "", factor: float = 1) -> str:
+    """`value` times `factor` with `digits` decimals, or a dash for None, nan and infinities."""
+    return f"{value * factor:.{digits}f}{unit}" if known(value) else MISSING
+
+
+def figures(value: Number) -> str:
     """About three figures of a positive number, so that columns stay narrow."""
-    return number(
-        value, 2 if known(value) and value < 10 else 1 if known(value) and value < 100 else 0
-    )
+    digits = sum(value < end for end in (10, 100)) if known(value) else 0
+    return number(value, digits)
 
 
-def sample_count(metrics: Mapping[str, Any]) -> str:
+def sample_count(metrics: Metrics) -> str:
     """Prompts that were decoded, and where these were several, by how many processes."""
-    repeats = metrics.get("repeats")
-    shown = number(metrics.get("prompts" if repeats else "samples"), 0)
-    return f"{shown} x {repeats}" if repeats else shown
+    return f"{metrics.prompts} x {metrics.repeats}" if metrics.repeats else str(metrics.samples)
 
 
-def main_cells(metrics: Mapping[str, Any]) -> dict[str, str]:
+def main_cells(metrics: Metrics) -> dict[str, str]:
     """The main row of a cell, by column."""
-    paper, measured = (
-        value_at(metrics, "expected_speedup", name) for name in ("paper", "measured_cost")
-    )
-    tok_s = (metrics.get("tokens_per_s_vanilla"), metrics.get("tokens_per_s"))
+    expected = (metrics.expected_speedup.paper, metrics.expected_speedup.measured_cost)
+    rates = (metrics.tokens_per_s_vanilla, metrics.tokens_per_s)
+    lossless = metrics.lossless
     return {
-        "M": figures(metrics.get("M")),
-        "alpha": number(metrics.get("alpha"), 3),
-        "tau": figures(metrics.get("tau")),
-        "TPT": figures(metrics.get("tpt")),
-        "E(Spd)": f"{number(paper)} / {number(measured)}"
-        if known(paper) or known(measured)
+        "M": figures(metrics.M),
+        "alpha": number(metrics.alpha, 3),
+        "tau": figures(metrics.tau),
+        "TPT": figures(metrics.tpt),
+        "E(Spd)": " / ".join(map(number, expected)) if any(map(known, expected)) else MISSING,
+        "speedup": speedup_text(metrics.speedup.paired, metrics.speedup.ci95),
+        "tok/s": " -> ".join(map(figures, rates)) if any(map(known, rates)) else MISSING,
+        "lossless": f"{lossless.identical}/{lossless.comparable}"
+        if lossless.comparable
         else MISSING,
-        "speedup": _speedup(metrics),
-        "tok/s": " -> ".join(map(figures, tok_s)) if any(map(known, tok_s)) else MISSING,
-        "lossless": _lossless(metrics),
     }
 
 
-def waits_cells(metrics: Mapping[str, Any], shares: Sequence[int] = PERCENTILES) -> dict[str, str]:
+def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[str, str]:
     """What a user waits for and what it costs, vanilla -> method, by column: `shares` of the
     percentiles in milliseconds, such as `12.1 / 14.0 / 20.2 -> 8.1 / 9.9 / 21.0`.
     """
 
-    def wait(key: str) -> str:
-        found = metrics.get(key) or {}
-        shown = [figures(scaled(found.get(f"p{share}"), 1e3)) for share in shares]
+    def wait(times: Percentiles | None) -> str:
+        shown = [figures(_ms(times, share)) for share in shares]
         return MISSING if MISSING in shown else " / ".join(shown)
 
+    joules = metrics.joules_per_token_vanilla, metrics.joules_per_token
     return {
-        "TTFT": _arrow(wait("ttft_s_vanilla"), wait("ttft_s")),
-        "TPOT": _arrow(wait("s_per_output_token_vanilla"), wait("s_per_output_token")),
-        "J/token": _joules(metrics),
+        "TTFT": _arrow(wait(metrics.ttft_s_vanilla), wait(metrics.ttft_s)),
+        "TPOT": _arrow(wait(metrics.s_per_output_token_vanilla), wait(metrics.s_per_output_token)),
+        "J/token": MISSING  # of a record that does not know the quantity
+        if metrics.joules_per_token is UNSET
+        else _arrow(*map(figures, joules))
+        if all(map(known, joules))
+        else "unknown",
     }
 
 
-def _joules(metrics: Mapping[str, Any]) -> str:
-    """A dash for a record that does not know the quantity, `unknown` where no counter was read."""
-    if "joules_per_token" not in metrics:
-        return MISSING
-    both = [metrics.get(f"joules_per_token{suffix}") for suffix in ("_vanilla", "")]
-    return _arrow(*map(figures, both)) if all(map(known, both)) else "unknown"
+def _ms(times: Percentiles | None, share: int) -> float | None:
+    seconds = getattr(times, f"p{share}", None)
+    return None if seconds is None else 1e3 * seconds
 
 
 def _arrow(vanilla: str, method: str) -> str:
     return MISSING if MISSING in (vanilla, method) else f"{vanilla} -> {method}"
 
 
-def _speedup(metrics: Mapping[str, Any]) -> str:
-    ends = value_at(metrics, "speedup", "ci95")
-    text = number(value_at(metrics, "speedup", "paired"), 2, "x")
+def speedup_text(value: float | None, ends: Interval | None) -> str:
+    """`1.37x [1.30, 1.44]`."""
+    text = number(value, 2, "x")
     return f"{text} [{number(ends[0])}, {number(ends[1])}]" if ends and text != MISSING else text
 
 
-def _lossless(metrics: Mapping[str, Any]) -> str:
-    of = _comparable(metrics)
-    return f"{value_at(metrics, 'lossless', 'identical') or 0}/{of}" if of else MISSING
-
-
-def _comparable(metrics: Mapping[str, Any]) -> int:
-    return sum(
-        value_at(metrics, "lossless", name) or 0
-        for name in ("identical", "ties", "diverged", "unchecked")
-    )
-
-
-def missing_reasons(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Why values are missing, by the name of the first one, as far as the metrics tell."""
-    if not metrics.get("samples"):
+def missing_reasons(metrics: Metrics) -> dict[str, str]:
+    """Why values are missing, by the name of the first one, as far as the metrics say."""
+    if not metrics.samples:
         return {"samples": "no sample finished"}
-    alpha, reasons = metrics.get("alpha"), dict[str, str]()
+    alpha, reasons = metrics.alpha, dict[str, str]()
     if alpha is None:
         reasons["alpha"] = "alpha, tau and E(Spd): nothing was drafted"
     elif alpha == 0:
         reasons["E(Spd)"] = "E(Spd): no draft token was accepted"
     # Records of earlier versions lack `tpt_vanilla`, and have no TPT where nothing was drafted.
-    modelled = alpha is not None or (metrics.get("M") is not None and "tpt_vanilla" in metrics)
-    if modelled and metrics.get("tpt") is None:
+    modelled = alpha is not None or (metrics.M is not None and metrics.tpt_vanilla is not UNSET)
+    if modelled and metrics.tpt is None:
         reasons["TPT"] = "TPT: " + (
             "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
         )
-    if value_at(metrics, "speedup", "paired") is None:
+    if metrics.speedup.paired is None:
         reasons["speedup"] = "speedup: no sample was decoded past its prefill"
-    elif value_at(metrics, "speedup", "ci95") is None:
+    elif metrics.speedup.ci95 is None:
         reasons["interval"] = "interval: needs two samples"
-    if _comparable(metrics) == 0 and value_at(metrics, "lossless", "sampled"):
+    if not metrics.lossless.comparable and metrics.lossless.sampled:
         reasons["lossless"] = "lossless: tokens were sampled, not greedy"
-    if metrics.get("roofline_fraction_vanilla") is None:
+    if metrics.roofline_fraction_vanilla is None:
         reasons["roofline"] = "roofline: memory bandwidth was not measured"
     return reasons
 
 
-def search_phases(metrics: Mapping[str, Any]) -> list[str]:
-    """Speedup while a method searched its skip set and behind that, of one that searches while it
+def search_phases(metrics: Metrics) -> list[str]:
+    """Speedup while a method searched its skip set and after that, of one that searches while it
     decodes.
     """
-    parts = metrics.get("speedup_by_search") or {}
-    return [
-        f"speedup {word} its search {_speedup({'speedup': part})} (n {part['samples']})"
-        for word, part in (("during", parts.get("during")), ("after", parts.get("after")))
-        if part and part["samples"]
-    ]
-
-
-def stopped_early(metrics: Mapping[str, Any]) -> str | None:
-    """Where `until_ci` ended a run, None where it did not."""
-    found = metrics.get("until_ci") or {}
-    if not found.get("stopped"):
-        return None
+    parts = metrics.speedup_by_search
     return (
-        f"stopped at {found['samples']} of {found['of']} prompts, by until_ci={found['wanted']}; "
-        f"reached {number(found['half_width'], 4)}"
+        [
+            f"speedup {word} its search {speedup_text(part.paired, part.ci95)} (n {part.samples})"
+            for word, part in (("during", parts.during), ("after", parts.after))
+            if part.samples
+        ]
+        if parts
+        else []
     )
 
 
-def exceptions(metrics: Mapping[str, Any]) -> list[str]:
+def stopped_early(metrics: Metrics) -> str | None:
+    """Where `until_ci` ended a run, None where it did not."""
+    end = metrics.until_ci
+    if not end or not end.stopped:
+        return None
+    return (
+        f"stopped at {end.samples} of {end.of} prompts, by until_ci={end.wanted}; "
+        f"reached {number(end.half_width, 4)}"
+    )
+
+
+def exceptions(metrics: Metrics) -> list[str]:
     """How many samples are not simply identical to vanilla's, by kind."""
+    lossless = metrics.lossless
     counts = {
-        name: value_at(metrics, "lossless", name)
-        for name in ("ties", "diverged", "unchecked", "sampled", "failed")
+        "tie" if lossless.ties == 1 else "ties": lossless.ties,
+        "diverged": lossless.diverged,
+        "unchecked": lossless.unchecked,
+        "sampled": lossless.sampled,
+        "failed": lossless.failed,
+        "end in a loop": metrics.looped,
     }
-    counts["end in a loop"] = metrics.get("looped")
-    return [
-        f"{count} {'tie' if (count, name) == (1, 'ties') else name}"
-        for name, count in counts.items()
-        if count
-    ]
-
-
-def known(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def scaled(value: Any, factor: float) -> float | None:
-    return value * factor if known(value) else None
+    return [f"{count} {name}" for name, count in counts.items() if count]

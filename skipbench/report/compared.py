@@ -2,16 +2,19 @@
 the same decoding.
 """
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from skipbench.metrics.drafted import alike
-from skipbench.runs.reading import value_at
+from skipbench.report.columns import speedup_text
+from skipbench.runs.measures import Interval, Metrics
+from skipbench.runs.run import Run
 
 Key = TypeVar("Key", bound=Hashable)
-Interval = tuple[float, float]
 BASELINE = "vanilla"
-NAMES = ("model", "method", "dataset")
 STOOD_FOR = ("dataset", "subtask")
 BOLD = (
     "bold: a measured speedup whose 95 % interval lies above 1 and above the intervals of all "
@@ -51,38 +54,45 @@ def _winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
     return first if first is not None and ends[first][0] > max([1.0, *others]) else None
 
 
-def noise_floor(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def ranked(runs: Sequence[Run]) -> list[Run]:
+    """The runs in their order, with their `rank` by falling speedup, from 0; those without metrics
+    come last.
+    """
+    places = sorted(range(len(runs)), key=lambda place: -(runs[place].speedup or -math.inf))
+    ranks = {place: rank for rank, place in enumerate(places)}
+    return [replace(run, rank=ranks[place]) for place, run in enumerate(runs)]
+
+
+def noise_floor(runs: Sequence[Run]) -> list[str]:
     """A line of what vanilla measures against itself, which is what timing alone does to a speedup;
     none where nothing was measured.
     """
-    measured = [run for run in runs if run.get("metrics")]
-    if not measured:
-        return []
     found = dict.fromkeys(
-        f"{run.get('model')}, {run.get('dataset')} {_speedup(run['metrics'])}"
-        for run in measured
-        if run.get("method") == BASELINE and value_at(run, "metrics", "speedup", "paired")
+        f"{run.model}, {run.dataset} {_speedup(run.metrics)}"
+        for run in runs
+        if run.method == BASELINE and run.metrics and run.speedup
     )
-    told = "; ".join(found) or "not measured, there is no such run"
-    return [f"noise floor, the speedup of vanilla over itself: {told}."]
+    if not any(run.metrics for run in runs):
+        return []
+    shown = "; ".join(found) or "not measured, there is no such run"
+    return [f"noise floor, the speedup of vanilla over itself: {shown}."]
 
 
-def _speedup(metrics: Mapping[str, Any]) -> str:
-    ends, n = value_at(metrics, "speedup", "ci95"), metrics.get("prompts", metrics.get("samples"))
-    shown = f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else ""
-    return f"{value_at(metrics, 'speedup', 'paired'):.2f}x{shown} (n = {n})"
+def _speedup(metrics: Metrics) -> str:
+    return f"{speedup_text(metrics.speedup.paired, metrics.speedup.ci95)} (n = {metrics.n})"
 
 
-def same_drafts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each set of rows that drafted the same tokens, as `drafted` in a run tells, or
-    that are one run; vanilla drafts nothing.
+def same_drafts(runs: Sequence[Run]) -> list[str]:
+    """A line for each set of rows that drafted the same tokens, as `drafted` of a run says, or that
+    are one run; vanilla drafts nothing.
 
     Rows are named by what differs in the table. One run that stands for several datasets of a paper
     is one row.
     """
     rows = [
-        {**{k: run.get(k) for k in (*NAMES, "id")}, **run.get("keys", {})}
-        | {"drafted": run.get("drafted")}
+        {"model": run.model, "method": run.method, "dataset": run.dataset, "id": run.id}
+        | run.keys
+        | {"drafted": run.drafted}
         for run in runs
     ]
     rows = [row for row in rows if row["drafted"] and row["method"] != BASELINE]

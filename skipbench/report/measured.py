@@ -1,38 +1,59 @@
-"""What of `metrics.json` stands beside a column of the papers, and why a column or a value cannot
-be measured.
+"""Values of the papers' columns from a run's metrics, and why a column or a value cannot be
+measured.
 """
 
+import functools
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import NamedTuple
 
-from skipbench.report.columns import missing_reasons
-from skipbench.runs.reading import value_at
+from msgspec import UNSET
 
-Measured = tuple[float | None, tuple[float, float] | None, str | None]
-"""A value, its 95 % interval, and the reason where there is no value."""
+from skipbench.report.columns import known, missing_reasons
+from skipbench.runs.measures import Interval, Metrics, Score, Skipped, Speedup
+
+
+class Measured(NamedTuple):
+    """A value with its 95 % interval, or the reason why there is none."""
+
+    value: float | None = None
+    interval: Interval | None = None
+    reason: str | None = None
+
+
 SCORES = ("rouge1", "rouge2", "rougeL", "pass@1", "pass@10", "accuracy")
-PATHS = {  # of every column that is read as it stands
-    "M": ("M",),
-    "alpha": ("alpha",),
-    "tau": ("tau",),
-    "TPT": ("tpt",),
-    "speedup": ("speedup", "paired"),
-    "expected_speedup": ("expected_speedup", "paper"),
-    "tokens_per_s": ("tokens_per_s",),
-    "ratio": ("skipped", "ratio"),
-    "skipped_attention": ("skipped", "attention"),
-    "skipped_mlp": ("skipped", "mlp"),
-    "random_steps": ("optimisation", "random_steps"),
-    "bayes_steps": ("optimisation", "bayes_steps"),
-    "search_s": ("optimisation", "seconds"),
-    **{name: ("score", "method", name) for name in SCORES if name != "accuracy"},
-}
 ACCURACIES = ("exact", "accuracy")  # names under which scorers count right answers
-DERIVED = (
-    *("accuracy", "memory_gb", "ms_per_token", "share", "ms", "us"),
-    *("search_steps", "search_h", "search_min", "opt_step_ms"),
-)
+
+
+def _score(metrics: Metrics, name: str) -> float | None:
+    return metrics.score.method.get(name) if metrics.score else None
+
+
+VALUES: dict[str, Callable[[Metrics], float | None]] = {
+    "M": lambda m: m.M,
+    "alpha": lambda m: m.alpha,
+    "tau": lambda m: m.tau,
+    "TPT": lambda m: m.tpt,
+    "speedup": lambda m: m.speedup.paired,
+    "expected_speedup": lambda m: m.expected_speedup.paper,
+    "tokens_per_s": lambda m: m.tokens_per_s,
+    "ms_per_token": lambda m: 1000 / m.tokens_per_s if m.tokens_per_s else None,
+    "memory_gb": lambda m: m.peak_memory_bytes / 1e9 if m.peak_memory_bytes else None,
+    "ratio": lambda m: m.skipped.ratio if m.skipped else None,
+    "skipped_attention": lambda m: m.skipped.attention if m.skipped else None,
+    "skipped_mlp": lambda m: m.skipped.mlp if m.skipped else None,
+    "random_steps": lambda m: m.optimisation.random_steps if m.optimisation else None,
+    "bayes_steps": lambda m: m.optimisation.bayes_steps if m.optimisation else None,
+    "search_steps": lambda m: m.optimisation.steps if m.optimisation else None,
+    "search_s": lambda m: m.optimisation.seconds if m.optimisation else None,
+    "search_min": lambda m: m.optimisation.seconds / 60 if m.optimisation else None,
+    "search_h": lambda m: m.optimisation.seconds / 3600 if m.optimisation else None,
+    "opt_step_ms": lambda m: m.optimisation.step_ms if m.optimisation else None,
+    "accuracy": lambda m: next((v for k in ACCURACIES if (v := _score(m, k)) is not None), None),
+    **{name: functools.partial(_score, name=name) for name in SCORES if name != "accuracy"},
+}
+"""Columns that one value of the metrics fills."""
+OF_PHASE = ("share", "ms", "us")
 PHASES = ("draft", "verify", "adapt", "other")
 _TRAINING = "a cost of training, which is not repeated here"
 _SETTING = "a setting of the paper, not a measurement"
@@ -49,18 +70,19 @@ UNMEASURED = {
     ),
 }
 # By column: the entry of `missing_reasons` that says why it has no value.
+_OF_DRAFTS = ("alpha", "tau", "expected_speedup")
 _NEEDS = {"tau": "alpha", "TPT": "TPT", "expected_speedup": "E(Spd)"}
 
 
 def unmeasured(column: str) -> str | None:
     """Why no run can fill `column`; None where one can."""
-    return None if column in PATHS or column in DERIVED else UNMEASURED.get(column, _SETTING)
+    return None if column in VALUES or column in OF_PHASE else UNMEASURED.get(column, _SETTING)
 
 
 def measure(
-    metrics: Mapping[str, Any], column: str, phase: str | None = None, part: str | None = None
+    metrics: Metrics, column: str, phase: str | None = None, part: str | None = None
 ) -> Measured:
-    """The value of `column` in the contents of a `metrics.json`, in the unit of `published.UNITS`.
+    """The value of `column` in a run's metrics, in the unit of `published.UNITS`.
 
     Args:
         metrics: of a run, with its `optimisation` where it searched a skip set.
@@ -69,104 +91,76 @@ def measure(
         part: of `ms`: all, attention or mlp.
     """
     if reason := unmeasured(column):
-        return None, None, reason
+        return Measured(reason=reason)
     value = (
-        value_at(metrics, *PATHS[column])
-        if column in PATHS
-        else _derived(metrics, column, phase, part)
+        VALUES[column](metrics)
+        if column in VALUES
+        else _share(metrics, phase)
+        if column == "share"
+        else _per_token(metrics, phase, part or "all", {"ms": 1e3, "us": 1e6}[column])
     )
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return None, None, _why(metrics, column, phase)
-    ends = value_at(metrics, "speedup", "ci95") if column == "speedup" else None
-    return float(value), (float(ends[0]), float(ends[1])) if ends else None, None
+    if not known(value):
+        return Measured(reason=_why(metrics, column, phase))
+    return Measured(float(value), metrics.speedup.ci95 if column == "speedup" else None)
 
 
-def vanilla_arm(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def vanilla_arm(metrics: Metrics) -> Metrics:
     """The metrics of vanilla in a run of another method: every run decodes each sample by both."""
-    scores = value_at(metrics, "score", "vanilla") or {}
-    decoded = metrics.get("tokens_per_s_vanilla") is not None
-    return {
-        "samples": metrics.get("samples"),
-        "M": 1.0 if decoded else None,
-        "tpt": metrics.get("tpt_vanilla"),
-        "tokens_per_s": metrics.get("tokens_per_s_vanilla"),
-        "profiled": metrics.get("profiled"),
-        "speedup": {"paired": 1.0 if decoded else None},
-        "score": {"method": scores},
-    }
+    decoded = 1.0 if metrics.tokens_per_s_vanilla is not None else None
+    return Metrics(
+        samples=metrics.samples,
+        M=decoded,
+        tpt=None if metrics.tpt_vanilla is UNSET else metrics.tpt_vanilla,
+        tokens_per_s=metrics.tokens_per_s_vanilla,
+        profiled=metrics.profiled,
+        speedup=Speedup(paired=decoded),
+        score=Score(method=metrics.score.vanilla) if metrics.score else None,
+    )
 
 
-def _derived(metrics: Mapping[str, Any], column: str, phase: str | None, part: str | None) -> Any:
-    if column == "accuracy":
-        scores = value_at(metrics, "score", "method") or {}
-        return next((scores[name] for name in ACCURACIES if name in scores), None)
-    if column == "memory_gb":
-        bytes_ = metrics.get("peak_memory_bytes")
-        return bytes_ / 1e9 if bytes_ else None
-    if column == "ms_per_token":
-        rate = metrics.get("tokens_per_s")
-        return 1000 / rate if rate else None
-    if column in ("ms", "us"):
-        return _per_token(metrics, phase, part or "all", {"ms": 1e3, "us": 1e6}[column])
-    if column in ("search_steps", "search_h", "search_min", "opt_step_ms"):
-        return _search(metrics.get("optimisation") or {}, column)
-    seconds = metrics.get("seconds") or {}
-    total = math.fsum(seconds.get(name) or 0 for name in PHASES)
-    return seconds.get(phase, 0) / total if phase in PHASES and total else None
+def _share(metrics: Metrics, phase: str | None) -> float | None:
+    seconds = metrics.seconds.decoding
+    total = math.fsum(seconds.values())
+    return seconds.get(phase, 0.0) / total if phase in PHASES and total else None
 
 
-def _search(costs: Mapping[str, Any], column: str) -> float | None:
-    if not costs:
-        return None
-    steps, seconds = costs["random_steps"] + costs["bayes_steps"], costs["seconds"]
-    if column == "search_steps":
-        return float(steps)
-    if column == "opt_step_ms":
-        return float(1e3 * seconds / steps) if steps else None
-    return float(seconds / {"search_h": 3600, "search_min": 60}[column])
-
-
-def _per_token(
-    metrics: Mapping[str, Any], phase: str | None, part: str, unit: float
-) -> float | None:
+def _per_token(metrics: Metrics, phase: str | None, part: str, unit: float) -> float | None:
     """Time per decoded token of a phase: `draft`, `verify`, `threshold update` or `latency` of all.
 
     Attention and MLP take the shares of it that the profiled sub-layers have in a draft step, with
     those that the draft leaves out, and in a full forward.
     """
-    rate, seconds = metrics.get("tokens_per_s"), metrics.get("seconds") or {}
-    if not rate:
+    if not metrics.tokens_per_s:
         return None
-    total = math.fsum(seconds.get(name) or 0 for name in PHASES)
-    if phase == "latency" and part == "all":
-        return float(unit / rate)
-    if phase == "latency" and total:
-        parts = [_per_token(metrics, name, part, unit) for name in ("draft", "verify")]
-        return None if None in parts else math.fsum(p for p in parts if p is not None)
-    if phase == "latency":  # vanilla: every pass is a full forward of one token
-        share = _share_of(metrics, part, {})
-        return None if share is None else share * unit / rate
-    name = {"threshold update": "adapt"}.get(phase or "", phase)
-    if name not in PHASES or not total:
+    if phase == "latency":
+        if part == "all":
+            return unit / metrics.tokens_per_s
+        if metrics.seconds.decoding:
+            parts = [_per_token(metrics, name, part, unit) for name in ("draft", "verify")]
+            return None if None in parts else math.fsum(p for p in parts if p is not None)
+        of_phase: float | None = 1.0  # vanilla: every pass is a full forward of one token
+    else:
+        of_phase = _share(metrics, {"threshold update": "adapt"}.get(phase or "", phase))
+    skipped = metrics.skipped if phase == "draft" else None
+    of_part = 1.0 if part == "all" else _share_of(metrics, part, skipped or Skipped())
+    if of_phase is None or of_part is None:
         return None
-    skipped = (metrics.get("skipped") or {}) if name == "draft" else {}
-    share = 1.0 if part == "all" else _share_of(metrics, part, skipped)
-    return None if share is None else share * seconds[name] / total * unit / rate
+    return of_part * of_phase * unit / metrics.tokens_per_s
 
 
-def _share_of(metrics: Mapping[str, Any], part: str, skipped: Mapping[str, Any]) -> float | None:
+def _share_of(metrics: Metrics, part: str, skipped: Skipped) -> float | None:
     """Share of `attention` or `mlp` in the profiled time of a pass."""
-    profiled = metrics.get("profiled")
+    profiled = metrics.profiled
     if not profiled:
         return None
     times = {
-        kind: (profiled["layers"] - (skipped.get(kind) or 0)) * profiled[f"{kind}_s"]
-        for kind in ("attention", "mlp")
+        "attention": (profiled.layers - (skipped.attention or 0)) * profiled.attention_s,
+        "mlp": (profiled.layers - (skipped.mlp or 0)) * profiled.mlp_s,
     }
-    return float(times[part] / (math.fsum(times.values()) + profiled["head_s"]))
+    return times[part] / (math.fsum(times.values()) + profiled.head_s)
 
 
-def _why(metrics: Mapping[str, Any], column: str, phase: str | None) -> str:
+def _why(metrics: Metrics, column: str, phase: str | None) -> str:
     """Why `column` has no value although the run has metrics."""
     if column == "share":
         return (
@@ -177,7 +171,7 @@ def _why(metrics: Mapping[str, Any], column: str, phase: str | None) -> str:
     if column in ("ms", "us"):
         return (
             "sub-layers were not profiled in this run"
-            if not metrics.get("profiled") and metrics.get("seconds")
+            if not metrics.profiled and metrics.seconds.by_phase
             else "not in the metrics of this run"
         )
     if column in ("random_steps", "bayes_steps", "opt_step_ms") or column.startswith("search_"):
@@ -186,15 +180,11 @@ def _why(metrics: Mapping[str, Any], column: str, phase: str | None) -> str:
         return f"{column} is not among the scores of this run"
     if column == "memory_gb":
         return "memory is not measured on this device"
-    if (
-        metrics.get("samples")
-        and metrics.get("alpha") is None
-        and column in ("alpha", "tau", "expected_speedup")
-    ):
+    if metrics.samples and metrics.alpha is None and column in _OF_DRAFTS:
         return "nothing is drafted"
-    told = missing_reasons(metrics)
+    reasons = missing_reasons(metrics)
     return (
-        told.get("samples")
-        or told.get(_NEEDS.get(column, column))
+        reasons.get("samples")
+        or reasons.get(_NEEDS.get(column, column))
         or "not in the metrics of this run"
     )

@@ -2,22 +2,20 @@
 apart, row by row.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from skipbench.report.columns import MISSING
-from skipbench.runs.reading import value_at
+from skipbench.runs.run import Run
 
-Run = Mapping[str, Any]
 TOLD_BY = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")
 """What makes two runs of the same settings different runs."""
 
 
 def origin_of(run: Run) -> tuple[str, ...]:
     """The run's values of `TOLD_BY`; a dash for what was not recorded."""
-    found = {name: value_at(run, "provenance", name) for name in TOLD_BY}
+    found = {name: getattr(run.origin, name) for name in TOLD_BY}
     if found["device"] == "cpu":  # which is no device's name
-        found["device"] = value_at(run, "provenance", "cpu") or "cpu"
+        found["device"] = run.origin.cpu or "cpu"
     return tuple(MISSING if value is None else str(value) for value in found.values())
 
 
@@ -25,7 +23,7 @@ def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
     """A mark for each origin of the runs that have metrics, in the order of appearance; empty where
     there is only one.
     """
-    distinct = list(dict.fromkeys(origin_of(run) for run in runs if run.get("metrics")))
+    distinct = list(dict.fromkeys(origin_of(run) for run in runs if run.metrics))
     return {origin: _mark(i) for i, origin in enumerate(distinct)} if len(distinct) > 1 else {}
 
 
@@ -48,9 +46,9 @@ def mixed(runs: Sequence[Run]) -> list[str]:
     and for each run that went on under other conditions.
     """
     lines = [
-        f"{run.get('model')}, {run.get('method')}, {run.get('dataset')}: mixed, {text}."
+        f"{run.model}, {run.method}, {run.dataset}: mixed, {run.origin.mixed}."
         for run in runs
-        if run.get("metrics") and (text := value_at(run, "provenance", "mixed"))
+        if run.metrics and run.origin.mixed
     ]
     for name, entry, what in (
         ("method", "method_sha256", "sources"),
@@ -58,9 +56,8 @@ def mixed(runs: Sequence[Run]) -> list[str]:
     ):
         found: dict[str, set[str]] = {}
         for run in runs:
-            told_by = value_at(run, "provenance", entry)
-            if run.get("metrics") and isinstance(told_by, str):
-                found.setdefault(str(run.get(name)), set()).add(told_by)
+            if run.metrics and (digest := getattr(run.origin, entry)):
+                found.setdefault(str(getattr(run, name)), set()).add(digest)
         lines += [
             f"{name} {of}: its runs are of {len(hashes)} different {what}: do not compare them."
             for of, hashes in found.items()

@@ -16,8 +16,9 @@ from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.method_source import MEASURING, hashed, imports_sha256, method_sha256
+from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import read_json
-from skipbench.runs.shapes import Origin, Status
+from skipbench.runs.state import read_status
 
 FORMS = ("quantization", "sparsity")
 """Settings that make other weights of one checkpoint."""
@@ -76,21 +77,18 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
     Raises:
         SkipbenchError: they have changed since the run was begun.
     """
-    before = read_json(folder / "provenance.json", Origin)
-    if before is None:
-        return
+    before = read_json(folder / "provenance.json", Provenance) or Provenance()
     now = fingerprints(model, method)
-    names = _names(model, method)
-    done = (read_json(folder / "status.json", Status) or {}).get("state") == "done"
+    names, done = _names(model, method), read_status(folder).done
     if done:
         del names["package_sha256"]
     changed = [
-        names[key]
-        for key in names
-        if None not in (before.get(key), now.get(key)) and before[key] != now[key]
+        text
+        for key, text in names.items()
+        if None not in (getattr(before, key), now.get(key)) and getattr(before, key) != now[key]
     ]
     if not done and other_latency(folder, before):
-        changed.append(f"other latencies ({before['latency']})")
+        changed.append(f"other latencies ({before.latency})")
     if changed:
         raise SkipbenchError(
             f"{folder} was made with {' and '.join(changed)}: changed since; fresh=true sets it "
@@ -112,32 +110,31 @@ def _names(model: Model, method: MethodConfig) -> dict[str, str]:
     }
 
 
-def not_compared(provenance: Mapping[str, Any], model: Model, method: MethodConfig) -> list[str]:
+def not_compared(provenance: Provenance, model: Model, method: MethodConfig) -> list[str]:
     """What a record of an earlier version has no fingerprint of, in words."""
     now = fingerprints(model, method)
     return [
         text
         for key, text in _names(model, method).items()
-        if key not in provenance and now.get(key) is not None
+        if getattr(provenance, key) is None and now.get(key) is not None
     ]
 
 
-def other_package(provenance: Mapping[str, Any] | None) -> bool:
-    """Whether a record says that another version of the package measured it."""
-    return (provenance or {}).get("package_sha256") not in (None, package_sha256())
+def other_package(package: str | None) -> bool:
+    """Whether a record's `package_sha256` says that another version of the package measured it."""
+    return package not in (None, package_sha256())
 
 
-def other_latency(folder: Path, provenance: Mapping[str, Any] | None) -> bool:
+def other_latency(folder: Path, provenance: Provenance) -> bool:
     """Whether a run's method decided by other latencies than their file holds now."""
-    origin = provenance or {}
-    if origin.get("latency_sha256") is None:
+    if provenance.latency_sha256 is None or provenance.latency is None:
         return False
-    path = folder.parent.parent / "latency" / Path(origin["latency"]).name
+    path = folder.parent.parent / "latency" / Path(provenance.latency).name
     try:
         kept = read_json(path, dict[str, Any])
     except SkipbenchError:  # it is measured again
         return False
-    return kept is not None and hashed(kept.get("model")) != origin["latency_sha256"]
+    return kept is not None and hashed(kept.get("model")) != provenance.latency_sha256
 
 
 def weights_sha256(model: Model) -> str | None:

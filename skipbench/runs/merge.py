@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from skipbench.errors import SkipbenchError
-from skipbench.runs.completions import Completion, read_completions
-from skipbench.runs.files import held, write_atomic, write_json, writing
-from skipbench.runs.provenance import config_hash
+from skipbench.runs.completions import Completion
+from skipbench.runs.files import held, write_atomic, writing
+from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.reading import (
     MOST_SAMPLES,
     printable,
@@ -32,7 +34,9 @@ from skipbench.runs.reading import (
     strict_json,
 )
 from skipbench.runs.record import MEASURED, Sample, dump
-from skipbench.runs.store import RunStore, digests, load_run, read_samples
+from skipbench.runs.run import Run, read_run
+from skipbench.runs.state import write_status
+from skipbench.runs.store import RunStore, digests
 
 COPIED = ("config.yaml", "provenance.json", "scores.jsonl", "metrics.json", "table.md")
 OF_THE_WHOLE = ("scores.jsonl", "metrics.json", "table.md")
@@ -42,7 +46,6 @@ FINGERPRINTS = (
     *("weights_sha256", "tokenizer_sha256", "generation_sha256", "draft_sha256"),
     *("method_sha256", "imports_sha256", "package_sha256", "latency_sha256"),
 )
-RESUMED = ("resumed", "mixed")
 _UNFINISHED = "merged before it was finished; the same command goes on"
 
 
@@ -63,20 +66,16 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Source:
     """A run as it was read: what is written is this, though its process may go on meanwhile."""
 
+    run: Run
     folder: Path
-    state: dict[str, Any]
     files: dict[str, bytes]
     samples: dict[int, Sample]
     texts: dict[int, Completion]
 
-    @property
-    def done(self) -> bool:
-        return (self.state["status"] or {}).get("state") == "done"
-
-    def holds(self, other: "_Run") -> bool:
+    def holds(self, other: "_Source") -> bool:
         return (
             self.samples.keys() >= other.samples.keys() and self.texts.keys() >= other.texts.keys()
         )
@@ -86,7 +85,7 @@ def merge_into(source: Path, target: Path) -> Merged:
     """Brings the runs, searches and stored sets of `source` into `target`; a second time, that does
     nothing.
 
-    Tables, figures and the index are made again from the records, and latencies belong to their
+    Tables and figures are made again from the records, and latencies belong to their
     machine: they stay.
 
     Raises:
@@ -124,15 +123,17 @@ def _refused(done: Merged) -> Iterator[None]:
         done.left.append(printable(str(error)))
 
 
-def origin_hash(provenance: dict[str, Any] | None) -> str:
+def origin_hash(provenance: Provenance) -> str:
     """Six digits that depend on what tells two origins apart, but on no machine's name or time."""
-    origin = {name: (provenance or {}).get(name) for name in ORIGIN}
+    origin = {name: getattr(provenance, name) for name in ORIGIN}
     # Records of earlier versions have none: their hash stays what it was.
-    origin |= {name: provenance[name] for name in FINGERPRINTS if provenance and name in provenance}
-    if provenance and provenance.get("mixed"):
-        origin["mixed"] = provenance["mixed"]
-    if origin["device"] == "cpu":
-        origin["device"] = (provenance or {}).get("cpu")
+    hashes = {name: getattr(provenance, name) for name in FINGERPRINTS}
+    origin |= {name: digest for name, digest in hashes.items() if digest is not None}
+    if provenance.mixed:
+        origin["mixed"] = provenance.mixed
+    if provenance.device == "cpu":
+        origin["device"] = provenance.cpu
+    origin["versions"] = origin["versions"] or None
     return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:6]
 
 
@@ -143,29 +144,27 @@ def _name(folder: Path) -> tuple[str, str]:
     return f"{parts}_{digest}", digest
 
 
-def _read(folder: Path) -> _Run:
-    state = load_run(folder)
-    if state["config"] is None:
+def _read(folder: Path) -> _Source:
+    run = read_run(folder)
+    if not run.settings:
         raise SkipbenchError(f"{folder} holds no run")
-    if config_hash(state["config"]) != _name(folder)[1]:
+    if config_hash(run.settings) != _name(folder)[1]:
         raise SkipbenchError(
             f"{folder}: its name is not that of its settings; run it again with this version"
         )
-    samples = {s.index: s for s in read_samples(folder / "samples.jsonl")}
+    samples = {s.index: s for s in run.samples}
     # A text without a sample was being written when its process died.
-    texts = {
-        c.index: c for c in read_completions(folder / "completions.jsonl") if c.index in samples
-    }
+    texts = {index: text for index, text in run.completions.items() if index in samples}
     files = {
-        name: found
+        name: data
         for name in COPIED
-        if (found := read_bytes(folder / name, MOST_SAMPLES)) is not None
+        if (data := read_bytes(folder / name, MOST_SAMPLES)) is not None
     }
-    return _Run(folder, state, files, samples, texts)
+    return _Source(run, folder, files, samples, texts)
 
 
-def _merge_run(run: _Run, runs: Path, done: Merged) -> None:
-    name, own = _name(run.folder)[0], origin_hash(run.state["provenance"])
+def _merge_run(run: _Source, runs: Path, done: Merged) -> None:
+    name, own = _name(run.folder)[0], origin_hash(run.run.provenance)
     for slot in (runs / name, runs / f"{name}.{own}"):
         if not slot.exists():
             _copy(run, slot)
@@ -177,13 +176,13 @@ def _merge_run(run: _Run, runs: Path, done: Merged) -> None:
                 )
             return
         there = _read(slot)
-        if origin_hash(there.state["provenance"]) == own:
+        if origin_hash(there.run.provenance) == own:
             _unite(there, run, done)
             return
     raise SkipbenchError(f"{slot} is of another origin than its name says; move it away")
 
 
-def _copy(run: _Run, folder: Path) -> None:
+def _copy(run: _Source, folder: Path) -> None:
     """Under another name first, so that nobody meets half a run."""
     half = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".merge-"))
     _write(run, half)
@@ -191,7 +190,7 @@ def _copy(run: _Run, folder: Path) -> None:
     os.rename(half, folder)
 
 
-def _write(run: _Run, folder: Path) -> None:
+def _write(run: _Source, folder: Path) -> None:
     """All of the run, sealed if it is done; but what was running does not run here."""
     for name, records in (("samples", run.samples), ("completions", run.texts)):
         if records:
@@ -202,15 +201,13 @@ def _write(run: _Run, folder: Path) -> None:
             write_atomic(folder / name, run.files[name])
         elif name in OF_THE_WHOLE:
             (folder / name).unlink(missing_ok=True)
-    status: dict[str, Any] = dict(run.state["status"] or {"state": "running"})
-    if status["state"] == "running":
-        status |= {"state": "failed", "error": _UNFINISHED}
-    if run.done:
-        status["sha256"] = digests(folder)
-    write_json(folder / "status.json", status)
+    status = run.run.status
+    if status.state in ("running", "missing"):
+        status = replace(status, state="failed", error=_UNFINISHED)
+    write_status(folder, replace(status, sha256=digests(folder)) if status.done else status)
 
 
-def _unite(there: _Run, run: _Run, done: Merged) -> None:
+def _unite(there: _Source, run: _Source, done: Merged) -> None:
     """Adds the samples that only `run` has; those of both are equal but for what was measured."""
     both = there.samples.keys() & run.samples.keys()
     if unlike := sorted(i for i in both if _told(there.samples[i]) != _told(run.samples[i])):
@@ -219,12 +216,12 @@ def _unite(there: _Run, run: _Run, done: Merged) -> None:
             "other tokens or counts; both are as they were: find out which is right, and move the "
             "other away"
         )
-    if there.holds(run) and (there.done or not run.done):
+    if there.holds(run) and (there.run.done or not run.run.done):
         done.did["there already"] += 1
         return
     new = sorted(run.samples.keys() - there.samples.keys())
-    own = {k: v for k, v in (run.state["provenance"] or {}).items() if k not in RESUMED}
-    store = RunStore(there.folder, there.state["config"], own, mixed=True)
+    own = replace(run.run.provenance, resumed=[])
+    store = RunStore(there.folder, there.run.settings, own, mixed=True)
     try:
         if run.holds(there):
             _take_over(store, run)
@@ -238,7 +235,7 @@ def _unite(there: _Run, run: _Run, done: Merged) -> None:
     )
 
 
-def _take_over(store: RunStore, run: _Run) -> None:
+def _take_over(store: RunStore, run: _Source) -> None:
     """All of `run`, its seconds too: its metrics are then those of its samples.
 
     Killed before the end, a second merge goes on.
@@ -247,7 +244,7 @@ def _take_over(store: RunStore, run: _Run) -> None:
     _write(run, store.folder)
 
 
-def _add(store: RunStore, run: _Run, new: list[int]) -> None:
+def _add(store: RunStore, run: _Source, new: list[int]) -> None:
     """Each sample as a run itself writes it, so that a kill loses none; the same command then makes
     the metrics of the whole.
     """

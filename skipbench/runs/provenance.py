@@ -7,14 +7,17 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
+from skipbench.runs.reading import Text
 
 CONDITIONS = ("device", "cpu", "torch", "native_kernels", "threads")
 """A run that goes on under others of these gives times that are not comparable with its first."""
@@ -61,55 +64,115 @@ def _version(package: str) -> str | None:
         return None
 
 
-def provenance(extra: dict[str, Any]) -> dict[str, Any]:
-    """Commit and dirty flag, command line, start, machine, versions and Slurm job, with `extra`
-    behind them.
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """`provenance.json`; None: not recorded, or not to be had."""
 
-    Of the environment only Slurm's job identifiers are kept.
+    commit: Text | None = None
+    dirty: bool | None = None
+    argv: list[str] = []
+    started: Text = ""
+    host: Text | None = None
+    platform: Text | None = None
+    python: Text | None = None
+    cpu: Text | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    versions: dict[Text, Text] = {}
+    slurm: dict[str, str] = {}
+    """Identifiers of the job; no other part of the environment is kept."""
+    rows_sha256: Text | None = None
+    prompts_sha256: Text | None = None
+    calibration_sha256: Text | None = None
+    weights_sha256: Text | None = None
+    method_sha256: Text | None = None
+    package_sha256: Text | None = None
+    tokenizer_sha256: Text | None = None
+    generation_sha256: Text | None = None
+    draft_sha256: Text | None = None
+    imports_sha256: Text | None = None
+    device: Text | None = None
+    threads: int | None = None
+    cudnn_attention: bool | None = None
+    layers: int | None = None
+    engine: Text | None = None
+    kernels: dict[str, str] = {}
+    native_kernels: Text | None = None
+    strict_cost: float | None = None
+    notes: list[str] = []
+    label: Text | None = None
+    model_commit: Text | None = None
+    """What a branch of the hub was when it was fetched."""
+    latency: Text | None = None
+    """Name of the latency file."""
+    latency_sha256: Text | None = None
+    """Of the latencies by which the method decided."""
+    energy: Text | None = None
+    """Counter of energy."""
+    resumed: list[dict[str, Any]] = []
+    """Of each process that went on with the run, what is not as in the first one, and its
+    `after_samples`.
     """
-    # results are no code
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
-    return {
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": None if changed is None else bool(changed),
-        "argv": sys.argv,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": platform.node(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "versions": {p: v for p in PACKAGES if (v := _version(p)) is not None},
-        "slurm": {
-            k: v
-            for k, v in os.environ.items()
-            if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)
-        },
-        **extra,
-    }
+
+    def __post_init__(self) -> None:
+        _ = self.mixed  # the types of the processes that went on
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What a run's times depend on beside its settings, as far as it is recorded."""
+        values = {name: getattr(self, name, None) for name in CONDITIONS}
+        values["torch"] = self.versions.get("torch")
+        return {name: str(value) for name, value in values.items() if value is not None}
+
+    @property
+    def mixed(self) -> str:
+        """From which samples on the run was made under other conditions; empty where these are
+        one.
+        """
+        stretches = [(0, self.conditions)]
+        for one in self.resumed:
+            now = msgspec.to_builtins(self) | {"resumed": []} | one
+            process = msgspec.convert(now, _Resumed)
+            stretches.append((process.after_samples, process.conditions))
+        values = {name: {there.get(name) for _, there in stretches} - {None} for name in CONDITIONS}
+        before, texts = "", list[str]()
+        for after, there in stretches:
+            text = ", ".join(f"{k} {there.get(k)}" for k in CONDITIONS if len(values[k]) > 1)
+            if text != before:
+                texts.append(f"from sample {after + 1} {text}")
+            before = text
+        return "; ".join(texts)
+
+    @classmethod
+    def here(cls) -> "Provenance":
+        """Commit and dirty flag, command line, start, machine, versions and Slurm job of this
+        process.
+        """
+        # results are no code
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+        return cls(
+            commit=_git("rev-parse", "HEAD"),
+            dirty=None if changed is None else bool(changed),
+            argv=sys.argv,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            host=platform.node(),
+            platform=platform.platform(),
+            python=platform.python_version(),
+            cpu=cpu_name(),
+            cores=os.cpu_count(),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            versions={p: v for p in PACKAGES if (v := _version(p)) is not None},
+            slurm={
+                k: v
+                for k, v in os.environ.items()
+                if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)
+            },
+        )
 
 
-def conditions(origin: Mapping[str, Any]) -> dict[str, str]:
-    """What a run's times depend on beside its settings, as far as it is recorded."""
-    found = {name: origin.get(name) for name in CONDITIONS}
-    found["torch"] = (origin.get("versions") or {}).get("torch")
-    return {name: str(value) for name, value in found.items() if value is not None}
+class _Resumed(Provenance, frozen=True, kw_only=True):
+    """A process that went on with a run."""
 
-
-def mixed_text(origin: Mapping[str, Any]) -> str:
-    """From which samples on a run was made under other conditions; empty where these are one."""
-    stretches = [(0, conditions(origin))]
-    for one in origin.get("resumed", ()):
-        stretches.append((one["after_samples"], conditions({**origin, **one})))
-    values = {name: {there.get(name) for _, there in stretches} - {None} for name in CONDITIONS}
-    told, texts = "", list[str]()
-    for after, there in stretches:
-        own = ", ".join(f"{name} {there.get(name)}" for name in CONDITIONS if len(values[name]) > 1)
-        if own != told:
-            texts.append(f"from sample {after + 1} {own}")
-        told = own
-    return "; ".join(texts)
+    after_samples: int
 
 
 PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": cache_folder}
@@ -146,12 +209,12 @@ def config_hash(config: dict[str, Any]) -> str:
     return _digits(portable(config))
 
 
-def check_identity(folder: Path, config: dict[str, Any] | None) -> None:
+def check_identity(folder: Path, config: dict[str, Any]) -> None:
     """Raises SkipbenchError where the hash in a run folder's name is not that of `config`, which is
     its config.yaml; a folder that was given a name without a hash is not checked.
     """
     named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
-    if config is not None and named and named[1] != (own := _digits(config)):
+    if config and named and named[1] != (own := _digits(config)):
         raise SkipbenchError(
             f"{folder} holds another run: its config.yaml has the hash {own}; give the folder its "
             "name back, or move it away"

@@ -6,9 +6,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 import yaml
@@ -16,6 +16,8 @@ import yaml
 from skipbench.errors import SkipbenchError
 
 T = TypeVar("T")
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*$")]
+"""Without control characters: it is printed."""
 DEEPEST = 50
 """Levels of nesting; no record has so many, and libyaml's own recursion ends the process without an
 exception.
@@ -117,12 +119,12 @@ def _read(path: Path, kind: type[Any], load: Callable[[bytes], Any]) -> Any:
         return None
     try:
         value = load(data)
-        msgspec.convert(value, kind)
+        typed = msgspec.convert(value, kind)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"{path} cannot be read: {printable(str(error))}; move it away"
         ) from error
-    return value
+    return typed if isinstance(typed, msgspec.Struct) else value
 
 
 def strict_json(data: bytes | str) -> Any:
@@ -199,11 +201,3 @@ def _check_events(data: bytes) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise ValueError(f"nested more than {DEEPEST} levels deep")
-
-
-def value_at(tree: Mapping[str, Any], *path: str) -> Any:
-    """The value at `path`, or None where the tree lacks it."""
-    found: Any = tree
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found

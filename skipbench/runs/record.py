@@ -99,6 +99,16 @@ class Arm:
     joules: Time | None = None
     """Energy of prefill and decoding by the machine's counters; None where none can be read."""
 
+    @property
+    def emitted(self) -> int:
+        """Tokens of the rounds; the one that prefill emits is not among them."""
+        return sum(r.emitted for r in self.rounds)
+
+    @property
+    def s_per_token(self) -> float | None:
+        """Seconds of decoding per emitted token; None where nothing was decoded."""
+        return self.seconds.decode / self.emitted if self.emitted else None
+
 
 MEASURED = ("seconds", "round_s", "joules")
 """Fields of an arm that differ from one time to the next; all others follow from the settings."""
@@ -145,6 +155,14 @@ class Sample:
     trace: dict[str, Any] = field(default_factory=dict)
     """Course of the method's own quantities, one list per quantity."""
     format: int = FORMAT
+
+    @property
+    def speedup(self) -> float | None:
+        """Decode speedup: vanilla's seconds per token over the method's; None for a sample that
+        failed or decoded nothing.
+        """
+        vanilla, method = self.vanilla.s_per_token, self.method.s_per_token
+        return vanilla / method if vanilla and method and self.lossless != "failed" else None
 
 
 class Indexed(Protocol):

@@ -8,14 +8,16 @@ import contextlib
 import hashlib
 import json
 import os
-import socket
 import time
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from math import fsum, isclose
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
+import msgspec
 import yaml
+from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.completions import Completion, cut_unfinished, read_completions
@@ -28,11 +30,11 @@ from skipbench.runs.files import (
     write_json,
     writing,
 )
-from skipbench.runs.provenance import check_identity, conditions, mixed_text, portable
-from skipbench.runs.reading import MOST_SAMPLES, check_name, read_bytes, read_json, read_yaml
-from skipbench.runs.record import Sample, dump, parse_lines
-from skipbench.runs.shapes import Config, Metrics, Origin, Status
-from skipbench.runs.vouched import check_figures
+from skipbench.runs.measures import Metrics
+from skipbench.runs.provenance import Provenance, portable
+from skipbench.runs.reading import MOST_SAMPLES, read_bytes, read_json, read_yaml
+from skipbench.runs.record import Arm, Sample, dump, parse_lines
+from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0
 """A sign of life is given after a sample, and not more often than this: it may be a round trip to a
@@ -60,19 +62,18 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
 
 def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
     """`read_samples`, one at a time: many are read faster where none is kept."""
-    status = _status_of(path.parent)
-    done = status.get("state") == "done"
+    status = read_status(path.parent)
     # before the lines: a run that goes on meanwhile writes it after them
-    counted = (read_json(path.with_name("metrics.json"), Metrics) or {}).get("samples")
-    lines = read_lines(path, repair and not done, torn=not done)
-    if counted is not None and (done or not repair):
-        _check_count(path, len(lines), counted, done)
-    found = parse_lines(path, lines, Sample)
-    if done and "sha256" not in status:
-        check_figures(path.with_name("metrics.json"), samples := list(found))
-        found = iter(samples)
-    yield from found
-    _check_digest(path, status)
+    metrics = read_json(path.with_name("metrics.json"), Metrics)
+    lines = read_lines(path, repair and not status.done, torn=not status.done)
+    if metrics and (status.done or not repair):
+        _check_count(path, len(lines), metrics.samples, status.done)
+    samples = parse_lines(path, lines, Sample)
+    if metrics and status.done and not status.sha256:
+        _check_figures(path.with_name("metrics.json"), metrics, kept := list(samples))
+        samples = iter(kept)
+    yield from samples
+    check_digest(path, status.sha256)
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -86,10 +87,13 @@ def _digest(path: Path) -> str | None:
     return None if data is None else hashlib.sha256(data).hexdigest()
 
 
-def _check_digest(path: Path, status: Mapping[str, Any]) -> None:
-    """Raises SkipbenchError for a file of a done run that is not what the run wrote."""
-    wanted = (status.get("sha256") or {}).get(path.name)
-    if wanted is not None and _digest(path) != wanted:
+def check_digest(path: Path, sha256: Mapping[str, str]) -> None:
+    """Raises SkipbenchError for a file of a done run that is not what the run wrote.
+
+    Args:
+        sha256: digests by file name, of `status.json`.
+    """
+    if path.name in sha256 and _digest(path) != sha256[path.name]:
         raise SkipbenchError(
             f"{path} is not what its run wrote: status.json has another sha256 of it; put the file "
             "back from a copy, or move the folder away and run its command again"
@@ -110,6 +114,38 @@ def _check_count(path: Path, lines: int, counted: int, done: bool) -> None:
         )
 
 
+def _check_figures(path: Path, metrics: Metrics, samples: Sequence[Sample]) -> None:
+    """Compares a done run of an early version, which holds no digests, with its samples.
+
+    Raises:
+        SkipbenchError: M, alpha, tokens per second or the speedup in `path` is another.
+    """
+    sound = [s for s in samples if s.lossless != "failed"]
+    rounds = [r for s in sound for r in s.method.rounds]
+    steps = sum(r.steps for r in rounds)
+    accepted = sum(r.accepted for r in rounds if r.steps)
+    ratios = [s.speedup for s in sound if s.speedup is not None]
+    figures = {
+        "M": (metrics.M, fmean(r.emitted for r in rounds) if rounds else None),
+        "alpha": (metrics.alpha, accepted / steps if steps else None),
+        "tokens_per_s": (metrics.tokens_per_s, _rate([s.method for s in sound])),
+        "tokens_per_s_vanilla": (metrics.tokens_per_s_vanilla, _rate([s.vanilla for s in sound])),
+        "speedup.paired": (metrics.speedup.paired, geometric_mean(ratios) if ratios else None),
+    }
+    for name, (recorded, value) in figures.items():
+        if recorded is not None and (value is None or not isclose(recorded, value, rel_tol=1e-6)):
+            raise SkipbenchError(
+                f"{path} says {name} = {recorded:g}, but the samples beside it give {value}; put "
+                "the file back from a copy, or move the folder away and run its command again"
+            )
+
+
+def _rate(arms: Sequence[Arm]) -> float | None:
+    """Emitted tokens per second of decoding."""
+    decode_s = fsum(arm.seconds.decode for arm in arms)
+    return sum(arm.emitted for arm in arms) / decode_s if decode_s else None
+
+
 class RunStore:
     """The folder of one run, open for writing.
 
@@ -119,7 +155,11 @@ class RunStore:
     """
 
     def __init__(
-        self, folder: Path, config: dict[str, Any], provenance: dict[str, Any], mixed: bool = False
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        provenance: Provenance | None = None,
+        mixed: bool = False,
     ) -> None:
         self.folder = folder
         self._beaten = 0.0
@@ -132,7 +172,7 @@ class RunStore:
             self.close()
             raise
 
-    def _settle(self, config: dict[str, Any], provenance: dict[str, Any], mixed: bool) -> None:
+    def _settle(self, config: dict[str, Any], provenance: Provenance | None, mixed: bool) -> None:
         path = self.folder / "config.yaml"
         text = yaml.safe_dump(portable(config), sort_keys=False)
         before, own = read_yaml(path), yaml.safe_load(text)
@@ -146,30 +186,34 @@ class RunStore:
         kept = None
         # An append behind a torn line would be lost with it; damage elsewhere is for whoever reads.
         with contextlib.suppress(SkipbenchError):
-            if not is_done(self.folder):
+            if not read_status(self.folder).done:
                 kept = self.samples()
                 cut_unfinished(self.folder / "completions.jsonl", {s.index for s in kept})
         if not (self.folder / "provenance.json").exists():
-            write_json(self.folder / "provenance.json", provenance)
+            first = provenance or Provenance()
+            write_json(self.folder / "provenance.json", msgspec.to_builtins(first))
         elif provenance and kept is not None:
             self._go_on(provenance, len(kept), mixed)
 
-    def _go_on(self, now: dict[str, Any], kept: int, mixed: bool) -> None:
+    def _go_on(self, now: Provenance, kept: int, mixed: bool) -> None:
         """Adds this process to the provenance of a run that has `kept` samples."""
         path = self.folder / "provenance.json"
-        before = read_json(path, Origin)
-        own, ours = conditions(before), conditions(now)
-        changed = [k for k in own.keys() & ours.keys() if own[k] != ours[k]]
+        before: Provenance = read_json(path, Provenance) or Provenance()
+        there, here = before.conditions, now.conditions
+        changed = [k for k in there.keys() & here.keys() if there[k] != here[k]]
         if kept and changed and not mixed:
-            told = ", ".join(f"{name} {own[name]} -> {ours[name]}" for name in sorted(changed))
+            texts = ", ".join(f"{name} {there[name]} -> {here[name]}" for name in sorted(changed))
             raise SkipbenchError(
-                f"{self.folder} was begun under other conditions ({told}), on which its times "
+                f"{self.folder} was begun under other conditions ({texts}), on which its times "
                 "depend; go on where it was begun, start anew with fresh=true, or go on here with "
                 "mixed=true, and every table says so"
             )
-        one = {"after_samples": kept} | {k: v for k, v in now.items() if before.get(k) != v}
-        resumed = [r for r in before.get("resumed", ()) if r["after_samples"] < kept]
-        write_json(path, before | {"resumed": [*resumed, one]} if kept else now)
+        if kept:
+            first = msgspec.to_builtins(before)
+            one = {k: v for k, v in msgspec.to_builtins(now).items() if first[k] != v}
+            resumed = [r for r in before.resumed if r["after_samples"] < kept]
+            now = replace(before, resumed=[*resumed, {"after_samples": kept} | one])
+        write_json(path, msgspec.to_builtins(now))
 
     def samples(self) -> list[Sample]:
         """What is there already; cuts a torn last line off, unless the run is done."""
@@ -194,32 +238,31 @@ class RunStore:
 
     def status(self, state: str, error: str | None = None) -> None:
         """`state`: running, done, interrupted, or failed; `done` seals the files of the run."""
-        told = _status(state, error)
-        if state == "done":
-            told["sha256"] = digests(self.folder)
+        status = Status.now(state, error, digests(self.folder) if state == "done" else {})
         try:
-            write_json(self.folder / "status.json", told)
+            write_status(self.folder, status)
         except SkipbenchError:
-            if not overwrite(self.folder / "status.json", json.dumps(told, indent=2) + "\n"):
+            text = json.dumps(msgspec.to_builtins(status), indent=2)
+            if not overwrite(self.folder / "status.json", text + "\n"):
                 raise
 
     @contextlib.contextmanager
     def unsealed(self) -> Iterator[None]:
         """Lets a run's files be replaced; killed within, it stays as done as it was, unsealed."""
-        path, status = self.folder / "status.json", _status_of(self.folder)
-        if status.pop("sha256", None) is not None:
-            write_json(path, status)
+        status = read_status(self.folder)
+        if status.sha256:
+            write_status(self.folder, replace(status, sha256={}))
         yield
-        if status.get("state") == "done":
-            write_json(path, status | {"sha256": digests(self.folder)})
+        if status.done:
+            write_status(self.folder, replace(status, sha256=digests(self.folder)))
 
     def amend(self, **known: Any) -> None:
         """Adds to the provenance what showed only while the run went on."""
         path = self.folder / "provenance.json"
         write_json(path, json.loads(path.read_text()) | known)
 
-    def write_metrics(self, metrics: dict[str, Any]) -> None:
-        write_json(self.folder / "metrics.json", metrics)
+    def write_metrics(self, metrics: Metrics) -> None:
+        write_json(self.folder / "metrics.json", msgspec.to_builtins(metrics))
 
     def write_scores(self, scores: list[dict[str, Any]]) -> None:
         """`scores.jsonl`, as a whole: one line per sample."""
@@ -231,59 +274,11 @@ class RunStore:
         self._held.close()
 
 
-def _status(state: str, error: str | None) -> dict[str, Any]:
-    return {
-        "state": state,
-        "error": error,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "updated": datetime.now(UTC).isoformat(timespec="seconds"),
-        "slurm": os.environ.get("SLURM_JOB_ID"),
-    }
-
-
 def record_failure(folder: Path, reason: str) -> None:
     """Leaves `failed` in the folder of a run that did not get as far as opening it.
 
     A run that is done, or that another process has, stays as it is.
     """
     with contextlib.suppress(SkipbenchError), held(folder):
-        if not is_done(folder):
-            write_json(folder / "status.json", _status("failed", reason))
-
-
-def _status_of(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "status.json", Status) or {}
-
-
-def is_done(folder: Path) -> bool:
-    """Reads from `status.json` whether a run is done.
-
-    Raises SkipbenchError if it cannot be read.
-    """
-    return bool(_status_of(folder).get("state") == "done")
-
-
-def load_run(folder: Path) -> dict[str, Any]:
-    """What a folder says of its run, for reports: `config`, `provenance`, `status`, `metrics`, each
-    `None` if missing; `provenance` has `mixed_text` as `mixed`, if there is any.
-
-    Raises:
-        SkipbenchError: a file cannot be read, is a link, holds something else, or is not what a
-            done run wrote (whoever reads the samples is told so of them), or the folder has the
-            name of another run.
-    """
-    check_name(folder)
-    found = {
-        "config": read_yaml(folder / "config.yaml", Config),
-        "provenance": read_json(folder / "provenance.json", Origin),
-        "status": read_json(folder / "status.json", Status),
-        "metrics": read_json(folder / "metrics.json", Metrics),
-    }
-    for name in SEALED:
-        if name != "samples.jsonl":
-            _check_digest(folder / name, found["status"] or {})
-    check_identity(folder, found["config"])
-    if found["provenance"] and (text := mixed_text(found["provenance"])):
-        found["provenance"]["mixed"] = text
-    return found
+        if not read_status(folder).done:
+            write_status(folder, Status.now("failed", reason))

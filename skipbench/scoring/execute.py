@@ -1,20 +1,21 @@
-"""The second phase of a run: what its scorer can only say of stored completions.
-
-The model is not there any more.
-"""
+"""The second phase of a run: executing stored completions, after the model is gone."""
 
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.scores import ArmScores, score_summary
 from skipbench.runs.completions import Completion
+from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Sample
-from skipbench.runs.store import RunStore, load_run, read_samples
+from skipbench.runs.run import read_run
+from skipbench.runs.store import RunStore
 from skipbench.scoring.overlap import ARMS
 from skipbench.scoring.programs import EXECUTED, RULES, Program, is_fenced, program_of
 from skipbench.scoring.sandbox import MEMORY_BYTES, Outcome, isolation, run_program
@@ -26,16 +27,16 @@ PASS_AT = (1, 10)
 class Scored:
     """The new `metrics.json`, and the executed samples whose two arms came out differently."""
 
-    metrics: dict[str, Any]
+    metrics: Metrics
     samples: int
     differ: list[str]
 
 
-def waits_for_score(scorer: str, metrics: dict[str, Any] | None) -> bool:
-    """Whether a run with this scorer still wants the command `score`."""
-    if scorer not in EXECUTED or not metrics or not metrics.get("samples"):
+def waits_for_score(scorer: str, metrics: Metrics | None) -> bool:
+    """Whether a run with this scorer still needs the command `score`."""
+    if scorer not in EXECUTED or not metrics or not metrics.samples:
         return False
-    return not (metrics.get("score") or {}).get("vanilla")
+    return not (metrics.score and metrics.score.vanilla)
 
 
 def score_run(
@@ -45,30 +46,29 @@ def score_run(
     progress: Callable[[int, int], None],
 ) -> Scored | None:
     """Scores a finished run's completions and writes `scores.jsonl` and `metrics.json`; None if its
-    scorer needs nothing of that.
+    scorer executes nothing.
 
-    Equal programs are executed once; `progress` is told how many of how many are done.
+    Equal programs are executed once; `progress` gets the number done and the total.
 
     Raises:
         SkipbenchError: no such run, one that is not finished or lacks completions or samples, or a
             machine that cannot isolate.
     """
-    state = load_run(folder)
-    config, metrics = state["config"], state["metrics"]
-    if config is None:
+    run = read_run(folder)
+    if not run.settings:
         raise SkipbenchError(
             f"{folder} holds no run; give the folder of one, or its name below results/runs"
         )
-    scorer = config.get("dataset", {}).get("scorer")
+    scorer = run.setting("dataset.scorer")
     if scorer not in EXECUTED:
         return None
-    if metrics is None:
+    if run.metrics is None:
         raise SkipbenchError(
             f"the run in {folder} is not finished; run its command again, then score it"
         )
-    read_samples(folder / "samples.jsonl")  # refused where a sample is missing, not repaired
+    _ = run.samples  # refused where a sample is missing, not repaired
     name = isolation().name if sandbox == "auto" else "none"
-    store = RunStore(folder, config, {})
+    store = RunStore(folder, run.settings)
     try:
         completions = _completions(store)
         sound = [s for s in store.samples() if s.lossless != "failed"]
@@ -79,7 +79,7 @@ def score_run(
         summary = score_summary(sound, lambda members: _pass_at(members, verdicts))
         limits = f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB; sandbox: {name}"
         rules = {**RULES, "limits": limits}
-        metrics |= {"score": summary, "score_equal": not differ, "score_rules": rules}
+        metrics = replace(run.metrics, score=summary, score_equal=not differ, score_rules=rules)
         with store.unsealed():
             store.write_scores([_line(completions[s.index], verdicts[s.index]) for s in sound])
             store.write_metrics(metrics)
@@ -106,7 +106,7 @@ def _execute(
     timeout_s: float,
     progress: Callable[[int, int], None],
 ) -> dict[int, dict[str, Outcome]]:
-    """By sample and arm, what became of its program."""
+    """Outcomes of the programs, by sample and arm."""
     programs = {
         (c.index, arm): program_of(scorer, getattr(c, arm), c.prompt, c.reference)
         for c in completions
@@ -114,7 +114,8 @@ def _execute(
     }
     distinct = list(dict.fromkeys(programs.values()))
     outcomes: dict[Program, Outcome] = {}
-    pool = ThreadPoolExecutor(_cores())
+    linux = hasattr(os, "sched_getaffinity")
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if linux else os.cpu_count())
     try:
         made = pool.map(lambda program: run_program(program, timeout_s, sandbox=sandbox), distinct)
         for program, outcome in zip(distinct, made, strict=True):
@@ -123,10 +124,6 @@ def _execute(
     finally:
         pool.shutdown(cancel_futures=True)
     return {c.index: {arm: outcomes[programs[c.index, arm]] for arm in ARMS} for c in completions}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _pass_at(members: Sequence[Sample], verdicts: dict[int, dict[str, Outcome]]) -> ArmScores:
@@ -152,14 +149,10 @@ def task_of(sample_id: str) -> str:
     return sample_id.partition("#")[0]
 
 
-def _line(completion: Completion, verdict: dict[str, Outcome]) -> dict[str, Any]:
-    arms = {
-        arm: {
-            "passed": o.ok,
-            "reason": o.reason,
-            "detail": o.detail,
-            "fenced": is_fenced(getattr(completion, arm)),
-        }
-        for arm, o in verdict.items()
-    }
+def _line(completion: Completion, verdict: dict[str, Outcome]) -> dict[str, object]:
+    """One line of `scores.jsonl`."""
+    arms = {}
+    for arm, o in verdict.items():
+        fenced = is_fenced(getattr(completion, arm))
+        arms[arm] = {"passed": o.ok, "reason": o.reason, "detail": o.detail, "fenced": fenced}
     return {"index": completion.index, "id": completion.id, **arms}

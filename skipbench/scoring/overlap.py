@@ -9,8 +9,10 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from skipbench.data.rows import Reference
 from skipbench.metrics.scores import ArmScores, mean_scores, score_summary
 from skipbench.runs.completions import Completion
+from skipbench.runs.measures import Score
 from skipbench.runs.record import Sample
 from skipbench.scoring.text import Scores, before_next, first_line, need
 
@@ -26,7 +28,7 @@ def _scorer() -> Any:
     return RougeScorer(_ROUGE, use_stemmer=True)
 
 
-def rouge(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+def rouge(completion: str, prompt: str, reference: Reference) -> Scores:
     """ROUGE-1, -2 and -L against `reference["summary"]`, up to the next article of a few-shot
     prompt.
 
@@ -47,14 +49,14 @@ def _metric(effective_order: bool) -> Any:
     return BLEU(effective_order=effective_order, force=True)
 
 
-def bleu(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+def bleu(completion: str, prompt: str, reference: Reference) -> Scores:
     """BLEU of the first line against `reference["translation"]`, over a short sentence's orders."""
     translation = need(reference, "translation", str)
     found = _metric(True).sentence_score(first_line(completion), [translation])
     return {"sentence_bleu": min(found.score, 100.0)}  # its rounding may end above
 
 
-def corpus_bleu(completions: Sequence[str], references: Sequence[dict[str, Any]]) -> Scores:
+def corpus_bleu(completions: Sequence[str], references: Sequence[Reference]) -> Scores:
     """BLEU of all first lines together: the number that papers print."""
     translations = [need(reference, "translation", str) for reference in references]
     found = _metric(False).corpus_score([*map(first_line, completions)], [translations])
@@ -77,19 +79,20 @@ def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
         return {}
     references = [c.reference for c in found]
     return {
-        arm: CORPUS_SCORERS[scorer]([getattr(c, arm) for c in found], references) for arm in ARMS
+        arm: {**CORPUS_SCORERS[scorer]([getattr(c, arm) for c in found], references)}
+        for arm in ARMS
     }
 
 
 def corpus_summary(
     scorer: str, samples: Sequence[Sample], completions: Sequence[Completion]
-) -> dict[str, Any]:
+) -> Score:
     """`score` of `metrics.json`: means over samples that did not fail, and their corpus scores."""
     by_index = {c.index: c for c in completions}
 
     def scores(members: Sequence[Sample]) -> ArmScores:
         means = mean_scores(members)
         corpus = corpus_scores(scorer, [by_index[s.index] for s in members])
-        return {arm: means[arm] | corpus.get(arm, {}) for arm in ARMS}
+        return {arm: {**means[arm], **corpus.get(arm, {})} for arm in ARMS}
 
     return score_summary([s for s in samples if s.lossless != "failed"], scores)

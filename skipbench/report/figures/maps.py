@@ -5,9 +5,10 @@ context length.
 from typing import TYPE_CHECKING
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.runs import Run, labels, layers_of, optimised_sets, skip_sets
-from skipbench.report.figures.style import BLUE, ORANGE, legend, line_styles, new_figure
-from skipbench.report.published import Row
+from skipbench.report.figures.runs import labels, layers_of, optimised_sets, skip_sets
+from skipbench.report.figures.style import BLUE, ORANGE, legend, line_styles, new_figure, one_axis
+from skipbench.report.published import Printed
+from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,20 +22,16 @@ def frequencies(run: Run, layers: int) -> list[list[float]]:
     changes = skip_sets(run, layers)
     for number, (position, at, skipped) in enumerate(changes):
         following = changes[number + 1] if number + 1 < len(changes) else (None, 0, skipped)
-        end = (
-            following[1]
-            if following[0] == position
-            else len(run["samples"][position].method.rounds)
-        )
+        end = following[1] if following[0] == position else len(run.sound[position].method.rounds)
         total += (weight := max(end - at, 0))
         for s in skipped.skipped:
             counts[s % 2][s // 2] += weight
     if not total:
-        raise SkipbenchError(f"{run['folder']} has no rounds; nothing was drafted")
+        raise SkipbenchError(f"{run.folder} has no rounds; nothing was drafted")
     return [[c / total for c in row] for row in counts]
 
 
-def skip_map(runs: list[Run], published: list[Row]) -> "Figure":
+def skip_map(runs: list[Run], published: list[Printed]) -> "Figure":
     """Attention and MLP of every layer, dark where skipped (SWIFT 9 to 11, Self-SD 6 to 10;
     probabilities: KnapSpec 5).
     """
@@ -68,27 +65,26 @@ def jaccard_by_distance(run: Run, most: int = 10) -> dict[int, list[float]]:
     return dict(sorted(found.items()))
 
 
-def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
+def jaccard(runs: list[Run], published: list[Printed]) -> "Figure":
     """Mean similarity of skip sets over their distance in optimisations (CLaSp Figure 3a)."""
-    figure, axes = new_figure()
-    names, styles = labels(runs), line_styles([run["method"] for run in runs])
+    figure, axis = one_axis()
+    names, styles = labels(runs), line_styles([run.method for run in runs])
     for run, name, style in zip(runs, names, styles, strict=True):
         if not (found := jaccard_by_distance(run)):
             raise SkipbenchError(
-                f"{run['folder']}: no sample has two skip sets; run longer samples or a shorter "
+                f"{run.folder}: no sample has two skip sets; run longer samples or a shorter "
                 "interval, such as method.interval=2"
             )
         means = [sum(v) / len(v) for v in found.values()]
-        axes[0, 0].plot(list(found), means, label=name, **style)
-    axes[0, 0].set(
-        xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity", ylim=(0, 1.02)
-    )
-    axes[0, 0].xaxis.get_major_locator().set_params(integer=True)
-    axes[0, 0].legend(fontsize=7)
+        axis.plot(list(found), means, label=name, **style)
+    axis.set(xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity")
+    axis.set_ylim(0, 1.02)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(fontsize=7)
     return figure
 
 
-def against_context(runs: list[Run], published: list[Row]) -> "Figure":
+def against_context(runs: list[Run], published: list[Printed]) -> "Figure":
     """Skipped attention and MLP sub-layers against context length, a point per set and a panel per
     run (KnapSpec Figure 3).
     """
@@ -97,7 +93,7 @@ def against_context(runs: list[Run], published: list[Row]) -> "Figure":
     for here, run, name in zip(axes[0], runs, labels(runs), strict=True):
         points = []
         for position, at, skipped in skip_sets(run, layers_of(run)):
-            s = run["samples"][position]
+            s = run.sound[position]
             context = s.prompt_tokens + sum(r.emitted for r in s.method.rounds[:at])
             points.append((context, len(skipped.attention), len(skipped.mlp)))
         for part, color, marker, kind in ((1, BLUE, "o", "attention"), (2, ORANGE, "s", "MLP")):

@@ -1,98 +1,39 @@
-"""What figures are drawn from: a run's folder as plain data."""
+"""Quantities of runs that figures draw, and the names of their lines."""
 
+import math
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import alpha_cond
+from skipbench.metrics.acceptance import alpha, alpha_cond
 from skipbench.metrics.drafted import alike, drafted
-from skipbench.runs.provenance import engine_text
-from skipbench.runs.record import Sample
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.run import Run, read_run
 from skipbench.skipset import SkipSet
 
 
-class Search(TypedDict):
-    """The search of its own that a cell's skip set comes from."""
-
-    on: str
-    """The dataset whose development prompts it decoded."""
-    sets: int
-    seconds: float
-
-
-class Run(TypedDict):
-    """One run. `settings` is its config.yaml, `samples` those that did not fail, in order.
-
-    What an experiment knows and the records do not: `axes`, the overrides of its cell; `keys`, what
-    in the paper it stands for; `search`. They are empty for a run that is drawn by itself.
-    """
-
-    folder: str
-    model: str
-    method: str
-    dataset: str
-    engine: str
-    device: str
-    layers: int | None
-    """Of the model; None in records that do not say it."""
-    settings: dict[str, Any]
-    metrics: dict[str, Any]
-    samples: list[Sample]
-    axes: dict[str, str]
-    keys: dict[str, Any]
-    search: Search | None
-
-
-def read_run(
-    folder: Path,
-    axes: dict[str, str] | None = None,
-    keys: dict[str, Any] | None = None,
-    search: Search | None = None,
-) -> Run:
-    """Reads a finished run; the rest is what an experiment adds to it.
+def finished_run(folder: Path) -> Run:
+    """A finished run with its samples.
 
     Raises:
         SkipbenchError: the folder holds no run, one that is not finished, or one without a sound
             sample.
     """
-    state = load_run(folder)
-    if state["config"] is None:
+    run = read_run(folder)
+    if not run.settings:
         raise SkipbenchError(
             f"{folder} holds no run; give a folder such as results/runs/tiny_swift_mini-stories_..."
         )
-    if state["metrics"] is None or (state["status"] or {}).get("state") != "done":
+    if run.metrics is None or not run.done:
         raise SkipbenchError(f"{folder} is not finished; run its command again, then draw it")
-    samples = sorted(read_samples(folder / "samples.jsonl"), key=lambda s: s.index)
-    samples = [s for s in samples if s.lossless != "failed"]
-    if not samples:
+    if not run.sound:
         raise SkipbenchError(f"{folder} has no sound sample; see its status.json")
-    settings = state["config"]
     if missing := [
-        group for group in ("model", "method", "dataset", "engine") if group not in settings
+        group for group in ("model", "method", "dataset", "engine") if group not in run.settings
     ]:
         raise SkipbenchError(
             f"{folder / 'config.yaml'} has no {', '.join(missing)}; move the folder away"
         )
-    origin = state["provenance"] or {}
-    return Run(
-        folder=str(folder),
-        model=settings["model"]["name"],
-        method=settings["method"]["name"],
-        dataset=settings["dataset"]["name"],
-        engine=str(
-            origin.get("engine")
-            or engine_text(settings["engine"]["name"], bool(settings["engine"].get("strict")))
-        ),
-        device=str(origin.get("device") or settings["model"].get("device")),
-        layers=origin.get("layers"),
-        settings=settings,
-        metrics=state["metrics"],
-        samples=samples,
-        axes=axes or {},
-        keys=keys or {},
-        search=search,
-    )
+    return run
 
 
 def labels(runs: list[Run], without: tuple[str, ...] = ()) -> list[str]:
@@ -102,53 +43,49 @@ def labels(runs: list[Run], without: tuple[str, ...] = ()) -> list[str]:
     Args:
         without: settings such as `method.interval` that stand elsewhere in the figure, on an axis.
     """
-    names = [{"method": r["method"], "model": r["model"], "dataset": r["dataset"]} for r in runs]
-    told = [{k: v for k, v in _told(run).items() if k not in without} for run in runs]
+    settings = [{k: v for k, v in _settings(run).items() if k not in without} for run in runs]
+    varying = [
+        name
+        for name in ("model", "dataset")
+        if not {name, f"{name}.name"} & {*without} and len({getattr(r, name) for r in runs}) > 1
+    ]
     found = []
-    for run, name, own in zip(runs, names, told, strict=True):
-        parts = [run["method"]]
-        parts += [
-            name[k]
-            for k in ("model", "dataset")
-            if k not in without and f"{k}.name" not in without and len({n[k] for n in names}) > 1
-        ]
-        alike = [t for t, n in zip(told, names, strict=True) if n["method"] == run["method"]]
-        parts += [_phrase(k, v) for k, v in own.items() if len({t.get(k) for t in alike}) > 1]
-        found.append(", ".join(parts))
+    for run, own in zip(runs, settings, strict=True):
+        alike = [s for s, r in zip(settings, runs, strict=True) if r.method == run.method]
+        differing = {k: v for k, v in own.items() if len({s.get(k) for s in alike}) > 1}
+        phrases = (
+            _PHRASES.get(k, k.rpartition(".")[2].replace("_", " ") + " {}").format(v)
+            for k, v in differing.items()
+        )
+        names = (getattr(run, name) for name in varying)
+        found.append(", ".join([run.method, *names, *phrases]))
     return found
 
 
-def _told(run: Run) -> dict[str, str]:
-    """The settings that may tell a run from others: the axes of its experiment, else all of its
+_PHRASES = {
+    "search.on": "set of {}",
+    "search.iterations": "{} sets tried",
+    "stop@method.stop": "{} stop",
+}
+
+
+def _settings(run: Run) -> dict[str, str]:
+    """The settings by which a run may be named: the axes of its experiment, else all of its
     method's.
     """
-    if run["axes"]:
+    if run.axes:
         left_out = ("model", "method", "dataset", "engine", "limit", "search")
         return {
-            k: v
-            for k, v in run["axes"].items()
-            if k not in left_out and not k.startswith("dataset.")
+            k: v for k, v in run.axes.items() if k not in left_out and not k.startswith("dataset.")
         }
-    method = (
-        run["settings"]["method"]
-        | {"stop": None}
-        | {f"stop.{k}": v for k, v in (run["settings"]["method"].get("stop") or {}).items()}
-    )
+    stop = run.setting("method.stop") or {}
+    method = run.settings["method"] | {f"stop.{k}": v for k, v in stop.items()}
     left_out = ("name", "_target_", "skip", "stop", "stop._target_", "latency")
     return {
         f"method.{k}": str(v)
         for k, v in method.items()
         if k not in left_out and not isinstance(v, dict)
     }
-
-
-def _phrase(key: str, value: str) -> str:
-    words = {
-        "search.on": "set of {}",
-        "search.iterations": "{} sets tried",
-        "stop@method.stop": "{} stop",
-    }
-    return words.get(key, key.rpartition(".")[2].replace("_", " ") + " {}").format(value)
 
 
 class Swept(NamedTuple):
@@ -185,9 +122,9 @@ def swept(runs: list[Run]) -> Swept:
     """
     sweeps: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
-        if run["method"] != "vanilla":
-            group = (run["model"], run["method"], run["dataset"], *sorted(run["axes"]))
-            sweeps.setdefault(group, []).append(drafted(run["samples"]))
+        if run.method != "vanilla":
+            group = (run.model, run.method, run.dataset, *sorted(run.axes))
+            sweeps.setdefault(group, []).append(drafted(run.sound))
     sizes = [
         len(members) for drafts in sweeps.values() if len(drafts) > 1 for members in alike(drafts)
     ]
@@ -199,7 +136,7 @@ def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
     gives its last sets.
     """
     found = []
-    for position, sample in enumerate(run["samples"]):
+    for position, sample in enumerate(run.sound):
         changes = sample.trace.get("skip") or [[0, sample.skip]]
         found += [(position, int(at), SkipSet.parse(text, layers)) for at, text in changes]
     return found
@@ -213,18 +150,16 @@ def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
     is first drafted with; one that no draft followed is left out. Without that key only changes are
     known, and the full model before them is not one.
     """
-    found: list[list[frozenset[int]]] = [[] for _ in run["samples"]]
-    changes: list[list[tuple[int, frozenset[int]]]] = [[] for _ in run["samples"]]
-    for position, at, skipped in skip_sets(run, layers):
-        changes[position].append((at, skipped.skipped))
-    for position, (sample, known) in enumerate(zip(run["samples"], changes, strict=True)):
-        if "optimised" not in sample.trace:
-            found[position] = [s for number, (_, s) in enumerate(known) if s or number]
+    found, changes = [], skip_sets(run, layers)
+    for position, sample in enumerate(run.sound):
+        known = [(at, s.skipped) for p, at, s in changes if p == position]
+        optimised = sample.trace.get("optimised")
+        if optimised is None:
+            found.append([s for number, (_, s) in enumerate(known) if s or number])
             continue
-        for at in sample.trace["optimised"]:
-            used = [s for start, s in known if start <= at]
-            if used and at < len(sample.method.rounds):
-                found[position].append(used[-1])
+        drafted = [at for at in optimised if at < len(sample.method.rounds)]
+        used = ([s for start, s in known if start <= at] for at in drafted)
+        found.append([sets[-1] for sets in used if sets])
     return [sets for sets in found if sets]
 
 
@@ -234,44 +169,32 @@ def layers_of(run: Run) -> int:
     Raises:
         SkipbenchError: the method skips nothing, or the records do not say it.
     """
-    if not any(s.skip or s.trace.get("skip") for s in run["samples"]):
+    if not any(s.skip or s.trace.get("skip") for s in run.sound):
         raise SkipbenchError(
-            f"{run['method']} skips no sub-layer, so that it has no skip map; draw another method"
+            f"{run.method} skips no sub-layer, so that it has no skip map; draw another method"
         )
-    if run["layers"] is None:
+    if run.provenance.layers is None:
         raise SkipbenchError(
-            f"{run['folder']}/provenance.json does not say the model's layers; run the cell again"
+            f"{run.folder}/provenance.json does not say the model's layers; run the cell again"
         )
-    return run["layers"]
+    return run.provenance.layers
 
 
 def speedups(run: Run) -> list[float]:
-    """Decode speedup of each sample: vanilla's seconds per token / the method's; NaN where nothing
-    was decoded.
-    """
-    found = []
-    for s in run["samples"]:
-        base, ours = (
-            (a.seconds.decode, sum(r.emitted for r in a.rounds)) for a in (s.vanilla, s.method)
-        )
-        sound = ours[0] and base[1]
-        found.append(base[0] / base[1] * ours[1] / ours[0] if sound else float("nan"))
-    return found
+    """Decode speedup of each sample; NaN where nothing was decoded."""
+    return [math.nan if s.speedup is None else s.speedup for s in run.sound]
 
 
 def acceptances(run: Run) -> list[float]:
     """Acceptance rate of each sample; NaN where nothing was drafted."""
-    found = []
-    for s in run["samples"]:
-        steps = sum(r.steps for r in s.method.rounds)
-        found.append(sum(r.accepted for r in s.method.rounds) / steps if steps else float("nan"))
-    return found
+    rates = [alpha(s.method.rounds) for s in run.sound]
+    return [math.nan if rate is None else rate for rate in rates]
 
 
 def decoded_share(run: Run) -> float:
     """`alpha_cond`, the acceptance rate of the papers' models of speed; NaN without drafts."""
-    alpha = alpha_cond([r for s in run["samples"] for r in s.method.rounds])
-    return float("nan") if alpha is None else alpha
+    rate = alpha_cond([r for s in run.sound for r in s.method.rounds])
+    return math.nan if rate is None else rate
 
 
 def by_group(run: Run, group: str) -> dict[str, list[float]]:
@@ -279,7 +202,7 @@ def by_group(run: Run, group: str) -> dict[str, list[float]]:
     Spec-Bench.
     """
     found: dict[str, list[float]] = {}
-    for sample, speedup in zip(run["samples"], speedups(run), strict=True):
+    for sample, speedup in zip(run.sound, speedups(run), strict=True):
         if group in sample.groups:
             found.setdefault(str(sample.groups[group]), []).append(speedup)
     return found

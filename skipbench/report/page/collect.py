@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import letters_of, pieces_of
-from skipbench.runs.completions import Completion, read_completions
-from skipbench.runs.reading import printable, run_folders, value_at
+from skipbench.runs.completions import Completion
+from skipbench.runs.measures import Metrics
+from skipbench.runs.reading import printable, run_folders
 from skipbench.runs.record import SOURCES, Sample
-from skipbench.runs.store import load_run, read_samples
+from skipbench.runs.run import Run, read_run
 
 MOST_TEXTS = 3
 MOST_NAMES = 4  # of the models, methods and datasets in the line on top
@@ -44,46 +45,10 @@ def all_runs(results: Path) -> list[Found]:
 def one_run(folder: Path) -> Found:
     """What the page shows of one run; a folder that cannot be read is a row that says so."""
     try:
-        state = load_run(folder)
-        samples = read_samples(folder / "samples.jsonl")
-        texts = {c.index: c for c in read_completions(folder / "completions.jsonl")}
-        config, origin = state["config"] or {}, state["provenance"] or {}
-        metrics = state["metrics"] or {}
-        names = {
-            name: str(value_at(config, name, "name") or MISSING) for name in (*NAMES, "engine")
-        }
-        shown = [_text(s, texts.get(s.index)) for s in samples[:MOST_TEXTS]]
-        detail = {
-            "metrics": metrics,
-            "status": state["status"],
-            "config": config,
-            "provenance": origin,
-            "courses": courses(samples),
-            "skip": skip_sets(samples, origin.get("layers")),
-            "samples": len(samples),
-            "texts": shown,
-            "sources": _sources(shown),
-        }
-        cells = names | {
-            "point": str(origin.get("label") or ""),
-            "engine": str(origin.get("engine") or names["engine"]),
-            **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
-            **{k: "" if v == MISSING else v for k, v in waits_cells(metrics, MEDIAN).items()},
-            "device": str(origin.get("device") or value_at(config, "model", "device") or MISSING),
-            "commit": str(origin.get("commit") or MISSING)[:9]
-            + ("+" if origin.get("dirty") else ""),
-            "date": str(origin.get("started") or MISSING)[:10],
-            "note": _note(state),
-        }
-    except (
-        SkipbenchError,
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        yaml.YAMLError,
-    ) as error:
+        run = read_run(folder)
+        samples = run.samples
+        shown = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
+    except (SkipbenchError, OSError) as error:
         return {
             "id": printable(folder.name),
             "cells": dict.fromkeys(COLUMNS, MISSING)
@@ -92,6 +57,33 @@ def one_run(folder: Path) -> Found:
             "sort": {},
             "detail": {"unreadable": printable(f"{folder.name}: {error}")},
         }
+    metrics, origin = run.metrics or Metrics(), run.origin
+    waits = waits_cells(metrics, MEDIAN)
+    cells = {
+        "model": run.model or MISSING,
+        "method": run.method or MISSING,
+        "dataset": run.dataset or MISSING,
+        "point": run.label or "",
+        "engine": origin.engine or MISSING,
+        **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
+        **{k: "" if v == MISSING else v for k, v in waits.items()},
+        "device": origin.device or MISSING,
+        "commit": (origin.commit or MISSING)[:9] + ("+" if origin.dirty else ""),
+        "date": origin.date or MISSING,
+        "note": _note(run),
+    }
+    letters = {source for text in shown for *_, source in text["pieces"]}
+    detail = {
+        "metrics": msgspec.to_builtins(run.metrics) if run.metrics else {},
+        "status": msgspec.to_builtins(run.status),
+        "config": run.settings,
+        "provenance": msgspec.to_builtins(run.provenance),
+        "courses": courses(samples),
+        "skip": skip_sets(samples, run.provenance.layers),
+        "samples": len(samples),
+        "texts": shown,
+        "sources": {k: v for k, v in SOURCES.items() if k in letters},
+    }
     return {"id": folder.name, "cells": cells, "sort": _sort_values(metrics), "detail": detail}
 
 
@@ -110,39 +102,32 @@ def _text(sample: Sample, completion: Completion | None) -> Found:
     }
 
 
-def _sources(texts: Sequence[Found]) -> dict[str, str]:
-    """Letter and name of the sources of the accepted tokens; empty where no text says its own."""
-    found = {source for text in texts for *_, source in text["pieces"]}
-    return {letter: name for letter, name in SOURCES.items() if letter in found}
-
-
-def _note(state: Found) -> str:
+def _note(run: Run) -> str:
     """Why there are no numbers, or what is missing of them."""
-    if state["metrics"]:
-        reasons = missing_reasons(state["metrics"])
-        mixed = value_at(state, "provenance", "mixed")
-        return "; ".join(
-            [
-                *([f"mixed: {mixed}"] if mixed else []),
-                *exceptions(state["metrics"]),
-                *(v for k, v in reasons.items() if k != "roofline"),
-            ]
-        )
-    status = state["status"] or {"state": "not finished"}
-    return ": ".join(filter(None, (str(status.get("state")), status.get("error"))))
+    if run.metrics:
+        reasons = missing_reasons(run.metrics)
+        parts = [
+            *([f"mixed: {run.origin.mixed}"] if run.origin.mixed else []),
+            *exceptions(run.metrics),
+            *(v for k, v in reasons.items() if k != "roofline"),
+        ]
+        return "; ".join(parts)
+    if run.status.state == "missing":
+        return "not finished"
+    return ": ".join(filter(None, (run.status.state, run.status.error)))
 
 
-def _sort_values(metrics: Found) -> dict[str, float]:
-    paths = {
-        "M": ("M",),
-        "alpha": ("alpha",),
-        "tau": ("tau",),
-        "TPT": ("tpt",),
-        "lossless": ("lossless", "identical"),
+def _sort_values(metrics: Metrics) -> dict[str, float]:
+    values = {
+        "M": metrics.M,
+        "alpha": metrics.alpha,
+        "tau": metrics.tau,
+        "TPT": metrics.tpt,
+        "lossless": metrics.lossless.identical if metrics.samples else None,
+        "E(Spd)": metrics.expected_speedup.measured_cost,
+        "speedup": metrics.speedup.paired,
     }
-    more = {"E(Spd)": ("expected_speedup", "measured_cost"), "speedup": ("speedup", "paired")}
-    found = {name: value_at(metrics, *path) for name, path in (paths | more).items()}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def unreadable(runs: Sequence[Found]) -> list[str]:

@@ -1,13 +1,10 @@
-"""Builds the table of any runs: one row per run.
-
-A run is `{"model", "method", "dataset", "metrics": dict | None, "reason": str | None, "provenance":
-dict}`, perhaps with `id`, the name of its folder, `label`, its point of a sweep, and `group`, the
-samples of another run that it is of, as `{"subtask": "qa"}`.
-"""
+"""Builds the table of any runs: one row per run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
@@ -21,15 +18,15 @@ from skipbench.report.columns import (
     search_phases,
     waits_cells,
 )
-from skipbench.report.compared import BOLD, Interval, noise_floor, same_drafts, winners
+from skipbench.report.compared import BOLD, noise_floor, same_drafts, winners
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.origins import mixed, origin_of, origins, told
 from skipbench.report.tables.by_group import group_grids
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
-from skipbench.runs.reading import value_at
+from skipbench.runs.measures import Metrics
+from skipbench.runs.run import Run
 
-Run = Mapping[str, Any]
 NAMES = ("dataset", "model", "method")
 LABELS = (*NAMES, "point")
 NUMBERS = ("n", "skipped", "M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "tok/s", "lossless")
@@ -67,19 +64,37 @@ def run_table(
     Raises:
         SkipbenchError: no such key.
     """
-    more = [_waits_column(key) for key in columns]
-    everything = _grouped(runs)
-    ordered = [run for run in everything if not run.get("group")]
+    for key in columns:
+        if key not in WAITS:
+            raise SkipbenchError(
+                f"columns={key}.{did_you_mean(key, list(WAITS))} Wanted any of {', '.join(WAITS)}"
+            )
+    first = {name: list(dict.fromkeys(getattr(r, name) for r in runs)) for name in NAMES}
+
+    def place(run: Run) -> list[int]:
+        dataset, model, method = (first[name].index(getattr(run, name)) for name in NAMES)
+        return [dataset, model, run.rank or 0, method]
+
+    everything = sorted(runs, key=place)
+    ordered = [run for run in everything if not run.group]
     marks = origins(ordered)
     rows = [_cells(run, marks) for run in ordered]
-    for place in _best(ordered):
-        rows[place]["speedup"] = replace(rows[place]["speedup"], bold=True)
-    shown = [
-        c for c in _columns(more) if c.name not in OPTIONAL or any(r[c.name].text for r in rows)
+    intervals = {
+        number: ((run.dataset, run.model), run.method, run.metrics.speedup.ci95)
+        for number, run in enumerate(ordered)
+        if run.metrics and run.speedup is not None
+    }
+    for best in winners(intervals):
+        rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
+    wanted = [
+        *(Column(name, kind="label") for name in LABELS),
+        *(Column(name) for name in (*NUMBERS, *(WAITS[key] for key in columns))),
+        *(Column(name, kind="text") for name in TEXTS),
     ]
-    warning = caution([str(r.get("model")) for r in runs], [str(r.get("dataset")) for r in runs])
+    shown = [c for c in wanted if c.name not in OPTIONAL or any(r[c.name].text for r in rows)]
+    warning = caution([run.model for run in runs], [run.dataset for run in runs])
     lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
-    provenance = "; ".join(f"{n}: {', '.join(values)}" for n, values in _provenance(runs).items())
+    provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     return Table(
         name=name or title,
         title=title,
@@ -92,12 +107,10 @@ def run_table(
             *notes,
             *same_drafts(ordered),
             *noise_floor(ordered),
-            *([f"{BOLD}."] if any(run.get("metrics") for run in runs) else []),
+            *([f"{BOLD}."] if any(run.metrics for run in runs) else []),
         ),
         definitions=tuple(definitions_for(column.name for column in shown)),
-        provenance=(provenance,)
-        if any(value_at(run, "provenance", "date") for run in runs)
-        else (),
+        provenance=(provenance,) if any(run.origin.date for run in runs) else (),
     )
 
 
@@ -106,95 +119,51 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
     return markdown(run_table(title, runs, notes))
 
 
-def _waits_column(key: str) -> str:
-    if key not in WAITS:
-        raise SkipbenchError(
-            f"columns={key}.{did_you_mean(key, list(WAITS))} Wanted any of {', '.join(WAITS)}"
-        )
-    return WAITS[key]
-
-
-def _columns(more: Sequence[str]) -> list[Column]:
-    return [
-        *(Column(name, kind="label") for name in LABELS),
-        *(Column(name) for name in (*NUMBERS, *more)),
-        *(Column(name, kind="text") for name in TEXTS),
-    ]
-
-
 def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
     """The row of a run, by column."""
-    metrics = run.get("metrics")
+    metrics = run.metrics or Metrics()
     texts = {
-        **{name: str(run.get(name) or MISSING) for name in NAMES},
-        "point": str(run.get("label") or ""),
-        "n": sample_count(metrics or {}),
-        "skipped": number(value_at(metrics or {}, "skipped", "ratio")),
-        **main_cells(metrics or {}),
-        **waits_cells(metrics or {}),
-        "origin": marks.get(origin_of(run), "") if metrics else "",
+        **{name: str(getattr(run, name) or MISSING) for name in NAMES},
+        "point": run.label or "",
+        "n": sample_count(metrics) if run.metrics else MISSING,
+        "skipped": number(metrics.skipped.ratio if metrics.skipped else None),
+        **main_cells(metrics),
+        **waits_cells(metrics),
+        "origin": marks.get(origin_of(run), "") if run.metrics else "",
         "note": _note(run),
     }
     cells = {name: Cell(text) for name, text in texts.items()}
-    return cells | {"speedup": Cell(texts["speedup"], run=run.get("id"))}
-
-
-def _best(ordered: Sequence[Run]) -> set[int]:
-    """Places of the rows whose speedup is bold: the winners per dataset and model."""
-    rows = {}
-    for place, run in enumerate(ordered):
-        if value_at(run, "metrics", "speedup", "paired") is not None:
-            ends: Interval | None = value_at(run, "metrics", "speedup", "ci95")
-            rows[place] = ((run.get("dataset"), run.get("model")), str(run.get("method")), ends)
-    return winners(rows)
-
-
-def _grouped(runs: Sequence[Run]) -> list[Run]:
-    first = {name: list(dict.fromkeys(r.get(name) for r in runs)) for name in NAMES}
-
-    def place(run: Run) -> list[int]:
-        dataset, model, method = (first[name].index(run.get(name)) for name in NAMES)
-        return [dataset, model, int(run.get("rank", 0)), method]
-
-    return sorted(runs, key=place)
+    return cells | {"speedup": Cell(texts["speedup"], run=run.id)}
 
 
 def _note(run: Run) -> str:
-    metrics = run.get("metrics")
-    if not metrics:
-        return str(run.get("reason") or "not run")
-    own = [str(run["reason"])] if run.get("reason") else []
-    reasons = missing_reasons(metrics)
-    return "; ".join(
-        [
-            *own,
-            *search_phases(metrics),
-            *exceptions(metrics),
-            *(reasons[n] for n in NOTED if n in reasons),
-        ]
-    )
+    if not run.metrics:
+        return run.reason or "not run"
+    reasons = missing_reasons(run.metrics)
+    parts = [
+        *filter(None, [run.reason]),
+        *search_phases(run.metrics),
+        *exceptions(run.metrics),
+        *(reasons[n] for n in NOTED if n in reasons),
+    ]
+    return "; ".join(parts)
 
 
-def _provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Distinct values of each provenance field over the runs."""
-    recorded = [run["provenance"] for run in runs if run.get("provenance")]
-    distinct = {n: sorted({str(p[n]) for p in recorded if p.get(n)}) for n in PROVENANCE}
-    return {
-        n: [f"{vs[0]} to {vs[-1]} ({len(vs)} values)"] if len(vs) > 3 else vs or [MISSING]
-        for n, vs in distinct.items()
-    }
+def _distinct(runs: Sequence[Run], name: str) -> str:
+    """The values of a field of the origin over the runs; of many the first and the last."""
+    values = sorted({str(v) for run in runs if (v := getattr(run.origin, name))})
+    if len(values) > 3:
+        return f"{values[0]} to {values[-1]} ({len(values)} values)"
+    return ", ".join(values) or MISSING
 
 
 def _record(run: Run) -> dict[str, Any]:
     """Every number of a run, unrounded: nested names joined by dots."""
-    return {
-        **{name: run.get(name) for name in NAMES},
-        **({"point": run["label"]} if run.get("label") else {}),
-        **(run.get("group") or {}),
-        "reason": run.get("reason"),
-        **_flat(run.get("metrics") or {}),
-        **_flat(run.get("provenance") or {}, "provenance."),
-    }
+    names = {name: getattr(run, name) for name in NAMES}
+    point = {"point": run.label} if run.label else {}
+    metrics = _flat(msgspec.to_builtins(run.metrics)) if run.metrics else {}
+    origin = _flat(msgspec.to_builtins(run.origin), "provenance.")
+    return {**names, **point, **run.group, "reason": run.reason, **metrics, **origin}
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

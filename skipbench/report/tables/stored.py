@@ -2,10 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import msgspec
 
@@ -15,59 +15,27 @@ from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import run_table
 from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
-from skipbench.runs.shapes import Metrics
+from skipbench.runs.run import Run, plain
 
-Run = Mapping[str, Any]
-_ABOUT = ("id", "model", "method", "dataset", "keys", "stands_for", "metrics", "reason", "drafted")
-# of a sweep's cells, of an experiment that ranks its cells, and of a paper's
-_OPTIONAL = ("label", "rank", "paper_samples", "noise", "group")
-# The fields of a run's origin: no name of a machine, a folder or a person, so that a summary can be
-# published.
-_PUBLISHED = (
-    *("engine", "device", "cpu", "dtype", "sparsity", "calibration"),
-    *("torch", "transformers", "commit", "dirty", "date"),
-    *("weights_sha256", "method_sha256", "package_sha256", "mixed"),
-)
 OLDER = "Made before a change of the engine or of a method: today's code may give other numbers."
 
 
-class _Shown(TypedDict):
-    """A run in a summary, as far as tables rely on it."""
+class Summary(msgspec.Struct, omit_defaults=True):
+    """The runs of a table without their samples; `columns` as `run_table` takes them."""
 
-    model: str | None
-    method: str | None
-    dataset: str | None
-    keys: dict[str, Any]
-    metrics: Metrics | None
-    reason: str | None
-    provenance: dict[str, Any]
-    drafted: NotRequired[str | None]
-    label: NotRequired[str]
-    rank: NotRequired[int]
-    noise: NotRequired[bool]
-    group: NotRequired[dict[str, str]]
-    paper_samples: NotRequired[int | str]
-
-
-class _Summary(TypedDict):
     experiment: str
     scale: str
-    columns: NotRequired[list[str]]
-    older: NotRequired[bool]  # scripts/readme_figures.py sets it: `OLDER` stands in the table
-    runs: list[_Shown]
+    runs: list[Run]
+    columns: list[str] = []
+    older: bool = False
+    """Set by scripts/readme_figures.py: `OLDER` stands in the table."""
 
 
 def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[str] = ()) -> str:
     """The runs of a table without their samples, as JSON, one per line; `columns` as `run_table`
     takes them.
     """
-    lines = [
-        {k: run.get(k) for k in _ABOUT}
-        | {k: run[k] for k in _OPTIONAL if run.get(k) is not None}
-        | {"provenance": {k: v for k, v in run["provenance"].items() if k in _PUBLISHED}}
-        for run in runs
-    ]
-    text = ",\n".join(json.dumps(line, allow_nan=False) for line in lines)
+    text = ",\n".join(json.dumps(plain(run), allow_nan=False) for run in runs)
     more = f'"columns": {json.dumps(list(columns))}, ' if columns else ""
     return (
         f'{{"experiment": {json.dumps(experiment)}, "scale": {json.dumps(scale)}, {more}"runs": '
@@ -85,21 +53,33 @@ def stored_table(text: str) -> Table:
         SkipbenchError: it is something else.
     """
     try:
-        stored = strict_json(text)
-        msgspec.convert(stored, _Summary)
+        stored = msgspec.convert(strict_json(text), Summary)
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"no summary of a table ({printable(str(error))}); write it with python -m "
             "skipbench table NAME"
         ) from error
-    name, runs = stored["experiment"], stored["runs"]
-    own = paper_of(name)
-    if own and own[1].startswith("table"):
-        table = paper_table(*own, runs, stored["scale"])
+    name, paper = stored.experiment, paper_of(stored.experiment)
+    if paper and paper[1].startswith("table"):
+        table = paper_table(*paper, stored.runs, stored.scale)
     else:
-        title, id = f"Experiment {name}", f"{name}-{stored['scale']}"
-        table = run_table(title, runs, name=id, columns=stored.get("columns", ()))
-    return replace(table, cautions=(OLDER, *table.cautions)) if stored.get("older") else table
+        id, columns = f"{name}-{stored.scale}", stored.columns
+        table = run_table(f"Experiment {name}", stored.runs, name=id, columns=columns)
+    return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
+
+
+class _Measured(msgspec.Struct):
+    """The part of a run by which two files of runs are compared."""
+
+    model: str = ""
+    method: str = ""
+    dataset: str = ""
+    keys: dict[str, Any] = {}
+    metrics: Any = None
+
+
+class _Runs(msgspec.Struct):
+    runs: list[_Measured]
 
 
 def would_lose(path: Path, text: str) -> str | None:
@@ -107,8 +87,8 @@ def would_lose(path: Path, text: str) -> str | None:
     which is to replace it; `None` where none is lost, or it cannot be read.
     """
     try:
-        before = _measured((read_bytes(path, MOST_SAMPLES) or b"").decode())
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, SkipbenchError):
+        before = _measured(read_bytes(path, MOST_SAMPLES) or b"")
+    except (OSError, msgspec.MsgspecError, RecursionError, SkipbenchError):
         return None
     if not (lost := (before - _measured(text)).total()):
         return None
@@ -118,12 +98,12 @@ def would_lose(path: Path, text: str) -> str | None:
     )
 
 
-def _measured(text: str) -> Counter[str]:
-    """What the measured runs are of; several may be of the same, as the points of a sweep."""
+def _measured(text: str | bytes) -> Counter[str]:
+    """The measured runs; several may be of the same, as the points of a sweep."""
     return Counter(
-        json.dumps([run[k] for k in ("model", "method", "dataset", "keys")], sort_keys=True)
-        for run in strict_json(text)["runs"]
-        if run["metrics"] is not None
+        json.dumps([run.model, run.method, run.dataset, run.keys], sort_keys=True)
+        for run in msgspec.json.decode(text, type=_Runs).runs
+        if run.metrics is not None
     )
 
 

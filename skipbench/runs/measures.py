@@ -1,0 +1,194 @@
+"""`Metrics`: the contents of a `metrics.json`, typed. Field names are the format; docs/metrics.md
+defines each.
+
+A value that cannot be computed is None; one that a run does not have, or that its version did not
+know, is unset and not written. Names that this version does not know are dropped.
+"""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+Interval = tuple[float, float]
+
+
+class Speedup(msgspec.Struct, frozen=True, kw_only=True):
+    """Aggregations of decode speedups over prompts; `paired`, a geometric mean, is the headline."""
+
+    micro: float | None = None
+    macro: float | None = None
+    s_per_token: float | None = None
+    paired: float | None = None
+    ci95: Interval | None = None
+    end_to_end: float | None = None
+    by_repeat: list[float | None] | UnsetType = UNSET
+
+
+class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True):
+    """SWIFT's Eq. 6 with the paper's cost and with measured ones."""
+
+    paper: float | None = None
+    measured_cost: float | None = None
+
+
+class SearchPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts during, or after, a search that goes on while decoding."""
+
+    samples: int
+    paired: float | None = None
+    ci95: Interval | None = None
+
+
+class BySearch(msgspec.Struct, frozen=True, kw_only=True):
+    during: SearchPart
+    after: SearchPart
+
+
+class Lossless(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples by how their tokens compare with vanilla's."""
+
+    identical: int = 0
+    ties: int = 0
+    diverged: int = 0
+    unchecked: int = 0
+    sampled: int = 0
+    failed: int = 0
+
+    @property
+    def comparable(self) -> int:
+        """Greedy samples that did not fail."""
+        return self.identical + self.ties + self.diverged + self.unchecked
+
+
+class PhaseSeconds(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of the method's arm, over all samples."""
+
+    prefill: float | None = None
+    draft: float | None = None
+    verify: float | None = None
+    adapt: float | None = None
+    other: float | None = None
+
+    @property
+    def by_phase(self) -> dict[str, float]:
+        """Known seconds of every phase."""
+        return {k: v for k, v in msgspec.structs.asdict(self).items() if v is not None}
+
+    @property
+    def decoding(self) -> dict[str, float]:
+        """Known seconds of every phase but the prefill."""
+        return {k: v for k, v in self.by_phase.items() if k != "prefill"}
+
+
+class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean number of skipped sub-layers at the end of a sample, and their share."""
+
+    attention: float | None = None
+    mlp: float | None = None
+    ratio: float | None = None
+
+
+Scores = dict[str, float | None]
+"""Mean score by the scorer's name."""
+
+
+class GroupScores(msgspec.Struct, frozen=True, kw_only=True):
+    vanilla: Scores = {}
+    method: Scores = {}
+    samples: int = 0
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    vanilla: Scores = {}
+    method: Scores = {}
+    by: dict[str, dict[str, GroupScores]] = {}
+    """Scores by group and label."""
+
+
+class UntilCi(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run with `until_ci` ended."""
+
+    wanted: float
+    half_width: float | None
+    samples: int
+    of: int
+    stopped: bool
+
+
+class Profiled(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds per token of a sub-layer and of the lm_head, profiled in the engine under test."""
+
+    attention_s: float
+    mlp_s: float
+    head_s: float
+    layers: int
+
+
+class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
+    """What choosing the skip set cost."""
+
+    random_steps: int
+    bayes_steps: int
+    seconds: float
+
+    @property
+    def steps(self) -> int:
+        return self.random_steps + self.bayes_steps
+
+    @property
+    def step_ms(self) -> float | None:
+        return 1e3 * self.seconds / self.steps if self.steps else None
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of a `metrics.json`."""
+
+    samples: int = 0
+    rounds: int = 0
+    M: float | None = None
+    alpha: float | None = None
+    alpha_macro: float | None = None
+    alpha_chain: float | None = None
+    alpha_cond: float | None = None
+    tau: float | None = None
+    tau_draft: float | None = None
+    M_eq1: float | None = None
+    accepted_by_position: list[float] = []
+    tpt: float | None = None
+    tpt_vanilla: float | UnsetType | None = UNSET
+    tokens_per_s: float | None = None
+    tokens_per_s_vanilla: float | None = None
+    expected_speedup: ExpectedSpeedup = ExpectedSpeedup()
+    speedup: Speedup = Speedup()
+    speedup_by_search: BySearch | None = None
+    seconds: PhaseSeconds = PhaseSeconds()
+    lossless: Lossless = Lossless()
+    looped: int = 0
+    ttft_s: Percentiles | None = None
+    s_per_output_token: Percentiles | None = None
+    joules_per_token: float | UnsetType | None = UNSET
+    ttft_s_vanilla: Percentiles | None = None
+    s_per_output_token_vanilla: Percentiles | None = None
+    joules_per_token_vanilla: float | None = None
+    skipped: Skipped | None = None
+    score: Score | None = None
+    score_equal: bool | None = None
+    score_rules: dict[str, str] | UnsetType = UNSET
+    peak_memory_bytes: int | None = None
+    roofline_fraction_vanilla: float | None = None
+    profiled: Profiled | None = None
+    until_ci: UntilCi | UnsetType = UNSET
+    repeats: int | UnsetType = UNSET
+    prompts: int | UnsetType = UNSET
+    """Distinct prompts of several processes."""
+    optimisation: Optimisation | UnsetType = UNSET
+
+    @property
+    def n(self) -> int:
+        """Prompts behind the interval."""
+        return self.prompts or self.samples

@@ -1,0 +1,228 @@
+"""`Run`: one model on one dataset with one method: its settings, its origin, its samples and what
+was measured. `read` makes it of a folder, once; everything that shows a run takes it.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+
+from skipbench.errors import SkipbenchError
+from skipbench.runs.completions import Completion, read_completions
+from skipbench.runs.measures import Metrics
+from skipbench.runs.provenance import Provenance, check_identity, engine_text
+from skipbench.runs.reading import Text, check_name, read_json, read_yaml
+from skipbench.runs.record import Sample
+from skipbench.runs.state import NO_STATUS, Status, read_status
+from skipbench.runs.store import SEALED, check_digest, read_samples
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is published of where a run comes from: no name of a machine, a folder or a person."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+    cpu: str | None = None
+    weights_sha256: str | None = None
+    method_sha256: str | None = None
+    package_sha256: str | None = None
+    device: str | None = None
+    engine: str | None = None
+    date: str = ""
+    torch: str | None = None
+    transformers: str | None = None
+    dtype: str | None = None
+    sparsity: str | None = None
+    calibration: str | None = None
+    mixed: str | None = None
+    """Where a run went on under other conditions."""
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """The search of its own that a cell's skip set comes from."""
+
+    on: str
+    """The dataset whose development prompts it decoded."""
+    sets: int
+    seconds: float
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a run that a summary beside a table keeps."""
+
+    id: str | None = None
+    """Name of its folder."""
+    model: str = ""
+    method: str = ""
+    dataset: str = ""
+    keys: dict[str, Any] = {}
+    """What in a paper it stands for, in the names of `published`."""
+    stands_for: str | None = None
+    metrics: Metrics | None = None
+    reason: str | None = None
+    drafted: str | None = None
+    """`metrics.drafted` of its samples."""
+    origin: Origin = msgspec.field(name="provenance", default=Origin())
+    label: str | None = None
+    """The overrides in which it differs from the other points of its sweep."""
+    rank: int | None = None
+    paper_samples: int | str | None = None
+    """Samples that the paper decodes; `all` of a dataset of which this run decodes some."""
+    noise: bool = False
+    """Vanilla against itself, which is no row of a paper's table."""
+    group: dict[str, str] = {}
+    """The group of another run's samples that it is of."""
+
+
+class Run(Published, frozen=True, kw_only=True, dict=True):
+    """One run. A planned cell without a record is a run without metrics; `reason` says why."""
+
+    axes: dict[str, str] = {}
+    """Overrides of its cell in an experiment."""
+    search: Search | None = None
+    folder: Path | None = None
+    settings: dict[str, Any] = {}
+    """Its `config.yaml`; empty without one."""
+    provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
+    status: Status = NO_STATUS
+    kept_samples: list[Sample] | None = None
+    """Samples of a run that is read from the file of a figure, not from its folder."""
+
+    @property
+    def done(self) -> bool:
+        return self.status.done
+
+    @property
+    def speedup(self) -> float | None:
+        """The headline: geometric mean of the decode speedups per prompt."""
+        return self.metrics.speedup.paired if self.metrics else None
+
+    @property
+    def measured(self) -> Metrics:
+        """Its metrics.
+
+        Raises:
+            SkipbenchError: it is not finished.
+        """
+        if self.metrics is None:
+            raise SkipbenchError(f"{self.id} is not finished; run its command again")
+        return self.metrics
+
+    def setting(self, path: str) -> Any:
+        """The setting at a dotted path such as `method.stop.max_steps`; None without it."""
+        node: Any = self.settings
+        for key in path.split("."):
+            node = node.get(key) if isinstance(node, Mapping) else None
+        return node
+
+    @cached_property
+    def samples(self) -> Sequence[Sample]:
+        """All samples, in the order written.
+
+        Raises:
+            SkipbenchError: the file cannot be read, or is not of this run.
+        """
+        if self.kept_samples is not None:
+            return self.kept_samples
+        return [] if self.folder is None else read_samples(self.folder / "samples.jsonl")
+
+    @cached_property
+    def sound(self) -> Sequence[Sample]:
+        """Samples that did not fail, by index."""
+        kept = (s for s in self.samples if s.lossless != "failed")
+        return sorted(kept, key=lambda s: s.index)
+
+    @cached_property
+    def completions(self) -> Mapping[int, Completion]:
+        """Texts of its samples, by index; empty in records without them.
+
+        Raises:
+            SkipbenchError: the file cannot be read.
+        """
+        if self.folder is None:
+            return {}
+        return {c.index: c for c in read_completions(self.folder / "completions.jsonl")}
+
+
+def plain(run: Run) -> dict[str, Any]:
+    """What a summary keeps of a run: no samples, no settings, and no name of a machine, a folder or
+    a person.
+    """
+    published = Published(**{name: getattr(run, name) for name in Published.__struct_fields__})
+    kept: dict[str, Any] = msgspec.to_builtins(published)
+    return kept
+
+
+class _Named(TypedDict):
+    name: Text
+
+
+class _Names(TypedDict, total=False):
+    """The groups of `config.yaml` that reports name a run by."""
+
+    model: _Named
+    method: _Named
+    dataset: _Named
+    engine: _Named
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder; files that are missing leave their fields empty, and samples and
+    completions are read at their first use.
+
+    Raises:
+        SkipbenchError: a file cannot be read, is a link, holds something else, or is not what a
+            done run wrote; or the folder has the name of another run.
+    """
+    check_name(folder)
+    settings: dict[str, Any] = read_yaml(folder / "config.yaml", _Names) or {}
+    names = {
+        group: settings.get(group, {}).get("name", "") for group in ("model", "method", "dataset")
+    }
+    provenance = read_json(folder / "provenance.json", Provenance) or Provenance()
+    status = read_status(folder)
+    metrics = read_json(folder / "metrics.json", Metrics)
+    for name in SEALED:
+        if name != "samples.jsonl":
+            check_digest(folder / name, status.sha256)
+    check_identity(folder, settings)
+    return Run(
+        id=folder.name,
+        **names,
+        metrics=metrics,
+        origin=_origin(provenance, settings),
+        label=provenance.label,
+        folder=folder,
+        settings=settings,
+        provenance=provenance,
+        status=status,
+    )
+
+
+def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
+    model, engine = settings.get("model") or {}, settings.get("engine") or {}
+    pruned = model.get("sparsity", "none") != "none"
+    calibration = model.get("calibration") or {}
+    return Origin(
+        engine=provenance.engine
+        or (engine_text(str(engine["name"]), bool(engine.get("strict"))) if engine else None),
+        device=provenance.device or model.get("device"),
+        cpu=provenance.cpu,
+        dtype=model.get("dtype"),
+        sparsity=model["sparsity"] if pruned else None,
+        calibration=f"up to {calibration.get('rows')} rows of {settings['dataset']['name']}, "
+        f"{calibration.get('tokens')} tokens each at most"
+        if pruned
+        else None,
+        torch=provenance.versions.get("torch"),
+        transformers=provenance.versions.get("transformers"),
+        commit=provenance.commit,
+        dirty=provenance.dirty,
+        date=provenance.started[:10],
+        weights_sha256=provenance.weights_sha256,
+        method_sha256=provenance.method_sha256,
+        package_sha256=provenance.package_sha256,
+        mixed=provenance.mixed or None,
+    )
