@@ -66,8 +66,8 @@ def calls(lm: LM) -> dict[str, Callable[[], Any]]:
     lm.cache.length = CONTEXT
     states = torch.stack(hidden_states)
     layers, skipped = states[::2, -1], lm.layers // 2
-    method = KnapSpec(lm.layers, "knapspec", Fixed(10, 0.7))
-    method.latency = fit(points, lm.layers)
+    method = KnapSpec(layers=lm.layers, name="knapspec", stop=Fixed(10, 0.7))
+    method.latency_model = fit(points, lm.layers)
     method.drafter.begin()
 
     def clasp() -> None:

@@ -84,7 +84,7 @@ def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> 
         (["hardware=a6000", "search=0"], "search=0"),
         (["profile=/nowhere.json"], "no latency file"),
         (["hardware=a6000", "lengths=0"], "lengths=0"),
-        (["speed=3"], "keys: "),
+        (["speed=3"], "does not take speed=3; it takes hardware"),
     ],
 )
 def test_what_cannot_be_projected_is_refused(

@@ -15,7 +15,7 @@ from skipbench.metrics.summary import summarise
 from skipbench.report.cell import cell_lines, markdown_cell, render_cell
 from skipbench.report.columns import MISSING, main_cells
 from skipbench.report.definitions import DEFINITIONS, LEGEND, caution
-from skipbench.report.tables.csv import csv as write_csv
+from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.model import Cell
 from skipbench.report.tables.runs import markdown_table, run_table
@@ -208,7 +208,7 @@ def csv_table(runs: list[Run]) -> str:
 
 
 def html_table(title: str, runs: list[Run]) -> str:
-    return html(run_table(title, runs), style="")
+    return html(run_table(title, runs), styled=False)
 
 
 def test_rows_are_grouped() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from skipbench.bench.order import narrow, spread
 from skipbench.bench.prompts import Prompt
 from skipbench.decode.loop import NotFinite, generate
-from skipbench.decode.method import Method, load_state_dict, log_of, skip_text, state_dict
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.text import Detokenizer
 from skipbench.errors import SkipbenchError
@@ -74,7 +74,7 @@ def run_cell(
     order = range(len(prompts)) if settings.until_ci is None else spread(prompts)
     missing = [i for i in order if i not in done]
     if samples:
-        load_state_dict(method, samples[-1].carry)
+        method.load_state_dict(samples[-1].carry)
     followed = {prompt.row.after for prompt in prompts}
     answers = {s.id: _text(tokenizer, s.vanilla) for s in samples if s.id in followed}
     for s in samples:
@@ -95,12 +95,12 @@ def run_cell(
         # a signal waits: both arms of a prompt are measured and written, or neither is
         with defer_signals():
             arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
-            searching = getattr(method, "searching", None)
+            searching = method.searching
             out = {
                 name: _decode(lm, arms[name], prompt, index, settings, meter)
                 for name in arm_order(settings.seed, store.folder.name, index)
             }
-            trace = log_of(method) | ({} if searching is None else {"searching": [searching]})
+            trace = method.trace() | ({} if searching is None else {"searching": [searching]})
             trace["verified"] = out["method"][1]
             both = {name: arm for name, (arm, _) in out.items()}
             sample, completion = _record(
@@ -153,10 +153,10 @@ def _record(
         method=ours,
         lossless=kind,
         divergence=divergence,
-        skip=skip_text(method),
+        skip=str(method.skip),
         score={"vanilla": scored[said], "method": scored[text]} if scored[said] else {},
         groups=row.groups | ({"prompt": "cut"} if prompt.cut else {}),
-        carry=state_dict(method),
+        carry=method.state_dict(),
         trace=trace,
     )
     stream = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))

@@ -23,11 +23,7 @@ from skipbench.scoring.sandbox import isolation
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
 MODEL_TOKENS = 2048  # prompt and output for which the models' memory is computed
-EXTRAS = {
-    "accelerate": "big",
-    "bitsandbytes": "quant",
-    "hydra_plugins.hydra_submitit_launcher": "slurm",
-}
+EXTRAS = {"accelerate": "big", "bitsandbytes": "quant"}
 INSTRUCTIONS = ("amx_bf16", "avx2", "avx512_bf16", "avx512f")
 """The instruction sets that matter."""
 

@@ -138,7 +138,7 @@ def _identity(device: torch.device, sizes: Sizes) -> Iterator[str]:
             "vanilla": Vanilla(),
             "chain": FixedSet("chain", skip, Drafter(_stop(0.05))),
             "tree": FixedSet("tree", skip, Drafter(_stop(), (5, 3, 2, 1))),
-            "clasp": CLaSp(lm.layers, "clasp", _stop(), interval=4),
+            "clasp": CLaSp(layers=lm.layers, name="clasp", stop=_stop(), interval=4),
         }
         unlike = []
         for name, method in methods.items():

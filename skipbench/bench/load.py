@@ -17,7 +17,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_access, check_form
-from skipbench.models.load import load, load_planted, make_lm
+from skipbench.models.load import load, make_lm
 from skipbench.models.outline import check_checkpoint, layer_count
 from skipbench.models.sparsity import Pattern, parse_sparsity, prune
 from skipbench.skipset import deepened_layers
@@ -76,17 +76,7 @@ def _sparsity(model: Model) -> Pattern | None:
 def _dense(model: Model, engine: Engine, gpus: int | None) -> tuple[LM, Any]:
     """Loads all weights; `device=auto` spreads the layers over `gpus`, None for all."""
     torch.set_num_threads(engine.threads)
-    m, e = model, engine
-    if isinstance(m, PlantedModel):
-        shape, skip = m.architecture, m.sets["self-sd"]
-        assert shape is not None and skip is not None
-        return load_planted(
-            shape, skip, m.seed, m.path, m.dtype, e.name, m.device, e.strict, e.spare_mib
-        )
-    return load(
-        m.path, m.revision, m.dtype, e.name, m.device, m.allow_pickle, m.quantization,
-        m.architecture, e.strict, e.spare_mib, m.deepened, m.deepened_seed, gpus,
-    )  # fmt: skip
+    return load(model, engine.name, engine.strict, engine.spare_mib, gpus)
 
 
 def check_model(model: Model, engine: Engine) -> None:
@@ -105,8 +95,7 @@ def check_model(model: Model, engine: Engine) -> None:
     _sparsity(model)
     planted = isinstance(model, PlantedModel)
     if not planted:
-        given = model.path, model.device, model.quantization
-        check_form(*given, engine.name, model.deepened, model.allow_pickle)
+        check_form(model, engine.name)
     if engine.name == EngineName.reference and model.sparsity == "none":
         refuse_strict(bool(engine.strict), engine.name)
     if not planted:
@@ -137,7 +126,11 @@ def check_method(model: Model, make_method: MakeMethod) -> None:
             be read.
     """
     _sparsity(model)
-    make_method(layers=depth(model))
+    method = make_method(layers=depth(model))
+    if not isinstance(method, Method):
+        raise SkipbenchError(
+            f"{type(method).__name__} is no method; derive it from skipbench.decode.method.Method"
+        )
 
 
 def depth(model: Model) -> int:

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from skipbench.bench.latency_file import Advance
+from skipbench.decode.draft import Draft
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import decode_round
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
@@ -50,12 +51,11 @@ class Kind:
     how: Verified = PLAIN
 
 
-class Scripted:
+class Scripted(Method):
     """A method whose rounds are all of one kind."""
 
-    name = "scripted"
-
     def __init__(self, kind: Kind) -> None:
+        super().__init__(name="scripted")
         how = kind.how
         self.kind = kind
         self.needs_hidden_states, self.needs_top_tokens = how.hidden_states, how.top_tokens
@@ -75,9 +75,6 @@ class Scripted:
         nodes = kind.rows - 1
         tree = [(n - 1) // 2 for n in range(nodes)]
         return Draft([state.pending] * nodes, [-1, *tree[1:]] if kind.how.tree and nodes else None)
-
-    def adapt(self, state: State, verification: Verification) -> None:
-        """Nothing to learn."""
 
 
 def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from msgspec import to_builtins
+from msgspec import UNSET, UnsetType, to_builtins
 from msgspec.structs import replace
 
 from skipbench.bench.cell import Settings, run_cell
@@ -19,8 +19,8 @@ from skipbench.bench.memory import longest
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
+from skipbench.console import Advance, log_to, note, progress, say, working
 from skipbench.data.rows import Row, prompts_hash, rows_hash
-from skipbench.decode.method import UsesLatency
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.elementwise import is_native
 from skipbench.lm.fused.few_rows import few_rows_kernel
@@ -30,7 +30,6 @@ from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups, summarise
 from skipbench.profile.energy import EnergyMeter, energy_meter
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
-from skipbench.report.console import Advance, log_to, note, progress, say, working
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
 from skipbench.runs.method_source import hashed
@@ -76,8 +75,8 @@ def run(
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
     decided_by = None
-    if isinstance(method, UsesLatency) and method.latency is None:
-        method.latency, decided_by = latency, hashed(to_builtins(latency))
+    if method.needs_latency and method.latency_model is None:
+        method.latency_model, decided_by = latency, hashed(to_builtins(latency))
     # loading may have fetched weights, and measured latencies
     refuse_other(folder, model, config.method)
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
@@ -127,10 +126,12 @@ def run(
         store.close()
 
 
-def _stopped(samples: Sequence[Sample], prompts: int, until_ci: float | None) -> UntilCi | None:
-    """The end of a run that may stop early; None for any other."""
+def _stopped(
+    samples: Sequence[Sample], prompts: int, until_ci: float | None
+) -> UntilCi | UnsetType:
+    """The end of a run that may stop early; unset for any other."""
     if until_ci is None:
-        return None
+        return UNSET
     reached = half_width(list(speedups(samples).values()))
     return UntilCi(
         wanted=until_ci,

@@ -2,23 +2,27 @@
 roofline.
 """
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
+from skipbench.cli.commands import Profile
+from skipbench.cli.parser import parse
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
-from skipbench.report.console import progress, say, show
+from skipbench.console import progress, say, show
 
 CALLS_PER_VISIT = 5
 """A kind of round is visited once for so many repeats of a sub-layer."""
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Measures, prints and draws; keeps the latency model that KnapSpec and TPT use.
 
     Raises:
         SkipbenchError: a model that does not fit, or numbers that no line can be laid through.
     """
-    config = compose(arguments)
+    config = compose(parse(Profile, arguments).settings)
     from skipbench.bench.latency_file import latency_path, points_to_measure, profile, write_record
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory

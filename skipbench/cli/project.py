@@ -9,19 +9,19 @@ from typing import Any
 
 import msgspec
 
+from skipbench.cli.commands import Project
+from skipbench.cli.parser import parse
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
+from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.costs import Costs, Datasheet
 from skipbench.metrics.latency_record import LatencyRecord
 from skipbench.metrics.loop_costs import LoopCosts
 from skipbench.metrics.replay import best_length, measured, project
-from skipbench.report.console import show
 from skipbench.runs.provenance import PLACES
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
-
-KEYS = ("hardware", "profile", "here", "lengths", "search")
 
 
 def run(arguments: list[str]) -> None:
@@ -39,14 +39,9 @@ def run(arguments: list[str]) -> None:
     Raises:
         SkipbenchError: no such run, device or file, or nothing to project to.
     """
-    names = [a for a in arguments if "=" not in a]
-    given = dict(a.split("=", 1) for a in arguments if "=" in a)
-    if len(names) != 1 or set(given) - set(KEYS):
-        raise SkipbenchError(
-            "project needs one run, and for another machine hardware=DEVICE or profile=FILE, as in "
-            "project results/runs/RUN hardware=a100-80gb; keys: " + ", ".join(KEYS)
-        )
-    folder = Path(names[0])
+    asked = parse(Project, arguments)
+    given = dict(a.split("=", 1) for a in asked.given)
+    folder = Path(asked.words[0])
     record = read_run(folder)
     if not record.settings or record.provenance.layers is None:
         raise SkipbenchError(f"{folder} holds no run; results/runs has them")

@@ -10,11 +10,11 @@ import msgspec
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
+from skipbench.console import logged, say, show_result
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import ensure_searched, search_command, search_trace
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
-from skipbench.report.console import logged, say, show_result
 from skipbench.runs.files import set_aside, write_atomic
 from skipbench.runs.fingerprint import (
     not_compared,

@@ -11,9 +11,9 @@ from skipbench.bench.preflight import Preflight
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware
 from skipbench.config.run_config import RunConfig
+from skipbench.console import duration
 from skipbench.experiments.costs import LOADED_PER_S, arm_s, datasheet_of
 from skipbench.profile.roofline import device_name, norm_s, roofline
-from skipbench.report.console import duration
 from skipbench.skipset import SkipSet
 
 NORMS_PER_SUBLAYER = 5.5

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
+from skipbench.console import say
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, checked_run, named_cell, resolve_cell
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
-from skipbench.report.console import say
 from skipbench.report.origins import origin_of
 from skipbench.runs.run import Run
 

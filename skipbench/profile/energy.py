@@ -66,20 +66,23 @@ def _rapl(powercap: Path) -> EnergyMeter:
     found: list[Counter] = []
     for folder in sorted(powercap.glob("intel-rapl:*")):
         try:
-            name = (folder / "name").read_text().strip()
-            if not name.startswith(COUNTED):
-                continue
-            limit = int((folder / "max_energy_range_uj").read_text())
-            counter = Counter(name, lambda path=folder / "energy_uj": int(path.read_text()), limit)
-            counter.read_uj()
+            counter = _rapl_counter(folder)
+            if counter.name.startswith(COUNTED):
+                counter.read_uj()
+                found.append(counter)
         except PermissionError:
             return EnergyMeter((), f"unknown: {folder}/energy_uj may not be read")
         except (OSError, ValueError):
             continue
-        found.append(counter)
     if not found:
         return EnergyMeter((), f"unknown: no RAPL counter in {powercap}")
     return EnergyMeter(found, f"RAPL: {', '.join(counter.name for counter in found)}")
+
+
+def _rapl_counter(folder: Path) -> Counter:
+    limit = int((folder / "max_energy_range_uj").read_text())
+    read = (folder / "energy_uj").read_text
+    return Counter((folder / "name").read_text().strip(), lambda: int(read()), limit)
 
 
 def _nvml(gpus: Sequence[int]) -> EnergyMeter:

@@ -135,7 +135,7 @@ def search_phases(metrics: Metrics) -> list[str]:
 def stopped_early(metrics: Metrics) -> str | None:
     """Where `until_ci` ended a run, None where it did not."""
     end = metrics.until_ci
-    if end is None or not end.stopped:
+    if not end or not end.stopped:
         return None
     return (
         f"stopped at {end.samples} of {end.of} prompts, by until_ci={end.wanted}; "

@@ -75,7 +75,7 @@ class _Measured(msgspec.Struct):
     method: str = ""
     dataset: str = ""
     keys: dict[str, Any] = {}
-    metrics: msgspec.Raw | None = None
+    metrics: Any = None
 
 
 class _Runs(msgspec.Struct):
