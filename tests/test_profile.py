@@ -32,7 +32,7 @@ from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.metrics.costs import LatencyModel, Point, Roofline
-from skipbench.metrics.latency_record import LatencyRecord
+from skipbench.metrics.loop_costs import LatencyRecord
 from skipbench.profile.latency import fit, overhead, part_times, residuals
 from skipbench.profile.roofline import bandwidth, match, roofline
 from skipbench.report.figures.latency import latency

@@ -15,10 +15,9 @@ from skipbench.decode.stopping import Fixed
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.metrics.costs import Costs, Datasheet
-from skipbench.metrics.latency_record import LatencyRecord
-from skipbench.metrics.loop_costs import LoopCosts, TimedRound
+from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts, TimedRound
 from skipbench.metrics.replay import measured, project
-from skipbench.metrics.replay_rules import Baseline, sum_of, texts_of
+from skipbench.metrics.replay_rules import replay, texts_of
 from skipbench.runs.record import Verified
 from skipbench.runs.store import read_samples
 from skipbench.skipset import SkipSet, fixed_set
@@ -201,15 +200,14 @@ def test_the_rule_of_the_run_replays_to_the_run(results: Path) -> None:
     (run,) = results.glob("runs/*uniform*")
     samples = read_samples(run / "samples.jsonl")
     costs = measured_costs(results)
-    texts, base = texts_of(samples, costs.layers), Baseline.of(samples, costs)
+    texts, far = texts_of(samples, costs.layers), project(samples, costs)
     rule = compose(["method=uniform"]).method.make_stop()
-    same, speedup = sum_of(texts, lambda: Fixed(rule.max_steps, 0.5), (), costs, base)
+    same = replay(texts, Fixed(rule.max_steps, 0.5), (), costs)
     rounds = [r for s in samples for r in s.method.rounds]
     assert (same.rounds, same.steps) == (len(rounds), sum(r.steps for r in rounds))
     assert same.accepted == sum(r.accepted for r in rounds) and not same.unknown
-    far = project(samples, costs)
-    assert speedup == pytest.approx(far.micro, rel=1e-9)
-    short, _ = sum_of(texts, lambda: Fixed(1, 0.5), (), costs, base)
+    assert same.speedup(far) == pytest.approx(far.micro, rel=1e-9)
+    short = replay(texts, Fixed(1, 0.5), (), costs)
     assert short.steps <= short.rounds and short.emitted == same.emitted
 
 

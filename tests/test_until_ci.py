@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skipbench.bench.order import spread
+from skipbench.bench.cell import spread
 from skipbench.bench.prompts import Prompt
 from skipbench.config.compose import compose
 from skipbench.data.rows import Row

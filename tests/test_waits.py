@@ -12,8 +12,7 @@ from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.metrics.summary import summarise
-from skipbench.metrics.waits import percentiles
+from skipbench.metrics.summary import percentiles, summarise
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import Counter, EnergyMeter, energy_meter
 from skipbench.report.cell import cell_lines

@@ -3,14 +3,14 @@
 import copy
 import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from skipbench.bench.order import narrow, spread
 from skipbench.bench.prompts import Prompt
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
@@ -20,6 +20,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
+from skipbench.metrics.interval import half_width
+from skipbench.metrics.summary import speedups
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
 from skipbench.runs.completions import Completion
@@ -47,6 +49,7 @@ class Settings:
     warmup: int = 2
     until_ci: float | None = None
     """No more prompts once `half_width` of the speedup is below this."""
+    meter: EnergyMeter = field(default_factory=EnergyMeter)
 
 
 def run_cell(
@@ -57,7 +60,6 @@ def run_cell(
     settings: Settings,
     store: RunStore,
     progress: Callable[[Sample], None],
-    meter: EnergyMeter | None = None,
 ) -> list[Sample]:
     """Decodes the prompts that `store` does not hold yet, appends one record per prompt, and
     returns all records.
@@ -69,11 +71,7 @@ def run_cell(
     Raises:
         SkipbenchError: a record is of another prompt than its row now has.
     """
-    samples = store.samples()
-    done = {s.index for s in samples}
-    order = range(len(prompts)) if settings.until_ci is None else spread(prompts)
-    missing = [i for i in order if i not in done]
-    if samples:
+    if samples := store.samples():
         method.load_state_dict(samples[-1].carry)
     followed = {prompt.row.after for prompt in prompts}
     answers = {s.id: _text(tokenizer, s.vanilla) for s in samples if s.id in followed}
@@ -83,35 +81,41 @@ def run_cell(
                 f"{store.folder}: sample {s.index} ({s.id}) is of another prompt than that row has "
                 "now; fresh=true sets the run aside and starts anew, results=FOLDER keeps both"
             )
+    done = {s.index for s in samples}
+    order = range(len(prompts)) if settings.until_ci is None else spread(prompts)
+    missing = [i for i in order if i not in done]
     ready = [i for i in missing if prompts[i].row.after is None or prompts[i].row.after in answers]
-    meter = meter or EnergyMeter((), "unknown")
     for index in ready[: settings.warmup]:
         for arm in (Vanilla(), copy.deepcopy(method)):
-            _decode(lm, arm, prompts[index].following(answers), index, settings, meter)
+            _decode(lm, arm, prompts[index].following(answers), index, settings)
     for index in missing:
-        if narrow(samples, settings.until_ci):
+        if (limit := settings.until_ci) and half_width(list(speedups(samples).values())) < limit:
             break
         prompt = prompts[index].following(answers)
         # a signal waits: both arms of a prompt are measured and written, or neither is
         with defer_signals():
-            arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
-            searching = method.searching
-            out = {
-                name: _decode(lm, arms[name], prompt, index, settings, meter)
-                for name in arm_order(settings.seed, store.folder.name, index)
-            }
-            trace = method.trace() | ({} if searching is None else {"searching": [searching]})
-            trace["verified"] = out["method"][1]
-            both = {name: arm for name, (arm, _) in out.items()}
-            sample, completion = _record(
-                lm, tokenizer, method, prompt, index, settings, both, trace
-            )
+            arms = arm_order(settings.seed, store.folder.name, index)
+            sample, completion = _pair(lm, tokenizer, method, prompt, index, settings, arms)
             store.append(sample, completion)
         if sample.id in followed:
             answers[sample.id] = completion.vanilla
         samples.append(sample)
         progress(sample)
     return sorted(samples, key=lambda s: s.index)
+
+
+def spread(prompts: Sequence[Prompt]) -> list[int]:
+    """Indices with the groups in turns, since a file may hold one after the other; the turns of a
+    conversation stay together.
+    """
+    seen, ranks = Counter[str](), list[int]()
+    for prompt in prompts:
+        if prompt.row.after is None:
+            group = str(sorted((k, v) for k, v in prompt.row.groups.items() if k != "turn"))
+            rank = seen[group]
+            seen[group] += 1
+        ranks.append(rank)  # a later turn has its first turn's
+    return sorted(range(len(prompts)), key=lambda i: ranks[i])
 
 
 def _text(tokenizer: Any, arm: Arm) -> str:
@@ -128,66 +132,65 @@ def arm_order(seed: int, cell: str, index: int) -> list[str]:
     return order[::-1] if index % 2 else order
 
 
-def _record(
+def _pair(
     lm: LM,
     tokenizer: Any,
     method: Method,
     prompt: Prompt,
     index: int,
     settings: Settings,
-    arms: dict[str, Arm],
-    trace: dict[str, list[Any]],
+    order: list[str],
 ) -> tuple[Sample, Completion]:
-    """The sample of both arms, given in the order in which they decoded, and their texts."""
-    row, vanilla, ours = prompt.row, arms["vanilla"], arms["method"]
+    """Decodes one prompt with both arms."""
+    row = prompt.row
+    arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
+    searching = {} if method.searching is None else {"searching": [method.searching]}
+    out = {name: _decode(lm, arms[name], prompt, index, settings) for name in order}
+    vanilla, (ours, verified) = out["vanilla"][0], out["method"]
     kind, divergence = _compare(lm, prompt.ids, vanilla, ours, settings.temperature == 0)
-    said, text = _text(tokenizer, vanilla), _text(tokenizer, ours)
-    scored = {t: score(settings.scorer, t, row.prompt, row.reference) for t in {said, text}}
+    theirs, text = _text(tokenizer, vanilla), _text(tokenizer, ours)
+    scored = {t: score(settings.scorer, t, row.prompt, row.reference) for t in {theirs, text}}
     sample = Sample(
         index=index,
         id=row.id,
         prompt_hash=prompt.hash,
         prompt_tokens=len(prompt.ids),
-        order=list(arms),
+        order=order,
         vanilla=vanilla,
         method=ours,
         lossless=kind,
         divergence=divergence,
         skip=str(method.skip),
-        score={"vanilla": scored[said], "method": scored[text]} if scored[said] else {},
+        score={"vanilla": scored[theirs], "method": scored[text]} if scored[theirs] else {},
         groups=row.groups | ({"prompt": "cut"} if prompt.cut else {}),
         carry=method.state_dict(),
-        trace=trace,
+        trace=method.trace() | searching | {"verified": verified},
     )
     stream = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
     chars = [len(stream.add(token)) for token in ours.tokens]
-    return sample, Completion(index, row.id, row.prompt, row.reference, said, text, chars)
+    return sample, Completion(index, row.id, row.prompt, row.reference, theirs, text, chars)
 
 
 def _decode(
-    lm: LM, method: Method, prompt: Prompt, index: int, settings: Settings, meter: EnergyMeter
+    lm: LM, method: Method, prompt: Prompt, index: int, settings: Settings
 ) -> tuple[Arm, list[Any]]:
     """The arm, and how its rounds were verified: `[first round, *Verified]` per change."""
+    s, clock = settings, Clock(lm.output_device)
     # Both arms draw with one seed: a method without drafts then emits vanilla's very tokens.
-    sampler = Sampler(
-        settings.temperature, settings.top_p, settings.top_k, seed=settings.seed * 1_000_003 + index
-    )
-    clock = Clock(lm.output_device)
-    meter.start()
+    sampler = Sampler(s.temperature, s.top_p, s.top_k, seed=s.seed * 1_000_003 + index)
+    s.meter.start()
     try:
-        out = generate(
-            lm, method, prompt.ids, settings.max_new_tokens, settings.eos, sampler, clock
-        )
+        out = generate(lm, method, prompt.ids, s.max_new_tokens, s.eos, sampler, clock)
     except NotFinite as error:
         return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), []
-    joules = meter.stop()
+    joules = s.meter.stop()
     arm = Arm(
         out.tokens,
         out.rounds,
         Seconds(**{k: round(v, 7) for k, v in out.seconds.items()}),
         out.finish,
         looped=looped(out.tokens),
-        round_s=[round(s, 6) for s in clock.round_s],
+        round_s=[round(seconds, 6) for seconds in clock.round_s],
         joules=None if joules is None else round(joules, 6),
     )
     return arm, [[number, *how] for number, how in out.verified]
@@ -203,9 +206,7 @@ def looped(tokens: list[int]) -> bool:
 
 @torch.inference_mode()
 def _scored(lm: LM, tokens: list[int]) -> Tensor:
-    """Logits [V] after `tokens`: in float32 arithmetic, which does not share the rounding that
-    parted the outputs.
-    """
+    """Logits [V] after `tokens`, in float32: without the rounding that parted the outputs."""
     logits = float32_logits(lm.model, tokens)
     return lm.prefill(tokens)[0].float() if logits is None else logits
 

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,27 +81,27 @@ class CustomGenerate:
         criteria, streamer = own_criteria(stopping_criteria), call.get("streamer")
         with self._loading:
             lm, methods = self._ready(model)
-        prompt = input_ids[0].tolist()
-        limit = generation_config.max_length - len(prompt)
+        tokens, device = input_ids[0].tolist(), input_ids.device
+        limit = generation_config.max_length - len(tokens)
         lm.allocate(generation_config.max_length + SCRATCH_ROWS)
         # the seed comes from torch's generator, so that torch.manual_seed decides it
         sampler = Sampler(**sampling, seed=int(torch.randint(2**31, ())) if sampling else 0)
-        process = _Processed(processors, input_ids.device) if processors else None
-        tokens = list(prompt)
+        process = partial(_processed, processors, device) if processors else None
         eos_ids = getattr(generation_config, "_eos_token_tensor", None)
         eos = frozenset[int]() if eos_ids is None else frozenset(eos_ids.flatten().tolist())
-        steps = stream(lm, methods, prompt, limit, eos, sampler, process)
+        steps = stream(lm, methods, list(tokens), limit, eos, sampler, process)
         for step in steps:
             for token in step.tokens:
                 tokens.append(token)
                 if streamer is not None:
                     streamer.put(torch.tensor([token]))
-                if criteria and _stopped(criteria, tokens, input_ids):
+                ids = torch.tensor([tokens], device=device) if criteria else None
+                if any(bool(torch.as_tensor(one(ids, None)).all()) for one in criteria):
                     steps.close()
                     break
         if streamer is not None:
             streamer.end()
-        sequences = torch.tensor([tokens], device=input_ids.device)
+        sequences = torch.tensor([tokens], device=device)
         return output(sequences, bool(generation_config.return_dict_in_generate))
 
     @property
@@ -116,7 +117,17 @@ class CustomGenerate:
                     f"custom_generate with engine=reference needs attn_implementation='sdpa', not "
                     f"{attention!r}; load the model with that, or give engine='fused'"
                 )
-            self._lm, self._methods = self._primitive(model), None
+            self._methods = None
+            try:
+                self._lm = LM(model, self._engine, self._strict)
+                if self._strict and not has_own_bits(self._lm):
+                    self._lm = None
+                    raise NotStrictError("one row alone has other bits than the model's own pass")
+            except NotStrictError as error:
+                raise SkipbenchError(
+                    "custom_generate: strict=True cannot be kept for this model on this machine; "
+                    f"use strict=False ({error})"
+                ) from error
         if self._methods is None:
             method = self._given
             if isinstance(method, str):
@@ -125,19 +136,6 @@ class CustomGenerate:
                 method = make_method(compose([*words, *self._overrides]), self._lm)
             self._methods = MethodCopies(method)
         return self._lm, self._methods
-
-    def _primitive(self, model: Any) -> LM:
-        """Raises SkipbenchError where `strict` cannot be kept."""
-        try:
-            lm = LM(model, self._engine, self._strict)
-            if self._strict and not has_own_bits(lm):
-                raise NotStrictError("one row alone has other bits than the model's own pass")
-        except NotStrictError as error:
-            raise SkipbenchError(
-                "custom_generate: strict=True cannot be kept for this model on this machine; use "
-                f"strict=False ({error})"
-            ) from error
-        return lm
 
 
 def _call_of_generate() -> dict[str, Any]:
@@ -150,27 +148,24 @@ def _call_of_generate() -> dict[str, Any]:
     return dict(frame.f_locals) if frame.f_code.co_name == "generate" else {}
 
 
-def _stopped(criteria: Sequence[Any], tokens: list[int], like: Tensor) -> bool:
-    ids = torch.tensor([tokens], device=like.device)
-    return any(bool(torch.as_tensor(one(ids, None)).all()) for one in criteria)
-
-
-class _Processed:
-    """Hugging Face's processors over every row of a verification, each after its own tokens."""
-
-    def __init__(self, processors: Sequence[Any], device: torch.device) -> None:
-        self._processors, self._device = processors, device
-
-    def __call__(self, committed: list[int], draft: Draft, logits: Tensor) -> Tensor:
-        """As `decode.state.Process`; rows that no token is chosen from stay as they are."""
-        rows = logits.float().clone()
-        paths: list[list[int]] = [[]]
-        for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
-            paths.append([*paths[parent + 1], draft.tokens[node]])
-        for row, path in enumerate(paths):
-            ids = torch.tensor([committed + path], device=self._device)
-            scores = rows[row : row + 1].to(self._device)
-            for processor in self._processors:
-                scores = processor(ids, scores)
-            rows[row] = scores[0].to(rows.device)
-        return rows
+def _processed(
+    processors: Sequence[Any],
+    device: torch.device,
+    committed: list[int],
+    draft: Draft,
+    logits: Tensor,
+) -> Tensor:
+    """Hugging Face's processors over every row of a verification, each after its own tokens; rows
+    that no token is chosen from stay as they are. As `decode.state.Process`.
+    """
+    rows = logits.float().clone()
+    paths: list[list[int]] = [[]]
+    for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
+        paths.append([*paths[parent + 1], draft.tokens[node]])
+    for row, path in enumerate(paths):
+        ids = torch.tensor([committed + path], device=device)
+        scores = rows[row : row + 1].to(device)
+        for processor in processors:
+            scores = processor(ids, scores)
+        rows[row] = scores[0].to(rows.device)
+    return rows

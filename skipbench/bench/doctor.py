@@ -3,6 +3,7 @@
 Looks at nothing outside the machine.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -25,16 +26,17 @@ WEIGHTS = "model.safetensors"
 MODEL_TOKENS = 2048  # prompt and output for which the models' memory is computed
 EXTRAS = {"accelerate": "big", "bitsandbytes": "quant"}
 INSTRUCTIONS = ("amx_bf16", "avx2", "avx512_bf16", "avx512f")
-"""The instruction sets that matter."""
 
 
 def findings(results: Path, models: Models) -> list[str]:
     """Lines that begin with `ok`, `note` or `missing`; `models` are those to say where they fit."""
-    memory = _memory()
+    memory, flags = _memory(), cpu_flags()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    flags = cpu_flags()
     none = "none of amx_bf16, avx512_bf16, avx512f, avx2" if flags else "instruction sets unknown"
     has = ", ".join(i for i in INSTRUCTIONS if i in flags) or none
+    cache, offline = Path(constants.HF_HUB_CACHE), "off; whether the hub answers was not tried"
+    if constants.HF_HUB_OFFLINE:
+        offline = "on: only what is in the cache can be loaded"
     batch = "sbatch found" if shutil.which("sbatch") else "no sbatch on this machine"
     return [
         f"ok       Python {platform.python_version()}, torch {torch.__version__}",
@@ -43,7 +45,8 @@ def findings(results: Path, models: Models) -> list[str]:
         _embedded(),
         _writable(results),
         *(_extra(module, extra) for module, extra in EXTRAS.items()),
-        _hub(),
+        f"note     hub cache {cache}: {'there' if cache.is_dir() else 'not there'}; "
+        f"HF_HUB_OFFLINE is {offline}",
         _sandbox(),
         _energy(),
         f"note     Slurm: {batch}",
@@ -51,15 +54,11 @@ def findings(results: Path, models: Models) -> list[str]:
 
 
 def _memory() -> int:
-    """Bytes of memory, or the limit of the control group (container, batch job) where that is
-    lower.
-    """
+    """Bytes of memory, or the lower limit of the control group (container, batch job)."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
             total = min(total, int(Path(limit).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
     return total
 
 
@@ -85,10 +84,9 @@ def _embedded() -> str:
         weights = (TINY / WEIGHTS).read_bytes()
     except Exception as error:  # whatever is wrong with the files is the finding
         return f"missing  embedded model: {error}"
-    digest = hashlib.sha256(weights).hexdigest()[:16]
+    digest, size = hashlib.sha256(weights).hexdigest()[:16], len(weights) / 1e6
     return (
-        f"ok       embedded model: {lm.layers} layers, {WEIGHTS} of {len(weights) / 1e6:.1f} "
-        f"MB, sha256 {digest}"
+        f"ok       embedded model: {lm.layers} layers, {WEIGHTS} of {size:.1f} MB, sha256 {digest}"
     )
 
 
@@ -100,20 +98,8 @@ def _writable(results: Path) -> str:
 
 
 def _extra(module: str, extra: str) -> str:
-    try:
-        there = importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        there = False
+    there = importlib.util.find_spec(module) is not None
     return f"ok       {module}" if there else f"missing  {module}: pip install 'skipbench[{extra}]'"
-
-
-def _hub() -> str:
-    cache = Path(constants.HF_HUB_CACHE)
-    offline = "off; whether the hub answers was not tried"
-    if constants.HF_HUB_OFFLINE:
-        offline = "on: only what is in the cache can be loaded"
-    there = "there" if cache.is_dir() else "not there"
-    return f"note     hub cache {cache}: {there}; HF_HUB_OFFLINE is {offline}"
 
 
 def _sandbox() -> str:

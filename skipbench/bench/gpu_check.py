@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from skipbench.skipset import SkipSet, fixed_set
 
 PROMPT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 WORDS = 64  # ids that planted text keeps to
+TREE = (5, 3, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,16 @@ def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> I
     """Lines that begin with `ok`, `note` or `fault`, as they are found; a check that fails says
     why, and the next one is made.
     """
-    checks: list[tuple[str, Callable[[], Iterator[str]]]] = [
-        ("attention kernels", lambda: _kernels(device, sizes)),
-        ("token identity", lambda: _identity(device, sizes)),
-        ("long prompts", lambda: _memory(device, sizes)),
-        ("time per pass", lambda: _time(device, sizes, known)),
-        ("host reads", lambda: _reads(device, sizes)),
-    ]
-    for name, check in checks:
+    checks: dict[str, Callable[[torch.device, Sizes], Iterator[str]]] = {
+        "attention kernels": _kernels,
+        "token identity": _identity,
+        "long prompts": _memory,
+        "time per pass": partial(_time, known),
+        "host reads": _reads,
+    }
+    for name, check in checks.items():
         try:
-            yield from check()
+            yield from check(device, sizes)
         except Exception as error:  # whatever a driver or kernel does is the finding
             first = str(error).partition("\n")[0]
             yield f"fault    {name}: {type(error).__name__}: {first}"
@@ -85,8 +87,9 @@ def _lm(
     return lm
 
 
-def _stop(threshold: float = 0.0) -> Any:
-    return Fixed(6, threshold)
+def _draft(lm: LM, threshold: float = 0.0, widths: tuple[int, ...] = ()) -> FixedSet:
+    drafter = Drafter(Fixed(6, threshold), widths)
+    return FixedSet("tree" if widths else "chain", fixed_set("uniform", lm.layers, 0.5), drafter)
 
 
 class _Choices(TorchFunctionMode):
@@ -100,62 +103,51 @@ class _Choices(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.nn.functional.scaled_dot_product_attention:
             given = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
-            chosen = torch._fused_sdp_choice(**given)
-            self.found[SDPBackend(chosen).name.lower()] += 1
+            self.found[SDPBackend(torch._fused_sdp_choice(**given)).name.lower()] += 1
         return func(*args, **kwargs)
 
 
 @torch.inference_mode()
 def _kernels(device: torch.device, sizes: Sizes) -> Iterator[str]:
-    for engine in ENGINES:
-        for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            lm = _lm(device, sizes, dtype, engine, 512, 1)
-            tree = TokenRows.tree(240, (-1, *(0,) * 10))
-            passes: dict[str, Callable[[], Tensor]] = {
-                "prefill": partial(lm.prefill, PROMPT * 20),
-                "one row": partial(lm.logits, [5], TokenRows.chain(240, 1)),
-                "11 rows": partial(lm.logits, [5] * 11, TokenRows.chain(240, 11)),
-                "a tree": partial(lm.logits, [5] * 11, tree),
-            }
-            kernels = []
-            for name, run in passes.items():
-                with _Choices() as choices:
-                    run()
-                kernels.append(f"{name} {'+'.join(choices.found) or 'captured'}")
-            bad = device.type == "cuda" and any("math" in t for t in kernels)
-            # one query head per key head everywhere: Hugging Face's module groups float32, too
-            kind = "note " if bad and engine == "reference" else "fault" if bad else "ok   "
-            name = str(dtype).removeprefix("torch.")
-            yield f"{kind}    attention, engine={engine} {name}: {', '.join(kernels)}"
+    tree = TokenRows.tree(240, (-1, *(0,) * 10))
+    for engine, dtype in product(ENGINES, (torch.float16, torch.bfloat16, torch.float32)):
+        lm = _lm(device, sizes, dtype, engine, 512, 1)
+        passes: dict[str, Callable[[], Tensor]] = {
+            "prefill": partial(lm.prefill, PROMPT * 20),
+            "one row": partial(lm.logits, [5], TokenRows.chain(240, 1)),
+            "11 rows": partial(lm.logits, [5] * 11, TokenRows.chain(240, 11)),
+            "a tree": partial(lm.logits, [5] * 11, tree),
+        }
+        kernels = []
+        for name, run in passes.items():
+            with _Choices() as choices:
+                run()
+            kernels.append(f"{name} {'+'.join(choices.found) or 'captured'}")
+        bad = device.type == "cuda" and any("math" in t for t in kernels)
+        # one query head per key head everywhere: Hugging Face's module groups float32, too
+        kind = "note " if bad and engine == "reference" else "fault" if bad else "ok   "
+        name = str(dtype).removeprefix("torch.")
+        yield f"{kind}    attention, engine={engine} {name}: {', '.join(kernels)}"
 
 
 def _identity(device: torch.device, sizes: Sizes) -> Iterator[str]:
     wanted: list[int] | None = None
     for engine in ENGINES:
         lm = _lm(device, sizes, torch.float32, engine, 1024, sizes.shape.layers)
-        skip = fixed_set("uniform", lm.layers, 0.5)
-        methods: dict[str, Any] = {
-            "vanilla": Vanilla(),
-            "chain": FixedSet("chain", skip, Drafter(_stop(0.05))),
-            "tree": FixedSet("tree", skip, Drafter(_stop(), (5, 3, 2, 1))),
-            "clasp": CLaSp(layers=lm.layers, name="clasp", stop=_stop(), interval=4),
-        }
-        unlike = []
-        for name, method in methods.items():
-            tokens = generate(lm, method, PROMPT, sizes.tokens).tokens
-            wanted = tokens if wanted is None else wanted
-            unlike += [name] if tokens != wanted else []
-        used = lm.engine.name
-        notes = [note for note in lm.notes() if "cuda_graphs" in note]
-        said = f" (runs as {used}: {notes[0]})" if used != engine and notes else ""
+        clasp = CLaSp(layers=lm.layers, name="clasp", stop=Fixed(6, 0.0), interval=4)
+        methods = (Vanilla(), _draft(lm, 0.05), _draft(lm, 0.0, TREE), clasp)
+        tokens = {m.name: generate(lm, m, PROMPT, sizes.tokens).tokens for m in methods}
+        wanted = wanted or tokens["vanilla"]
+        unlike = ", ".join(name for name in tokens if tokens[name] != wanted)
+        reasons = [note for note in lm.notes() if "cuda_graphs" in note]
+        used = f"engine={engine}"
+        if lm.engine.name != engine and reasons:
+            used += f" (runs as {lm.engine.name}: {reasons[0]})"
         if unlike:
-            parted = ", ".join(unlike)
-            yield f"fault    engine={engine}{said}: other tokens than reference: {parted}"
+            yield f"fault    {used}: other tokens than reference: {unlike}"
         else:
-            yield f"ok       engine={engine}{said}: {sizes.tokens} tokens of {', '.join(methods)}"
-        for note in lm.notes():
-            if "left out" in note:
-                yield f"note     {note}"
+            yield f"ok       {used}: {sizes.tokens} tokens of {', '.join(tokens)}"
+        yield from (f"note     {note}" for note in lm.notes() if "left out" in note)
 
 
 @torch.inference_mode()
@@ -185,7 +177,7 @@ def _memory(device: torch.device, sizes: Sizes) -> Iterator[str]:
         yield f"{kind}    {name} at {sizes.long} tokens: {grown / 2**20:.0f} MiB beside{wanted}"
 
 
-def _time(device: torch.device, sizes: Sizes, known: Known) -> Iterator[str]:
+def _time(known: Known, device: torch.device, sizes: Sizes) -> Iterator[str]:
     for engine in ENGINES:
         lm = _lm(device, sizes, torch.bfloat16, engine, 1100, sizes.shape.layers)
         rates = roofline(device, lm.dtype, lm.weight_bytes(), known)
@@ -200,12 +192,10 @@ def _time(device: torch.device, sizes: Sizes, known: Known) -> Iterator[str]:
 
 def _reads(device: torch.device, sizes: Sizes) -> Iterator[str]:
     lm = _lm(device, sizes, torch.bfloat16, "fused", 1024, sizes.shape.layers)
-    skip = fixed_set("uniform", lm.layers, 0.5)
-    for name, widths in (("chain", ()), ("tree", (5, 3, 2, 1))):
-        method = FixedSet(name, skip, Drafter(_stop(), widths))
+    for method in (_draft(lm), _draft(lm, 0.0, TREE)):
         generate(lm, method, PROMPT, sizes.tokens)
         if device.type != "cuda":
-            yield f"note     host reads of a {name}: counted on a GPU alone"
+            yield f"note     host reads of a {method.name}: counted on a GPU alone"
             continue
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
@@ -217,4 +207,4 @@ def _reads(device: torch.device, sizes: Sizes) -> Iterator[str]:
         waits = sum("synchroniz" in str(w.message) for w in found)
         rounds, steps = len(out.rounds), sum(r.steps for r in out.rounds)
         kind = "ok   " if waits <= steps + 2 * rounds + 4 else "fault"
-        yield f"{kind}    host reads of a {name}: {waits} in {rounds} rounds, {steps} steps"
+        yield f"{kind}    host reads of a {method.name}: {waits} in {rounds} rounds, {steps} steps"

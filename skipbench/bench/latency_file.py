@@ -1,5 +1,4 @@
-"""The latency file of a machine, model and engine: measured, kept in the results folder, and read
-again.
+"""The latency file of a machine, model and engine, kept in the results folder.
 
 `profile` measures at leisure and replaces the file; a run that needs one and finds none measures a
 short one itself.
@@ -7,7 +6,9 @@ short one itself.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import LatencyModel, Point, Roofline
-from skipbench.metrics.latency_record import LatencyRecord
+from skipbench.metrics.loop_costs import LatencyRecord
 from skipbench.profile.latency import UNTIMED, fit, overhead, part_times, residuals
 from skipbench.profile.roofline import Known, roofline, row_bytes
 from skipbench.runs.files import write_json
@@ -49,11 +50,10 @@ def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Pa
 
 
 def stored_latency(lm: LM, path: Path) -> LatencyModel:
-    """The model in `path` if this version of the package measured it and it reaches as far as this
-    run's cache, else one that is measured now and kept there.
+    """The model in `path` if this version measured it as far as this run's cache, else one that is
+    measured now and kept there.
     """
-    needed = lm.cache.capacity - 1
-    record = valid_record(path)
+    needed, record = lm.cache.capacity - 1, valid_record(path)
     if record is not None and needed <= REACH * max(record.contexts):
         return record.model
     contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
@@ -64,8 +64,8 @@ def stored_latency(lm: LM, path: Path) -> LatencyModel:
 
 
 def passes_to_measure() -> int:
-    """Passes of the model whose time `stored_latency` takes where nothing is stored: the calls of
-    all parts are one pass, and so is the call of the whole.
+    """Passes of the model whose time `stored_latency` takes where nothing is stored: one for the
+    calls of all parts, one for the whole.
     """
     return 2 * (CONTEXTS + 1) * (REPEATS + SWEEPS * UNTIMED)
 
@@ -95,18 +95,14 @@ def write_record(path: Path, record: LatencyRecord) -> None:
 def measure(
     lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int, advance: Advance
 ) -> list[Point]:
-    """A point for every context and number of rows: `repeats` calls, spread over sweeps of all
-    points.
-    """
+    """A point per context and number of rows: `repeats` calls, spread over sweeps of all points."""
     lm.allocate(max(contexts) + max(rows))
-    times: dict[tuple[int, int], dict[str, list[float]]]
-    times = {(context, n): {} for context in contexts for n in rows}
-    sweeps = min(SWEEPS, repeats)
-    for _ in range(sweeps):
-        for (context, n), parts in times.items():
-            for part, seconds in part_times(lm, context, n, math.ceil(repeats / sweeps)).items():
-                parts.setdefault(part, []).extend(seconds)
-            advance()
+    kinds, sweeps = list(product(contexts, rows)), min(SWEEPS, repeats)
+    times = {kind: defaultdict[str, list[float]](list) for kind in kinds}
+    for context, n in kinds * sweeps:
+        for part, seconds in part_times(lm, context, n, math.ceil(repeats / sweeps)).items():
+            times[context, n][part] += seconds
+        advance()
     return [Point.of(context, n, parts) for (context, n), parts in times.items()]
 
 
@@ -161,14 +157,14 @@ def part_bytes(lm: LM) -> dict[str, int]:
     the head, of one layer's K/V row, of a number.
     """
 
-    def size(modules: Sequence[Any]) -> int:
+    def size(modules: Iterable[Any]) -> int:
         return sum(p.numel() * p.element_size() for m in modules for p in m.parameters())
 
     parts = parts_of(lm.model)
     inactive = sum(mlp.inactive_bytes for _, mlp in parts.layers)
     return {
-        "attention": size([m for a, _ in parts.layers for m in a.modules]) // lm.layers,
-        "mlp": (size([m for _, mlp in parts.layers for m in mlp.modules]) - inactive) // lm.layers,
+        "attention": size(m for a, _ in parts.layers for m in a.modules) // lm.layers,
+        "mlp": (size(m for _, mlp in parts.layers for m in mlp.modules) - inactive) // lm.layers,
         "head": size([parts.head, parts.norm]),
         "row": row_bytes(lm) // lm.layers,
         "number": lm.dtype.itemsize,
@@ -181,14 +177,7 @@ def floor_s(
     """Minimum seconds of one attention, one MLP, and a whole pass: weights and K/V are read once,
     every weight multiplies each row.
     """
-
-    def seconds(weights: float, cached: float) -> float:
-        return rates.seconds(weights + cached, 2 * rows * (weights + cached) / sizes["number"])
-
     cached = (context + rows) * sizes["row"]
-    whole = layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"]
-    return {
-        "attention": seconds(sizes["attention"], cached),
-        "mlp": seconds(sizes["mlp"], 0),
-        "whole": seconds(whole, layers * cached),
-    }
+    whole = layers * (sizes["attention"] + sizes["mlp"] + cached) + sizes["head"]
+    read = {"attention": sizes["attention"] + cached, "mlp": sizes["mlp"], "whole": whole}
+    return {k: rates.seconds(n, 2 * rows * n / sizes["number"]) for k, n in read.items()}

@@ -31,7 +31,7 @@ LoadModel = Callable[..., Loaded]
 
 def load_model(
     model: Model, engine: Engine, calibration: Sequence[Row] = (), tokens: int | None = None
-) -> tuple[LM, Any]:
+) -> Loaded:
     """Loads the configured model and its tokenizer; sets the number of threads.
 
     Args:
@@ -47,12 +47,12 @@ def load_model(
     gpus = devices_needed(model, tokens) if model.device == "auto" else None
     if gpus == 1:
         model = dataclasses.replace(model, device="cuda:0")
+    torch.set_num_threads(engine.threads)
     if pattern is None:
-        return _dense(model, engine, gpus)
-    plain = dataclasses.replace(engine, name=EngineName.reference, strict=False)
-    lm, tokenizer = _dense(model, plain, gpus)
-    tokens = min(model.calibration.tokens, lm.max_positions)
-    prune(lm, [tokenizer.encode(row.prompt)[:tokens] for row in calibration], pattern)
+        return load(model, engine.name, engine.strict, engine.spare_mib, gpus)
+    lm, tokenizer = load(model, EngineName.reference, False, engine.spare_mib, gpus)
+    limit = min(model.calibration.tokens, lm.max_positions)
+    prune(lm, [tokenizer.encode(row.prompt)[:limit] for row in calibration], pattern)
     return make_lm(lm.model, engine.name, engine.strict, engine.spare_mib), tokenizer
 
 
@@ -61,10 +61,8 @@ def _sparsity(model: Model) -> Pattern | None:
     if model.sparsity == "none":
         return None
     pattern = parse_sparsity(model.sparsity)
-    if model.calibration.tokens < 1:
-        raise SkipbenchError(
-            f"model.calibration.tokens={model.calibration.tokens}; wanted 1 or more"
-        )
+    if (tokens := model.calibration.tokens) < 1:
+        raise SkipbenchError(f"model.calibration.tokens={tokens}; wanted 1 or more")
     if model.quantization != "none":
         raise SkipbenchError(
             f"model.sparsity={model.sparsity} prunes weights in full; with "
@@ -73,18 +71,9 @@ def _sparsity(model: Model) -> Pattern | None:
     return pattern
 
 
-def _dense(model: Model, engine: Engine, gpus: int | None) -> tuple[LM, Any]:
-    """Loads all weights; `device=auto` spreads the layers over `gpus`, None for all."""
-    torch.set_num_threads(engine.threads)
-    return load(model, engine.name, engine.strict, engine.spare_mib, gpus)
-
-
 def check_model(model: Model, engine: Engine) -> None:
-    """Refuses a model before its weights are read: by its path first, then access, engine, device,
-    packages, configuration and tokenizer.
-
-    Raises:
-        SkipbenchError: as `load_model`.
+    """Refuses a model before its weights are read, by its path first; raises SkipbenchError as
+    `load_model`.
     """
     check_access(model.path, model.revision, model.gated)
     if engine.threads < 1:
@@ -113,8 +102,7 @@ def _check_device(device: str) -> None:
         raise SkipbenchError(
             f"model.device={device}, but no CUDA device is at hand; use model.device=cpu"
         )
-    if number and int(number) >= torch.cuda.device_count():
-        last = torch.cuda.device_count() - 1
+    if int(number or 0) > (last := torch.cuda.device_count() - 1):
         raise SkipbenchError(f"model.device={device}; this machine has cuda:0 to cuda:{last}")
 
 
@@ -134,17 +122,13 @@ def check_method(model: Model, make_method: MakeMethod) -> None:
 
 
 def depth(model: Model) -> int:
-    """Layers of the model as it runs, from the configuration, else from the checkpoint's config.
-
-    Raises:
-        SkipbenchError: as `check_method`.
-    """
+    """Layers of the model as it runs; raises SkipbenchError as `check_method`."""
     if model.sizes is not None:
         return model.sizes.layers
-    own = layer_count(model.path, model.revision)
-    if not model.deepened:
-        return own
-    return len(deepened_layers(own, model.deepened, model.deepened_seed))
+    layers = layer_count(model.path, model.revision)
+    if model.deepened:
+        layers = len(deepened_layers(layers, model.deepened, model.deepened_seed))
+    return layers
 
 
 def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> list[Prompt]:

@@ -1,7 +1,6 @@
-"""Checks whether a model fits, before anything of it is loaded: bytes of its weights and cache
-against the memory of the device.
-"""
+"""Checks by the bytes of its weights and cache whether a model fits, before it is loaded."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,9 +43,7 @@ def _with_margin(model: Model, tokens: int) -> int:
 
 
 def longest(rows: Sequence[Row], max_new_tokens: int, context: int) -> int:
-    """Tokens of the longest prompt with its output, estimated from its characters, since no
-    tokenizer is loaded yet.
-    """
+    """Tokens of the longest prompt, estimated from its characters, with its output."""
     prompt = max((len(row.prompt) for row in rows), default=0) // TEXT_PER_TOKEN
     return min(prompt + max_new_tokens, context)
 
@@ -58,10 +55,8 @@ def fitting(models: Models, memory: int, tokens: int) -> list[str]:
 
 
 def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
-    """GPUs of `each` usable bytes for a cell, before its dataset is read; 1 for a model on the CPU
-    or of unknown size.
-
-    Prompts are taken to fill `dataset.context`, or to have `LONG_PROMPT` tokens.
+    """GPUs of `each` usable bytes for a cell whose prompts fill `dataset.context`, or else have
+    `LONG_PROMPT` tokens; 1 for a model on the CPU or of unknown size.
 
     Raises:
         NotHereError: such a GPU holds no layer of the model.
@@ -75,9 +70,7 @@ def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
 
 
 def _gpus(model: Model, tokens: int, each: int) -> int:
-    """GPUs that hold weights and cache; a layer lies whole on one of several GPUs, so one may stay
-    half empty.
-    """
+    """GPUs that hold weights and cache; each layer lies whole on one, which may stay half empty."""
     assert model.sizes is not None
     weights, cache = needed_bytes(model, tokens)
     total = weights + max(cache, _calibration_bytes(model))
@@ -93,51 +86,41 @@ def _gpus(model: Model, tokens: int, each: int) -> int:
 
 
 def devices_needed(model: Model, tokens: int | None) -> int | None:
-    """The fewest of the GPUs at hand that hold a model with `tokens` tokens, the first ones; None
-    where its size is not known, or all of them are needed.
-
-    Args:
-        tokens: of prompt and output; None takes twice `LONG_PROMPT`.
+    """The minimum of the GPUs at hand that hold a model and `tokens` of prompt and output, twice
+    `LONG_PROMPT` if unknown; None where its size is not known, or all of them are needed.
     """
-    import torch  # not above: a plan computes sizes without it
-
-    if model.sizes is None or not torch.cuda.is_available():
+    free = _gpus_free()
+    if model.sizes is None:
         return None
-    free = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
     tokens = min(tokens or 2 * LONG_PROMPT, model.sizes.context)
     fits = (n for n in range(1, len(free)) if _gpus(model, tokens, min(free[:n])) <= n)
     return next(fits, None)
 
 
 def _context(model: Model, dataset: DatasetConfig) -> int:
-    """Tokens that prompt and output have together: the model's context, or the dataset's where it
-    is cut shorter.
-    """
+    """Tokens of prompt and output together: the model's context, or the dataset's shorter one."""
     assert model.sizes is not None
     return min(dataset.context or model.sizes.context, model.sizes.context)
 
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """Bytes that a cell takes.
-
-    Attributes:
-        tokens: of the longest prompt with its output, which the cache holds.
-        calibration_bytes: of `model.calibration`, gone before the cache comes.
-        room_bytes: for the rest, such as activations and logits.
-        free_bytes: of the device; None if unknown.
-    """
+    """Bytes that a cell takes."""
 
     weight_bytes: int
     cache_bytes: int
     tokens: int
+    """Of the longest prompt with its output, which the cache holds."""
     calibration_bytes: int
-    room_bytes: int
+    """Of `model.calibration`, gone before the cache comes."""
+    rest_bytes: int
+    """Activations, logits, and so on."""
     free_bytes: int | None
+    """Of the device; None if unknown."""
 
     @property
     def total_bytes(self) -> int:
-        return self.weight_bytes + max(self.cache_bytes, self.calibration_bytes) + self.room_bytes
+        return self.weight_bytes + max(self.cache_bytes, self.calibration_bytes) + self.rest_bytes
 
     def text(self, kind: str) -> str:
         """The parts in words; `kind` of the weights."""
@@ -146,32 +129,26 @@ class Need:
         free = f"; {_gib(self.free_bytes)} are free" if self.free_bytes is not None else ""
         return (
             f"weights {_gib(self.weight_bytes)} ({kind}), cache {_gib(self.cache_bytes)} for about "
-            f"{self.tokens} tokens{calibration}, {_gib(self.room_bytes)} for the rest{free}"
+            f"{self.tokens} tokens{calibration}, {_gib(self.rest_bytes)} for the rest{free}"
         )
 
 
-def memory_need(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> Need | None:
-    """The bytes that the cell takes with these rows; None for a model of unknown size."""
+def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> Need | None:
+    """The bytes that a cell takes with these rows; None for a model of unknown size.
+
+    Raises:
+        NotHereError: weights, cache and the rest are more than the device has free, with the
+            numbers and the models that would fit.
+    """
     if model.sizes is None:
         return None
     tokens = longest(rows, dataset.max_new_tokens, _context(model, dataset))
     weights, cache = needed_bytes(model, tokens)
-    margin = min(MARGIN, max(weights, MIN_MARGIN))
-    free = free_bytes(model.device)
-    return Need(weights, cache, tokens, _calibration_bytes(model), margin, free)
-
-
-def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> None:
-    """Refuses a model of known sizes that does not fit its device.
-
-    Raises:
-        NotHereError: weights, cache and the rest are more than is free, with the numbers and the
-            models that would fit.
-    """
-    need = memory_need(model, dataset, rows)
-    if need is None or need.free_bytes is None or need.total_bytes <= need.free_bytes:
-        return
-    fit = ", ".join(fitting(known_models(), need.free_bytes, need.tokens))
+    margin, free = min(MARGIN, max(weights, MIN_MARGIN)), free_bytes(model.device)
+    need = Need(weights, cache, tokens, _calibration_bytes(model), margin, free)
+    if free is None or need.total_bytes <= free:
+        return need
+    fit = ", ".join(fitting(known_models(), free, need.tokens))
     on_gpu = model.device.startswith("cuda")
     raise NotHereError(
         f"model {model.name!r} needs {_gib(need.total_bytes)} on {model.device}: "
@@ -187,9 +164,7 @@ def weight_kind(model: Model) -> str:
 
 
 def _calibration_bytes(model: Model) -> int:
-    """Hidden states of all calibration texts, which Wanda takes through the layers together; zeros
-    in weights save nothing.
-    """
+    """Hidden states of all calibration texts, which Wanda takes through the layers together."""
     if model.sparsity == "none":
         return 0
     assert model.sizes is not None
@@ -198,32 +173,27 @@ def _calibration_bytes(model: Model) -> int:
 
 
 def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | None:
-    """The memory that a cell needs at least after it ran out, and smaller settings; None for an
-    error of another kind.
-    """
-    import torch  # as above
+    """The cell's minimum memory and smaller settings; None for an error of another kind."""
+    import torch  # not above: a plan computes sizes without it
 
     text = str(error)
-    words = ("can't allocate memory", "out of memory")
-    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    if not is_memory and not any(w in text for w in words):
+    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
+        words in text for words in ("can't allocate memory", "out of memory")
+    ):
         return None
     first = f": {text.partition(chr(10))[0]}" if text else ""
     reason = f"out of memory ({type(error).__name__}{first})"
     if model.sizes is None:
         advice = "give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
         return f"{reason}; {advice}"
-    need = _with_margin(model, max_new_tokens)
-    changes: list[tuple[str, Quantization | Dtype]] = []
-    if model.device.startswith("cuda"):
-        changes.append(("quantization", Quantization.int8))
-    if model.dtype == "float32":
-        changes.append(("dtype", Dtype.bfloat16))
-    smaller = []
-    for key, value in changes:
-        changed = dataclasses.replace(model, **{key: value})  # type: ignore[arg-type]  # by its name
-        if (size := _with_margin(changed, max_new_tokens)) < need:
-            smaller.append(f"model.{key}={value} ({_gib(size)})")
+    need, smaller = _with_margin(model, max_new_tokens), []
+    on_gpu, wide = model.device.startswith("cuda"), model.dtype == Dtype.float32
+    for words, changed in (
+        ("quantization=int8", dict(quantization=Quantization.int8) if on_gpu else {}),
+        ("dtype=bfloat16", dict(dtype=Dtype.bfloat16) if wide else {}),
+    ):
+        size = _with_margin(dataclasses.replace(model, **changed), max_new_tokens)
+        smaller += [f"model.{words} ({_gib(size)})"] if size < need else []
     smaller += [f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]]
     return (
         f"{reason}; model {model.name!r} needs {_gib(need)}, more for long prompts. "
@@ -232,47 +202,45 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
     )
 
 
-def free_bytes(device: str) -> int | None:
-    """Memory that is free on a device, or on all GPUs for `auto`; None where a GPU is asked for and
-    there is none.
-    """
+def _gpus_free() -> list[int]:
+    """Free bytes of every GPU at hand."""
     import torch  # as above
 
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.cuda.mem_get_info(i)[0] for i in range(count)]
+
+
+def free_bytes(device: str) -> int | None:
+    """Free memory of a device, or of all GPUs for `auto`; None for a GPU that is not there."""
+    import torch  # as above
+
+    if device == "cpu":
         return host_free_bytes()
-    if not torch.cuda.is_available():
-        return None
+    free = _gpus_free()
     if device == "auto":
-        return sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))
-    return torch.cuda.mem_get_info(device)[0]
+        return sum(free) or host_free_bytes()
+    return torch.cuda.mem_get_info(device)[0] if free else None
 
 
 def host_free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Memory that Linux can give without swapping, and that the control group still allows; None if
-    unknown.
-    """
+    """Memory without swapping that the control group still allows; None if unknown."""
     try:
         lines = meminfo.read_text().splitlines()
         available = next(line for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return None
-    free = int(available.split()[1]) * 1024
-    group = Path("/sys/fs/cgroup")
+    free, group = int(available.split()[1]) * 1024, Path("/sys/fs/cgroup")
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
             free = min(free, int((group / limit).read_text()) - int((group / used).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
     return free
 
 
 def gpu_lines(models: Models, tokens: int) -> list[str]:
-    """For every GPU class the models that fit on it and not on the one before, then the GPUs of 80
-    GB that each of the others takes.
-    """
+    """The models that fit first on every GPU class, then the GPUs of 80 GB that others take."""
     lines, seen = [], set[str]()
     for gpu, memory in GPUS.items():
         new = [name for name in fitting(models, memory, tokens) if name not in seen]
@@ -289,11 +257,9 @@ def size_text(model: Model) -> str:
     """Parameters, layers and bytes of a model in a line."""
     shape = model.sizes
     assert shape is not None
-    kind: str = model.dtype if model.quantization == "none" else model.quantization
-    return (
-        f"{shape.parameters / 1e9:.2f}e9 parameters, {shape.layers} layers, "
-        f"{_gib(needed_bytes(model, 0)[0])} in {kind}"
-    )
+    kind = model.dtype if model.quantization == "none" else model.quantization
+    size = f"{_gib(needed_bytes(model, 0)[0])} in {kind}"
+    return f"{shape.parameters / 1e9:.2f}e9 parameters, {shape.layers} layers, {size}"
 
 
 def _gib(count: int) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from skipbench.bench.load import Loaded, check_method, check_model
-from skipbench.bench.memory import Need, check_memory, longest, memory_need
+from skipbench.bench.memory import Need, check_memory, longest
 from skipbench.bench.prompts import Prompt, encode
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import RunConfig
@@ -21,26 +21,19 @@ from skipbench.runs.run import read_run
 
 @dataclass(frozen=True)
 class Preflight:
-    """A cell before its model is loaded.
-
-    Attributes:
-        model: with the sizes of its checkpoint, where they are known.
-        rows: of the dataset.
-        prompts: their token ids; None where the tokenizer is not on this machine yet, or the run
-            makes them at once, as its model is loaded.
-        need: bytes that the cell takes; None for a model of unknown size.
-    """
+    """A cell before its model is loaded."""
 
     model: Model
+    """With the sizes of its checkpoint, where they are known."""
     rows: list[Row]
     prompts: list[Prompt] | None
+    """None where the tokenizer is not on this machine yet, or the model is loaded already."""
     need: Need | None
+    """None for a model of unknown size."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all prompts, without the answers that later turns take in; an estimate from
-        their characters where there is no tokenizer.
-        """
+        """Tokens of all prompts, without later answers; estimated where there is no tokenizer."""
         if self.prompts is None:
             return sum(longest([row], 0, len(row.prompt)) for row in self.rows)
         return sum(len(prompt.ids) for prompt in self.prompts)
@@ -62,39 +55,26 @@ def preflight(config: RunConfig, folder: Path, loaded: Loaded | None = None) -> 
     if loaded is None:
         check_model(model, config.engine)
     check_method(model, config.method.factory())
-    known = model if loaded else sized(model)
-    check_memory(known, config.dataset, [])
+    model = model if loaded else sized(model)
+    check_memory(model, config.dataset, [])
     rows = config.dataset.rows(config.limit)
-    if not config.fresh:
-        check_rows(folder, rows)
-    check_memory(known, config.dataset, rows)
-    prompts = _prompts(known, rows, config) if loaded is None else None
-    check_writable(folder)
-    return Preflight(known, rows, prompts, memory_need(known, config.dataset, rows))
-
-
-def _prompts(model: Model, rows: list[Row], config: RunConfig) -> list[Prompt] | None:
-    """The run's prompts; None without a tokenizer."""
-    tokenizer = tokenizer_here(model)
-    if tokenizer is None:
-        return None
-    if isinstance(model, PlantedModel):
-        assert model.architecture is not None
-        longest = model.architecture.context
-    else:
-        longest = positions(text_config(read_config(model.path, model.revision)))
-    cut_by = SimpleNamespace(max_positions=longest)
-    return encode(rows, tokenizer, cut_by, **config.dataset.encoding)
-
-
-def check_rows(folder: Path, rows: list[Row]) -> None:
-    """Raises SkipbenchError where a run is begun with other rows."""
-    begun = read_run(folder).provenance.rows_sha256
-    if begun is not None and begun != rows_hash(rows):
+    begun = None if config.fresh else read_run(folder).provenance.rows_sha256
+    if begun not in (None, rows_hash(rows)):
         raise SkipbenchError(
             f"the rows of the dataset have changed since {folder} was begun; put the old ones "
             "back, pin dataset.revision, or use another results folder"
         )
+    need, prompts = check_memory(model, config.dataset, rows), None
+    if loaded is None and (tokenizer := tokenizer_here(model)) is not None:
+        if isinstance(model, PlantedModel):
+            assert model.architecture is not None
+            context = model.architecture.context
+        else:
+            context = positions(text_config(read_config(model.path, model.revision)))
+        cut_by = SimpleNamespace(max_positions=context)
+        prompts = encode(rows, tokenizer, cut_by, **config.dataset.encoding)
+    check_writable(folder)
+    return Preflight(model, rows, prompts, need)
 
 
 def check_writable(folder: Path) -> None:

@@ -13,12 +13,10 @@ if TYPE_CHECKING:  # a plan needs `SCRATCH_ROWS`, and no torch
 
 
 class Context(Protocol):
-    """The part of a model that prompts are cut by."""
+    """A model's maximum tokens of prompt and output together."""
 
     @property
-    def max_positions(self) -> int:
-        """Maximum tokens of prompt and output together."""
-        ...
+    def max_positions(self) -> int: ...
 
 
 # cache rows after the text for the largest draft: SWIFT's tree of 25 steps of 10 nodes, and more
@@ -36,12 +34,11 @@ Turns = list[tuple[str, str]]
 class Prompt:
     """One row, ready to be decoded.
 
-    That of a later turn is made by `complete` when the answers before it are known; until then
-    `ids` leave them out.
-
     Attributes:
+        ids: its tokens, without the answers of the turns before it.
         cut: number of tokens removed from it.
         longest: number of tokens that it can have.
+        complete: makes that of a later turn when those answers are known.
     """
 
     row: Row
@@ -111,16 +108,21 @@ def encode(
             f"have {longest}"
         )
     known = {row.id: row for row in rows}
-    form = chat if chat != "auto" else "template" if _has_template(tokenizer) else "none"
+    if chat == "auto":
+        chat = "template" if getattr(tokenizer, "chat_template", None) else "none"
 
     def make(row: Row, turns: Turns, allowed: int) -> tuple[list[int], int]:
+        """Token ids after the turns before it, and the number of tokens cut."""
         try:
             row.prompt.encode()
         except UnicodeEncodeError as error:
             raise SkipbenchError(
                 f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
             ) from error
-        ids = _render(turns, row, tokenizer, form, thinking)
+        if chat == "template":
+            ids = _by_template(turns, row, tokenizer, thinking)
+        else:
+            ids = tokenizer.encode(_plain(turns, row, chat == "vicuna"))
         if not ids:
             raise SkipbenchError(f"prompt {row.id!r} has no tokens: {row.prompt!r}")
         cut = max(0, len(ids) - allowed)
@@ -138,9 +140,6 @@ def encode(
         return ids, cut
 
     def prompt_of(row: Row) -> Prompt:
-        if row.after is None:
-            ids, cut = make(row, [], longest)
-            return Prompt(row, ids, cut, len(ids))
         before = _turns_before(row, known)
         ids, cut = make(row, [(turn.prompt, "") for turn in before], longest)
         allowed = min(longest, len(ids) + len(before) * BYTES * max_new_tokens)
@@ -149,7 +148,7 @@ def encode(
             turns = [(turn.prompt, answers[turn.id]) for turn in before]
             return Prompt(row, *make(row, turns, allowed), allowed)
 
-        return Prompt(row, ids, cut, allowed, complete)
+        return Prompt(row, ids, cut, allowed, complete if before else None)
 
     return [prompt_of(row) for row in rows]
 
@@ -165,40 +164,35 @@ def _turns_before(row: Row, known: Mapping[str, Row]) -> list[Row]:
     return turns[:-1]
 
 
-def _has_template(tokenizer: Any) -> bool:
-    return bool(getattr(tokenizer, "chat_template", None))
-
-
-def _render(turns: Turns, row: Row, tokenizer: Any, chat: str, thinking: bool | None) -> list[int]:
-    """Token ids of a prompt after the turns before it, each a prompt and its answer."""
-    ids: list[int]
-    if chat == "none":
+def _plain(turns: Turns, row: Row, vicuna: bool) -> str:
+    """A prompt after the turns before it, each a prompt and its answer, as text."""
+    if not vicuna:
         # An answer follows its prompt as it was made, so that the model reads on in its own text.
-        text = "".join(f"{said}{answer}\n\n" for said, answer in turns)
-        ids = tokenizer.encode(text + row.prompt)
-        return ids
-    if chat == "vicuna":
-        if row.messages:
-            raise SkipbenchError(
-                f"dataset.chat=vicuna, but row {row.id!r} holds messages; use dataset.chat=auto"
-            )
-        text = "".join(f"USER: {said} ASSISTANT: {answer.strip()}</s>" for said, answer in turns)
-        ids = tokenizer.encode(f"{VICUNA}{text}USER: {row.prompt} ASSISTANT:")
-        return ids
-    if not _has_template(tokenizer):
+        return "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + row.prompt
+    if row.messages:
+        raise SkipbenchError(
+            f"dataset.chat=vicuna, but row {row.id!r} holds messages; use dataset.chat=auto"
+        )
+    text = "".join(f"USER: {asked} ASSISTANT: {answer.strip()}</s>" for asked, answer in turns)
+    return f"{VICUNA}{text}USER: {row.prompt} ASSISTANT:"
+
+
+def _by_template(turns: Turns, row: Row, tokenizer: Any, thinking: bool | None) -> list[int]:
+    """Token ids by the tokenizer's chat template."""
+    if not getattr(tokenizer, "chat_template", None):
         raise SkipbenchError(
             "dataset.chat=template, but the model's tokenizer has no chat template; use an "
             "instruct model, or dataset.chat=none for plain text, dataset.chat=vicuna for Vicuna's "
             "conversation"
         )
     messages: list[dict[str, str]] = []
-    for said, answer in turns:
-        messages += [{"role": "user", "content": said}]
+    for asked, answer in turns:
+        messages += [{"role": "user", "content": asked}]
         messages += [{"role": "assistant", "content": answer.strip()}]
     messages += row.messages or [{"role": "user", "content": row.prompt}]
     more = {} if thinking is None else {"enable_thinking": thinking}
     try:
-        ids = tokenizer.apply_chat_template(
+        ids: list[int] = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=False, **more
         )
     except Exception as error:  # a checkpoint's template, in jinja's sandbox, raises anything

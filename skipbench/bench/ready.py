@@ -17,10 +17,8 @@ from skipbench.lm.model import LM
 from skipbench.models.outline import sized
 from skipbench.profile.roofline import device_name
 
-PROFILED_ROWS = 512
-"""Cache rows up to which latencies are measured for a method that needs them."""
-STEP_ROWS = 512
-"""The cache grows in such steps, so that a conversation does not reallocate it at every turn."""
+PROFILED_ROWS = 512  # up to which latencies are measured for a method that needs them
+STEP_ROWS = 512  # by which the cache grows, so that not every turn reallocates it
 
 
 def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any, Method]:
@@ -44,11 +42,7 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
 
 
 def with_stored_set(config: RunConfig) -> RunConfig:
-    """Fills in the skip set of `method.skip=stored`.
-
-    Raises:
-        SkipbenchError: none is stored.
-    """
+    """Fills in the skip set of `method.skip=stored`; raises SkipbenchError if there is none."""
     method = config.method
     if method.skip is None:
         return config
@@ -61,9 +55,8 @@ def make_method(config: RunConfig, lm: LM) -> Method:
     method: Method = with_stored_set(config).method.factory()(layers=lm.layers)
     if method.needs_latency and method.latency_model is None:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
-        path = latency_path(
-            config.model, config.engine, device_name(lm.output_device), Path(config.results)
-        )
+        device = device_name(lm.output_device)
+        path = latency_path(config.model, config.engine, device, Path(config.results))
         with lm.turn():
             method.latency_model = stored_latency(lm, path)
     return method
@@ -81,26 +74,20 @@ def encode_prompt(
     Raises:
         SkipbenchError: no prompt, a message of another form, or one that does not fit.
     """
-    if isinstance(prompt, str):
-        row = Row("prompt", prompt, {}, {})
-    else:
-        _check_messages(prompt)
-        plain = "\n\n".join(message["content"] for message in prompt)
-        row = Row("prompt", plain, {}, {}, messages=tuple(prompt))
-    if max_new_tokens < 1:
-        raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
-    (made,) = encode([row], tokenizer, lm, max_new_tokens, "refuse", chat=chat)
-    rows = len(made.ids) + max_new_tokens + SCRATCH_ROWS
-    lm.allocate(-(-rows // STEP_ROWS) * STEP_ROWS)
-    return made.ids
-
-
-def _check_messages(messages: list[dict[str, str]]) -> None:
+    messages = [] if isinstance(prompt, str) else prompt
     for message in messages:
         if not (isinstance(message, dict) and {"role", "content"} <= message.keys()):
             raise SkipbenchError(
                 f"a message is {str(message)[:80]!r}; wanted a dict with 'role' (system, user, "
                 "assistant or tool) and 'content', a text"
             )
-    if not messages:
+    if not prompt and not isinstance(prompt, str):
         raise SkipbenchError("no messages; give at least one of the user")
+    text = prompt if isinstance(prompt, str) else "\n\n".join(m["content"] for m in messages)
+    row = Row("prompt", text, {}, {}, messages=tuple(messages))
+    if max_new_tokens < 1:
+        raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
+    (made,) = encode([row], tokenizer, lm, max_new_tokens, "refuse", chat=chat)
+    rows = len(made.ids) + max_new_tokens + SCRATCH_ROWS
+    lm.allocate(-(-rows // STEP_ROWS) * STEP_ROWS)
+    return made.ids

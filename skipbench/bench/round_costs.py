@@ -9,7 +9,6 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -34,6 +33,12 @@ DRAFTED_ROWS = (9, 17, 33)
 """Rows of verifications after a draft, beside those of as many rows as it has tokens."""
 VARIED_ROWS = (2, 17, 81)
 """Rows at which kept states and top tokens are timed, too, and trees."""
+VARIED = (
+    Verified(tree=True),
+    Verified(hidden_states=True),
+    Verified(top_tokens=6),
+    Verified(tree=True, top_tokens=6),
+)
 ROUNDS = 3
 """Timed rounds per visit of a kind, after one that is not."""
 STEPS = 4
@@ -56,25 +61,23 @@ class Scripted(Method):
 
     def __init__(self, kind: Kind) -> None:
         super().__init__(name="scripted")
-        how = kind.how
-        self.kind = kind
+        self.kind, how = kind, kind.how
         self.needs_hidden_states, self.needs_top_tokens = how.hidden_states, how.top_tokens
         # the smallest threshold reads every confidence and ends no draft
-        stop: Any = Fixed(max(1, kind.steps), threshold=1e-12)
+        stop = Fixed(max(1, kind.steps), threshold=1e-12)
         self.drafter = Drafter(stop, WIDTHS if how.tree else ())
 
     def begin(self, state: State) -> None:
         self.drafter.begin()
 
     def propose(self, state: State, budget: int) -> Draft:
-        kind, exits = self.kind, self.kind.how.exit_sublayer
+        kind, exits, nodes = self.kind, self.kind.how.exit_sublayer, self.kind.rows - 1
         if kind.steps:
             draft = self.drafter.propose(state, kind.skip, kind.steps, exits or None)
             if exits:
                 return draft
-        nodes = kind.rows - 1
-        tree = [(n - 1) // 2 for n in range(nodes)]
-        return Draft([state.pending] * nodes, [-1, *tree[1:]] if kind.how.tree and nodes else None)
+        tree = [-1, *((n - 1) // 2 for n in range(1, nodes))]
+        return Draft([state.pending] * nodes, tree if kind.how.tree and nodes else None)
 
 
 def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
@@ -84,19 +87,12 @@ def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
     mlp = SkipSet.of(layers, range(1, 2 * layers, 2))
     near, far = min(contexts), max(contexts)
     for context in dict.fromkeys((near, far)):
-        for rows in ROWS:
-            yield Kind(context, rows, 0, none)
-        for skip in (none, half, attention, mlp):
-            yield Kind(context, 1 + STEPS, STEPS, skip)
-        for rows in DRAFTED_ROWS:
-            yield Kind(context, rows, STEPS, half)
-        yield Kind(context, 2, 1, half)
-        yield Kind(context, 1 + 2 * STEPS, 2 * STEPS, half)
-    for rows in VARIED_ROWS:
-        yield Kind(near, rows, 0, none, Verified(tree=True))
-        yield Kind(near, rows, 0, none, Verified(hidden_states=True))
-        yield Kind(near, rows, 0, none, Verified(top_tokens=6))
-        yield Kind(near, rows, 0, none, Verified(tree=True, top_tokens=6))
+        yield from (Kind(context, rows, 0, none) for rows in ROWS)
+        yield from (Kind(context, 1 + STEPS, STEPS, z) for z in (none, half, attention, mlp))
+        yield from (Kind(context, rows, STEPS, half) for rows in DRAFTED_ROWS)
+        yield from (Kind(context, 1 + steps, steps, half) for steps in (1, 2 * STEPS))
+    for rows, how in itertools.product(VARIED_ROWS, VARIED):
+        yield Kind(near, rows, 0, none, how)
     yield Kind(near, 1 + STEPS, STEPS, half, Verified(tree=True))
     for exit_layer in sorted({1, max(1, layers // 2)}) if layers > 1 else ():
         late = SkipSet.of(layers, range(2 * exit_layer, 2 * layers))
@@ -135,19 +131,12 @@ def measure_rounds(
             seconds.append(one)
             before = after
         advance()
-    one = statistics.median(seconds)
-    return [
-        TimedRound(
-            kind.context,
-            kind.rows,
-            kind.steps,
-            lm.layers - len(kind.skip.attention),
-            lm.layers - len(kind.skip.mlp),
-            kind.how,
-            *(one * statistics.median(r) for r in zip(*ratios, strict=True)),
-        )
-        for kind, ratios in timed.items()
-    ]
+    one, rounds = statistics.median(seconds), list[TimedRound]()
+    for k, ratios in timed.items():
+        parts = lm.layers - len(k.skip.attention), lm.layers - len(k.skip.mlp)
+        medians = [one * statistics.median(r) for r in zip(*ratios, strict=True)]
+        rounds.append(TimedRound(k.context, k.rows, k.steps, *parts, k.how, *medians))
+    return rounds
 
 
 def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float, float]:

@@ -28,7 +28,7 @@ from skipbench.lm.model import LM
 from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups, summarise
-from skipbench.profile.energy import EnergyMeter, energy_meter
+from skipbench.profile.energy import energy_meter
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
@@ -70,7 +70,7 @@ def run(
         say(remark, "dim")
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, dataset)
-    device = device_name(lm.output_device)
+    device, meter = device_name(lm.output_device), energy_meter(_devices(lm))
     latency_file = latency_path(model, config.engine, device, folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
@@ -79,8 +79,12 @@ def run(
         method.latency_model, decided_by = latency, hashed(to_builtins(latency))
     # loading may have fetched weights, and measured latencies
     refuse_other(folder, model, config.method)
-    meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
-    origin = _provenance(lm, config, rows, calibration, latency_file, decided_by, meter)
+    origin = replace(
+        _provenance(lm, config, rows, calibration),
+        latency=latency_file.name,
+        latency_sha256=decided_by,
+        energy=meter.source,
+    )
     store = RunStore(folder, config.record(), origin, config.mixed)
     log_to(folder / "run.log")
     settings = Settings(
@@ -91,13 +95,13 @@ def run(
         scorer=dataset.scorer,
         warmup=config.engine.warmup,
         until_ci=config.until_ci,
+        meter=meter,
     )
     try:
         store.status("running")
         with progress("samples", len(prompts), len(store.samples())) as advance:
-            samples = run_cell(
-                lm, tokenizer, method, prompts, settings, store, _with_speedup(advance), meter
-            )
+            done = _with_speedup(advance)
+            samples = run_cell(lm, tokenizer, method, prompts, settings, store, done)
         if lm.notes() != origin.notes:
             say(lm.notes()[-1], "dim")  # memory for graphs ran out while decoding
             store.amend(notes=lm.notes())
@@ -107,23 +111,27 @@ def run(
             score=corpus_summary(dataset.scorer, samples, store.completions()),
         )
         store.write_metrics(metrics)
-        failed = [s for s in samples if s.lossless == "failed"]
-        error = None
+        failed, error = [s for s in samples if s.lossless == "failed"], None
         if failed:
             reason = failed[0].vanilla.error or failed[0].method.error
             error = f"{len(failed)} samples failed, first {failed[0].id}: {reason}"
         note(error or "done")
         store.status("failed" if failed else "done", error)
         return metrics
-    except BaseException as error:
-        # the user must know the first error
-        state, reason = _end(error)
-        note(f"{state}: {reason}")
-        with contextlib.suppress(SkipbenchError):
-            store.status(state, reason)
+    except BaseException as stop:
+        state, why = "failed", f"{type(stop).__name__}: {stop}"
+        if isinstance(stop, KeyboardInterrupt | Interrupted):
+            state, why = "interrupted", str(stop) or "interrupted; the same command goes on"
+        note(f"{state}: {why}")
+        with contextlib.suppress(SkipbenchError):  # the user must know the first error
+            store.status(state, why)
         raise
     finally:
         store.close()
+
+
+def _devices(lm: LM) -> set[torch.device]:
+    return {*lm.devices, lm.input_device, lm.output_device}
 
 
 def _stopped(
@@ -132,26 +140,19 @@ def _stopped(
     """The end of a run that may stop early; unset for any other."""
     if until_ci is None:
         return UNSET
-    reached = half_width(list(speedups(samples).values()))
+    reached, count = half_width(list(speedups(samples).values())), len(samples)
+    width = reached if math.isfinite(reached) else None
     return UntilCi(
-        wanted=until_ci,
-        half_width=reached if math.isfinite(reached) else None,
-        samples=len(samples),
-        of=prompts,
-        stopped=len(samples) < prompts,
+        wanted=until_ci, half_width=width, samples=count, of=prompts, stopped=count < prompts
     )
 
 
 def _provenance(
-    lm: LM,
-    config: RunConfig,
-    rows: list[Row],
-    calibration: Sequence[Row],
-    latency_file: Path,
-    decided_by: str | None,
-    meter: EnergyMeter,
+    lm: LM, config: RunConfig, rows: list[Row], calibration: Sequence[Row]
 ) -> Provenance:
     """This process, the data, the device and the engine."""
+    like = torch.empty(0, dtype=lm.dtype, device=lm.output_device)
+    native = lm.engine.name == "fused" and is_native(like)
     return replace(
         Provenance.here(),
         rows_sha256=rows_hash(rows),
@@ -164,29 +165,12 @@ def _provenance(
         layers=lm.layers,
         engine=engine_text(lm.engine.name, lm.strict),
         kernels=lm.engine.kernels,
-        native_kernels=_native_kernels(lm),
+        native_kernels=(few_rows_kernel()[0] if native else None) or "torch",
         strict_cost=lm.strict_cost,
         notes=lm.notes(),
         label=None if config.label is None else printable(config.label),
         model_commit=getattr(lm.config, "_commit_hash", None),
-        latency=latency_file.name,
-        latency_sha256=decided_by,
-        energy=meter.source,
     )
-
-
-def _native_kernels(lm: LM) -> str:
-    """The C functions of `lm/fused` that the model passes through; `torch` where none."""
-    like = torch.empty(0, dtype=lm.dtype, device=lm.output_device)
-    name = few_rows_kernel()[0] if lm.engine.name == "fused" and is_native(like) else None
-    return name or "torch"
-
-
-def _end(error: BaseException) -> tuple[str, str]:
-    """State and reason that an exception leaves in the record."""
-    if isinstance(error, KeyboardInterrupt | Interrupted):
-        return "interrupted", str(error) or "interrupted; the same command goes on"
-    return "failed", f"{type(error).__name__}: {error}"
 
 
 def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> Metrics:
@@ -195,8 +179,7 @@ def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> Metrics:
     floor_s = roofline_s_per_token(lm, context, rate)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if lm.output_device.type == "cuda":
-        devices = {*lm.devices, lm.input_device, lm.output_device}
-        peak = sum(torch.cuda.max_memory_allocated(device) for device in devices)
+        peak = sum(torch.cuda.max_memory_allocated(device) for device in _devices(lm))
     here = latency.at(context)
     metrics = summarise(samples, lm.layers, here, floor_s, peak)
     return replace(metrics, profiled=Profiled(**here._asdict()))

@@ -56,6 +56,7 @@ def search_skip_set(
     prompts = [p.ids for p in prepare(lm, tokenizer, first, dataset)]
     goal = objective(lm, prompts, options.max_new_tokens, eos_ids(lm), config.method.make_stop)
     folder, settings = search_folder(config)
+    trace = folder / "trace.jsonl"
     if shared:
         settings |= {"prompts_shared_with_run": shared}
         say(
@@ -65,7 +66,7 @@ def search_skip_set(
     settings |= {"weights_sha256": weights_sha256(config.model)}
     if config.fresh:
         set_aside(folder)
-    elif other := other_weights(folder / "trace.jsonl", config.model):
+    elif other := other_weights(trace, config.model):
         raise SkipbenchError(other)
     start = SkipSet.parse(options.start, lm.layers)
     strategy = make_strategy(
@@ -88,10 +89,8 @@ def search_skip_set(
             speed, alpha = (best.detail.get(k, 0) for k in ("tokens_per_s", "alpha"))
             advance(f"best {speed:.0f} tokens/s, alpha {alpha:.3f}")
 
-        best = search(
-            goal, strategy, lm.layers, options.iterations, folder / "trace.jsonl", settings, report
-        )
-    best = _retimed(goal, best, lm.layers, options.iterations, folder)
+        best = search(goal, strategy, lm.layers, options.iterations, trace, settings, report)
+    best = _retimed(goal, best, lm.layers, options.iterations, trace)
     assert best.value is not None
     if store:
         path = stored_path(config.results, config.model, config.method.name)
@@ -99,17 +98,17 @@ def search_skip_set(
     return best
 
 
-def _retimed(goal: Objective, best: Trial, layers: int, iterations: int, folder: Path) -> Trial:
+def _retimed(goal: Objective, best: Trial, layers: int, iterations: int, trace: Path) -> Trial:
     """The trial of the best set after the best ones are timed again in turns."""
-    trials = read_trials(folder / "trace.jsonl", layers, iterations)
-    retimed = read_retimed(folder, iterations)
+    trials = read_trials(trace, layers, iterations)
+    retimed = read_retimed(trace.parent, iterations)
     if retimed is None:
         sets = candidates(trials)
         if len(sets) == 1:
             return best
         with progress("best sets again", len(sets) * TIMES) as advance:
             retimed = retime(goal, sets, layers, iterations, lambda: advance(""))
-        write_retimed(folder, retimed)
+        write_retimed(trace.parent, retimed)
     say(
         f"the best {len(retimed.sets)} sets of the search, timed again {TIMES} times in turns: its "
         f"number {retimed.rank} is the best"

@@ -1,7 +1,6 @@
 """Searched skip sets: their files, their traces, and the set that `stored` means."""
 
 import glob
-import json
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +37,12 @@ def stored_path(results: Path, model: Model, method: str) -> Path:
     """The file of the last finished search for a method and these weights, in any folder."""
     deepened = [model.deepened, model.deepened_seed] if model.deepened else []
     weights = weights_sha256(model) or [model.path, model.revision, *deepened]
-    key = config_hash({"weights": weights} | {form: getattr(model, form) for form in FORMS})
-    folder = results / "skip_sets"
+    forms = {form: getattr(model, form) for form in FORMS}
+    key, folder = config_hash({"weights": weights} | forms), results / "skip_sets"
     if there := sorted(folder.glob(f"*_{method}_{key}.json")):
         return there[0]
-    forms = (
-        getattr(model, form).replace(":", "-") for form in FORMS if getattr(model, form) != "none"
-    )
-    return folder / f"{'_'.join([model.name, *forms, method, key])}.json"
+    changed = (form.replace(":", "-") for form in forms.values() if form != "none")
+    return folder / f"{'_'.join([model.name, *changed, method, key])}.json"
 
 
 def _is_of(settings: _Searched, model: Model) -> bool:
@@ -53,10 +50,8 @@ def _is_of(settings: _Searched, model: Model) -> bool:
     if None not in (settings.weights_sha256, weights_sha256(model)):
         return False  # by its name the file is of other weights
     searched = {"sparsity": "none", "deepened": 0.0, "deepened_seed": 0} | settings.model
-    return all(
-        searched.get(key) == portable(getattr(model, key))
-        for key in ("path", "revision", "deepened", "deepened_seed", *FORMS)
-    )
+    keys = ("path", "revision", "deepened", "deepened_seed", *FORMS)
+    return all(searched.get(key) == portable(getattr(model, key)) for key in keys)
 
 
 def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) -> None:
@@ -76,15 +71,12 @@ def other_weights(trace: Path, model: Model) -> str | None:
     """The reason why a search cannot be used, that it measured other weights than there are now;
     None where it can, or does not name them.
     """
-    if not trace.exists():
-        return None
     try:
-        first = next((line for _, line in read_lines(trace)), b"{}")
+        first = next((line for _, line in read_lines(trace)), b"{}") if trace.exists() else b"{}"
         before = strict_json(first).get("settings", {}).get("weights_sha256")
     except (ValueError, AttributeError, RecursionError):  # the reader of the trace reports it
         return None
-    now = weights_sha256(model)
-    if None in (before, now) or before == now:
+    if before is None or weights_sha256(model) in (None, before):
         return None
     return (
         f"{trace} is a search of other weights (model.path={model.path}): changed since; "
@@ -94,20 +86,20 @@ def other_weights(trace: Path, model: Model) -> str | None:
 
 def best_of_trace(trace: Path, iterations: int) -> str | None:
     """The best of the first `iterations` sets of a search, by the new timings of the best ones;
-    `None` where it has not tried so many yet.
+    None where it has not tried so many yet.
 
     A search of an earlier version timed none again: there it is the best of the trace.
     """
     if not trace.exists():
         return None
     try:
-        lines = [strict_json(line) for _, line in read_lines(trace)]
-        trials = [t for t in lines[1 : iterations + 1] if t["value"] is not None]
+        trials = trials_of_trace(trace, iterations)
+        valued = [(float(t["value"]), i) for i, t in enumerate(trials) if t["value"] is not None]
         if found := read_retimed(trace.parent, iterations):  # also of one that ran out of sets
             return found.best
-        if len(lines) <= iterations or not trials:
+        if len(trials) < iterations or not valued:
             return None
-        return str(min(trials, key=lambda t: float(t["value"]))["skip"])
+        return str(trials[min(valued)[1]]["skip"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SkipbenchError(
             f"{trace} cannot be read ({printable(repr(error))}); move it away"
@@ -116,7 +108,7 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
 
 def trials_of_trace(trace: Path, iterations: int) -> list[dict[str, Any]]:
     """The first `iterations` trials of a search, as its trace has them."""
-    return [json.loads(line) for _, line in read_lines(trace)][1 : iterations + 1]
+    return [strict_json(line) for _, line in read_lines(trace)][1 : iterations + 1]
 
 
 def seconds_of_trace(trace: Path, iterations: int) -> float:
@@ -158,8 +150,8 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
     if model.deepened and model.architecture is None and method in KNOWN:
         from skipbench.models.outline import layer_count  # loads torch, which no other set needs
 
-        own = layer_count(model.path, model.revision)
-        return str(deepened_set(own, model.deepened, model.deepened_seed))
+        layers = layer_count(model.path, model.revision)
+        return str(deepened_set(layers, model.deepened, model.deepened_seed))
     raise NotHereError(
         f"method.skip=stored, but no skip set of {method} is stored for model {model.name!r} "
         f"({model.path}) in {searched.parent}{''.join(others)}; give one, as in "

@@ -16,8 +16,7 @@ from skipbench.config.catalog import known_hardware
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.costs import Costs, Datasheet
-from skipbench.metrics.latency_record import LatencyRecord
-from skipbench.metrics.loop_costs import LoopCosts
+from skipbench.metrics.loop_costs import LatencyRecord, LoopCosts
 from skipbench.metrics.replay import best_length, measured, project
 from skipbench.runs.provenance import PLACES
 from skipbench.runs.record import Sample

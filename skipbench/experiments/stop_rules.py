@@ -6,7 +6,8 @@ from functools import partial
 
 from skipbench.decode.stopping import Adaptive, Fixed
 from skipbench.metrics.costs import Costs
-from skipbench.metrics.replay_rules import Baseline, Kept, Rule, sum_of, texts_of
+from skipbench.metrics.replay import project
+from skipbench.metrics.replay_rules import CachedCosts, Rule, replay, texts_of
 from skipbench.runs.record import Sample
 
 THRESHOLDS = (0.0, *(n / 20 for n in range(4, 20)), 0.98)
@@ -34,18 +35,19 @@ def search(samples: Sequence[Sample], costs: Costs, tree: Sequence[int] = ()) ->
     Raises:
         SkipbenchError: the records do not hold what a replay needs.
     """
-    texts, base, kept = texts_of(samples, costs.layers), Baseline.of(samples, costs), Kept(costs)
+    texts, base = texts_of(samples, costs.layers), project(samples, costs)
+    cached = CachedCosts(costs)
     longest = max((r.steps for s in samples for r in s.method.rounds), default=0)
     trees = [w for w in dict.fromkeys((tuple(tree), *TREES)) if _within(w, tree)]
     found = []
     for words, make in rules(longest):
         for widths in trees:
-            outcome, speedup = sum_of(texts, make, widths, kept, base)
+            outcome = replay(texts, make(), widths, cached)
             own = f" method.tree=[{','.join(map(str, widths))}]" if tree else ""
             found.append(
                 Replay(
                     words + own,
-                    speedup,
+                    outcome.speedup(base),
                     outcome.emitted / max(1, outcome.rounds),
                     outcome.accepted / max(1, outcome.steps),
                     1 - outcome.unknown / max(1, outcome.rounds),

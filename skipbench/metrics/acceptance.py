@@ -6,7 +6,7 @@ from statistics import fmean
 
 from skipbench.metrics import formulas
 from skipbench.metrics.costs import PLAIN, Latency
-from skipbench.runs.measures import ExpectedSpeedup, Skipped
+from skipbench.runs.measures import ExpectedSpeedup
 from skipbench.runs.record import Round, Sample, Verified
 from skipbench.skipset import SkipSet
 
@@ -26,31 +26,17 @@ def alpha(rounds: Sequence[Round]) -> float | None:
 
 
 def alpha_cond(rounds: Sequence[Round]) -> float | None:
-    """Chance that a draft token is accepted once verification comes to it: KnapSpec's alpha (2.1,
-    Eq. 1).
-
-    Draft tokens after a rejected one count neither way, unlike in `alpha`. None where nothing was
-    drafted.
+    """Chance that a draft token is accepted once verification comes to it, those after a rejected
+    one left out: KnapSpec's alpha (2.1, Eq. 1).
     """
     accepted = sum(r.accepted for r in rounds)
     return over(accepted, accepted + sum(r.accepted < r.steps for r in rounds))
 
 
 def accepted_by_position(rounds: Sequence[Round]) -> list[float]:
-    """Share of the rounds with at least i + 1 draft steps whose step i + 1 was accepted on the
-    chain.
-    """
+    """Share of the rounds with at least i + 1 draft steps whose chain was accepted so far."""
     longest = max((r.steps for r in rounds), default=0)
     return [fmean(r.chain > i for r in rounds if r.steps > i) for i in range(longest)]
-
-
-def skipped(sound: Sequence[Sample], layers: int) -> Skipped:
-    sets = [SkipSet.parse(s.skip, layers) for s in sound]
-    return Skipped(
-        attention=mean(len(z.attention) for z in sets),
-        mlp=mean(len(z.mlp) for z in sets),
-        ratio=mean(z.ratio for z in sets),
-    )
 
 
 def rounds_with_sets(
@@ -81,28 +67,25 @@ def _mean_step_cost(
     """
     if any("draft_model" in sample.trace for sample in sound):
         return None
-    costs, steps = list[float](), 0
+    costs = list[float]()
     for sample in sound:
-        steps += sum(r.steps for r in sample.method.rounds)
         if "steps_by_set" in sample.trace:
             each = [cost(SkipSet.parse(text, layers)) for text in sample.trace["sets"]]
             for counts in sample.trace["steps_by_set"]:
                 costs += [n * c for n, c in zip(counts, each, strict=True)]
-            continue
-        drafts = rounds_with_sets(sample, layers)
-        costs += [0.0 if skip is None else r.steps * cost(skip) for r, skip, _ in drafts]
-    return over(math.fsum(costs), steps)
+        else:
+            drafts = rounds_with_sets(sample, layers)
+            costs += [r.steps * cost(skip) for r, skip, _ in drafts if skip is not None]
+    return over(math.fsum(costs), sum(r.steps for s in sound for r in s.method.rounds))
 
 
 def expected_M(rounds: Sequence[Round]) -> float | None:
-    """Tokens per round by KnapSpec Eq. 1, to compare with the measured M.
+    """Tokens per round by KnapSpec Eq. 1, to compare with the measured M: conditional alpha and
+    mean draft length of the rounds that drafted; the others emit one token.
 
-    Rounds that drafted have the conditional alpha and the mean draft length; the others emit one
-    token. None without rounds, and where steps are fewer than the tokens along one path, for which
-    Eq. 1 has no meaning.
-
-    Eq. 1 takes tokens to be accepted independently. Where a stop rule ends drafts at doubtful
-    tokens they are not, and it gives less than M: `scripts/eq1.py`.
+    None without rounds, and where steps are fewer than the tokens along one path, for which Eq. 1
+    has no meaning. It takes tokens to be accepted independently, and gives less than M where a stop
+    rule ends drafts at doubtful tokens: `scripts/eq1.py`.
     """
     drafted = [r for r in rounds if r.steps]
     if not rounds or sum(r.accepted for r in drafted) > sum(r.steps for r in drafted):
@@ -134,8 +117,7 @@ def expected_speedup(
     layers: int,
     vanilla_s_per_token: float | None,
 ) -> ExpectedSpeedup:
-    # With nothing accepted Eq. 6 is 0 / 0: it infers the number of draft steps from the accepted
-    # ones.
+    # with nothing accepted Eq. 6, which infers the draft steps from accepted tokens, is 0 / 0
     if not alpha or M is None or M < 1:
         return ExpectedSpeedup()
     paper_c = _mean_step_cost(sound, layers, lambda z: 1 - z.ratio)

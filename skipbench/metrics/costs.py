@@ -76,9 +76,7 @@ class PassCosts:
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
         parts, one = self.at(context, rows), self.at(context)
-        if not how.exit_sublayer:
-            return parts.pass_s()
-        # all rows but the last have passed the early sub-layers
+        # all rows but the last have passed the sub-layers before an exit
         early = how.exit_sublayer / (2 * self.layers)
         late = (parts.pass_s() - parts.head_s) * (1 - early)
         return late + (one.pass_s() - one.head_s) * early + parts.head_s
@@ -157,14 +155,13 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Datasheet(PassCosts):
-    """A model on a device with known rates: reading weights and K/V, or the arithmetic, whichever
-    takes longer.
+    """A model on a device with known rates, a bandwidth among them: reading weights and K/V, or the
+    arithmetic, whichever takes longer.
     """
 
     shape: Shape
     dtype: str
     device: Hardware
-    """With a bandwidth."""
     quantization: str = "none"
 
     @property
@@ -184,10 +181,8 @@ class Datasheet(PassCosts):
             operations = 2 * rows * (parameters + cached / full)
             return rates.seconds(parameters * size + cached, operations)
 
-        head = (shape.vocab + 1) * shape.hidden
-        return Latency(
-            seconds(attention, size, cached), seconds(mlp, size), seconds(head, full), shape.layers
-        )
+        head_s = seconds((shape.vocab + 1) * shape.hidden, full)
+        return Latency(seconds(attention, size, cached), seconds(mlp, size), head_s, shape.layers)
 
     def prefill_s(self, tokens: int) -> float:
         """A prompt, whose price is its arithmetic."""

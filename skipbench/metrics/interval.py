@@ -18,13 +18,12 @@ Interval = tuple[float, float]
 
 
 def paired_ratio_interval(ratios: Sequence[float]) -> tuple[float, Interval | None]:
-    """Geometric mean of per-sample ratios and an interval of it.
+    """Geometric mean of per-sample ratios, in any order, and the interval of the mean over other
+    prompts of this kind, in this process.
 
-    It says how far the mean over other prompts of this kind may be, in this process. Below
-    `BOOTSTRAP_FROM` ratios it is Student's t interval: of two ratios very wide, 12.7 standard
+    Below `BOOTSTRAP_FROM` ratios it is Student's t interval: of two ratios very wide, 12.7 standard
     errors on either side. From there on its quantiles are those of the bootstrap's t statistic,
-    which holds for skewed ratios, too. One ratio says nothing about the spread: None. The order of
-    the ratios does not matter.
+    which holds for skewed ratios, too. None for one ratio, which says nothing about the spread.
 
     Raises:
         ValueError: there is no ratio, or one is not positive and finite.
@@ -64,19 +63,20 @@ def repeated_ratio_interval(
     Raises:
         ValueError: no prompt is in all processes, or a ratio is not positive and finite.
     """
-    common = sorted(set.intersection(*(set(found) for found in repetitions)))
+    common = sorted(set.intersection(*map(set, repetitions)))
     if len(repetitions) == 1 or len(common) < 2:
-        return paired_ratio_interval([found[i] for found in repetitions for i in common])
-    rows = [_logs([found[i] for i in common]) for found in repetitions]
+        return paired_ratio_interval([each[i] for each in repetitions for i in common])
+    rows = [_logs([each[i] for i in common]) for each in repetitions]
     n, R = len(common), len(rows)
     of_process = [statistics.fmean(row) for row in rows]
     of_prompt = [statistics.fmean(column) for column in zip(*rows, strict=True)]
     center = statistics.fmean(of_process)
-    rest = math.fsum(
-        (x - of_process[r] - of_prompt[i] + center) ** 2
-        for r, row in enumerate(rows)
-        for i, x in enumerate(row)
-    ) / ((n - 1) * (R - 1))
+    rests = (
+        x - process - prompt + center
+        for process, row in zip(of_process, rows, strict=True)
+        for prompt, x in zip(of_prompt, row, strict=True)
+    )
+    rest = math.fsum(x**2 for x in rests) / ((n - 1) * (R - 1))
     prompts = _variance(of_prompt) / n
     processes = max(0.0, _variance(of_process) - rest / n) / R
     variance = prompts + processes
@@ -114,8 +114,7 @@ def _bootstrap_t(logs: Sequence[float]) -> Interval | None:
 
     # sorted, because resampling picks positions
     values, rng = np.sort(np.asarray(logs)), np.random.default_rng(0)
-    found = []
-    step = max(1, BLOCK // len(logs))
+    found, step = [], max(1, BLOCK // len(logs))
     for done in range(0, RESAMPLES, step):
         drawn = rng.choice(values, (min(step, RESAMPLES - done), len(logs)))
         spread = drawn.std(1, ddof=1)

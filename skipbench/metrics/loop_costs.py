@@ -1,13 +1,24 @@
-"""`LoopCosts`: seconds of draft steps and verifications as the decoding loop itself takes them."""
+"""`LoopCosts`: seconds of draft steps and verifications as the decoding loop itself takes them; and
+`LatencyRecord`, the latency file that holds them.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
 
 import msgspec
 
-from skipbench.metrics.costs import PLAIN, Line, interpolate, line_of
+from skipbench.metrics.costs import (
+    PLAIN,
+    Costs,
+    LatencyModel,
+    Line,
+    Point,
+    Roofline,
+    interpolate,
+    line_of,
+)
 from skipbench.runs.record import Verified
 from skipbench.skipset import SkipSet
 
@@ -27,12 +38,37 @@ class TimedRound(msgspec.Struct, frozen=True):
     behind_s: float = 0.0
     """A verification of one row right after such a round; 0 in files of earlier versions."""
 
-    @property
-    def differs(self) -> tuple[str, ...]:
-        return tuple(n for n, v in self.how._asdict().items() if v)
+
+class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Latencies of one model in one engine on one machine; seconds and bytes. A run measures no
+    more than `contexts`, `model` and `points`, `profile` the rest as well.
+    """
+
+    format: int = 0
+    package_sha256: str | None = None
+    """Source of the version that measured them."""
+    contexts: list[int] = []
+    model: LatencyModel
+    points: list[Point] = []
+    residuals: dict[str, list[float]] = {}
+    """Measured over fitted, less 1, of every point of one row."""
+    overhead: dict[str, float] = {}
+    """Seconds of a sub-layer of each kind and of the head beside their arithmetic."""
+    roofline: Roofline | None = None
+    floor: list[dict[str, float]] = []
+    """Minimum seconds of the parts of every point."""
+    bytes: Mapping[str, int] = {}
+    rounds: list[TimedRound] = []
+
+    def costs(self) -> Costs:
+        """By timed rounds where there are some, else by the sub-layers."""
+        if self.rounds:
+            return LoopCosts(self.model.layers, self.rounds)
+        return msgspec.structs.replace(self.model, points=tuple(self.points))
 
 
-Rounds = Sequence[TimedRound]
+Lines = dict[int, Line]
+"""A line per context, or per sub-layer of an exit."""
 
 
 class LoopCosts:
@@ -45,41 +81,35 @@ class LoopCosts:
     the sum of their parts, linear in the sub-layers before the exit.
     """
 
-    def __init__(self, layers: int, rounds: Rounds) -> None:
+    def __init__(self, layers: int, rounds: Sequence[TimedRound]) -> None:
         self.layers = layers
         plain = [p for p in rounds if p.how == PLAIN]
         drafts, single = [p for p in plain if p.steps], [p for p in plain if not p.steps]
-        self._draft = DraftFit.of(drafts)
-        self._single, self._drafted = rows_by_context(single), rows_by_context(drafts)
-        self._after_many = growth_after_many(single)
-        self._added = self._fit_added(rounds)
-        self._tree_step = self._fit_tree_step(rounds)
-        exits = [p for p in rounds if p.how.exit_sublayer]
-        self._exit_draft = by_exit(exits, lambda p: (1 / p.steps, self._draft.ratio(p)))
-        self._exit_verify = {kept: self._fit_exit_verify(exits, kept) for kept in (False, True)}
-
-    def _fit_added(self, rounds: Rounds) -> dict[tuple[str, ...], Line]:
-        """Extra seconds by rows of a verification that differs from a plain one, by the names in
-        which it differs.
-        """
-        added: dict[tuple[str, ...], Line] = {}
-        for p in rounds:
-            if not p.steps and p.differs:
+        self._draft, self._after_many = fit_drafts(drafts), growth_after_many(single)
+        self._single = lines_of((p.context, p.rows, p.verify_s) for p in single)
+        self._drafted = lines_of((p.context, p.rows, p.verify_s) for p in drafts)
+        self._added: dict[tuple[str, ...], Line] = {}  # extra seconds by rows, by what is added
+        for p in sorted(rounds, key=lambda p: p.rows):
+            if not p.steps and (names := tuple(n for n, v in p.how._asdict().items() if v)):
                 extra = p.verify_s - self._rows_s(p.context, p.rows, False)
-                added.setdefault(p.differs, []).append((p.rows, extra))
-        return {names: sorted(line) for names, line in added.items()}
+                self._added.setdefault(names, []).append((p.rows, extra))
+        ratios = [(p, p.draft_s / self._drafts_s(p)) for p in rounds if p.steps]
+        trees = [ratio for p, ratio in ratios if p.how.tree]
+        self._tree_step = fmean(trees) if trees else 1.0
+        exits = [(p, p.how.exit_sublayer, ratio) for p, ratio in ratios if p.how.exit_sublayer]
+        self._exit_draft = lines_of((exit, 1 / p.steps, ratio) for p, exit, ratio in exits)
+        self._exit_verify = {
+            kept: lines_of(
+                (exit, p.rows, p.verify_s / self._exit_s(p.context, p.rows, p.how))
+                for p, exit, _ in exits
+                if p.how.hidden_states == kept
+            )
+            for kept in (False, True)
+        }
 
-    def _fit_tree_step(self, rounds: Rounds) -> float:
-        """A draft of a tree over one of a chain."""
-        trees = [self._draft.ratio(p) for p in rounds if p.steps and p.how.tree]
-        return fmean(trees) if trees else 1.0
-
-    def _fit_exit_verify(self, exits: Rounds, hidden_states: bool) -> dict[float, Line]:
-        """A verification after an early exit over the sum of its parts."""
-        return by_exit(
-            [p for p in exits if p.how.hidden_states == hidden_states],
-            lambda p: (p.rows, p.verify_s / self._exit_s(p.context, p.rows, p.how)),
-        )
+    def _drafts_s(self, p: TimedRound) -> float:
+        """The fit at a measured draft."""
+        return sum(x * c for x, c in zip(_terms(p), self._draft, strict=True))
 
     def _rows_s(self, context: float, rows: float, drafted: bool) -> float:
         return between((drafted and self._drafted) or self._single, context, rows)
@@ -99,11 +129,13 @@ class LoopCosts:
     def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:
         if not steps:
             return 0.0
-        kept = self.layers - len(skip.attention), self.layers - len(skip.mlp)
         factor = self._tree_step if how.tree else 1.0
         if how.exit_sublayer and self._exit_draft:
             factor = between(self._exit_draft, how.exit_sublayer, 1 / steps)
-        return factor * self._draft.seconds(context + steps / 2, steps, *kept)
+        begin, step, a, b, m = self._draft
+        attention, mlp = self.layers - len(skip.attention), self.layers - len(skip.mlp)
+        each = step + attention * (a + b * (context + steps / 2)) + mlp * m
+        return factor * (begin + steps * each)
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
         if how.exit_sublayer and (exits := self._exit_verify[how.hidden_states]):
@@ -112,57 +144,38 @@ class LoopCosts:
         return seconds * (1 + self._after_many * math.log(before or 1)) if rows == 1 else seconds
 
 
-class DraftFit(NamedTuple):
-    """Seconds of n draft steps: `begin + n (step + attention (a + b context) + mlp m)`."""
-
-    begin: float = 0.0
-    step: float = 0.0
-    a: float = 0.0
-    b: float = 0.0
-    m: float = 0.0
-
-    @classmethod
-    def of(cls, drafts: Rounds) -> "DraftFit":
-        """Least squares of relative errors."""
-        if not drafts:
-            return cls()
-        import numpy as np  # slow to import
-
-        columns = [
-            [1, p.steps, p.steps * p.attention, p.steps * p.attention * p.context, p.steps * p.mlp]
-            for p in drafts
-        ]
-        seconds = np.array([p.draft_s for p in drafts])
-        relative = np.array(columns) / seconds[:, None]
-        return cls(*np.linalg.lstsq(relative, np.ones(len(drafts)), rcond=None)[0].tolist())
-
-    def seconds(self, context: float, steps: int, attention: int, mlp: int) -> float:
-        step = self.step + attention * (self.a + self.b * context) + mlp * self.m
-        return self.begin + steps * step
-
-    def ratio(self, p: TimedRound) -> float:
-        """Measured over fitted."""
-        return p.draft_s / self.seconds(p.context, p.steps, p.attention, p.mlp)
+def _terms(p: TimedRound) -> tuple[int, ...]:
+    n, a = p.steps, p.attention
+    return 1, n, n * a, n * a * p.context, n * p.mlp
 
 
-def rows_by_context(points: Rounds) -> dict[float, Line]:
-    """Seconds of a verification by rows, at each context."""
-    contexts = sorted({p.context for p in points})
-    return {c: line_of((p.rows, p.verify_s) for p in points if p.context == c) for c in contexts}
+def fit_drafts(drafts: Sequence[TimedRound]) -> list[float]:
+    """Begin, step, a, b and m of n draft steps, which take
+    `begin + n (step + attention (a + b context) + mlp m)`: least squares of relative errors.
+    """
+    if not drafts:
+        return [0.0] * 5
+    import numpy as np  # slow to import
+
+    relative = np.array([[x / p.draft_s for x in _terms(p)] for p in drafts])
+    found: list[float] = np.linalg.lstsq(relative, np.ones(len(drafts)), rcond=None)[0].tolist()
+    return found
 
 
-def by_exit(exits: Rounds, point: Callable[[TimedRound], tuple[float, float]]) -> dict[float, Line]:
-    """A line per number of sub-layers before the exit."""
-    places = sorted({p.how.exit_sublayer for p in exits})
-    return {e: line_of(point(p) for p in exits if p.how.exit_sublayer == e) for e in places}
+def lines_of(points: Iterable[tuple[int, float, float]]) -> Lines:
+    """Lines of (place, x, y), by place."""
+    values = defaultdict[int, list[tuple[float, float]]](list)
+    for place, x, y in points:
+        values[place].append((x, y))
+    return {place: line_of(values[place]) for place in sorted(values)}
 
 
-def between(lines: dict[float, Line], key: float, x: float) -> float:
+def between(lines: Lines, key: float, x: float) -> float:
     """Linear along each line, and between the lines."""
     return interpolate([(k, interpolate(line, x)) for k, line in lines.items()], key)
 
 
-def growth_after_many(points: Rounds) -> float:
+def growth_after_many(points: Sequence[TimedRound]) -> float:
     """Extra time of a verification of one row per e-fold of the rows verified before it, as a
     share: other weights, or another layout of them, are in the caches. Least squares.
     """

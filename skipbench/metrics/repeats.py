@@ -1,15 +1,14 @@
 """The metrics of a cell that several processes decoded."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
-from skipbench.metrics.scores import ArmScores
-from skipbench.metrics.summary import speedups, summarise
+from skipbench.metrics.summary import ArmScores, speedups, summarise
 from skipbench.runs.measures import GroupScores, Metrics, Score, UntilCi
 from skipbench.runs.record import Sample
 
@@ -26,7 +25,11 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
     """
     pooled = summarise([s for samples, _ in runs for s in samples], layers, None, None, None)
     metrics = [each for _, each in runs]
-    ratio, interval = _paired([speedups(samples) for samples, _ in runs])
+    timed = [speedups(samples) for samples, _ in runs]
+    ratios = [ratio for each in timed for ratio in each.values()]
+    ratio, interval = (paired_ratio_interval(ratios)[0] if ratios else None), None
+    if set.intersection(*map(set, timed)):  # prompts in common
+        ratio, interval = repeated_ratio_interval(timed)
     peaks = [m.peak_memory_bytes for m in metrics if m.peak_memory_bytes is not None]
     by_process = [m.speedup.paired for m in metrics]
     return replace(
@@ -57,32 +60,15 @@ def _until_ci(ends: Sequence[UntilCi]) -> UntilCi | UnsetType:
     )
 
 
-def _paired(
-    timed: Sequence[Mapping[int, float]],
-) -> tuple[float | None, tuple[float, float] | None]:
-    """Mean and interval of the speedup; no interval where the processes have no prompt in
-    common.
-    """
-    if set.intersection(*map(set, timed)):
-        return repeated_ratio_interval(timed)
-    ratios = [ratio for each in timed for ratio in each.values()]
-    return (paired_ratio_interval(ratios)[0] if ratios else None), None
-
-
 def _score(scores: Sequence[Score]) -> Score | None:
     """Means over the processes, name by name, of the first one's names."""
     if not scores:
         return None
-    by = {
-        group: {
-            label: GroupScores(
-                **_arms([s.by[group][label] for s in scores if label in s.by.get(group, {})]),
-                samples=first.samples,
-            )
-            for label, first in labels.items()
-        }
-        for group, labels in scores[0].by.items()
-    }
+    by: dict[str, dict[str, GroupScores]] = {group: {} for group in scores[0].by}
+    for group, labels in scores[0].by.items():
+        for label, first in labels.items():
+            same = [s.by[group][label] for s in scores if label in s.by.get(group, {})]
+            by[group][label] = GroupScores(**_arms(same), samples=first.samples)
     return Score(**_arms(scores), by=by)
 
 

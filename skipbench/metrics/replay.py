@@ -17,10 +17,13 @@ from skipbench.runs.record import Sample
 
 @dataclass(frozen=True)
 class Replayed:
-    """Seconds of decoding, without prefill, summed over the samples; `tokens` of the rounds."""
+    """Seconds of decoding, without prefill, summed over the samples; `tokens` and the method's
+    `rounds`.
+    """
 
     tokens: int
     vanilla_tokens: int
+    rounds: int
     vanilla_pass_s: float
     vanilla_other_s: float
     draft_s: float
@@ -29,16 +32,12 @@ class Replayed:
     other_s: float
 
     @property
-    def method_s(self) -> float:
-        return self.draft_s + self.verify_s + self.adapt_s + self.other_s
-
-    @property
     def vanilla_s(self) -> float:
         return self.vanilla_pass_s + self.vanilla_other_s
 
     @property
     def tokens_per_s(self) -> float:
-        return self.tokens / self.method_s
+        return self.tokens / (self.draft_s + self.verify_s + self.adapt_s + self.other_s)
 
     @property
     def tokens_per_s_vanilla(self) -> float:
@@ -57,39 +56,34 @@ def measured(samples: Sequence[Sample]) -> Replayed:
     return Replayed(
         sum(s.method.emitted for s in sound),
         sum(s.vanilla.emitted for s in sound),
+        sum(len(s.method.rounds) for s in sound),
         sum(s.vanilla.seconds.verify for s in sound),
         sum(s.vanilla.seconds.decode - s.vanilla.seconds.verify for s in sound),
         *(sum(getattr(x, phase) for x in ours) for phase in ("draft", "verify", "adapt", "other")),
     )
 
 
-def computed(samples: Sequence[Sample], costs: Costs) -> Replayed:
-    """The passes of a run at given costs, without adaptation and host work.
-
-    Raises:
-        SkipbenchError: no sample decoded anything.
-    """
+def _passes(samples: Sequence[Sample], costs: Costs) -> Replayed:
+    """The passes of a run at given costs, without adaptation and host work."""
     vanilla_s = draft_s = verify_s = 0.0
-    for sample in samples:
-        if sample.lossless == "failed":
-            continue
-        at: float = sample.prompt_tokens
+    for sample in (s for s in samples if s.lossless != "failed"):
+        at = sample.prompt_tokens
         for round_ in sample.vanilla.rounds:
             vanilla_s += costs.verify_s(at, 1)
             at += round_.emitted
         at, before = sample.prompt_tokens, 1
         for round_, skip, how in rounds_with_sets(sample, costs.layers):
-            if skip is not None:
-                draft_s += costs.draft_s(at, round_.steps, skip, how)
             rows = 1 + round_.nodes + how.extra_rows
-            drafted = skip is not None and round_.steps > 0
-            verify_s += costs.verify_s(at, rows, how, 0 if drafted else before)
+            if skip is not None and round_.steps:
+                draft_s += costs.draft_s(at, round_.steps, skip, how)
+                before = 0
+            verify_s += costs.verify_s(at, rows, how, before)
             before = rows
             at += round_.emitted
     own = measured(samples)
     if not own.tokens or not own.vanilla_tokens or not vanilla_s:
         raise SkipbenchError("the run holds no decoded tokens; nothing can be projected")
-    return Replayed(own.tokens, own.vanilla_tokens, vanilla_s, 0.0, draft_s, verify_s, 0.0, 0.0)
+    return replace(own, vanilla_pass_s=vanilla_s, draft_s=draft_s, verify_s=verify_s)
 
 
 def project(samples: Sequence[Sample], there: Costs, here: Costs | None = None) -> Replayed:
@@ -100,14 +94,17 @@ def project(samples: Sequence[Sample], there: Costs, here: Costs | None = None) 
         here: costs of the machine of the run: then each phase keeps its ratio of measured to
             computed seconds over that of vanilla, which holds the host's work and the kernels that
             reach less of the roofline. Without it every pass takes what `there` says.
+
+    Raises:
+        SkipbenchError: no sample decoded anything, or vanilla's seconds are missing.
     """
-    far, own = computed(samples, there), measured(samples)
+    far, own = _passes(samples, there), measured(samples)
     if not own.vanilla_pass_s:
         raise SkipbenchError("the run has no times of vanilla; nothing can be projected")
     scale = far.vanilla_pass_s / own.vanilla_pass_s
     drafted, verified = far.draft_s or own.draft_s * scale, far.verify_s
     if here is not None:
-        near = computed(samples, here)
+        near = _passes(samples, here)
         vanilla = own.vanilla_pass_s / near.vanilla_pass_s
         drafted *= own.draft_s / near.draft_s / vanilla if near.draft_s else 1.0
         verified *= own.verify_s / near.verify_s / vanilla
@@ -132,8 +129,7 @@ def best_length(samples: Sequence[Sample], costs: Costs, longest: int) -> list[t
     drafts = [skip for s in samples for _, skip, _ in rounds_with_sets(s, costs.layers)]
     sets = [skip for skip in drafts if skip is not None]
     context = fmean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples)
-    one = costs.verify_s(context, 1)
-    ranked = list[tuple[int, float]]()
+    one, ranked = costs.verify_s(context, 1), list[tuple[int, float]]()
     chance, along, expected = 0.0, 1.0, 1.0
     for length in range(1, longest + 1):
         reached = [r.chain >= length for r in rounds if min(r.chain + 1, r.steps) >= length]

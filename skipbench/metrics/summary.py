@@ -4,10 +4,13 @@ does not matter.
 A value that cannot be computed is None, never nan and never 0.
 """
 
+import bisect
 import dataclasses
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
 
 from skipbench.metrics.acceptance import (
     accepted_by_position,
@@ -17,22 +20,29 @@ from skipbench.metrics.acceptance import (
     expected_speedup,
     mean,
     over,
-    skipped,
     tokens_per_time,
 )
 from skipbench.metrics.costs import Latency
 from skipbench.metrics.interval import Interval, paired_ratio_interval
-from skipbench.metrics.scores import mean_scores, score_equal, score_summary
-from skipbench.metrics.waits import joules_per_token, s_per_output_token, ttft_s
 from skipbench.runs.measures import (
     BySearch,
+    GroupScores,
     Lossless,
     Metrics,
+    Percentiles,
     PhaseSeconds,
+    Score,
+    Scores,
     SearchPart,
+    Skipped,
     Speedup,
 )
 from skipbench.runs.record import Arm, Sample, Seconds
+from skipbench.skipset import SkipSet
+
+PERCENTILES = (50, 90, 99)
+ArmScores = dict[str, Scores]
+"""Scores by arm, vanilla and method."""
 
 
 def summarise(
@@ -42,8 +52,7 @@ def summarise(
     roofline_s_per_token: float | None,
     peak_memory_bytes: int | None,
 ) -> Metrics:
-    """The contents of `metrics.json`. Failed samples are counted and left out of every other
-    number.
+    """The contents of `metrics.json`. Failed samples count in `lossless.failed` alone.
 
     Args:
         samples: the run's records, in any order.
@@ -63,6 +72,7 @@ def summarise(
     vanilla, method = [s.vanilla for s in sound], [s.method for s in sound]
     vanilla_s_per_token, method_s_per_token = _s_per_token(vanilla), _s_per_token(method)
     labels: Counter[str] = Counter(s.lossless for s in samples)
+    sets = [SkipSet.parse(s.skip, layers) for s in sound]
     phases = [f.name for f in dataclasses.fields(Seconds)] if sound else []
     seconds = {p: math.fsum(getattr(arm.seconds, p) for arm in method) for p in phases}
     return Metrics(
@@ -87,15 +97,19 @@ def summarise(
         seconds=PhaseSeconds(**seconds),
         lossless=Lossless(ties=labels.pop("tie", 0), **labels),
         looped=sum(arm.looped for arm in method),
-        ttft_s=ttft_s(method),
-        s_per_output_token=s_per_output_token(method),
-        joules_per_token=joules_per_token(method),
-        ttft_s_vanilla=ttft_s(vanilla),
-        s_per_output_token_vanilla=s_per_output_token(vanilla),
-        joules_per_token_vanilla=joules_per_token(vanilla),
-        skipped=skipped(sound, layers),
+        ttft_s=_ttft_s(method),
+        s_per_output_token=_s_per_output_token(method),
+        joules_per_token=_joules_per_token(method),
+        ttft_s_vanilla=_ttft_s(vanilla),
+        s_per_output_token_vanilla=_s_per_output_token(vanilla),
+        joules_per_token_vanilla=_joules_per_token(vanilla),
+        skipped=Skipped(
+            attention=mean(len(z.attention) for z in sets),
+            mlp=mean(len(z.mlp) for z in sets),
+            ratio=mean(z.ratio for z in sets),
+        ),
         score=score_summary(sound, mean_scores),
-        score_equal=score_equal(sound),
+        score_equal=_score_equal(sound),
         peak_memory_bytes=peak_memory_bytes,
         roofline_fraction_vanilla=over(roofline_s_per_token, vanilla_s_per_token),
     )
@@ -155,3 +169,71 @@ def _by_search(sound: Sequence[Sample]) -> BySearch | None:
 
 def _end_to_end(arms: Sequence[Arm]) -> float | None:
     return over(sum(len(arm.tokens) for arm in arms), math.fsum(arm.seconds.total for arm in arms))
+
+
+def _ttft_s(arms: Sequence[Arm]) -> Percentiles | None:
+    """Seconds to the first token."""
+    return percentiles([(arm.seconds.prefill, 1) for arm in arms])
+
+
+def _s_per_output_token(arms: Sequence[Arm]) -> Percentiles | None:
+    """Seconds per output token after the first; a round's seconds are shared by its tokens: one
+    that emits three tokens in 30 ms counts as three tokens of 10 ms.
+    """
+    known = [arm for arm in arms if len(arm.round_s) == len(arm.rounds)]
+    timed = [pair for arm in known for pair in zip(arm.round_s, arm.rounds, strict=True)]
+    return percentiles([(seconds / r.emitted, r.emitted) for seconds, r in timed if r.emitted])
+
+
+def _joules_per_token(arms: Sequence[Arm]) -> float | None:
+    """Energy of prefill and decoding per token, where a counter was read."""
+    counted = [(arm.joules, len(arm.tokens)) for arm in arms if arm.joules is not None]
+    return over(math.fsum(joules for joules, _ in counted), sum(tokens for _, tokens in counted))
+
+
+def percentiles(weighted: Sequence[tuple[float, int]]) -> Percentiles | None:
+    """The smallest values that at least 50, 90 and 99 percent of the weight do not exceed."""
+    if not weighted:
+        return None
+    ordered = sorted(weighted)
+    ends = list(itertools.accumulate(weight for _, weight in ordered))
+    p50, p90, p99 = (
+        ordered[bisect.bisect_left(ends, share * ends[-1] / 100)][0] for share in PERCENTILES
+    )
+    return Percentiles(p50=p50, p90=p90, p99=p99)
+
+
+def mean_scores(sound: Sequence[Sample]) -> ArmScores:
+    """Mean of each scorer over the samples that it scored, per arm."""
+    return {
+        arm: _arm_scores([s.score.get(arm, {}) for s in sound]) for arm in ("vanilla", "method")
+    }
+
+
+def _score_equal(sound: Sequence[Sample]) -> bool | None:
+    """True if each sample scores the same in both arms; None where nothing is scored."""
+    scored = [s.score for s in sound if s.score]
+    return all(score.get("vanilla") == score.get("method") for score in scored) if scored else None
+
+
+def score_summary(
+    sound: Sequence[Sample], scores: Callable[[Sequence[Sample]], ArmScores]
+) -> Score:
+    """`scores` of all samples, and by every label of every group.
+
+    Args:
+        scores: gives `{"vanilla": {name: value}, "method": {name: value}}` of some of the samples.
+    """
+    by: dict[str, dict[str, GroupScores]] = {}
+    for group, label in sorted({pair for s in sound for pair in s.groups.items()}):
+        members = [s for s in sound if s.groups.get(group) == label]
+        by.setdefault(group, {})[label] = GroupScores(**scores(members), samples=len(members))
+    return Score(**scores(sound), by=by)
+
+
+def _arm_scores(scores: Sequence[dict[str, float]]) -> Scores:
+    finite = dict[str, list[float]]()
+    for name, value in sorted(pair for of in scores for pair in of.items()):
+        if math.isfinite(value):
+            finite.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in finite.items()}

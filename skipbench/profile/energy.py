@@ -5,7 +5,7 @@ after a text, outside of what is timed.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,11 @@ class Counter:
 
 
 class EnergyMeter:
-    """The counters of the devices that a model runs on."""
+    """The counters of the devices that a model runs on; `source` names them, or the reason why
+    nothing is counted.
+    """
 
-    def __init__(self, counters: Sequence[Counter], source: str) -> None:
-        """
-        Args:
-            counters: none where nothing can be read.
-            source: what is counted, or why nothing is.
-        """
+    def __init__(self, counters: Sequence[Counter] = (), source: str = "unknown") -> None:
         self.counters, self.source = tuple(counters), source
         self._before: list[int] = []
 
@@ -48,14 +45,14 @@ class EnergyMeter:
         self._before = [counter.read_uj() for counter in self.counters]
 
     def stop(self) -> float | None:
-        """Joules since `start`; `None` where nothing is counted."""
+        """Joules since `start`; None where nothing is counted."""
         if not self.counters:
             return None
         pairs = zip(self.counters, self._before, strict=True)
         return sum(counter.joules(before, counter.read_uj()) for counter, before in pairs)
 
 
-def energy_meter(devices: Sequence[torch.device], powercap: Path = POWERCAP) -> EnergyMeter:
+def energy_meter(devices: Iterable[torch.device], powercap: Path = POWERCAP) -> EnergyMeter:
     """A meter of these devices: the processor's packages, or the GPUs."""
     gpus = sorted({d.index or 0 for d in devices if d.type == "cuda"})
     return _nvml(gpus) if gpus else _rapl(powercap)

@@ -24,23 +24,14 @@ def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
 
 
 def rank_by_cosine(hidden_states: Sequence[Tensor]) -> list[int]:
-    """Sub-layers sorted by the turn of the state, smallest first.
-
-    Args:
-        hidden_states: as of `squared_turns`.
-    """
+    """Sub-layers sorted by `squared_turns`, smallest first."""
     turned = squared_turns(hidden_states)
     return sorted(range(len(turned)), key=turned.__getitem__)
 
 
 @torch.inference_mode()
 def rank_sublayers(lm: LM, ids: list[int]) -> list[int]:
-    """All 2L sub-layers by `rank_by_cosine` over the tokens of one prompt.
-
-    Args:
-        lm: the model; its cache is overwritten.
-        ids: token ids of the prompt.
-    """
+    """All 2L sub-layers by `rank_by_cosine` over one prompt; the cache is overwritten."""
     lm.allocate(len(ids))
     states: list[Tensor] = []
     lm.run(lm.embed(ids), TokenRows.chain(0, len(ids)), hidden_states=states)

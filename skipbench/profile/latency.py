@@ -28,11 +28,9 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     decoding. Cache rows from `context_tokens` on are overwritten.
     """
     lm.allocate(context_tokens + rows)
-    device = lm.output_device
-    token_rows = TokenRows.chain(context_tokens, rows)
-    metadata = lm.metadata(token_rows)
-    tokens, borrowed = [0] * rows, lm.engine.result_is_borrowed
-    hidden = lm.embed(tokens)
+    tokens, token_rows = [0] * rows, TokenRows.chain(context_tokens, rows)
+    metadata, hidden = lm.metadata(token_rows), lm.embed(tokens)
+    borrowed = lm.engine.result_is_borrowed
     inputs = {d: (hidden.to(d), metadata.on(d)) for d in set(lm.devices)}
 
     def through(kind: int) -> Callable[[], None]:
@@ -50,7 +48,7 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
 
         return run
 
-    last = hidden.to(device)
+    last = hidden.to(lm.output_device)
     calls: dict[str, tuple[Callable[[], object], int]] = {
         "attention": (through(0), lm.layers),
         "mlp": (through(1), lm.layers),
@@ -64,7 +62,7 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     # in turns, so that a busy moment of the machine does not fall on one part alone
     for _ in range(repeats):
         for part, (call, count) in calls.items():
-            times[part].append(timed(call, device) / count)
+            times[part].append(timed(call, lm.output_device) / count)
     return times
 
 

@@ -34,25 +34,21 @@ def roofline(device: torch.device, dtype: torch.dtype, size_bytes: int, known: K
     Args:
         size_bytes: bytes that one decoding step reads; bandwidth is measured at that size.
     """
-    called = device_name(device)
-    name = match(called, known)
+    name = match(device_name(device), known)
     facts = known[name] if name is not None else Hardware([])
     flops = facts.flops.get(str(dtype).removeprefix("torch."))
     return Roofline(
-        name or called,
-        bandwidth(device, size_bytes, known),
+        name or device_name(device),
+        facts.bandwidth or read_bandwidth(device, size_bytes),
         flops or product_flops(device, dtype),
         "datasheet" if facts.bandwidth and flops else "measured",
     )
 
 
 def bandwidth(device: torch.device, size_bytes: int, known: Known) -> float:
-    """Bytes/s of a device's memory: its datasheet's where `known` has it, else measured at
-    `size_bytes`.
-    """
+    """Bytes/s of a device's memory, as of `roofline`."""
     name = match(device_name(device), known)
-    rate = None if name is None else known[name].bandwidth
-    return rate or read_bandwidth(device, size_bytes)
+    return (name and known[name].bandwidth) or read_bandwidth(device, size_bytes)
 
 
 def _fastest(call: Callable[[], object], device: torch.device) -> float:
@@ -62,11 +58,8 @@ def _fastest(call: Callable[[], object], device: torch.device) -> float:
 
 @torch.inference_mode()
 def read_bandwidth(device: torch.device, size_bytes: int) -> float:
-    """Bytes/s at which a matrix of `size_bytes` (at most 256 MiB) is read by a matrix-vector
-    product, the best of ten.
-
-    The size is the model's own, so that a model that fits into a cache is compared with the cache's
-    bandwidth.
+    """Bytes/s at which a matrix-vector product reads `size_bytes` (at most 256 MiB), the best of
+    ten. At the model's size, a model that fits into a cache is compared with the cache's bandwidth.
     """
     columns = 4096
     rows = max(1, min(size_bytes, MAX_BYTES) // (4 * columns))
@@ -83,9 +76,7 @@ def product_flops(device: torch.device, dtype: torch.dtype) -> float:
 
 @torch.inference_mode()
 def norm_s(hidden: int, dtype: torch.dtype) -> float:
-    """Seconds of an RMS norm of one row on a CPU, nearly all of which are its calls; the best of
-    ten.
-    """
+    """Seconds of an RMS norm of one row on a CPU, nearly all for its calls; the best of ten."""
     row, weight = torch.ones(1, 1, hidden, dtype=dtype), torch.ones(hidden, dtype=dtype)
 
     def call() -> None:
@@ -96,9 +87,7 @@ def norm_s(hidden: int, dtype: torch.dtype) -> float:
 
 
 def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:
-    """Seconds that reading all weights and the K/V rows of `context_tokens` takes at `bandwidth`
-    bytes/s.
-    """
+    """Seconds of reading all weights and `context_tokens` K/V rows at `bandwidth` bytes/s."""
     return (lm.weight_bytes() + context_tokens * row_bytes(lm)) / bandwidth
 
 

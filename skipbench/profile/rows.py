@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.metrics.costs import interpolate
 from skipbench.profile.clock import timed
 
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -19,14 +19,10 @@ _KEPT: WeakKeyDictionary[LM, dict[int, dict[int, float]]] = WeakKeyDictionary()
 
 @torch.inference_mode()
 def verification_seconds(lm: LM, rows: Sequence[int] = ROWS, repeats: int = 3) -> dict[int, float]:
-    """Seconds of verifying so many rows as a tree after the committed ones, by number of rows.
+    """Seconds of verifying so many rows as a tree after the committed ones, by number of rows, the
+    fastest of `repeats` passes in turns: other programs on a machine only add time.
 
     Sizes that do not fit into the cache are left out. Scratch rows are overwritten.
-
-    Args:
-        rows: sizes to measure.
-        repeats: timed passes per size, taken in turns, of which the fastest counts: other programs
-            on a machine only add time.
     """
     start, device = lm.cache.length, lm.output_device
     calls = {}
@@ -44,9 +40,8 @@ def kept_verification_seconds(lm: LM, length_class: int) -> dict[int, float]:
     """
     kept = _KEPT.setdefault(lm, {})
     if length_class not in kept:
-        kept[length_class] = (
-            verification_seconds(lm, AGAIN, repeats=1) if kept else verification_seconds(lm)
-        )
+        rows, repeats = (AGAIN, 1) if kept else (ROWS, 3)
+        kept[length_class] = verification_seconds(lm, rows, repeats)
     return kept[length_class]
 
 
@@ -54,11 +49,9 @@ def curve(seconds: Mapping[int, float], most: int) -> list[float]:
     """Price of 0 to `most` rows in passes of one row: linear between measured sizes, never falling;
     beyond the last size, the mean slope goes on.
     """
-    line, highest = list[tuple[float, float]](), 1.0
-    for rows, s in sorted(seconds.items()):
-        highest = max(highest, s / seconds[min(seconds)])
-        line.append((rows, highest))
-    (first, one), (last, price) = line[0], line[-1]
-    slope = (price - one) / max(1, last - first)
-    inside = [interpolate(line, rows) for rows in range(1, min(most, int(last)) + 1)]
-    return [0.0, *inside, *(price + (n - last) * slope for n in range(int(last) + 1, most + 1))]
+    sizes = sorted(seconds)
+    prices = np.maximum.accumulate([seconds[n] / seconds[sizes[0]] for n in sizes])
+    slope = (prices[-1] - prices[0]) / max(1, sizes[-1] - sizes[0])
+    rows = np.arange(1, most + 1)
+    beyond = slope * np.maximum(0, rows - sizes[-1])
+    return [0.0, *(np.interp(rows, sizes, prices) + beyond).tolist()]

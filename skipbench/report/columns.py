@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from msgspec import UNSET, UnsetType
 
-from skipbench.metrics.waits import PERCENTILES
+from skipbench.metrics.summary import PERCENTILES
 from skipbench.runs.measures import Interval, Metrics, Percentiles
 
 MISSING = "\u2014"

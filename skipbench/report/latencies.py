@@ -8,7 +8,7 @@ from rich.table import Table
 from skipbench.config.model import Model
 from skipbench.config.schemas import Engine
 from skipbench.metrics.costs import Latency
-from skipbench.metrics.latency_record import LatencyRecord
+from skipbench.metrics.loop_costs import LatencyRecord
 
 
 def title(record: LatencyRecord, model: Model, engine: Engine, device: str) -> str:

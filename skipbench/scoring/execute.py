@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.scores import ArmScores, score_summary
+from skipbench.metrics.summary import ArmScores, score_summary
 from skipbench.runs.completions import Completion
 from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Sample

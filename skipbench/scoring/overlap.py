@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from skipbench.data.rows import Reference
-from skipbench.metrics.scores import ArmScores, mean_scores, score_summary
+from skipbench.metrics.summary import ArmScores, mean_scores, score_summary
 from skipbench.runs.completions import Completion
 from skipbench.runs.measures import Score
 from skipbench.runs.record import Sample

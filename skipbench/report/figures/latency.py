@@ -4,7 +4,7 @@ several rows against one of one row.
 
 from typing import TYPE_CHECKING, Any
 
-from skipbench.metrics.latency_record import LatencyRecord
+from skipbench.metrics.loop_costs import LatencyRecord
 from skipbench.report.figures.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, new_figure
 
 if TYPE_CHECKING:
