@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from skipbench.bench.load import load_model, prepare
+from skipbench.bench.load import load_model, make_method, prepare
 from skipbench.bench.prompts import eos_ids
-from skipbench.bench.ready import make_method
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.lm.model import LM

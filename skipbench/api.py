@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from skipbench.bench.custom_generate import CustomGenerate
+from skipbench.bench.load import encode_prompt, load_ready, make_method
 from skipbench.bench.prompts import eos_ids
-from skipbench.bench.ready import encode_prompt, load_ready, make_method
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.compose import compose
 from skipbench.config.names import model_words, quoted

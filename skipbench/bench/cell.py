@@ -64,9 +64,8 @@ def run_cell(
     """Decodes the prompts that `store` does not hold yet, appends one record per prompt, and
     returns all records.
 
-    Which arm goes first is balanced in blocks of two prompts (`arm_order`). A method that carries
-    state across prompts goes on from the state in the last record. A later turn of a conversation
-    comes after vanilla's answer to the turn before it, for both arms.
+    A method that carries state across prompts goes on from the state in the last record. A later
+    turn of a conversation comes after vanilla's answer to the turn before it, for both arms.
 
     Raises:
         SkipbenchError: a record is of another prompt than its row now has.
@@ -105,9 +104,7 @@ def run_cell(
 
 
 def spread(prompts: Sequence[Prompt]) -> list[int]:
-    """Indices with the groups in turns, since a file may hold one after the other; the turns of a
-    conversation stay together.
-    """
+    """Indices with the groups in turns, but the turns of a conversation together."""
     seen, ranks = Counter[str](), list[int]()
     for prompt in prompts:
         if prompt.row.after is None:
@@ -123,9 +120,8 @@ def _text(tokenizer: Any, arm: Arm) -> str:
 
 
 def arm_order(seed: int, cell: str, index: int) -> list[str]:
-    """Order of the arms at a prompt: drawn per block of two prompts, reversed at the second.
-
-    Depends on the arguments alone, so a run that goes on after a stop keeps it.
+    """Order of the arms at a prompt: drawn per block of two prompts by the arguments alone, so that
+    a run that goes on keeps it; reversed at the second.
     """
     order = ["method", "vanilla"]
     random.Random(f"{seed}/{cell}/{index // 2}").shuffle(order)

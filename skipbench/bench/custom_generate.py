@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.bench.load import make_method
 from skipbench.bench.prompts import SCRATCH_ROWS
-from skipbench.bench.ready import make_method
 from skipbench.config.compose import compose
 from skipbench.config.names import quoted
 from skipbench.decode.draft import Draft
@@ -27,13 +27,8 @@ REFUSED = ("assistant_model", "synced_gpus", "negative_prompt_ids")
 
 
 class CustomGenerate:
-    """The callable that `generate` calls in place of its own loop.
-
-    It keeps the method, which learns from prompt to prompt, and a K/V cache; the weights are the
-    model's own. What it promises of the tokens: `skipbench.custom_generate`.
-
-    Attributes:
-        method: the method in use, `None` before the first call; calls at the same time use copies.
+    """The callable that `generate` calls in place of its own loop: it keeps the method, which
+    learns from prompt to prompt, and a K/V cache. Its promises: `skipbench.custom_generate`.
     """
 
     def __init__(
@@ -60,10 +55,8 @@ class CustomGenerate:
         generation_config: Any,
         **model_kwargs: Any,
     ) -> Any:
-        """As `generate` calls it; `input_ids` [1, T] -> ids [1, T + new].
-
-        Raises:
-            SkipbenchError: what cannot be honoured, by its name.
+        """As `generate` calls it; `input_ids` [1, T] -> ids [1, T + new]. Raises SkipbenchError
+        with the name of what cannot be honoured.
         """
         if input_ids.shape[0] != 1:
             raise SkipbenchError(
@@ -106,6 +99,7 @@ class CustomGenerate:
 
     @property
     def method(self) -> Method | None:
+        """None before the first call; calls at the same time use copies of it."""
         return None if self._methods is None else self._methods.first
 
     def _ready(self, model: Any) -> tuple[LM, MethodCopies]:
@@ -139,10 +133,8 @@ class CustomGenerate:
 
 
 def _call_of_generate() -> dict[str, Any]:
-    """Arguments of the call of `generate` above.
-
-    transformers 5.23 hands a callable neither the streamer nor the assistant: they stand in the
-    frame of `generate` only.
+    """Arguments of the call of `generate`, from its frame: transformers 5.23 hands a callable
+    neither the streamer nor the assistant.
     """
     frame = sys._getframe(2)
     return dict(frame.f_locals) if frame.f_code.co_name == "generate" else {}
@@ -155,8 +147,8 @@ def _processed(
     draft: Draft,
     logits: Tensor,
 ) -> Tensor:
-    """Hugging Face's processors over every row of a verification, each after its own tokens; rows
-    that no token is chosen from stay as they are. As `decode.state.Process`.
+    """Hugging Face's processors over every row of a verification, each after the tokens before it,
+    as `decode.state.Process`; rows that no token is chosen from stay as they are.
     """
     rows = logits.float().clone()
     paths: list[list[int]] = [[]]

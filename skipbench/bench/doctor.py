@@ -1,7 +1,4 @@
-"""`doctor`: what this machine can run, and what is missing for more.
-
-Looks at nothing outside the machine.
-"""
+"""`doctor`: what this machine can run and what is missing, without asking the network."""
 
 import contextlib
 import hashlib

@@ -1,8 +1,5 @@
-"""`doctor --gpu`: checks of a GPU that no test on another machine can make. Five minutes.
-
-Kernels of attention, token identity of the engines, memory of long prompts, time per pass against
-the roofline, graphs or the reason against them, and what the host waits for. Everything runs on
-planted models: nothing is downloaded.
+"""`doctor --gpu`: checks of a GPU that no test on another machine can make, on planted models. Five
+minutes.
 """
 
 import warnings
@@ -42,13 +39,7 @@ TREE = (5, 3, 2, 1)
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the checks, small enough for a test or as large as the papers' models.
-
-    Attributes:
-        shape: of the models; the layers of `long` are fewer, so that only attention counts.
-        long: tokens of the long prompt.
-        tokens: decoded per method.
-    """
+    """Sizes of the checks: tokens of the long prompt, and tokens decoded per method."""
 
     shape: Shape
     long: int
@@ -59,9 +50,7 @@ ON_GPU = Sizes(Shape(8, 4096, 32, 8, 14336, 32000, 20480), 16384, 48)
 
 
 def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> Iterator[str]:
-    """Lines that begin with `ok`, `note` or `fault`, as they are found; a check that fails says
-    why, and the next one is made.
-    """
+    """Lines that begin with `ok`, `note` or `fault`; a check that fails says why."""
     checks: dict[str, Callable[[torch.device, Sizes], Iterator[str]]] = {
         "attention kernels": _kernels,
         "token identity": _identity,

@@ -1,7 +1,5 @@
-"""The latency file of a machine, model and engine, kept in the results folder.
-
-`profile` measures at leisure and replaces the file; a run that needs one and finds none measures a
-short one itself.
+"""The latency file of a machine, model and engine in the results folder: `profile` measures it at
+leisure, and a run that finds none measures a short one.
 """
 
 import dataclasses
@@ -38,9 +36,7 @@ Advance = Callable[[], None]
 
 
 def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Path:
-    """The file of this machine, these weights in any folder, dtype and engine; `device` is the name
-    of the device the model runs on.
-    """
+    """The file of these weights in any folder, dtype and engine, on this CPU or GPU `device`."""
     weights = ("path", "revision", "deepened", "deepened_seed")
     key: dict[str, Any] = {k: getattr(model, k) for k in ("dtype", *FORMS)}
     key["weights"] = weights_sha256(model) or [getattr(model, k) for k in weights]
@@ -64,17 +60,13 @@ def stored_latency(lm: LM, path: Path) -> LatencyModel:
 
 
 def passes_to_measure() -> int:
-    """Passes of the model whose time `stored_latency` takes where nothing is stored: one for the
-    calls of all parts, one for the whole.
-    """
+    """Passes that `stored_latency` takes to measure: one for all parts, one for the whole."""
     return 2 * (CONTEXTS + 1) * (REPEATS + SWEEPS * UNTIMED)
 
 
 def valid_record(path: Path) -> LatencyRecord | None:
-    """The record of this format and this version of the package in `path`; None without one.
-
-    Raises:
-        SkipbenchError: the file is a link.
+    """The record of this format and version of the package; None without one. Raises SkipbenchError
+    if the file is a link.
     """
     try:
         record: LatencyRecord | None = read_json(path, LatencyRecord)
@@ -153,8 +145,8 @@ def profile(
 
 
 def part_bytes(lm: LM) -> dict[str, int]:
-    """Bytes of the weights that a row reads of one attention and one MLP (means over layers), of
-    the head, of one layer's K/V row, of a number.
+    """Bytes that a row reads of one attention and one MLP (means over layers), of the head, of one
+    layer's K/V row; and of a number.
     """
 
     def size(modules: Iterable[Any]) -> int:
@@ -174,9 +166,7 @@ def part_bytes(lm: LM) -> dict[str, int]:
 def floor_s(
     rates: Roofline, sizes: dict[str, int], layers: int, context: int, rows: int
 ) -> dict[str, float]:
-    """Minimum seconds of one attention, one MLP, and a whole pass: weights and K/V are read once,
-    every weight multiplies each row.
-    """
+    """Minimum seconds of one attention, one MLP and a whole pass."""
     cached = (context + rows) * sizes["row"]
     whole = layers * (sizes["attention"] + sizes["mlp"] + cached) + sizes["head"]
     read = {"attention": sizes["attention"] + cached, "mlp": sizes["mlp"], "whole": whole}

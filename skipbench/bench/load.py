@@ -1,15 +1,19 @@
-"""From the settings of a cell to its model, its method and its encoded prompts."""
+"""From settings to a model, its tokenizer, its method and its encoded prompts."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from skipbench.bench.memory import devices_needed
+from skipbench.bench.latency_file import latency_path, stored_latency
+from skipbench.bench.memory import check_memory, devices_needed
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
+from skipbench.bench.stored_sets import resolve
 from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.model import Model, PlantedModel
+from skipbench.config.run_config import RunConfig
 from skipbench.config.schemas import Engine, EngineName
 from skipbench.data.rows import Row
 from skipbench.decode.method import Method
@@ -18,10 +22,13 @@ from skipbench.lm.engine import refuse_strict
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_access, check_form
 from skipbench.models.load import load, make_lm
-from skipbench.models.outline import check_checkpoint, layer_count
+from skipbench.models.outline import check_checkpoint, layer_count, sized
 from skipbench.models.sparsity import Pattern, parse_sparsity, prune
+from skipbench.profile.roofline import device_name
 from skipbench.skipset import deepened_layers
 
+PROFILED_ROWS = 512  # up to which latencies are measured for a method that needs them
+STEP_ROWS = 512  # by which the cache grows, so that not every turn reallocates it
 MakeMethod = Callable[..., Method]
 Loaded = tuple[LM, Any]
 """A model and its tokenizer."""
@@ -72,9 +79,7 @@ def _sparsity(model: Model) -> Pattern | None:
 
 
 def check_model(model: Model, engine: Engine) -> None:
-    """Refuses a model before its weights are read, by its path first; raises SkipbenchError as
-    `load_model`.
-    """
+    """Refuses a model as `load_model`, before its weights are read, by its path first."""
     check_access(model.path, model.revision, model.gated)
     if engine.threads < 1:
         raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
@@ -110,8 +115,7 @@ def check_method(model: Model, make_method: MakeMethod) -> None:
     """Makes the method for a model of this depth, without reading weights.
 
     Raises:
-        SkipbenchError: a setting that does not fit the model, or a model whose configuration cannot
-            be read.
+        SkipbenchError: a setting that does not fit the model, or an unreadable configuration.
     """
     _sparsity(model)
     method = make_method(layers=depth(model))
@@ -136,3 +140,74 @@ def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> 
     prompts = encode(rows, tokenizer, lm, **dataset.encoding)
     lm.allocate(max(p.longest for p in prompts) + dataset.max_new_tokens + SCRATCH_ROWS)
     return prompts
+
+
+def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any, Method]:
+    """Loads the model, its tokenizer, and the method, with its stored skip set and latencies.
+
+    Args:
+        method: replaces the one of `config`, whose values are then not used.
+
+    Raises:
+        SkipbenchError: as a run of these settings would; before loading for wrong settings.
+    """
+    if method is None:
+        config = with_stored_set(config)
+    check_model(config.model, config.engine)
+    check_memory(sized(config.model), config.dataset, [])
+    if method is None:
+        check_method(config.model, config.method.factory())
+    lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
+    return lm, tokenizer, method or make_method(config, lm)
+
+
+def with_stored_set(config: RunConfig) -> RunConfig:
+    """Fills in the skip set of `method.skip=stored`; raises SkipbenchError if there is none."""
+    method = config.method
+    if method.skip is None:
+        return config
+    skip = resolve(method.skip, config.model, method.name, config.results)
+    return dataclasses.replace(config, method=method.with_skip(skip))
+
+
+def make_method(config: RunConfig, lm: LM) -> Method:
+    """The method of `config` for a loaded model; latencies are measured where it needs them."""
+    method: Method = with_stored_set(config).method.factory()(layers=lm.layers)
+    if method.needs_latency and method.latency_model is None:
+        lm.allocate(min(PROFILED_ROWS, lm.max_positions))
+        device = device_name(lm.output_device)
+        path = latency_path(config.model, config.engine, device, Path(config.results))
+        with lm.turn():
+            method.latency_model = stored_latency(lm, path)
+    return method
+
+
+def encode_prompt(
+    lm: LM, tokenizer: Any, prompt: str | list[dict[str, str]], max_new_tokens: int, chat: str
+) -> list[int]:
+    """Encodes a text or messages, and allocates a cache for them and the output.
+
+    Args:
+        prompt: a text, or messages with `role` and `content`.
+        chat: as `bench.prompts.encode` takes it.
+
+    Raises:
+        SkipbenchError: no prompt, a message of another form, or one that does not fit.
+    """
+    messages = [] if isinstance(prompt, str) else prompt
+    for message in messages:
+        if not (isinstance(message, dict) and {"role", "content"} <= message.keys()):
+            raise SkipbenchError(
+                f"a message is {str(message)[:80]!r}; wanted a dict with 'role' (system, user, "
+                "assistant or tool) and 'content', a text"
+            )
+    if not prompt and not isinstance(prompt, str):
+        raise SkipbenchError("no messages; give at least one of the user")
+    text = prompt if isinstance(prompt, str) else "\n\n".join(m["content"] for m in messages)
+    row = Row("prompt", text, {}, {}, messages=tuple(messages))
+    if max_new_tokens < 1:
+        raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
+    (made,) = encode([row], tokenizer, lm, max_new_tokens, "refuse", chat=chat)
+    rows = len(made.ids) + max_new_tokens + SCRATCH_ROWS
+    lm.allocate(-(-rows // STEP_ROWS) * STEP_ROWS)
+    return made.ids

@@ -137,8 +137,7 @@ def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> N
     """The bytes that a cell takes with these rows; None for a model of unknown size.
 
     Raises:
-        NotHereError: weights, cache and the rest are more than the device has free, with the
-            numbers and the models that would fit.
+        NotHereError: more than the device has free; names the models that would fit.
     """
     if model.sizes is None:
         return None

@@ -40,10 +40,7 @@ class Preflight:
 
 
 def preflight(config: RunConfig, folder: Path, loaded: Loaded | None = None) -> Preflight:
-    """Checks a cell whose skip set is known.
-
-    Args:
-        loaded: the model, where it is loaded already.
+    """Checks a cell whose skip set is known, and whose model may be loaded already.
 
     Raises:
         SkipbenchError: whatever a run of it would refuse: its path, tokenizer, device, engine,

@@ -32,13 +32,8 @@ Turns = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Prompt:
-    """One row, ready to be decoded.
-
-    Attributes:
-        ids: its tokens, without the answers of the turns before it.
-        cut: number of tokens removed from it.
-        longest: number of tokens that it can have.
-        complete: makes that of a later turn when those answers are known.
+    """One row, ready to be decoded: `cut` tokens were removed, it can have `longest`; `complete`
+    makes that of a later turn, whose `ids` lack the answers until they are known.
     """
 
     row: Row
@@ -52,10 +47,8 @@ class Prompt:
         return hashlib.sha256(repr(self.ids).encode()).hexdigest()[:16]
 
     def following(self, answers: Mapping[str, str]) -> "Prompt":
-        """The prompt with the answers (by row id) of the turns before it.
-
-        Raises:
-            SkipbenchError: it does not fit now, and may not be cut.
+        """The prompt with the answers (by row id) of the turns before it; raises SkipbenchError if
+        it does not fit now and may not be cut.
         """
         return self if self.complete is None else self.complete(answers)
 
@@ -76,12 +69,12 @@ def encode(
 
     Args:
         truncate: treatment of a prompt that with its output and `reserve` is longer than the
-            model's context, or than `context` tokens if those are fewer: `refuse`; `left` cuts its
-            beginning and keeps a first special token; `end` cuts its end, but keeps the last `keep`
-            tokens, or as many as the text `keep` has with special tokens.
+            model's context or `context`: `refuse`; `left` cuts its beginning and keeps a first
+            special token; `end` cuts its end, but keeps the last `keep` tokens, or as many as the
+            text `keep` has with special tokens.
         chat: `none`, plain text; `template`, the tokenizer's own, given `thinking` as
-            `enable_thinking`; `auto`, that where the tokenizer has one, else plain text; `vicuna`,
-            the conversation of Vicuna 1.1 as text, which Spec-Bench shows to every model.
+            `enable_thinking`; `auto`, that where there is one, else plain text; `vicuna`, the
+            conversation of Vicuna 1.1 as text, which Spec-Bench shows to every model.
 
     Raises:
         SkipbenchError: an empty prompt; one that is too long and may not be cut; no chat template;
@@ -204,10 +197,8 @@ def _by_template(turns: Turns, row: Row, tokenizer: Any, thinking: bool | None) 
 
 
 def eos_ids(lm: "LM") -> frozenset[int]:
-    """Every id that ends an output, from the generation config, else from the model's.
-
-    Raises:
-        SkipbenchError: a value that is neither an id nor a list of ids.
+    """Every id that ends an output, from the generation config, else from the model's. Raises
+    SkipbenchError for a value that is neither an id nor a list of ids.
     """
     generation = getattr(lm.model, "generation_config", None)
     value = getattr(generation, "eos_token_id", None)

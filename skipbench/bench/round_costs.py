@@ -1,8 +1,5 @@
-"""Times draft steps and verifications inside the decoding loop, by skip set, rows and context, for
-`project` to replay a run with.
-
-Sub-layers that are timed apart leave out the loop's part: softmax and confidence per step, the
-choice of tokens, rows of the mask.
+"""Times draft steps and verifications inside the decoding loop, with its softmax, choice of tokens
+and masks, by skip set, rows and context, for `project`.
 """
 
 import itertools
@@ -105,11 +102,8 @@ def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
 def measure_rounds(
     lm: LM, contexts: Sequence[int], visits: int, advance: Advance
 ) -> list[TimedRound]:
-    """Times every kind of round: medians over so many visits, made in turns; empty if no context
-    leaves space for the largest number of rows.
-
-    Each visit is divided by rounds of vanilla just before and just after it, so that a machine that
-    slows down slows both.
+    """Times every kind of round: medians over so many visits, made in turns, each over rounds of
+    vanilla just before and after it; empty if no context leaves space for all rows.
     """
     fitting = [c for c in contexts if c + max(ROWS) + 1 <= lm.max_positions]
     if not fitting:
@@ -140,9 +134,7 @@ def measure_rounds(
 
 
 def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float, float]:
-    """Seconds of verifying in the first of some rounds of one kind; mean seconds of drafting and of
-    verifying in the others.
-    """
+    """Seconds of verifying in the first round; mean seconds of drafting and verifying in others."""
     state = State(lm, tokens[: kind.context + 1], Sampler(), 10**9, frozenset())
     method, clock = Scripted(kind), Clock(lm.output_device)
     method.begin(state)

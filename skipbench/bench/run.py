@@ -54,12 +54,10 @@ def run(
     Args:
         config: the cell, with its skip set filled in.
         calibration: rows for `load_model`.
-        loaded: what `load_model` gave for these settings before, so that it is not loaded again.
-        load: what loads it where it is not.
+        loaded: the model and tokenizer, if these settings were loaded before; else `load` does.
 
     Raises:
-        SkipbenchError: anything that the user can put right; `status.json` then says failed, with
-            the reason.
+        SkipbenchError: anything that the user can put right; `status.json` then has the reason.
     """
     model, dataset, make_method = config.model, config.dataset, config.method.factory()
     context = dataset.context or (model.sizes and model.sizes.context)

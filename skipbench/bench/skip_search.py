@@ -38,8 +38,7 @@ def search_skip_set(
             with the stored set.
         store: whether `method.skip=stored` means the best set from now on.
         calibration: rows for `load_model`.
-        loaded: the model and tokenizer, if these settings were loaded before.
-        load: the loader otherwise.
+        loaded: the model and tokenizer, if these settings were loaded before; else `load` does.
 
     Raises:
         SkipbenchError: no rows, or the trace of another search or of other weights in the way.

@@ -15,6 +15,7 @@ from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
 from skipbench.search.retime import read_retimed
+from skipbench.search.run import Trial
 from skipbench.skipset import deepened_set
 
 
@@ -59,18 +60,14 @@ def write_stored(path: Path, skip: str, value: float, settings: dict[str, Any]) 
 
 
 def search_folder(config: RunConfig) -> tuple[Path, dict[str, Any]]:
-    """Folder of a search's trace, and the settings that it depends on; a longer search goes on in
-    the same trace.
-    """
+    """Folder of a search's trace, which a longer search continues, and the settings it needs."""
     settings = config.search_record()
     names = [config.model.name, config.method.name, config.search.strategy]
     return config.results / "search" / run_name(names, config_hash(settings)), portable(settings)
 
 
 def other_weights(trace: Path, model: Model) -> str | None:
-    """The reason why a search cannot be used, that it measured other weights than there are now;
-    None where it can, or does not name them.
-    """
+    """The reason not to use a search: it measured other weights than there are now; else None."""
     try:
         first = next((line for _, line in read_lines(trace)), b"{}") if trace.exists() else b"{}"
         before = strict_json(first).get("settings", {}).get("weights_sha256")
@@ -85,36 +82,29 @@ def other_weights(trace: Path, model: Model) -> str | None:
 
 
 def best_of_trace(trace: Path, iterations: int) -> str | None:
-    """The best of the first `iterations` sets of a search, by the new timings of the best ones;
-    None where it has not tried so many yet.
-
-    A search of an earlier version timed none again: there it is the best of the trace.
+    """The best of the first `iterations` sets of a search, by the new timings of the best ones,
+    which earlier versions lack; None where it has not tried so many yet.
     """
     if not trace.exists():
         return None
     try:
         trials = trials_of_trace(trace, iterations)
-        valued = [(float(t["value"]), i) for i, t in enumerate(trials) if t["value"] is not None]
         if found := read_retimed(trace.parent, iterations):  # also of one that ran out of sets
             return found.best
-        if len(trials) < iterations or not valued:
-            return None
-        return str(trials[min(valued)[1]]["skip"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"{trace} cannot be read ({printable(repr(error))}); move it away"
         ) from error
+    valued = [trial for trial in trials if trial.value is not None]
+    if len(trials) < iterations or not valued:
+        return None
+    return min(valued, key=lambda trial: trial.value or 0.0).skip
 
 
-def trials_of_trace(trace: Path, iterations: int) -> list[dict[str, Any]]:
+def trials_of_trace(trace: Path, iterations: int) -> list[Trial]:
     """The first `iterations` trials of a search, as its trace has them."""
-    return [strict_json(line) for _, line in read_lines(trace)][1 : iterations + 1]
-
-
-def seconds_of_trace(trace: Path, iterations: int) -> float:
-    """Seconds that the first `iterations` sets of a search took."""
-    trials = trials_of_trace(trace, iterations)
-    return sum(float(t["seconds_suggest"]) + float(t["seconds_objective"]) for t in trials)
+    lines = read_lines(trace)[1 : iterations + 1]
+    return [msgspec.convert(strict_json(line), Trial) for _, line in lines]
 
 
 def resolve(skip: str, model: Model, method: str, results: Path) -> str:

@@ -57,8 +57,7 @@ def run(arguments: Sequence[str]) -> None:
         SkipbenchError: no folder was given, the method has no stored set, or it does not fit the
             model.
     """
-    from skipbench.bench.load import depth
-    from skipbench.bench.ready import with_stored_set
+    from skipbench.bench.load import depth, with_stored_set
 
     asked = parse(Export, arguments)
     config = with_stored_set(compose(asked.settings))

@@ -109,16 +109,13 @@ def run_of(cell: PlannedCell, config: RunConfig) -> Run:
     Raises:
         SkipbenchError: it is not there, or not finished.
     """
-    from skipbench.bench.stored_sets import seconds_of_trace
+    from skipbench.bench.stored_sets import trials_of_trace
 
     search = None
     if config.search_dataset is not None:
         sets = config.search.iterations
-        search = Search(
-            on=config.search_dataset.name,
-            sets=sets,
-            seconds=seconds_of_trace(search_trace(config), sets),
-        )
+        seconds = sum(trial.seconds for trial in trials_of_trace(search_trace(config), sets))
+        search = Search(on=config.search_dataset.name, sets=sets, seconds=seconds)
     resolved = resolve_cell(config)
     checked_run(resolved)
     run = finished_run(resolved.folder)

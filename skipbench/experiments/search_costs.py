@@ -17,9 +17,8 @@ def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
     """
     if config.search_dataset is not None:
         trials = trials_of_trace(search_trace(config), config.search.iterations)
-        bayes = sum(t["point"] is not None for t in trials)
-        seconds = sum(float(t["seconds_suggest"]) + float(t["seconds_objective"]) for t in trials)
-        return _costs(len(trials), bayes, seconds)
+        bayes = sum(trial.point is not None for trial in trials)
+        return _costs(len(trials), bayes, sum(trial.seconds for trial in trials))
     if "beta" not in config.method.node:
         return None
     # SWIFT: its steps' numbers are traced, and the seconds of adaptation are theirs.

@@ -45,7 +45,7 @@ def rounds_with_sets(
     """The rounds with the skip set that each drafted with, and how each was verified.
 
     The set is that of the trace, else that at the end of the sample; None for drafts without a
-    forward pass. A verification that a record of an earlier version does not describe is plain.
+    forward pass. A verification that an earlier version does not describe is plain.
     """
     changes = sample.trace.get("skip") or ([[0, sample.skip]] if sample.skip else [])
     sets = {int(at): SkipSet.parse(text, layers) for at, text in changes}
@@ -80,12 +80,11 @@ def _mean_step_cost(
 
 
 def expected_M(rounds: Sequence[Round]) -> float | None:
-    """Tokens per round by KnapSpec Eq. 1, to compare with the measured M: conditional alpha and
-    mean draft length of the rounds that drafted; the others emit one token.
+    """Tokens per round by KnapSpec Eq. 1: conditional alpha and mean draft length of the rounds
+    that drafted; the others emit one token. None without rounds, or with fewer steps than accepted.
 
-    None without rounds, and where steps are fewer than the tokens along one path, for which Eq. 1
-    has no meaning. It takes tokens to be accepted independently, and gives less than M where a stop
-    rule ends drafts at doubtful tokens: `scripts/eq1.py`.
+    It takes tokens to be accepted independently, and gives less than M where a stop rule ends
+    drafts at doubtful tokens: `scripts/eq1.py`.
     """
     drafted = [r for r in rounds if r.steps]
     if not rounds or sum(r.accepted for r in drafted) > sum(r.steps for r in drafted):

@@ -1,7 +1,5 @@
-"""The price of a pass: seconds by rows, context and skip set.
-
-`Costs` is the protocol. Its sources are sub-layers that were measured (`LatencyModel`), a datasheet
-(`Datasheet`), and rounds that the decoding loop ran (`loop_costs.LoopCosts`).
+"""The price of a pass, seconds by rows, context and skip set: the protocol `Costs`, by measured
+sub-layers, by a datasheet, or by rounds of the decoding loop (`loop_costs.LoopCosts`).
 """
 
 from bisect import bisect_left
@@ -36,11 +34,8 @@ class Costs(Protocol):
         ...
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
-        """One verification.
-
-        Args:
-            before: rows of the pass before it, which leaves other weights in the caches of a CPU;
-                0 for draft steps of the model.
+        """One verification after a pass of `before` rows, 0 for draft steps: a CPU's caches then
+        hold other weights.
         """
         ...
 
@@ -54,9 +49,7 @@ class Latency(NamedTuple):
     layers: int
 
     def pass_s(self, skip: SkipSet | None = None) -> float:
-        """One pass with the head: KnapSpec's t_Draft with a skip set and t_Target without, below
-        Eq. 4.
-        """
+        """One pass with the head: KnapSpec's t_Draft with a skip set, t_Target without (Eq. 4)."""
         attention = mlp = self.layers
         if skip is not None:
             attention, mlp = attention - len(skip.attention), mlp - len(skip.mlp)
@@ -83,10 +76,8 @@ class PassCosts:
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Measured seconds of one sub-layer of each kind, of the head, and of a whole pass.
-
-    They are lower quartiles: other programs only add time, and a median moves when they run for
-    long.
+    """Seconds of one sub-layer of each kind, of the head, and of a whole pass: lower quartiles,
+    since other programs only add time, and a median moves when they run for long.
     """
 
     context: int
@@ -104,9 +95,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class LatencyModel(PassCosts, msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
-    """Measured sub-layers: attention is linear in the context (KnapSpec section 3.1), the rest
-    constant.
-    """
+    """Measured sub-layers: attention is linear in the context (KnapSpec 3.1), the rest constant."""
 
     attention_s: float
     """Seconds of one attention with no context."""
@@ -134,13 +123,8 @@ class LatencyModel(PassCosts, msgspec.Struct, frozen=True, dict=True, omit_defau
 
 @dataclass(frozen=True)
 class Roofline:
-    """Rates of one device for one dtype.
-
-    Attributes:
-        name: the file in `conf/hardware`, or the device's own name where there is none for it.
-        bandwidth: bytes/s of its memory.
-        flops: floating-point operations/s of dense matrix products.
-        source: `datasheet`, or `measured` where one of the two was.
+    """Rates of one device for one dtype: bytes/s of memory, operations/s of dense products; `name`
+    is its file in `conf/hardware`, else its own; `source` is `datasheet`, or `measured` for either.
     """
 
     name: str
@@ -155,9 +139,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Datasheet(PassCosts):
-    """A model on a device with known rates, a bandwidth among them: reading weights and K/V, or the
-    arithmetic, whichever takes longer.
-    """
+    """A model on a device with a known bandwidth: the longer of reading and arithmetic."""
 
     shape: Shape
     dtype: str
@@ -203,9 +185,7 @@ def line_of(points: Iterable[tuple[float, float]]) -> Line:
 
 
 def interpolate(line: Line, x: float) -> float:
-    """Linear between the points, and along the first or last two beyond them, where `np.interp`
-    would stay constant.
-    """
+    """Linear, also beyond the first and last points, where `np.interp` would stay constant."""
     if len(line) == 1:
         return line[0][1]
     end = min(max(bisect_left(line, x, key=itemgetter(0)), 1), len(line) - 1)

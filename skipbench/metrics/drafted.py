@@ -8,11 +8,7 @@ from skipbench.runs.record import Sample
 
 
 def drafted(samples: Iterable[Sample]) -> str:
-    """A digest of the method's tokens, rounds and skip sets on each prompt; empty without samples.
-
-    A set that was chosen after the last round drafted nothing and is left out; `skip` in a trace
-    holds `[round, set]`.
-    """
+    """A digest of tokens, rounds and sets that drafted, on each prompt; empty without samples."""
     drafts = []
     for s in sorted(samples, key=lambda s: s.index):
         changes = s.trace.get("skip") or [[0, s.skip]]

@@ -12,10 +12,7 @@ numbers.
 
 
 def expected_tokens(alpha: float, gamma: float) -> float:
-    """Tokens that a round of `gamma` draft steps emits on average, bonus included: KnapSpec Eq. 1,
-    a factor of Eq. 4.
-
-    `alpha = 1` is the limit, `gamma + 1`.
+    """Tokens that a round of `gamma` draft steps emits on average, bonus included: KnapSpec Eq. 1.
 
     Raises:
         ValueError: `alpha` lies outside 0..1 or `gamma` is negative.
@@ -28,8 +25,7 @@ def expected_tokens(alpha: float, gamma: float) -> float:
 
 
 def tpt(alpha: float, gamma: float, draft_s: float, target_s: float) -> float:
-    """Tokens-per-time in tokens/s, KnapSpec Eq. 4; `draft_s` and `target_s` are seconds a forward
-    on one token.
+    """Tokens/s, KnapSpec Eq. 4, by the seconds of a drafting and a verifying forward on one token.
 
     Raises:
         ValueError: as `expected_tokens`, or a round would take no time.
@@ -41,12 +37,11 @@ def tpt(alpha: float, gamma: float, draft_s: float, target_s: float) -> float:
 
 
 def expected_speedup(M: float, alpha: float, c: float, v: float = 1.0) -> float:
-    """Expected speedup over vanilla, SWIFT Eq. 6: `M / ((M - 1) c / alpha + v)`; in the paper a
-    verification costs one forward.
+    """Speedup over vanilla, SWIFT Eq. 6, where a verification costs one forward:
+    `M / ((M - 1) c / alpha + v)`, with `(M - 1) / alpha` draft steps per round.
 
-    `(M - 1) / alpha` are the draft steps of a round. At `M = 1` the formula therefore sees no
-    draft, `c` drops out and the value is `1 / v`, whatever rejected drafts cost; with `alpha = 0`
-    and `M > 1` a round would need endlessly many steps and the value is 0.
+    At `M = 1` it sees no draft and is `1 / v`, whatever rejected drafts cost; with `alpha = 0` and
+    `M > 1` a round would need endlessly many steps and the value is 0.
 
     Raises:
         ValueError: `M < 1`, or `alpha` or `c` is negative, or `v` is not positive.

@@ -1,7 +1,5 @@
-"""Mean and 95 % interval of paired per-sample speedups, of one process or of several.
-
-All of it is computed on the logarithms of the ratios, so the mean is geometric. The coverage at the
-numbers of samples of the tables: `scripts/coverage.py`.
+"""Geometric mean and 95 % interval of paired per-sample speedups, of one process or of several; its
+coverage: `scripts/coverage.py`.
 """
 
 import math
@@ -57,8 +55,7 @@ def repeated_ratio_interval(
     parts (Welch-Cochran).
 
     Args:
-        repetitions: of each process, the ratio of every prompt by its index. Prompts that a process
-            lacks are left out of all.
+        repetitions: ratios by prompt of each process; prompts that one lacks are left out.
 
     Raises:
         ValueError: no prompt is in all processes, or a ratio is not positive and finite.
@@ -108,7 +105,7 @@ def _quantile(freedom: int) -> float:
 
 def _bootstrap_t(logs: Sequence[float]) -> Interval | None:
     """Quantiles of the t statistic over resamples (percentile-t; Efron and Tibshirani 1993, 12.5);
-    None where it is undefined in many of them, as of ratios that are nearly all equal.
+    None where it is undefined in many, as of ratios that are nearly all equal.
     """
     import numpy as np  # slow to import, as above
 

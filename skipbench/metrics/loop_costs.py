@@ -1,6 +1,4 @@
-"""`LoopCosts`: seconds of draft steps and verifications as the decoding loop itself takes them; and
-`LatencyRecord`, the latency file that holds them.
-"""
+"""Seconds of draft steps and verifications in the decoding loop, and the latency file with them."""
 
 import math
 from collections import defaultdict
@@ -40,8 +38,8 @@ class TimedRound(msgspec.Struct, frozen=True):
 
 
 class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Latencies of one model in one engine on one machine; seconds and bytes. A run measures no
-    more than `contexts`, `model` and `points`, `profile` the rest as well.
+    """Latencies of one model in one engine on one machine, in seconds; a run measures `contexts`,
+    `model` and `points` alone.
     """
 
     format: int = 0
@@ -72,8 +70,7 @@ Lines = dict[int, Line]
 
 
 class LoopCosts:
-    """Costs by `rounds` of a profile: rounds that the decoding loop itself ran, with so many draft
-    steps, skipped sub-layers and rows.
+    """Costs by `rounds` of a profile, which the decoding loop itself ran.
 
     A verification is linear between the measured rows, and in the context; the extra time for a
     tree, kept states and top tokens is linear in the rows. Drafts up to an early exit, whose first
@@ -176,8 +173,8 @@ def between(lines: Lines, key: float, x: float) -> float:
 
 
 def growth_after_many(points: Sequence[TimedRound]) -> float:
-    """Extra time of a verification of one row per e-fold of the rows verified before it, as a
-    share: other weights, or another layout of them, are in the caches. Least squares.
+    """Extra share of a one-row verification per e-fold of the rows verified before it, which leave
+    other weights in the caches: least squares.
     """
     ones = [p.behind_s for p in points if p.rows == 1]
     known = [(math.log(p.rows), p.behind_s) for p in points if p.behind_s and p.rows > 1]

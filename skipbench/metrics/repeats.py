@@ -14,10 +14,8 @@ from skipbench.runs.record import Sample
 
 
 def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: int) -> Metrics:
-    """The metrics of all processes together.
-
-    Counts, seconds and rates are those of all samples; `speedup.ci95` is that of the two-level
-    design.
+    """The metrics of all processes together: counts, seconds and rates of all samples, and the
+    `speedup.ci95` of the two-level design.
 
     Args:
         runs: of each process its samples and its own metrics.

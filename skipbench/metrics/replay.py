@@ -17,9 +17,7 @@ from skipbench.runs.record import Sample
 
 @dataclass(frozen=True)
 class Replayed:
-    """Seconds of decoding, without prefill, summed over the samples; `tokens` and the method's
-    `rounds`.
-    """
+    """Seconds of decoding, without prefill, and counts, summed over the samples."""
 
     tokens: int
     vanilla_tokens: int
@@ -119,8 +117,7 @@ def project(samples: Sequence[Sample], there: Costs, here: Costs | None = None) 
 
 
 def best_length(samples: Sequence[Sample], costs: Costs, longest: int) -> list[tuple[int, float]]:
-    """Draft lengths 1 .. `longest` with the speedup that each would have at a fixed length, best
-    first.
+    """Draft lengths 1 .. `longest` with the speedup of each at a fixed length, best first.
 
     A token of step i is accepted as often, after accepted ones, as the run's i-th was; beyond its
     longest draft, as its last was.

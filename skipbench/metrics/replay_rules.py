@@ -65,9 +65,7 @@ class Text:
 
 @dataclass
 class Outcome:
-    """Counts and seconds of the passes that a rule would have taken; `unknown` are rounds that
-    asked for a token that the run did not draft.
-    """
+    """Counts and seconds of a rule; `unknown` rounds asked for tokens that were not drafted."""
 
     rounds: int = 0
     steps: int = 0
@@ -143,8 +141,8 @@ def replay(texts: Sequence[Text], rule: Rule, widths: Sequence[int], costs: Cost
 def _draft(
     text: Text, at: int, rule: Rule, limit: int, widths: Sequence[int]
 ) -> tuple[int, int, int, int, bool]:
-    """Steps, nodes, accepted first choices, whether a leaf beside them was accepted, and whether
-    all tokens that the rule asked for are known.
+    """Steps, nodes, accepted first choices, an accepted leaf beside them, and whether all tokens
+    that the rule asked for are known.
     """
     steps = nodes = right = leaf = 0
     while steps < limit:

@@ -1,8 +1,4 @@
-"""`metrics.json` from the samples of a run. Sums are exact (`fsum`), so the order of the samples
-does not matter.
-
-A value that cannot be computed is None, never nan and never 0.
-"""
+"""`metrics.json` from the samples of a run in any order; what cannot be computed is None."""
 
 import bisect
 import dataclasses
@@ -55,7 +51,6 @@ def summarise(
     """The contents of `metrics.json`. Failed samples count in `lossless.failed` alone.
 
     Args:
-        samples: the run's records, in any order.
         layers: layers of the target model.
         latency: of sub-layers, in seconds, for `tpt`.
         roofline_s_per_token: minimum time of a forward on one token by memory bandwidth.
@@ -121,24 +116,20 @@ def _s_per_token(arms: Sequence[Arm]) -> float | None:
 
 
 def speedups(samples: Iterable[Sample]) -> dict[int, float]:
-    """Speedup of each prompt by its index, of one process; those that failed or decoded nothing
-    have none.
-    """
+    """Speedup of each prompt by its index; those that failed or decoded nothing have none."""
     return {s.index: s.speedup for s in samples if s.speedup is not None}
 
 
 def paired(samples: Iterable[Sample]) -> tuple[float | None, Interval | None]:
-    """The speedup of a run: the geometric mean over prompts of vanilla's seconds per token over the
-    method's, and its 95 % interval; None where nothing was decoded, or one prompt only.
+    """The speedup of a run, the geometric mean over prompts, and its 95 % interval; None where
+    nothing was decoded, or one prompt only.
     """
     ratios = [s.speedup for s in samples if s.speedup is not None]
     return paired_ratio_interval(ratios) if ratios else (None, None)
 
 
 def _speedup(sound: Sequence[Sample]) -> Speedup:
-    """The aggregations of per-sample rates that the papers use, over samples in which both arms
-    decoded something.
-    """
+    """The papers' aggregations of per-sample rates, over samples in which both arms decoded."""
     pairs = ((s.vanilla.s_per_token, s.method.s_per_token) for s in sound)
     timed = [(v, m) for v, m in pairs if v and m]
     ratio, interval = paired(sound)
@@ -154,9 +145,7 @@ def _speedup(sound: Sequence[Sample]) -> Speedup:
 
 
 def _by_search(sound: Sequence[Sample]) -> BySearch | None:
-    """Speedups of the prompts that began while the method searched its skip set, and of those
-    after the search; None for a method that does not search while it decodes.
-    """
+    """Speedups of prompts during an online search and after it; None without one."""
 
     def part(searching: bool) -> SearchPart:
         samples = [s for s in sound if s.trace.get("searching") == [searching]]
@@ -177,9 +166,7 @@ def _ttft_s(arms: Sequence[Arm]) -> Percentiles | None:
 
 
 def _s_per_output_token(arms: Sequence[Arm]) -> Percentiles | None:
-    """Seconds per output token after the first; a round's seconds are shared by its tokens: one
-    that emits three tokens in 30 ms counts as three tokens of 10 ms.
-    """
+    """Seconds per output token after the first; the tokens of a round share its seconds equally."""
     known = [arm for arm in arms if len(arm.round_s) == len(arm.rounds)]
     timed = [pair for arm in known for pair in zip(arm.round_s, arm.rounds, strict=True)]
     return percentiles([(seconds / r.emitted, r.emitted) for seconds, r in timed if r.emitted])
@@ -219,11 +206,7 @@ def _score_equal(sound: Sequence[Sample]) -> bool | None:
 def score_summary(
     sound: Sequence[Sample], scores: Callable[[Sequence[Sample]], ArmScores]
 ) -> Score:
-    """`scores` of all samples, and by every label of every group.
-
-    Args:
-        scores: gives `{"vanilla": {name: value}, "method": {name: value}}` of some of the samples.
-    """
+    """`scores` (by arm and name) of all samples, and by every label of every group."""
     by: dict[str, dict[str, GroupScores]] = {}
     for group, label in sorted({pair for s in sound for pair in s.groups.items()}):
         members = [s for s in sound if s.groups.get(group) == label]

@@ -1,7 +1,4 @@
-"""`Clock`: seconds by phase and by round.
-
-On a GPU, events mark the phases and one synchronisation per sample reads them.
-"""
+"""`Clock`: seconds by phase and round; on a GPU by events and one synchronisation per sample."""
 
 import time
 from collections.abc import Callable
@@ -31,9 +28,7 @@ class Clock:
     """Counts the time since the last mark to the phase that just ended."""
 
     def __init__(self, device: torch.device, now: Callable[[], float] = time.perf_counter) -> None:
-        """`now` gives seconds; on a CPU with one thread, `time.thread_time` leaves out what other
-        processes take.
-        """
+        """`now` gives seconds; on a CPU `time.thread_time` leaves out other processes."""
         self.cuda = device.type == "cuda"
         self.device, self.now = device, now
 

@@ -1,7 +1,5 @@
-"""Joules by the counters of a machine: RAPL for a processor, NVML for GPUs.
-
-A counter sees its whole package or GPU, other programs and idling included. It is read before and
-after a text, outside of what is timed.
+"""Joules by the counters of a machine, RAPL for a processor, NVML for GPUs: of a whole package or
+GPU, other programs and idling included, read outside of what is timed.
 """
 
 import importlib
@@ -32,9 +30,7 @@ class Counter:
 
 
 class EnergyMeter:
-    """The counters of the devices that a model runs on; `source` names them, or the reason why
-    nothing is counted.
-    """
+    """The counters of a model's devices; `source` names them, or why there is none."""
 
     def __init__(self, counters: Sequence[Counter] = (), source: str = "unknown") -> None:
         self.counters, self.source = tuple(counters), source
@@ -98,9 +94,7 @@ def _nvml(gpus: Sequence[int]) -> EnergyMeter:
 
 
 def _gpu_counter(nvml: Any, index: int) -> Counter:
-    """The counter of a GPU by its UUID: NVML numbers GPUs without regard to
-    CUDA_VISIBLE_DEVICES.
-    """
+    """The counter of a GPU by its UUID: NVML ignores CUDA_VISIBLE_DEVICES."""
     uuid = str(torch.cuda.get_device_properties(index).uuid)
     called = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     handle = nvml.nvmlDeviceGetHandleByUUID(called)

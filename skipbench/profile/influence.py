@@ -12,8 +12,8 @@ from skipbench.lm.rows import TokenRows
 
 
 def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
-    """The turn of the state in each sub-layer: `2 (1 - cos)`, the square of the angle in radians
-    where that is small, in the mean over the rows.
+    """The turn of the state in each sub-layer, `2 (1 - cos)`, about the angle's square, in the
+    mean over the rows.
 
     Args:
         hidden_states: S + 1 states [rows, D], before the first and after every sub-layer.

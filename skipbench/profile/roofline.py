@@ -29,10 +29,8 @@ def device_name(device: torch.device) -> str:
 
 
 def roofline(device: torch.device, dtype: torch.dtype, size_bytes: int, known: Known) -> Roofline:
-    """Rates of `device`: its datasheet's where `known` has them, else measured.
-
-    Args:
-        size_bytes: bytes that one decoding step reads; bandwidth is measured at that size.
+    """Rates of `device`: its datasheet's where `known` has them, else measured, its bandwidth at
+    the `size_bytes` that one decoding step reads.
     """
     name = match(device_name(device), known)
     facts = known[name] if name is not None else Hardware([])

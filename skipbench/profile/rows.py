@@ -35,8 +35,8 @@ def verification_seconds(lm: LM, rows: Sequence[int] = ROWS, repeats: int = 3) -
 
 
 def kept_verification_seconds(lm: LM, length_class: int) -> dict[int, float]:
-    """`verification_seconds`, measured once per model and class of context lengths; all classes but
-    the first with a quarter of the passes, because a prompt waits for them.
+    """`verification_seconds`, measured once per model and class of context lengths; with fewer
+    passes after the first class, because a prompt waits for them.
     """
     kept = _KEPT.setdefault(lm, {})
     if length_class not in kept:

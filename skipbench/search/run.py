@@ -35,6 +35,10 @@ class Trial:
     best: float | None = None
     """Best value up to here, for reading the trace; a search recomputes it."""
 
+    @property
+    def seconds(self) -> float:
+        return self.seconds_suggest + self.seconds_objective
+
 
 Objective = Callable[[SkipSet], tuple[float, dict[str, float]]]
 
