@@ -281,7 +281,14 @@ def test_a_chat_template_stays_in_its_sandbox(broken: Path, template: str) -> No
     tokenizer.chat_template = template + "{{ messages[0].content }}"
     row = Row("r", "say", {}, {})
     with pytest.raises(SkipbenchError, match="chat template refuses row 'r'"):
-        encode([row], tokenizer, random_lm("llama", "fused"), 8, "refuse", chat="template")
+        encode(
+            [row],
+            tokenizer,
+            random_lm("llama", "fused").max_positions,
+            8,
+            "refuse",
+            chat="template",
+        )
 
 
 def test_an_endless_chat_template_is_bounded(broken: Path) -> None:
@@ -289,9 +296,13 @@ def test_an_endless_chat_template_is_bounded(broken: Path) -> None:
     tokenizer.chat_template = "{% for a in range(10**9) %}x{% endfor %}"
     with pytest.raises(SkipbenchError, match="chat template refuses row 'r'"):
         encode(
-            [Row("r", "say", {}, {})], tokenizer, random_lm("llama", "fused"), 8, "refuse",
+            [Row("r", "say", {}, {})],
+            tokenizer,
+            random_lm("llama", "fused").max_positions,
+            8,
+            "refuse",
             chat="template",
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize(
@@ -348,18 +359,18 @@ def test_long_prompts_are_refused_or_cut() -> None:
     lm = random_lm("llama", "fused")  # a context of 128
     rows = [Row("short", "abc", {}, {}), Row("long", "x" * 200, {}, {})]
     with pytest.raises(SkipbenchError, match=r"'long' has 201 tokens.*at most 108.*truncate=left"):
-        encode(rows, Letters(), lm, 20, "refuse")
-    short, long = encode(rows, Letters(), lm, 20, "left")
+        encode(rows, Letters(), lm.max_positions, 20, "refuse")
+    short, long = encode(rows, Letters(), lm.max_positions, 20, "left")
     assert (short.cut, len(short.ids)) == (0, 4)
     assert (long.cut, len(long.ids), long.ids[0]) == (93, 108, 0)
     with pytest.raises(SkipbenchError, match="no tokens"):
-        encode([Row("empty", "", {}, {})], Letters(), lm, 20, "left")
+        encode([Row("empty", "", {}, {})], Letters(), lm.max_positions, 20, "left")
 
 
 def test_a_prompt_with_half_of_a_surrogate_pair_is_refused() -> None:
     lm, row = random_lm("llama", "fused"), Row("odd", "a \ud800 b", {}, {})
     with pytest.raises(SkipbenchError, match=r"prompt 'odd' is no Unicode text .*'.ud800'"):
-        encode([row], Letters(), lm, 20, "left")
+        encode([row], Letters(), lm.max_positions, 20, "left")
 
 
 @pytest.mark.parametrize("value", ["2", [[2]], 2.5, {"a": 1}, True])
@@ -375,7 +386,7 @@ def test_nan_stops_the_sample_and_keeps_the_rest(
 ) -> None:
     lm = random_lm("llama", "fused")
     rows = [Row(str(i), text, {}, {}) for i, text in enumerate(("abc", "poison", "xyz"))]
-    prompts = encode(rows, Letters(), lm, 8, "refuse")
+    prompts = encode(rows, Letters(), lm.max_positions, 8, "refuse")
     embed = lm.embed
 
     def poisoned(tokens: list[int]) -> torch.Tensor:

@@ -554,8 +554,8 @@ def conversation() -> list[Row]:
 )
 def test_a_second_turn_holds_the_first_and_its_answer(chat: str, first: str, second: str) -> None:
     lm, reader = random_lm("llama", "fused"), Reader()
-    prompts = encode(conversation(), reader, lm, 8, "left", chat=chat)
-    encode(conversation()[:1], reader, lm, 8, "left", chat=chat)
+    prompts = encode(conversation(), reader, lm.max_positions, 8, "left", chat=chat)
+    encode(conversation()[:1], reader, lm.max_positions, 8, "left", chat=chat)
     assert reader.text == first
     done = prompts[1].following({"a": " Well. "})
     assert reader.text == second
@@ -572,16 +572,25 @@ def test_the_conversation_of_vicuna() -> None:
 
 def test_templates() -> None:
     lm, reader = random_lm("llama", "fused"), Reader()
-    encode(conversation()[:1], reader, lm, 8, "refuse", chat="template", thinking=True)
+    encode(
+        conversation()[:1], reader, lm.max_positions, 8, "refuse", chat="template", thinking=True
+    )
     assert reader.text == "<user>ask{'enable_thinking': True}"
     reader.chat_template = ""
-    text = message(lambda: encode(conversation(), reader, lm, 8, "refuse", chat="template"))
+    text = message(
+        lambda: encode(conversation(), reader, lm.max_positions, 8, "refuse", chat="template")
+    )
     assert "has no chat template" in text and "dataset.chat=vicuna" in text
 
 
 def ids(text: str, **keys: Any) -> Prompt:
     return encode(
-        [Row("x", text, {}, {})], Letters(), random_lm("llama", "fused"), 20, "end", **keys
+        [Row("x", text, {}, {})],
+        Letters(),
+        random_lm("llama", "fused").max_positions,
+        20,
+        "end",
+        **keys,
     )[0]
 
 
@@ -601,7 +610,7 @@ def test_the_end_of_a_text_is_cut_before_what_is_kept() -> None:
 def test_a_turn_needs_the_one_before_it() -> None:
     rows = [Row("a/2", "more", {}, {}, after="a")]
     assert "goes on with 'a'" in message(
-        lambda: encode(rows, Reader(), random_lm("llama", "fused"), 8, "left")
+        lambda: encode(rows, Reader(), random_lm("llama", "fused").max_positions, 8, "left")
     )
 
 
@@ -636,7 +645,7 @@ def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(
     tmp_path: Path,
 ) -> None:
     rows = [Row(str(i), "ask", {}, {}) for i in range(8)]
-    prompts = encode(rows, Reader(), random_lm("llama", "fused"), 8, "left")
+    prompts = encode(rows, Reader(), random_lm("llama", "fused").max_positions, 8, "left")
     found = {}
     for cell in "abcd":
         first = [sample.order[0] for sample in run(prompts, tmp_path / cell)]
@@ -655,7 +664,7 @@ def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
     prompts = encode(
         [Row(str(i), "ask", {}, {}) for i in range(3)],
         Reader(),
-        random_lm("llama", "fused"),
+        random_lm("llama", "fused").max_positions,
         8,
         "left",
     )
@@ -679,7 +688,7 @@ def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
 
 def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path) -> None:
     lm = random_lm("llama", "fused")
-    prompts = encode(conversation(), Reader(), lm, 8, "left")
+    prompts = encode(conversation(), Reader(), lm.max_positions, 8, "left")
     whole = run(prompts, tmp_path / "whole")
     answer = Reader().decode(whole[0].vanilla.tokens, skip_special_tokens=True)
     wanted = Letters().encode(f"ask{answer}\n\nmore")

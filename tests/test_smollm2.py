@@ -179,7 +179,9 @@ def loaded(*overrides: str) -> tuple[LM, Any, list[list[int]]]:
     for name in DATASETS:
         dataset = settings(name, *overrides).dataset
         encoding = dataset.encoding | {"max_new_tokens": LENGTH}
-        of_each.append(encode(dataset.rows(ALL // len(DATASETS)), tokenizer, lm, **encoding))
+        of_each.append(
+            encode(dataset.rows(ALL // len(DATASETS)), tokenizer, lm.max_positions, **encoding)
+        )
     lm.allocate(2400)
     return lm, tokenizer, [prompt.ids for turn in zip(*of_each, strict=True) for prompt in turn]
 
@@ -250,6 +252,8 @@ def test_strict_tokens_are_vanillas_in_bfloat16(name: str) -> None:
 def test_the_prompts_of_the_reference_are_of_300_to_1500_tokens() -> None:
     config = settings("pydoc-summary")
     lm, tokenizer, _ = loaded()
-    prompts = encode(config.dataset.rows(None), tokenizer, lm, **config.dataset.encoding)
+    prompts = encode(
+        config.dataset.rows(None), tokenizer, lm.max_positions, **config.dataset.encoding
+    )
     lengths = sorted(len(prompt.ids) for prompt in prompts)
     assert lengths[0] >= 280 and lengths[-1] <= 1600

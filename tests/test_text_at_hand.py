@@ -126,7 +126,7 @@ def test_the_template_is_used_where_the_model_has_one() -> None:
     with_one, without = Words("{{ messages }}"), Words(None)
 
     def ids(tokenizer: Words, chat: str) -> list[list[int]]:
-        found = encode(rows, tokenizer, lm, 4, "refuse", chat=chat)
+        found = encode(rows, tokenizer, lm.max_positions, 4, "refuse", chat=chat)
         return [prompt.ids for prompt in found]
 
     assert ids(with_one, "auto") == [
@@ -138,7 +138,7 @@ def test_the_template_is_used_where_the_model_has_one() -> None:
     with pytest.raises(SkipbenchError, match="no chat template"):
         ids(without, "template")
     with pytest.raises(SkipbenchError, match="holds messages"):
-        encode(rows[1:], with_one, lm, 4, "refuse", chat="vicuna")
+        encode(rows[1:], with_one, lm.max_positions, 4, "refuse", chat="vicuna")
 
 
 ALONE = """

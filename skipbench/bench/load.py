@@ -137,7 +137,7 @@ def depth(model: Model) -> int:
 
 def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> list[Prompt]:
     """Encodes the prompts, and allocates a cache for the longest."""
-    prompts = encode(rows, tokenizer, lm, **dataset.encoding)
+    prompts = encode(rows, tokenizer, lm.max_positions, **dataset.encoding)
     lm.allocate(max(p.longest for p in prompts) + dataset.max_new_tokens + SCRATCH_ROWS)
     return prompts
 
@@ -207,7 +207,7 @@ def encode_prompt(
     row = Row("prompt", text, {}, {}, messages=tuple(messages))
     if max_new_tokens < 1:
         raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
-    (made,) = encode([row], tokenizer, lm, max_new_tokens, "refuse", chat=chat)
+    (made,) = encode([row], tokenizer, lm.max_positions, max_new_tokens, "refuse", chat=chat)
     rows = len(made.ids) + max_new_tokens + SCRATCH_ROWS
     lm.allocate(-(-rows // STEP_ROWS) * STEP_ROWS)
     return made.ids

@@ -3,7 +3,6 @@
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 from skipbench.bench.load import Loaded, check_method, check_model
 from skipbench.bench.memory import Need, check_memory, longest
@@ -56,7 +55,7 @@ def preflight(config: RunConfig, folder: Path, loaded: Loaded | None = None) -> 
     check_memory(model, config.dataset, [])
     rows = config.dataset.rows(config.limit)
     begun = None if config.fresh else read_run(folder).provenance.rows_sha256
-    if begun not in (None, rows_hash(rows)):
+    if begun is not None and begun != rows_hash(rows):
         raise SkipbenchError(
             f"the rows of the dataset have changed since {folder} was begun; put the old ones "
             "back, pin dataset.revision, or use another results folder"
@@ -68,8 +67,7 @@ def preflight(config: RunConfig, folder: Path, loaded: Loaded | None = None) -> 
             context = model.architecture.context
         else:
             context = positions(text_config(read_config(model.path, model.revision)))
-        cut_by = SimpleNamespace(max_positions=context)
-        prompts = encode(rows, tokenizer, cut_by, **config.dataset.encoding)
+        prompts = encode(rows, tokenizer, context, **config.dataset.encoding)
     check_writable(folder)
     return Preflight(model, rows, prompts, need)
 

@@ -3,20 +3,13 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:  # a plan needs `SCRATCH_ROWS`, and no torch
     from skipbench.lm.model import LM
-
-
-class Context(Protocol):
-    """A model's maximum tokens of prompt and output together."""
-
-    @property
-    def max_positions(self) -> int: ...
 
 
 # cache rows after the text for the largest draft: SWIFT's tree of 25 steps of 10 nodes, and more
@@ -56,7 +49,7 @@ class Prompt:
 def encode(
     rows: list[Row],
     tokenizer: Any,
-    lm: Context,
+    max_positions: int,
     max_new_tokens: int,
     truncate: str,
     keep: int | str = 0,
@@ -68,6 +61,7 @@ def encode(
     """Token ids of every row, as the tokenizer makes them, special tokens included.
 
     Args:
+        max_positions: of the model, for prompt and output together.
         truncate: treatment of a prompt that with its output and `reserve` is longer than the
             model's context or `context`: `refuse`; `left` cuts its beginning and keeps a first
             special token; `end` cuts its end, but keeps the last `keep` tokens, or as many as the
@@ -87,7 +81,7 @@ def encode(
             f"dataset.reserve={reserve}, dataset.context={context}; wanted 0 or more, and 1 "
             "or more or null"
         )
-    limit = lm.max_positions if context is None else min(context, lm.max_positions)
+    limit = max_positions if context is None else min(context, max_positions)
     longest = limit - max_new_tokens - reserve
     if longest < 1:
         raise SkipbenchError(

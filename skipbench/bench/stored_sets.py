@@ -103,8 +103,8 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
 
 def trials_of_trace(trace: Path, iterations: int) -> list[Trial]:
     """The first `iterations` trials of a search, as its trace has them."""
-    lines = read_lines(trace)[1 : iterations + 1]
-    return [msgspec.convert(strict_json(line), Trial) for _, line in lines]
+    lines = [strict_json(line) for _, line in read_lines(trace)]
+    return [msgspec.convert(line, Trial) for line in lines[1 : iterations + 1]]
 
 
 def resolve(skip: str, model: Model, method: str, results: Path) -> str:

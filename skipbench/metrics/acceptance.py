@@ -109,15 +109,11 @@ def tokens_per_time(
 
 
 def expected_speedup(
-    sound: Sequence[Sample],
-    rounds: Sequence[Round],
-    M: float | None,
-    alpha: float | None,
-    layers: int,
-    vanilla_s_per_token: float | None,
+    sound: Sequence[Sample], rounds: Sequence[Round], layers: int, vanilla_s_per_token: float | None
 ) -> ExpectedSpeedup:
+    M, accepted = mean(r.emitted for r in rounds), alpha([r for r in rounds if r.steps])
     # with nothing accepted Eq. 6, which infers the draft steps from accepted tokens, is 0 / 0
-    if not alpha or M is None or M < 1:
+    if not accepted or M is None or M < 1:
         return ExpectedSpeedup()
     paper_c = _mean_step_cost(sound, layers, lambda z: 1 - z.ratio)
     draft_s = math.fsum(s.method.seconds.draft for s in sound)
@@ -125,6 +121,6 @@ def expected_speedup(
     c = over(over(draft_s, sum(r.steps for r in rounds)), vanilla_s_per_token)
     v = over(over(verify_s, len(rounds)), vanilla_s_per_token)
     return ExpectedSpeedup(
-        paper=None if paper_c is None else formulas.expected_speedup(M, alpha, paper_c),
-        measured_cost=formulas.expected_speedup(M, alpha, c, v) if c is not None and v else None,
+        paper=None if paper_c is None else formulas.expected_speedup(M, accepted, paper_c),
+        measured_cost=formulas.expected_speedup(M, accepted, c, v) if c is not None and v else None,
     )

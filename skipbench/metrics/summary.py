@@ -62,7 +62,6 @@ def summarise(
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
     drafted = [r for r in rounds if r.steps]
-    M, pooled = mean(r.emitted for r in rounds), alpha(drafted)
     per_sample = (alpha(s.method.rounds) for s in sound)
     vanilla, method = [s.vanilla for s in sound], [s.method for s in sound]
     vanilla_s_per_token, method_s_per_token = _s_per_token(vanilla), _s_per_token(method)
@@ -73,8 +72,8 @@ def summarise(
     return Metrics(
         samples=len(sound),
         rounds=len(rounds),
-        M=M,  # SWIFT B.3
-        alpha=pooled,  # SWIFT B.3
+        M=mean(r.emitted for r in rounds),  # SWIFT B.3
+        alpha=alpha(drafted),  # SWIFT B.3
         alpha_macro=mean(a for a in per_sample if a is not None),
         alpha_chain=over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
         alpha_cond=alpha_cond(drafted),  # KnapSpec 2.1
@@ -86,7 +85,7 @@ def summarise(
         tpt_vanilla=over(1, latency.pass_s()) if latency and vanilla_s_per_token else None,
         tokens_per_s=over(1, method_s_per_token),
         tokens_per_s_vanilla=over(1, vanilla_s_per_token),
-        expected_speedup=expected_speedup(sound, rounds, M, pooled, layers, vanilla_s_per_token),
+        expected_speedup=expected_speedup(sound, rounds, layers, vanilla_s_per_token),
         speedup=_speedup(sound),
         speedup_by_search=_by_search(sound),
         seconds=PhaseSeconds(**seconds),
