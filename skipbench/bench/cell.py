@@ -22,8 +22,7 @@ from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
-from skipbench.runs.completions import Completion
-from skipbench.runs.record import Arm, Divergence, Lossless, Sample, Seconds
+from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
 from skipbench.runs.signals import defer_signals
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score

@@ -24,7 +24,7 @@ KEYS = ("hardware", "profile", "here", "lengths", "search")
 
 
 def run(arguments: list[str]) -> None:
-    """Prints tokens/s and speedup as measured and as projected.
+    """Prints tokens/s and the speedup over all tokens (`micro`), as measured and as projected.
 
     Without a target it is the run's own machine, by the latency file beside the run, which
     `profile` has written; the run's times of drafting, verification and vanilla are not used then.
@@ -55,7 +55,7 @@ def run(arguments: list[str]) -> None:
         ("projection", name, far),
     ]
     show(f"{folder.name}: {len(samples)} samples")
-    show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'speedup':>8}")
+    show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'micro':>8}")
     for kind, device, value in rows:
         show(
             f"{kind:<11} {device:<24} {value.tokens_per_s_vanilla:>14.1f} "
@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> None:
     if "lengths" in given:
         ranked = best_length(samples, there, _count(given["lengths"], "lengths"))
         best = ", ".join(f"{length}: {speedup:.3f}x" for length, speedup in ranked[:5])
-        show(f"projection by fixed draft length: {best}")
+        show(f"projection by fixed draft length, micro: {best}")
     if "search" in given:
         _search(samples, there, record.settings["method"], _count(given["search"], "search"))
 
@@ -87,8 +87,8 @@ def _search(samples: Sequence[Sample], costs: Costs, method: dict[str, Any], mos
     )
     for one in sound[:most]:
         show(
-            f"{one.speedup:7.3f}x  M {one.M:.2f}  alpha {one.alpha:.3f}  known {one.known:.0%}  "
-            f"{one.words}"
+            f"micro {one.speedup:7.3f}x  M {one.M:.2f}  alpha {one.alpha:.3f}  "
+            f"known {one.known:.0%}  {one.words}"
         )
     if len(sound) < len(rules):
         show(

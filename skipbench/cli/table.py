@@ -9,7 +9,7 @@ from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import all_done, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import (
@@ -21,7 +21,6 @@ from skipbench.experiments.plan import (
     parse_request,
     scale_of,
 )
-from skipbench.experiments.repeats import all_done
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.compared import ranked
 from skipbench.report.console import complain, say, show

@@ -6,9 +6,8 @@ from msgspec.structs import replace
 from skipbench.config.catalog import paper_side, samples_in_paper
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import Cell, resolve_cell, to_score
+from skipbench.experiments.cell import Cell, joined_run, repetitions, resolve_cell, to_score
 from skipbench.experiments.grid import PlannedCell, printed_rows
-from skipbench.experiments.repeats import joined_run, repetitions
 from skipbench.experiments.search_costs import search_costs
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats

@@ -4,7 +4,6 @@ does not matter.
 A value that cannot be computed is None, never nan and never a 0 that stands for nothing.
 """
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -85,8 +84,8 @@ def summarise(
         speedup_by_search=_by_search(sound),
         seconds=PhaseSeconds(
             **{
-                f.name: math.fsum(getattr(arm.seconds, f.name) for arm in method)
-                for f in dataclasses.fields(Seconds)
+                name: math.fsum(getattr(arm.seconds, name) for arm in method)
+                for name in Seconds.__struct_fields__
                 if sound
             }
         ),

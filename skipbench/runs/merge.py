@@ -7,7 +7,6 @@ the later one as `NAME.<hash of its origin>`.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -19,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.completions import Completion
 from skipbench.runs.files import held, write_atomic, writing
 from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.reading import (
@@ -33,7 +32,7 @@ from skipbench.runs.reading import (
     run_folders,
     strict_json,
 )
-from skipbench.runs.record import MEASURED, Sample, dump
+from skipbench.runs.record import MEASURED, Completion, Sample, dump
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
 from skipbench.runs.store import RunStore, digests
@@ -257,7 +256,7 @@ def _add(store: RunStore, run: _Source, new: list[int]) -> None:
 
 def _told(sample: Sample) -> dict[str, Any]:
     """A sample without what is measured: times, energy, and of the device also the logit gap."""
-    raw = dataclasses.asdict(sample)
+    raw: dict[str, Any] = msgspec.to_builtins(sample)
     for arm in ("vanilla", "method"):
         for name in MEASURED:
             del raw[arm][name]

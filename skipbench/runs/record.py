@@ -1,23 +1,21 @@
-"""What a run writes down: one `Sample` a prompt, as one line of `samples.jsonl`. Field order and
-names are the format.
+"""Lines of a run: a `Sample` per prompt in `samples.jsonl`, and its texts, a `Completion`, in
+`completions.jsonl`. Field order and names are the format.
 
 Only counts, tokens and seconds are stored; every ratio is derived in `skipbench.metrics`.
 """
 
-import dataclasses
 import functools
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import LARGEST, printable, strict_json
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST - 1)]
 Time = Annotated[float, msgspec.Meta(ge=0)]
 Lossless = Literal["identical", "tie", "diverged", "unchecked", "sampled", "failed"]
@@ -61,8 +59,7 @@ class Verified(NamedTuple):
     """Most likely tokens that were read per row."""
 
 
-@dataclass(frozen=True)
-class Seconds:
+class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Wall-clock of one arm on one sample, by phase; `other` is the rest of the decode time."""
 
     prefill: Time
@@ -80,8 +77,7 @@ class Seconds:
         return self.prefill + self.decode
 
 
-@dataclass(frozen=True)
-class Arm:
+class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What vanilla, or the method, did on one prompt."""
 
     tokens: list[Count]
@@ -94,7 +90,7 @@ class Arm:
     error: str | None = None
     looped: bool = False
     """Whether the output ends in a repetition loop."""
-    round_s: list[Time] = field(default_factory=list)
+    round_s: list[Time] = []
     """Seconds of each round, its adaptation included; empty in records of earlier versions."""
     joules: Time | None = None
     """Energy of prefill and decoding by the machine's counters; None where none can be read."""
@@ -114,8 +110,7 @@ MEASURED = ("seconds", "round_s", "joules")
 """Fields of an arm that differ from one time to the next; all others follow from the settings."""
 
 
-@dataclass(frozen=True)
-class Divergence:
+class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the method's tokens leave vanilla's, and how close the target's two best tokens were
     there.
     """
@@ -131,8 +126,7 @@ class Divergence:
     """Why not: then nobody knows whether this is a tie."""
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One prompt, decoded by vanilla and by the method in turns."""
 
     index: Count
@@ -146,15 +140,15 @@ class Sample:
     divergence: Divergence | None = None
     skip: str = ""
     """Skip set at the end of the sample."""
-    score: dict[str, dict[str, float]] = field(default_factory=dict)
+    score: dict[str, dict[str, float]] = {}
     """`{"vanilla": {...}, "method": {...}}` by scorer."""
-    groups: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, str] = {}
     """Labels to split scores by, such as `{"body": "unseen"}`."""
-    carry: dict[str, Any] = field(default_factory=dict)
+    carry: dict[str, Any] = {}
     """State that the method takes into the next prompt."""
-    trace: dict[str, Any] = field(default_factory=dict)
+    trace: dict[str, Any] = {}
     """Course of the method's own quantities, one list per quantity."""
-    format: int = FORMAT
+    format: Literal[1] = FORMAT
 
     @property
     def speedup(self) -> float | None:
@@ -165,24 +159,28 @@ class Sample:
         return vanilla / method if vanilla and method and self.lossless != "failed" else None
 
 
-class Indexed(Protocol):
-    """A dataclass that is one line of a file, and has a number in it."""
+class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What both arms wrote after one prompt, and what their texts are compared with."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    index: Count
+    id: str
+    prompt: str
+    reference: dict[str, Any]
+    vanilla: str
+    method: str
+    token_chars: list[Count] = []
+    """Characters of `method` by token; one inside a character has 0. Empty in records of earlier
+    versions.
+    """
 
-    @property
-    def index(self) -> int: ...
+
+R = TypeVar("R", Sample, Completion)
 
 
-R = TypeVar("R", bound=Indexed)
-
-
-def dump(record: Indexed) -> str:
+def dump(record: Sample | Completion) -> str:
     """One line of JSON, without a line break; raises ValueError for a number that is not finite."""
-    # The encoder writes NaN as null: json refuses it. Afterwards `parse` knows the line by its
-    # encoding.
-    text = json.dumps(dataclasses.asdict(record), allow_nan=False)
-    return msgspec.json.encode(msgspec.json.decode(text)).decode()
+    json.dumps(msgspec.to_builtins(record), allow_nan=False)  # msgspec writes NaN as null
+    return msgspec.json.encode(record).decode()
 
 
 @functools.cache
@@ -193,25 +191,39 @@ def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
 def parse(line: str | bytes, kind: type[R]) -> R:
     """Reads one line.
 
-    Raises SkipbenchError for a record of another format version, or with other fields or types.
+    Raises:
+        SkipbenchError: a record of another format version, or with other fields or types, or one
+            that holds a name twice.
     """
     data = line.encode() if isinstance(line, str) else line
     try:
         try:
-            found: R = _decoder(kind).decode(data)
-        except (msgspec.MsgspecError, ValueError):
-            _strict(data, kind)  # may know better what is wrong
+            record: R = _decoder(kind).decode(data)
+        except ValueError:
+            _check_line(data, kind)  # may know better what is wrong
             raise
-        # A line that is what would be written of it holds no name twice and none that is unknown.
-        # Any other is looked through.
-        odd = getattr(found, "format", FORMAT) != FORMAT or msgspec.json.encode(found) != data
-        if odd and (names := _unknown(_strict(data, kind), dataclasses.asdict(found))):
-            raise ValueError(f"unknown fields {sorted(names)}")
+        if msgspec.json.encode(record) != data:  # a name may occur twice, or the format be missing
+            _check_line(data, kind)
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"not a {kind.__name__.lower()} record: {data[:80]!r} ({printable(str(error))})"
         ) from error
-    return found
+    return record
+
+
+def _check_line(data: bytes, kind: type[Any]) -> None:
+    """Raises SkipbenchError for another format, ValueError for what is not strict JSON."""
+    raw = strict_json(data)
+    if kind is Completion:
+        return
+    if not isinstance(raw, dict) or "format" not in raw:
+        raise ValueError("it names no format")
+    if raw["format"] != FORMAT:
+        raise SkipbenchError(
+            f"record of format {raw['format']!r}, but this version reads format {FORMAT}; "
+            "rerun into another results folder, or read it with the version named in its "
+            "provenance.json"
+        )
 
 
 def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -> Iterator[R]:
@@ -230,30 +242,3 @@ def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -
             raise SkipbenchError(f"{path}, line {number}: sample {found.index} occurs twice")
         seen.add(found.index)
         yield found
-
-
-def _strict(data: bytes, kind: type[Any]) -> Any:
-    """The line as plain data.
-
-    Raises SkipbenchError for another format, ValueError for what is not strict JSON.
-    """
-    raw = strict_json(data)
-    if "format" not in kind.__dataclass_fields__:
-        return raw
-    if not isinstance(raw, dict) or "format" not in raw:
-        raise ValueError("it names no format")
-    if raw["format"] != FORMAT:
-        raise SkipbenchError(
-            f"record of format {raw['format']!r}, but this version reads format {FORMAT}; "
-            "rerun into another results folder, or read it with the version named in its "
-            "provenance.json"
-        )
-    return raw
-
-
-def _unknown(raw: Any, known: Any) -> set[str]:
-    """Names in a line, at any depth, that the record read from it has not."""
-    if not (isinstance(raw, dict) and isinstance(known, dict)):
-        return set()
-    within = (_unknown(raw[name], known[name]) for name in raw.keys() & known.keys())
-    return (raw.keys() - known.keys()).union(*within)

@@ -10,13 +10,12 @@ from typing import Any, TypedDict
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.completions import Completion, read_completions
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
 from skipbench.runs.reading import Text, check_name, read_json, read_yaml
-from skipbench.runs.record import Sample
+from skipbench.runs.record import Completion, Sample
 from skipbench.runs.state import Status, read_status
-from skipbench.runs.store import SEALED, check_digest, read_samples
+from skipbench.runs.store import SEALED, check_digest, read_completions, read_samples
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

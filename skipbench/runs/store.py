@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import fsum, isclose
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -20,7 +20,6 @@ import yaml
 from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.completions import Completion, cut_unfinished, read_completions
 from skipbench.runs.files import (
     append_line,
     held,
@@ -33,7 +32,7 @@ from skipbench.runs.files import (
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, portable
 from skipbench.runs.reading import MOST_SAMPLES, read_bytes, read_json, read_yaml
-from skipbench.runs.record import Arm, Sample, dump, parse_lines
+from skipbench.runs.record import Arm, Completion, Sample, dump, parse, parse_lines
 from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0
@@ -74,6 +73,30 @@ def each_sample(path: Path, repair: bool = False) -> Iterator[Sample]:
         samples = iter(kept)
     yield from samples
     check_digest(path, status.sha256)
+
+
+def read_completions(path: Path) -> list[Completion]:
+    """The completions in the order written, without a torn last line; empty if there is no file.
+
+    Raises:
+        SkipbenchError: a line that cannot be read, or an index that occurs twice.
+    """
+    return list(parse_lines(path, read_lines(path), Completion))
+
+
+def cut_unfinished(path: Path, finished: Collection[int]) -> None:
+    """Cuts off the end of a file of completions what belongs to no sample in `finished`: a torn
+    line, or one whose sample is missing.
+    """
+    lines = read_lines(path)
+    while lines:
+        with contextlib.suppress(SkipbenchError):
+            if parse(lines[-1][1], Completion).index in finished:
+                break
+        lines.pop()
+    end = sum(len(line) + 1 for _, line in lines)
+    if path.exists() and end < path.stat().st_size:
+        os.truncate(path, end)
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from skipbench.metrics.scores import ArmScores, mean_scores, score_summary
-from skipbench.runs.completions import Completion
 from skipbench.runs.measures import Score
-from skipbench.runs.record import Sample
+from skipbench.runs.record import Completion, Sample
 from skipbench.scoring.text import Scores, before_next, first_line, need
 
 # The L of Self-SD's Table 17 is sentence-level: it lies as far below ROUGE-1 as rougeL does, which
