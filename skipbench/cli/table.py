@@ -10,7 +10,7 @@ from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import all_done, resolve_cell, run_cell
-from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
+from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import (
     Request,
@@ -19,6 +19,7 @@ from skipbench.experiments.plan import (
     experiment_names,
     file_name,
     parse_request,
+    planned_cells,
     scale_of,
 )
 from skipbench.experiments.table_runs import table_runs
@@ -80,12 +81,10 @@ def _experiment(name: str, request: Request, load: LastLoaded) -> list[str]:
     """Runs and writes one experiment. Returns what failed."""
     render_only = "--render-only" in request.flags
     scale = scale_of(name, request.scale, without_torch=render_only)
-    planned = plan(name, request.overrides, scale, request.models)
-    planned = without_repeats(name, planned, scale)
+    planned = planned_cells(name, request, scale)
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
-    planned += noise_cells(name, planned, request.overrides)
     cells = budgeted(composed(name, planned), request.budget)
     reasons: dict[tuple[str, ...], str] = {}
     failed = []

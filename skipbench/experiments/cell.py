@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from skipbench.bench.stored_sets import best_of_trace, other_weights, resolve
 from skipbench.config.catalog import DEFAULT_METHOD, cell_command
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
+from skipbench.data.rows import rows_hash
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import ensure_searched, search_command, search_trace
 from skipbench.metrics.drafted import drafted
@@ -56,8 +58,6 @@ def resolve_cell(config: RunConfig) -> Cell:
     Raises:
         NotHereError: no set is stored, or the cell's own search is not done or of other weights.
     """
-    from skipbench.bench.stored_sets import best_of_trace, other_weights, resolve
-
     method = config.method
     if config.search_dataset is not None:
         if other := other_weights(search_trace(config), config.model):
@@ -85,8 +85,6 @@ def checked_run(cell: Cell) -> Run:
     Raises:
         SkipbenchError: it is of others, cannot be read, or lost samples.
     """
-    from skipbench.data.rows import rows_hash
-
     run, config = read_run(cell.folder), cell.config
     if run.done:
         _ = run.samples  # refused where a sample is missing

@@ -91,7 +91,8 @@ def compare(
     for note in loaded[0].notes():
         tell(note)
     if not any(word.startswith("dataset=") for word in settings):
-        settings = [*settings, _dataset(loaded[0].max_positions)]
+        long = loaded[0].max_positions >= LONG  # no network is needed for either
+        settings = [*settings, f"dataset={'pydoc-summary' if long else 'mini-stories'}"]
         base = compose([*settings, f"method={NOISE}"])
     configs = {name: _composed(settings, name, base, given=bool(methods)) for name in names}
     prompt_s = _seconds_per_prompt(loaded, base)
@@ -106,21 +107,17 @@ def compare(
             runs.append(_left_out(base, name, config))
             continue
         left_s = budget_s - (time.monotonic() - began)
+        searches, config = _searches(config), dataclasses.replace(config, limit=limit)
         cost_s = ARMS_S * prompt_s * limit
-        cost_s += 2 * SEARCH_TOKENS * prompt_s / base.dataset.max_new_tokens * _searches(config)
-        config = dataclasses.replace(config, limit=limit)
-        if cost_s > left_s and number > 2 and not _done(config):
+        cost_s += 2 * SEARCH_TOKENS * prompt_s / base.dataset.max_new_tokens * searches
+        done = not _searches(config) and resolve_cell(config).state() == "done"
+        if cost_s > left_s and number > 2 and not done:
             reason = f"not run: it would take {cost_s / 60:.0f} min of the {left_s / 60:.0f} left"
             runs.append(_left_out(base, name, reason))
             continue
         tell(f"{number} of {len(configs)}: {name}, {limit} prompts")
         runs.append(_run(config, loaded))
     return conclude(runs)
-
-
-def _dataset(context: int) -> str:
-    """Prompts for a model of which none were given; no network is needed."""
-    return f"dataset={'pydoc-summary' if context >= LONG else 'mini-stories'}"
 
 
 def _ordered(methods: Sequence[str]) -> list[str]:
@@ -160,10 +157,6 @@ def _searches(config: RunConfig) -> bool:
     return False
 
 
-def _done(config: RunConfig) -> bool:
-    return not _searches(config) and resolve_cell(config).state() == "done"
-
-
 def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
     """Vanilla's time for one prompt of the dataset, from a few tokens of the first."""
     from skipbench.bench.load import prepare
@@ -200,17 +193,13 @@ def _left_out(config: RunConfig, name: str, reason: str) -> Run:
 
 def conclude(runs: Sequence[Run]) -> Comparison:
     """Ranks runs by their speedup; those without metrics come last."""
-
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
     measured = [run for run in in_order if run.metrics and run.method != NOISE]
     noise = next((run for run in in_order if run.method == NOISE and run.metrics), None)
     bar = max(1.0, noise.speedup or 1.0 if noise else 1.0)
     best = next((run for run in measured if _interval(run)[0] > bar), None)
-    tied = [
-        str(run.method)
-        for run in measured
-        if best is not None and run is not best and _interval(run)[1] > _interval(best)[0]
-    ]
+    others = [run for run in measured if best is not None and run is not best]
+    tied = [run.method for run in others if best and _interval(run)[1] > _interval(best)[0]]
     return Comparison(in_order, best, tied)
 
 

@@ -120,11 +120,12 @@ def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None
         search = config.search
         fixed_s += search.iterations * search.prompts * decoded_s(search.max_new_tokens)
     fixed_h, prompt_h = fixed_s / 3600, 2 * turns * decoded_s(dataset.max_new_tokens) / 3600
+    reason = None
     try:
         needed = gpus or gpus_needed(model, dataset, gpu.usable_bytes)
     except NotHereError as error:
-        return Cost(prompts, whole, 0, memory, fixed_h, prompt_h, str(error))
-    return Cost(prompts, whole, needed, memory, fixed_h, prompt_h)
+        needed, reason = 0, str(error)
+    return Cost(prompts, whole, needed, memory, fixed_h, prompt_h, reason)
 
 
 def arm_s(
@@ -176,26 +177,22 @@ def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:
             f"budget={budget_h:g}h: {LEAST} prompts per cell take {least:.1f} GPU-hours; give "
             "more, or fewer models with models=A,B"
         )
-    low, high = 0.0, 1.0
+    low, high = 0.0, 2.0  # 1 and more is all prompts
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high) if sum(c.gpu_hours for c in at(middle)) <= budget_h else (low, middle)
-        )
-    whole = at(1.0)
-    return whole if sum(c.gpu_hours for c in whole) <= budget_h else at(low)
+        fits = sum(c.gpu_hours for c in at(middle)) <= budget_h
+        low, high = (middle, high) if fits else (low, middle)
+    return at(low)
 
 
 def limited(configs: Sequence[RunConfig], budget_h: float, gpu: Gpu) -> list[RunConfig]:
     """The cells with the prompts that a budget leaves; those of unknown size stay as they are."""
     known = {i: c for i, x in enumerate(configs) if (c := cost_of(x, gpu)) is not None}
-    chosen = dict(zip(known, within(list(known.values()), budget_h), strict=True))
-    return [
-        replace(x, limit=chosen[i].prompts)
-        if i in chosen and chosen[i].prompts < chosen[i].of
-        else x
-        for i, x in enumerate(configs)
-    ]
+    cut = list(configs)
+    for i, cost in zip(known, within(list(known.values()), budget_h), strict=True):
+        if cost.prompts < cost.of:
+            cut[i] = replace(configs[i], limit=cost.prompts)
+    return cut
 
 
 def budget_hours(text: str) -> float:
@@ -235,8 +232,7 @@ def plan_lines(names: Sequence[str], costs: Sequence[Cost | None], gpu: Gpu) -> 
     """A line per cell, and the sum."""
     known = [c for c in costs if c is not None]
     width = max((len(name) for name in names), default=4)
-    head = f"{'cell':<{width}}  prompts        GPUs  memory     hours  GPU-hours"
-    lines = [head]
+    lines = [f"{'cell':<{width}}  prompts        GPUs  memory     hours  GPU-hours"]
     for name, cost in zip(names, costs, strict=True):
         if cost is None:
             lines.append(f"{name:<{width}}  -              -     -          -      -")
@@ -247,14 +243,7 @@ def plan_lines(names: Sequence[str], costs: Sequence[Cost | None], gpu: Gpu) -> 
             f"{cost.memory_bytes / GIB:>6.1f} GiB{cost.hours:>8.2f}  {cost.gpu_hours:>8.2f}"
         )
         lines.append(line + (f"  {cost.reason}" if cost.reason else ""))
-    several = sum(c.gpus > 1 for c in known)
-    lines.append(
-        f"sum: {len(names)} cells, {several} of several GPUs, at most "
-        f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu.name}"
-        + (
-            f"; {len(names) - len(known)} of models of unknown size"
-            if len(known) < len(names)
-            else ""
-        )
-    )
-    return lines
+    several, hours = sum(c.gpus > 1 for c in known), sum(c.gpu_hours for c in known)
+    unknown = len(names) - len(known)
+    total = f"sum: {len(names)} cells, {several} of several GPUs, at most {hours:.1f} GPU-hours on "
+    return [*lines, f"{total}{gpu.name}" + f"; {unknown} of models of unknown size" * bool(unknown)]

@@ -61,12 +61,9 @@ def describe(config: RunConfig, found: Preflight, folder: Path, state: str) -> d
 
 def text(found: Preflight, plain: Mapping[str, Any]) -> str:
     """`describe` for the terminal, the folder and its state in the last line."""
-    need, new = found.need, plain["max_new_tokens"]
-    size = (
-        f": {plain['parameters'] / 1e6:.0f}e6 parameters, {plain['layers']} layers"
-        if plain["parameters"]
-        else ""
-    )
+    need, new, size = found.need, plain["max_new_tokens"], ""
+    if plain["parameters"]:
+        size = f": {plain['parameters'] / 1e6:.0f}e6 parameters, {plain['layers']} layers"
     threads = f", {plain['threads']} CPU thread{'s' if plain['threads'] > 1 else ''}"
     skip = plain["skip"]
     if skip and plain["layers"]:
@@ -77,13 +74,12 @@ def text(found: Preflight, plain: Mapping[str, Any]) -> str:
     memory = "unknown: the checkpoint does not say its sizes"
     if need:
         memory = f"{need.total_bytes / GIB:.1f} GiB: {need.text(str(plain['dtype']))}"
-    seconds = plain["estimated_s"]
-    time = (
-        "unknown: the model's sizes are"
-        if seconds is None
-        else f"at most about {duration(seconds)}, both arms as slow as vanilla and every output of "
-        f"{new} tokens ({plain['estimated_from']})"
-    )
+    time = "unknown: the model's sizes are"
+    if plain["estimated_s"] is not None:
+        time = (
+            f"at most about {duration(plain['estimated_s'])}, both arms as slow as vanilla and "
+            f"every output of {new} tokens ({plain['estimated_from']})"
+        )
     rows = {
         "model": f"{plain['model']}{size} ({plain['path']})",
         "runs on": f"{plain['device']}, {plain['dtype']}, engine {plain['engine']}{threads}",

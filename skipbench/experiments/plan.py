@@ -12,12 +12,17 @@ from skipbench.config.explain import did_you_mean
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
+from skipbench.experiments.grid import PlannedCell, pair, plan, printed_rows
+from skipbench.report.compared import BASELINE
 from skipbench.report.console import say
 from skipbench.report.published import paper_of
 
 OWN = ("scale", "models", "budget", "columns")
 """Keys of a command on experiments that are no overrides of a cell."""
+NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
+NOISE_LIMIT = "20"
+OF_METHOD = ("method", "stop", "search")
+"""Beginnings of overrides that vanilla does not have."""
 
 
 @dataclass(frozen=True)
@@ -151,14 +156,57 @@ def composed(
     return list(zip(unique.values(), compose_cells([list(words) for words in unique]), strict=True))
 
 
-def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
-    """Every cell of an experiment that can be run, those that are the same once; of a table with
-    its noise floor.
+def noise_cells(
+    experiment: str, cells: Sequence[PlannedCell], overrides: Sequence[str]
+) -> list[PlannedCell]:
+    """Vanilla against itself for each model, dataset and decoding of a table of speedups whose
+    `cells` have none, on few samples.
+
+    None where the command line chooses methods, or for an experiment of no paper.
     """
+    own, given = paper_of(experiment), dict(pair(o) for o in overrides)
+    timed = any(row["column"] == "speedup" for row in printed_rows(experiment))
+    has_one = BASELINE in {cell.overrides.get("method") for cell in cells}
+    if own is None or not own[1].startswith("table") or not timed or "method" in given or has_one:
+        return []
+    noise: dict[tuple[str | None, ...], PlannedCell] = {}
+    for cell in cells:
+        kept = {k: v for k, v in cell.overrides.items() if not k.startswith(OF_METHOD)}
+        few = {} if "limit" in {*kept, *given} else {"limit": NOISE_LIMIT}
+        keys = {k: v for k, v in cell.keys.items() if k in NOISE_PER} | {"method": BASELINE}
+        if cell.run:
+            one = PlannedCell(kept | {"method": BASELINE} | few, keys, cell.stands_for, noise=True)
+            noise.setdefault(tuple(cell.overrides.get(axis) for axis in NOISE_PER), one)
+    return list(noise.values())
+
+
+def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -> list[PlannedCell]:
+    """The cells of a paper's table without those of vanilla alone where another method runs on the
+    same: its record holds vanilla's arm, from which the table fills vanilla's row. Those of other
+    scales and of figures stay.
+    """
+
+    if scale != "paper" or "-table" not in experiment:
+        return list(cells)
+    rest = [
+        {k: v for k, v in c.overrides.items() if not k.startswith(("method", "search"))}
+        for c in cells
+    ]
+    alone = [c.run and c.overrides.get("method") == "vanilla" for c in cells]
+    covered = [r for r, c, a in zip(rest, cells, alone, strict=True) if c.run and not a]
+    return [c for r, c, a in zip(rest, cells, alone, strict=True) if not (a and r in covered)]
+
+
+def planned_cells(experiment: str, request: Request, scale: str) -> list[PlannedCell]:
+    """The cells of an experiment, those that are the same once; of a table with its noise floor."""
     planned = plan(experiment, request.overrides, scale, request.models)
     planned = without_repeats(experiment, planned, scale)
-    planned += noise_cells(experiment, planned, request.overrides)
-    return budgeted(composed(experiment, planned), request.budget)
+    return planned + noise_cells(experiment, planned, request.overrides)
+
+
+def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
+    """The cells of `planned_cells` that can be run, with the prompts that a budget leaves."""
+    return budgeted(composed(experiment, planned_cells(experiment, request, scale)), request.budget)
 
 
 def budgeted(

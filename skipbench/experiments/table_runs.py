@@ -3,17 +3,18 @@
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from skipbench.bench.stored_sets import trials_of_trace
 from skipbench.config.catalog import paper_side, samples_in_paper
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, joined_run, repetitions, resolve_cell, to_score
 from skipbench.experiments.grid import PlannedCell, printed_rows
-from skipbench.experiments.search_costs import search_costs
+from skipbench.experiments.set_search import search_trace
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.published import paper_of
-from skipbench.runs.measures import Metrics
+from skipbench.runs.measures import Metrics, Optimisation
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
 
@@ -44,9 +45,10 @@ def table_runs(
         keys=planned.keys,
         stands_for=planned.stands_for,
         paper_samples=planned.paper_samples,
+        noise=one.noise,
     )
     if one.noise:
-        return [replace(run, noise=True)]
+        return [run]
     if run.metrics is not None:
         run = replace(
             run, metrics=replace(run.metrics, optimisation=search_costs(config, run) or UNSET)
@@ -77,6 +79,29 @@ def _paper_samples(experiment: str, one: PlannedCell, config: RunConfig | None) 
     return None if count is None and whole else count or "all"
 
 
+def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
+    """Steps and seconds of a cell with a search of its own, or of one that searched while it
+    decoded; None for others.
+
+    Args:
+        config: of the cell, before its skip set is filled in: the search's folder is named by it.
+        run: of the cell.
+    """
+    if config.search_dataset is not None:
+        trials = trials_of_trace(search_trace(config), config.search.iterations)
+        steps, bayes = len(trials), sum(t["point"] is not None for t in trials)
+        seconds = sum(float(t["seconds_suggest"]) + float(t["seconds_objective"]) for t in trials)
+    elif "beta" in config.method.node:
+        # SWIFT: its steps' numbers are traced, and the seconds of adaptation are theirs.
+        beta = int(config.method.node["beta"])
+        numbers = [int(o) for s in run.sound for o in s.trace.get("step", [])]
+        steps, bayes = len(numbers), sum(o > 1 and o % beta == 0 for o in numbers) if beta else 0
+        seconds = sum(s.method.seconds.adapt for s in run.sound)
+    else:
+        return None
+    return Optimisation(random_steps=steps - bayes, bayes_steps=bayes, seconds=seconds)
+
+
 def _by_group(run: Run, cell: Cell, key: str, group: str) -> list[Run]:
     """The run once for each label of `group`, with the metrics of those samples."""
     layers = run.provenance.layers
@@ -84,12 +109,10 @@ def _by_group(run: Run, cell: Cell, key: str, group: str) -> list[Run]:
         return []
     labelled: dict[str, list[list[Sample]]] = {}
     for one in repetitions(cell):
-        of_run: dict[str, list[Sample]] = {}
-        for sample in read_run(one.folder).samples:
-            if group in sample.groups:
-                of_run.setdefault(sample.groups[group], []).append(sample)
-        for label, samples in of_run.items():
-            labelled.setdefault(label, []).append(samples)
+        samples = read_run(one.folder).samples
+        for label in dict.fromkeys(s.groups[group] for s in samples if group in s.groups):
+            of_label = [s for s in samples if s.groups.get(group) == label]
+            labelled.setdefault(label, []).append(of_label)
     return [
         replace(
             run,
@@ -102,10 +125,8 @@ def _by_group(run: Run, cell: Cell, key: str, group: str) -> list[Run]:
 
 
 def _group_metrics(runs: list[list[Sample]], layers: int) -> Metrics:
-    each = [summarise(samples, layers, None, None, None) for samples in runs]
-    return (
-        each[0] if len(each) == 1 else summarise_repeats(list(zip(runs, each, strict=True)), layers)
-    )
+    pairs = [(samples, summarise(samples, layers, None, None, None)) for samples in runs]
+    return pairs[0][1] if len(pairs) == 1 else summarise_repeats(pairs, layers)
 
 
 def run_entry(cell: Cell, reason: str | None = None) -> Run:
