@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +52,14 @@ def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
 @functools.cache
 def package_sha256() -> str:
     """Hash of the sources of the package that measure, not of those of reports and commands."""
-    files = [
-        path
-        for name in MEASURING
-        for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.*"))
+    roots = [PACKAGE / name for name in MEASURING]
+    paths = [p for r in roots for p in (r.rglob("*.*") if r.is_dir() else [r])]
+    sources = {
+        path.relative_to(PACKAGE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
         if path.suffix in (".py", ".c")
-    ]
-    return hashed(
-        {
-            path.relative_to(PACKAGE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in files
-        }
-    )
+    }
+    return hashed(sources)
 
 
 def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
@@ -78,15 +74,11 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
         SkipbenchError: they have changed since the run was begun.
     """
     before = read_json(folder / "provenance.json", Provenance) or Provenance()
-    now = fingerprints(model, method)
-    names, done = _names(model, method), read_status(folder).done
-    if done:
-        del names["package_sha256"]
-    changed = [
-        text
-        for key, text in names.items()
-        if None not in (getattr(before, key), now[key]) and getattr(before, key) != now[key]
-    ]
+    changed, done = [], read_status(folder).done
+    for key, text, now in _compared(model, method):
+        recorded = getattr(before, key)
+        if recorded is not None and recorded != now and not (done and key == "package_sha256"):
+            changed.append(text)
     if not done and other_latency(folder, before):
         changed.append(f"other latencies ({before.latency})")
     if changed:
@@ -96,10 +88,12 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
         )
 
 
-def _names(model: Model, method: MethodConfig) -> dict[str, str]:
-    """What a fingerprint is of, in words."""
+def _compared(model: Model, method: MethodConfig) -> list[tuple[str, str, str]]:
+    """Names of the fingerprints that can be taken here, what another one means, and their values
+    now.
+    """
     of, draft, name = f"(model.path={model.path})", method.node.get("model"), method.name
-    return {
+    texts = {
         "weights_sha256": f"other weights {of}",
         "tokenizer_sha256": f"another tokenizer or chat template {of}",
         "generation_sha256": f"another generation_config.json, which has EOS ids {of}",
@@ -108,16 +102,13 @@ def _names(model: Model, method: MethodConfig) -> dict[str, str]:
         "imports_sha256": f"other code of skipbench that method {name} imports",
         "package_sha256": "other code of skipbench",
     }
+    found = fingerprints(model, method)
+    return [(k, text, now) for k, text in texts.items() if (now := found[k]) is not None]
 
 
 def not_compared(provenance: Provenance, model: Model, method: MethodConfig) -> list[str]:
     """What a record of an earlier version has no fingerprint of, in words."""
-    now = fingerprints(model, method)
-    return [
-        text
-        for key, text in _names(model, method).items()
-        if getattr(provenance, key) is None and now[key] is not None
-    ]
+    return [text for k, text, _ in _compared(model, method) if getattr(provenance, k) is None]
 
 
 def other_package(package: str | None) -> bool:
@@ -151,20 +142,17 @@ def weights_sha256(model: Model) -> str | None:
         assert model.architecture is not None
         return hashed([dataclasses.asdict(model.architecture), model.redundant, model.seed])
     folder = _folder(model.path, model.revision)
+    if folder is None:
+        return None
     try:
         base = adapter_base(model.path)
-        if folder is not None and base is not None:
-            files = [p for name in ADAPTERS if (p := folder / name).is_file()]
-            own = [[p.name, *_digest(str(p), *_stamp(p))] for p in files]
+        if base is not None:
+            own = _digests([folder / name for name in ADAPTERS])
             below = weights_sha256(dataclasses.replace(model, path=base))
             return None if below is None else hashed([own, below])
-        files = _weight_files(folder) if folder is not None else []
-        if folder is None or not files:
+        if not (files := _weight_files(folder)):
             return None
-        names = files if is_gguf(model.path) else [folder / "config.json", *files]
-        found = hashed(
-            [[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()]
-        )
+        found = hashed(_digests(files if is_gguf(model.path) else [folder / "config.json", *files]))
     # loading the checkpoint tells what is wrong
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SkipbenchError):
         return None
@@ -183,8 +171,7 @@ def _files_sha256(model: Model, *patterns: str) -> str | None:
             return hashed(_head(str(folder), *_stamp(folder)))
         if patterns == TEXT and not (folder / "tokenizer.json").is_file():
             patterns += VOCABULARY
-        files = sorted(p for name in patterns for p in folder.glob(name) if p.is_file())
-        found = [[p.name, *_digest(str(p), *_stamp(p))] for p in files]
+        found: list[Any] = _digests(sorted(p for name in patterns for p in folder.glob(name)))
         base = adapter_base(model.path)
         if base is not None:  # has what the adapter's folder lacks
             found.append([_files_sha256(dataclasses.replace(model, path=base), *patterns)])
@@ -230,10 +217,8 @@ def _weight_files(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            return [
-                folder / shard
-                for shard in sorted(set(json.loads(index.read_text())["weight_map"].values()))
-            ]
+            shards = set(json.loads(index.read_text())["weight_map"].values())
+            return [folder / shard for shard in sorted(shards)]
     return []
 
 
@@ -247,6 +232,11 @@ def _head(path: str, size: int, mtime_ns: int, inode: int) -> str:
     """Hash of the first `WHOLE` bytes, where a GGUF file has its tokenizer and its EOS id."""
     with open(path, "rb") as file:
         return hashlib.sha256(file.read(WHOLE)).hexdigest()
+
+
+def _digests(paths: Sequence[Path]) -> list[list[Any]]:
+    """Name, size and hash of each of the files that are there."""
+    return [[p.name, *_digest(str(p), *_stamp(p))] for p in paths if p.is_file()]
 
 
 @functools.cache
