@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "skipbench"
 ROOMS = [
-    "errors", "skipset", "config", "runs", "metrics", "data", "scoring", "search", "report",
-    "lm", "models", "profile", "decode", "methods", "bench",
+    "errors", "skipset", "config", "runs", "console", "metrics", "data", "scoring", "search",
+    "report", "lm", "models", "profile", "decode", "methods", "bench",
     "experiments", "launch", "api", "cli", "__main__", "__init__",
 ]  # fmt: skip
 WITHOUT_TORCH = ROOMS[: ROOMS.index("lm")]

@@ -23,7 +23,8 @@ from skipbench.experiments.grid import SCALES, PlannedCell, experiments, matches
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import composed
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
-from skipbench.report.published import KEYS, published
+from skipbench.report.definitions import KEYS
+from skipbench.report.published import published
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import read_samples

@@ -12,8 +12,8 @@ from conftest import METHODS, ROOT, Command
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.report.tables.csv import csv as write_csv
 from skipbench.report.tables.features import LOST, MEANING, NOT_HERE, declared, feature_table
+from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import latex
 from skipbench.report.tables.markdown import markdown

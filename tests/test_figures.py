@@ -13,10 +13,9 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.report.figures import courses, maps, scatter, sources
-from skipbench.report.figures.registry import draw, draw_run
+from skipbench.report.figures.registry import draw, draw_run, printed
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
-from skipbench.report.published import published
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.record import SOURCES, Seconds
 from skipbench.runs.run import Run
@@ -42,8 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 
 def test_a_course_draws_every_sample_and_the_papers_values(runs: dict[str, Run]) -> None:
-    rows = [r for r in published("swift") if r["table"] == "figure6"]
-    axes = courses.course([runs["swift"]], rows).axes
+    axes = courses.course([runs["swift"]], printed("swift-figure6")).axes
     assert [a.get_ylabel() for a in axes] == ["acceptance rate", "best matchness", "speedup (x)"]
     assert axes[-1].get_xlabel() == "sample"
     line = axes[0].get_lines()[0]

@@ -18,7 +18,11 @@ from test_bad_records import make_run
 
 from skipbench.bench.latency_file import latency_path
 from skipbench.cli import figure, search, submit, table
+from skipbench.cli.commands import Status
+from skipbench.cli.parser import parse
+from skipbench.cli.plan import request_of
 from skipbench.config import catalog
+from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.config.paths import CONF
@@ -27,7 +31,7 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import plan
 from skipbench.experiments.table_runs import run_entry
-from skipbench.launch.status import CellStatus, cell_statuses, parse_submit
+from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.origins import mixed
 from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.measures import Metrics
@@ -38,10 +42,10 @@ from skipbench.runs.store import record_failure
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
 METHOD = """
 from thirds_parts import share
-from skipbench.methods.fixed import strategy
+from skipbench.methods.fixed import Strategy
 
 def make(ratio, **settings):
-    return strategy(ratio=share(ratio), **settings)
+    return Strategy(ratio=share(ratio), **settings)
 """
 
 
@@ -149,7 +153,7 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
 
 
 def statuses(words: list[str]) -> list[CellStatus]:
-    return cell_statuses(words[0], parse_submit(words, "status"))
+    return experiment_statuses(words[0], request_of(parse(Status, words), choices("experiment")))
 
 
 def test_edited_code_of_a_method_outside_the_package_is_refused(

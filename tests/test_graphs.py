@@ -226,11 +226,11 @@ def test_sizes() -> None:
 
 @contextlib.contextmanager
 def queued_ahead(count: int) -> Iterator[None]:
-    before, drafting.AHEAD = drafting.AHEAD, {"cpu": count}
+    before, drafting.LAUNCH_AHEAD = drafting.LAUNCH_AHEAD, {"cpu": count}
     try:
         yield
     finally:
-        drafting.AHEAD = before
+        drafting.LAUNCH_AHEAD = before
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from test_papertable import TABLES, metrics, run
 
 from skipbench.experiments.grid import experiments, plan
-from skipbench.report.published import KEYS, papers, published
+from skipbench.report.definitions import KEYS
+from skipbench.report.published import papers, published
 from skipbench.report.tables.features import feature_table
 from skipbench.report.tables.latex import column_blocks, latex
 from skipbench.report.tables.model import Table

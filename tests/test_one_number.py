@@ -22,7 +22,7 @@ from skipbench.report.figures.runs import finished_run
 from skipbench.report.figures.sweeps import VALUES
 from skipbench.report.measured import measure
 from skipbench.report.page.collect import one_run
-from skipbench.report.tables.csv import csv
+from skipbench.report.tables.formats import csv
 from skipbench.report.tables.runs import markdown_table, run_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
@@ -113,8 +113,10 @@ def test_what_is_no_headline_has_another_name(stored: Stored, skipbench: Command
 
     more = ["hardware=a6000", "lengths=2", "search=1"]
     projected = skipbench("project", str(stored.run.folder), *more).stdout
-    assert "speedup" not in projected and projected.count("micro") == 3
-    assert re.findall(r"measured .* (\S+)x", projected) == [f"{speedup.micro:.3f}"]
+    head, own, far, _, *searched = projected.splitlines()[1:]
+    assert head.split()[-2:] == ["micro", "speedup"] and far.split()[-1] == "-"
+    assert own.split()[-2:] == [f"{speedup.micro:.3f}x", f"{speedup.paired:.3f}x"]
+    assert all("micro" in line for line in searched if re.search(r"\dx", line))
 
 
 @pytest.mark.parametrize("name", ["M", "alpha", "tau", "TPT"])

@@ -19,10 +19,11 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import same_drafts
+from skipbench.report.definitions import UNITS
 from skipbench.report.measured import OF_PHASE, UNMEASURED, VALUES, measure, unmeasured
-from skipbench.report.published import UNITS, papers, published, published_file
-from skipbench.report.tables.csv import csv as write_csv
+from skipbench.report.published import papers, published, read_paper
 from skipbench.report.tables.formats import WRITERS
+from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import escape, latex
 from skipbench.report.tables.markdown import markdown
@@ -40,7 +41,7 @@ PROVENANCE = {
     "commit": "0123abc",
     "date": "2025-01-02",
 }
-TABLES = [(paper, table) for paper in papers() for table in published_file(paper)["tables"]]
+TABLES = [(paper, table) for paper in papers() for table in read_paper(paper).tables]
 
 
 def metrics(speedup: float, **more: Any) -> Metrics:
@@ -491,7 +492,7 @@ def test_one_run_that_stands_for_two_datasets_and_vanilla_are_not_rows_of_the_sa
 
 def test_unknown_table() -> None:
     with pytest.raises(SkipbenchError, match=r"'table99'; there are table1, table2"):
-        halves(published_file("swift"), "table99")
+        halves(read_paper("swift"), "table99")
 
 
 def test_csv_holds_every_number_unrounded() -> None:

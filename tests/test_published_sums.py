@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from skipbench.metrics.formulas import expected_speedup_paper
-from skipbench.report.published import KEYS, Row, papers, published, published_file
+from skipbench.report.definitions import KEYS
+from skipbench.report.published import Row, papers, published, read_paper
 
 # a printed cell, and its recomputed value: middle, least, largest
 Cell = tuple[Row, float, float, float]
@@ -324,11 +325,11 @@ def test_exactly_the_noted_cells_disagree(
         if high < least - 1e-9 or low > most + 1e-9:
             disagree[rows.index(row)] = middle
     noted = {}
-    for table, contents in published_file(paper)["tables"].items():
-        for note in contents.get("notes", []):
-            if note.get("check") == check.__name__:
-                cell = one(rows, table=table, **note["where"], column=note["column"])
-                noted[rows.index(cell)] = note["recomputed"]
+    for table, contents in read_paper(paper).tables.items():
+        for note in contents.notes:
+            if note.check == check.__name__:
+                cell = one(rows, table=table, **note.where, column=note.column)
+                noted[rows.index(cell)] = note.recomputed
     assert disagree == pytest.approx(noted, abs=0.0051), [
         rows[i] for i in disagree.keys() ^ noted.keys()
     ]
@@ -336,11 +337,9 @@ def test_exactly_the_noted_cells_disagree(
 
 def test_every_check_of_a_note_is_made() -> None:
     for paper in papers():
-        for contents in published_file(paper)["tables"].values():
-            for note in contents.get("notes", []):
-                assert "check" not in note or note["check"] in {
-                    check.__name__ for check in CHECKS[paper]
-                }
+        checks = {None, *(check.__name__ for check in CHECKS[paper])}
+        for contents in read_paper(paper).tables.values():
+            assert {note.check for note in contents.notes} <= checks
 
 
 def test_vanilla_is_one() -> None:

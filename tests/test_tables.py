@@ -14,9 +14,8 @@ from msgspec import structs
 from test_papertable import metrics, run
 
 from skipbench.report.compared import ranked
-from skipbench.report.tables.csv import csv
 from skipbench.report.tables.features import feature_table
-from skipbench.report.tables.formats import WRITERS, write
+from skipbench.report.tables.formats import WRITERS, csv, write
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import breakable, column_blocks, escape, latex
 from skipbench.report.tables.markdown import markdown

@@ -8,11 +8,11 @@ from skipbench.bench.load import Loaded, LoadModel, load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.bench.stored_sets import other_weights, search_folder, stored_path, write_stored
 from skipbench.config.run_config import RunConfig
+from skipbench.console import progress, say
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 from skipbench.methods.self_sd import objective
 from skipbench.profile.influence import rank_sublayers
-from skipbench.report.console import progress, say
 from skipbench.runs.files import set_aside
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.search.retime import TIMES, candidates, read_retimed, retime, write_retimed

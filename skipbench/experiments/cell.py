@@ -17,6 +17,7 @@ from skipbench.bench.stored_sets import best_of_trace, other_weights, resolve
 from skipbench.config.catalog import DEFAULT_METHOD, cell_command
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
+from skipbench.console import logged, say, show_result
 from skipbench.data.rows import rows_hash
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import ensure_searched, search_command, search_trace
@@ -24,7 +25,6 @@ from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
-from skipbench.report.console import logged, say, show_result
 from skipbench.report.origins import origin_of
 from skipbench.runs.files import set_aside, write_atomic
 from skipbench.runs.fingerprint import not_compared, other_latency, other_package, refuse_other

@@ -16,7 +16,8 @@ import yaml
 from skipbench.config.catalog import axes, choices, paper_side
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
-from skipbench.report.published import KEYS, paper_of, published
+from skipbench.report.definitions import KEYS
+from skipbench.report.published import paper_of, published
 
 SCALES = ("paper", "embedded", "laptop")
 KEY_OF = {  # an override, and the key under which `published` has it

@@ -8,8 +8,8 @@ from typing import Any
 from skipbench.bench.stored_sets import best_of_trace, other_weights, search_folder
 from skipbench.config.catalog import choices, model_facts
 from skipbench.config.run_config import RunConfig
+from skipbench.console import show_result
 from skipbench.errors import SkipbenchError
-from skipbench.report.console import show_result
 
 BUDGETS = {
     "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],

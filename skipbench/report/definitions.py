@@ -88,6 +88,34 @@ PAPER_DEFINITIONS: dict[str, str] = {
 """Of the columns of the papers' tables."""
 SCORE = "the method's score, a mean over the samples."
 
+_COLUMNS_BY_UNIT = {  # "1" is a plain ratio
+    "tokens": "M tau max_new_tokens max_steps window",
+    "tokens/s": "TPT tokens_per_s",
+    "x": "speedup speedup_low speedup_high expected_speedup",
+    "ms": "ms opt_step_ms ms_per_token",
+    "s": "search_s pass_s",
+    "1": "alpha matchness rouge1 rouge2 rougeL pass@1 pass@10 accuracy ratio share memory_saved "
+    "alpha_gain speedup_gain correlation threshold target step beta1 beta2 temperature top_p "
+    "tau_pruning max_score skipped_share",
+    "steps": "beta steps patience search_steps bayes_steps random_steps",
+    "rounds": "interval history",
+    "count": "shots samples gpus training_steps skipped_layers skipped_attention skipped_mlp",
+    "us": "us",
+    "h": "search_h",
+    "min": "search_min",
+    "GB": "memory_gb",
+    "points of 10": "score",
+}
+UNITS = {column: unit for unit, names in _COLUMNS_BY_UNIT.items() for column in names.split()}
+# keys whose values are skipbench's ids and stand in `names`
+NAMED = ("model", "method", "dataset", "subtask")
+_SETTINGS = (
+    "temperature top_p max_new_tokens max_length dtype batch sparsity variant stop max_steps "
+    "threshold target interval skipped_layers window search_steps tau_pruning set_from "
+    "train_tokens statistic phase part"
+)
+KEYS = {*NAMED, *_SETTINGS.split()}
+
 PERCENT_SCORES = ("bleu", "sentence_bleu")
 
 EMBEDDED_MODEL = "tiny"

@@ -5,14 +5,22 @@ measured.
 import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec import UNSET
 
 from skipbench.report.columns import known, missing_reasons
 from skipbench.runs.measures import Interval, Metrics, Score, Skipped, Speedup
 
-Measured = tuple[float | None, Interval | None, str | None]
-"""A value, its 95 % interval, and the reason where there is no value."""
+
+class Measured(NamedTuple):
+    """A value with its 95 % interval, or the reason why there is none."""
+
+    value: float | None = None
+    interval: Interval | None = None
+    reason: str | None = None
+
+
 SCORES = ("rouge1", "rouge2", "rougeL", "pass@1", "pass@10", "accuracy")
 ACCURACIES = ("exact", "accuracy")  # names under which scorers count right answers
 
@@ -83,7 +91,7 @@ def measure(
         part: of `ms`: all, attention or mlp.
     """
     if reason := unmeasured(column):
-        return None, None, reason
+        return Measured(reason=reason)
     value = (
         VALUES[column](metrics)
         if column in VALUES
@@ -92,8 +100,8 @@ def measure(
         else _per_token(metrics, phase, part or "all", {"ms": 1e3, "us": 1e6}[column])
     )
     if not known(value):
-        return None, None, _why(metrics, column, phase)
-    return float(value), metrics.speedup.ci95 if column == "speedup" else None, None
+        return Measured(reason=_why(metrics, column, phase))
+    return Measured(float(value), metrics.speedup.ci95 if column == "speedup" else None)
 
 
 def vanilla_arm(metrics: Metrics) -> Metrics:

@@ -1,63 +1,118 @@
-"""The numbers that the papers print, as one long table a paper; `papers/<paper>.yaml` holds them in
-the papers' own rows.
-
-A file has `paper`, `title`, `arxiv`, `version` (which text was transcribed), `hardware` (by model,
-or `default`), `settings` (of all its tables), `names` (what the paper calls skipbench's ids),
-`left_out` (tables without numbers, and why), `notes`, and `tables`: `table2`, `figure4`, and
-`section5.1` for numbers that only the text of a section prints.
-
-A table has `title`, its own `hardware`, `settings` and `notes`, and `keys`, `columns` and `rows`: a
-row is one value for each of `keys`, then one for each of `columns`. With `across: model`, columns
-stand in groups, one for each model, as the paper prints them. `percent` lists columns that the
-paper prints in percent. A table whose halves differ in columns has `parts`. A cell is a number,
-`[number, spread]`, `null` (the paper prints a dash or nothing) or `lost` (the text at hand has lost
-it). A note with `where`, `column`, `check` and `recomputed` names the one cell that does not follow
-from other cells.
-"""
+"""The numbers that the papers print: `papers/<paper>.yaml` holds them in the papers' own rows."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import yaml
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.definitions import KEYS, NAMED, UNITS
 
 FOLDER = Path(__file__).parent / "papers"
 LOST = "lost"
-_COLUMNS_BY_UNIT = {  # "1" is a plain ratio
-    "tokens": "M tau max_new_tokens max_steps window",
-    "tokens/s": "TPT tokens_per_s",
-    "x": "speedup speedup_low speedup_high expected_speedup",
-    "ms": "ms opt_step_ms ms_per_token",
-    "s": "search_s pass_s",
-    "1": "alpha matchness rouge1 rouge2 rougeL pass@1 pass@10 accuracy ratio share memory_saved "
-    "alpha_gain speedup_gain correlation threshold target step beta1 beta2 temperature top_p "
-    "tau_pruning max_score skipped_share",
-    "steps": "beta steps patience search_steps bayes_steps random_steps",
-    "rounds": "interval history",
-    "count": "shots samples gpus training_steps skipped_layers skipped_attention skipped_mlp",
-    "us": "us",
-    "h": "search_h",
-    "min": "search_min",
-    "GB": "memory_gb",
-    "points of 10": "score",
-}
-UNITS = {column: unit for unit, names in _COLUMNS_BY_UNIT.items() for column in names.split()}
-# keys whose values are skipbench's ids and stand in `names`
-NAMED = ("model", "method", "dataset", "subtask")
-_SETTINGS = (
-    "temperature top_p max_new_tokens max_length dtype batch sparsity variant stop max_steps "
-    "threshold target interval skipped_layers window search_steps tau_pruning set_from "
-    "train_tokens statistic phase part"
-)
-KEYS = {*NAMED, *_SETTINGS.split()}
-_TABLE = {"title", "hardware", "settings", "notes"}
-_PAPER = {*_TABLE, "paper", "arxiv", "version", "names", "left_out", "tables"}
-_PART = {"settings", "keys", "across", "columns", "percent", "rows"}
-_NOTE = {"text", "where", "column", "check", "recomputed"}
 Row = dict[str, Any]
+Hardware = str | dict[str, str | None] | None
+"""One device for all rows, or by model and `default`; None where the paper names none."""
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
+
+class Printed(msgspec.Struct, kw_only=True):
+    """A number as a paper prints it."""
+
+    keys: Row
+    """Settings and keys of its row, by skipbench's names."""
+    column: str
+    value: float | None = None
+    """None where the text at hand has lost it."""
+    digits: int | None = None
+    """Decimals as printed, two more for percent."""
+    spread: float | None = None
+    note: str | None = None
+    hardware: str | None = None
+
+    @property
+    def method(self) -> str:
+        return str(self.keys.get("method"))
+
+    def named(self, *keys: str) -> list[str]:
+        """Its values of those keys that it has."""
+        return [str(self.keys[key]) for key in keys if key in self.keys]
+
+
+class Note(msgspec.Struct, kw_only=True):
+    """A note on the numbers that `where` and `column` choose, else on the whole table or paper.
+
+    One with a `check`, of tests/test_published_sums.py, names the one number that does not follow
+    from other ones, and its `recomputed` value.
+    """
+
+    text: str
+    where: Row = {}
+    column: str | None = None
+    check: str | None = None
+    recomputed: Any = None
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """Rows of one value per key, then one cell per column.
+
+    A cell is a number, `[number, spread]`, `null` (the paper prints a dash or nothing) or `lost`
+    (the text at hand has lost it). `percent` lists columns printed in percent. With `across:
+    model`, columns stand in groups, one per model.
+    """
+
+    keys: list[str]
+    columns: list[str] | dict[Any, list[str]]
+    rows: list[Any]
+    across: str | None = None
+    percent: list[str] = []
+    settings: Row = {}
+    numbers: list[Printed] = []
+    """Not in the file."""
+
+    @property
+    def grouped(self) -> list[tuple[Any, str]]:
+        """Group, or None, and name of each column."""
+        if isinstance(self.columns, dict):
+            return [(group, name) for group, names in self.columns.items() for name in names]
+        return [(None, name) for name in self.columns]
+
+
+class Contents(msgspec.Struct, kw_only=True):
+    """A table; in its file, one without `parts` has the fields of its only part."""
+
+    title: str
+    parts: list[Part]
+    settings: Row = {}
+    hardware: Hardware | msgspec.UnsetType = msgspec.UNSET
+    notes: list[Note] = []
+
+
+class Paper(msgspec.Struct, kw_only=True):
+    """A file. `version` says which text was transcribed, `settings` hold for all tables, `names`
+    what the paper calls skipbench's ids, `left_out` the tables without numbers and why. Tables are
+    `table2`, `figure4`, and `section5.1` for numbers that only the text of a section prints.
+    """
+
+    paper: str
+    title: str
+    arxiv: str | None
+    version: str
+    hardware: Hardware
+    names: dict[str, dict[Any, str]]
+    tables: dict[str, Contents]
+    settings: Row = {}
+    left_out: dict[str, str] = {}
+    notes: list[Note] = []
+
+    def printed(self, key: str | None, value: Any) -> str:
+        """What the paper calls the value of a key."""
+        if key is None or value is None:
+            return ""
+        return str(self.names.get(key, {}).get(value, value))
 
 
 def papers() -> list[str]:
@@ -74,31 +129,43 @@ def paper_of(experiment: str) -> tuple[str, str] | None:
 def published(paper: str) -> list[Row]:
     """Every printed number of `paper`, one dict each, for `pandas.DataFrame(published(paper))`.
 
-    A dict holds `paper`, `table`, `title`, `hardware` (None where the paper names none), the
-    settings and keys of the row by skipbench's names (those in `NAMED` again as printed,
-    `model_printed`), then `column`, `value` (None where the text at hand has lost it), `digits`
-    (decimals as printed, two more for percent), `spread` (of a printed mean, else None), `unit` (of
-    `UNITS`) and `note` (None or text). Cells in which the paper prints nothing are left out.
+    A dict holds `paper`, `table`, `title`, the settings and keys of the row by skipbench's names
+    (those in `NAMED` again as printed, `model_printed`), `unit` (of `UNITS`) and the fields of
+    `Printed`. Cells in which the paper prints nothing are left out.
 
     Raises:
         SkipbenchError: no such paper, or a file breaks the form; it names the file and the table.
     """
-    document = _document(paper, _Loader)
+    of = read_paper(paper)
     return [
-        row
-        for name, table in document["tables"].items()
-        for row in _table_rows(document, name, table)
+        {"paper": of.paper, "table": name, "title": table.title, **n.keys, "column": n.column}
+        | {"value": n.value, "digits": n.digits, "spread": n.spread, "note": n.note}
+        | {f"{k}_printed": of.printed(k, n.keys[k]) for k in NAMED if k in n.keys}
+        | {"hardware": n.hardware, "unit": UNITS[n.column]}
+        for name, table in of.tables.items()
+        for part in table.parts
+        for n in part.numbers
     ]
 
 
-def published_file(paper: str) -> dict[str, Any]:
-    """`papers/<paper>.yaml` as it stands, its outer form checked; for version, notes and tables
-    that are left out.
-
-    Raises:
-        SkipbenchError: as `published`.
-    """
-    return _document(paper, yaml.SafeLoader)
+def read_paper(paper: str) -> Paper:
+    """A paper's file with the numbers of all its tables. Raises SkipbenchError as `published`."""
+    path = FOLDER / f"{paper}.yaml"
+    if not path.is_file():
+        raise SkipbenchError(
+            f"no published numbers of paper {paper!r}; there are those of {', '.join(papers())}"
+        )
+    try:
+        raw: Any = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except yaml.YAMLError as error:
+        raise SkipbenchError(f"{path.name} is no YAML: {error}") from error
+    tables = raw.get("tables") if isinstance(raw, dict) else None
+    if isinstance(tables, dict):
+        raw |= {"tables": {k: _contents(v, f"{path.name}, {k}") for k, v in tables.items()}}
+    found = _checked(raw, Paper, path.name)
+    for name, table in found.tables.items():
+        _add_numbers(found, table, f"{path.name}, {name}")
+    return found
 
 
 class _Number(float):
@@ -107,7 +174,7 @@ class _Number(float):
     digits = 0
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     def number(self, node: yaml.ScalarNode) -> _Number:
         value = _Number(self.construct_yaml_float(node))
         value.digits = len(node.value.partition(".")[2])
@@ -117,161 +184,117 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
 
 
-def _document(paper: str, loader: type[yaml.SafeLoader]) -> Row:
-    path = FOLDER / f"{paper}.yaml"
-    if not path.is_file():
-        raise SkipbenchError(
-            f"no published numbers of paper {paper!r}; there are those of {', '.join(papers())}"
-        )
-    try:
-        document: Any = yaml.load(path.read_text(encoding="utf-8"), loader)
-    except yaml.YAMLError as error:
-        raise SkipbenchError(f"{path.name} is no YAML: {error}") from error
-    _demand(document, path.name, _PAPER, optional={"settings", "left_out", "notes"})
-    for key in ("names", "tables"):
-        if not isinstance(document[key], Mapping):
-            raise SkipbenchError(
-                f"{path.name}: {key} is a {type(document[key]).__name__}; wanted a mapping"
-            )
-    return dict(document)
+def _checked(raw: Any, kind: type[Kind], where: str, *more: str) -> Kind:
+    """`raw` as a `kind`, with the names of all missing and unknown fields in one error.
 
-
-def _table_rows(document: Row, name: str, table: Any) -> list[Row]:
-    where = f"{document['paper']}.yaml, {name}"
-    parts = table.get("parts") if isinstance(table, Mapping) else None
-    whole = {"keys", "columns", "rows"}
-    inner, needed = ({"parts"}, {"title", "parts"}) if parts else (_PART, {"title", *whole})
-    _demand(table, where, _TABLE | inner, optional=(_TABLE | inner) - needed)
-    rows: list[Row] = []
-    for part in parts or [
-        {key: value for key, value in table.items() if key in _PART - {"settings"}}
-    ]:
-        _demand(part, where, _PART, optional=_PART - whole)
-        settings = {
-            **document.get("settings", {}),
-            **table.get("settings", {}),
-            **part.get("settings", {}),
-        }
-        rows += [
-            {"paper": document["paper"], "table": name, "title": table["title"], **r}
-            for r in _part_rows(settings, part, where)
-        ]
-    if not rows:
-        raise SkipbenchError(f"{where}: no rows; a table without numbers stands in left_out")
-    for row in rows:
-        _complete(row, document, table, where)
-    cells = Counter(
-        (*((key, row[key]) for key in sorted(KEYS & row.keys())), row["column"]) for row in rows
-    )
-    if twice := [cell for cell, count in cells.items() if count > 1]:
-        raise SkipbenchError(f"{where}: two values for {twice[0]}; tell the rows apart by a key")
-    for note in table.get("notes", []):
-        _attach(note, rows, where)
-    return rows
-
-
-def _part_rows(settings: Row, part: Row, where: str) -> Iterator[Row]:
-    across, percent = part.get("across"), part.get("percent", [])
-    if isinstance(part["columns"], Mapping) != bool(across):
-        kind = "a mapping" if isinstance(part["columns"], Mapping) else "a list"
-        raise SkipbenchError(
-            f"{where}: columns are {kind}, but across={across}; wanted a list for each value "
-            "of across, or one list"
-        )
-    groups = part["columns"] if across else {None: part["columns"]}
-    columns = [(group, column) for group, names in groups.items() for column in names]
-    if unknown := {column for _, column in columns} - UNITS.keys():
-        raise SkipbenchError(
-            f"{where}: unknown columns {sorted(unknown)}; wanted some of {', '.join(UNITS)}"
-        )
-    if unknown := set(percent) - {column for _, column in columns}:
-        raise SkipbenchError(
-            f"{where}: percent names {sorted(unknown)}; wanted some of the columns"
-        )
-    if unknown := {*part["keys"], *settings, *([across] if across else [])} - KEYS:
-        raise SkipbenchError(
-            f"{where}: unknown keys {sorted(unknown)}; wanted some of {', '.join(sorted(KEYS))}"
-        )
-    for cells in part["rows"]:
-        split = len(part["keys"])
-        if (
-            not isinstance(cells, list)
-            or len(cells) != split + len(columns)
-            or None in cells[:split]
-        ):
-            raise SkipbenchError(
-                f"{where}: row {cells!r}; wanted {part['keys']}, then {len(columns)} values"
-            )
-        keys = {**settings, **dict(zip(part["keys"], cells[:split], strict=True))}
-        keys = {
-            key: float(value) if isinstance(value, float) else value for key, value in keys.items()
-        }
-        for (group, column), cell in zip(columns, cells[split:], strict=True):
-            if cell is not None:
-                value = _value(cell, column in percent, f"{where}: row {cells}")
-                yield {**keys, **({across: group} if across else {}), "column": column, **value}
-
-
-def _value(cell: Any, percent: bool, where: str) -> Row:
-    if cell == LOST:
-        return {
-            "value": None,
-            "digits": None,
-            "spread": None,
-            "note": "the transcribed text has lost this number",
-        }
-    pair = cell if isinstance(cell, list) and len(cell) == 2 else [cell]
-    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in pair):
-        raise SkipbenchError(f"{where}: {cell!r} is no number, [number, spread], null or {LOST}")
-    digits = getattr(pair[0], "digits", 0) + (2 if percent else 0)
-    value, spread = (
-        *(round(float(number) * 0.01, digits) if percent else float(number) for number in pair),
-        None,
-    )[:2]
-    return {"value": value, "digits": digits, "spread": spread, "note": None}
-
-
-def _complete(row: Row, document: Row, table: Row, where: str) -> None:
-    """Adds the unit, the hardware and the printed names, which depend on the other keys."""
-    for key in NAMED:
-        if key in row:
-            known = document["names"].get(key, {})
-            if row[key] not in known:
-                raise SkipbenchError(
-                    f"{where}: {key} {row[key]!r} is not among names: {', '.join(map(str, known))}"
-                )
-            row[f"{key}_printed"] = known[row[key]]
-    hardware = table.get("hardware", document["hardware"])
-    row["hardware"] = (
-        hardware.get(row.get("model"), hardware.get("default"))
-        if isinstance(hardware, Mapping)
-        else hardware
-    )
-    row["unit"] = UNITS[row["column"]]
-
-
-def _attach(note: Any, rows: list[Row], where: str) -> None:
-    checked = isinstance(note, Mapping) and "check" in note
-    _demand(note, f"{where}, notes", _NOTE, optional=set() if checked else _NOTE - {"text"})
-    if "where" not in note:
-        return
-    wanted = {**note["where"], **({"column": note["column"]} if "column" in note else {})}
-    found = [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
-    if not found or (checked and len(found) != 1):
-        raise SkipbenchError(
-            f"{where}: a note names {wanted}, which is {len(found)} cells; wanted one that is there"
-        )
-    for row in found:
-        row["note"] = "; ".join(filter(None, (row["note"], note["text"])))
-
-
-def _demand(found: Any, where: str, known: set[str], optional: set[str]) -> None:
-    """`found` is a mapping with all of `known` but perhaps `optional`, and with nothing else."""
-    keys = set(found) if isinstance(found, Mapping) else set()
-    missing, unknown = sorted(known - optional - keys), sorted(map(str, keys - known))
-    if missing or unknown or not isinstance(found, Mapping):
+    Args:
+        more: fields with a default that are required here.
+    """
+    fields = {f.name: f.required for f in msgspec.structs.fields(kind) if f.name != "numbers"}
+    needed = {*more, *(name for name in fields if fields[name])}
+    keys = {str(key) for key in raw} if isinstance(raw, dict) else set[str]()
+    missing, unknown = sorted(needed - keys), sorted(keys - fields.keys())
+    if missing or unknown:
         raise SkipbenchError(
             f"{where}: missing {', '.join(missing) or 'nothing'}, unknown "
-            f"{', '.join(unknown) or 'nothing'}; wanted {', '.join(sorted(known - optional))}, and "
-            f"perhaps {', '.join(sorted(known & optional))}"
+            f"{', '.join(unknown) or 'nothing'}; wanted {', '.join(sorted(needed))}, and perhaps "
+            f"{', '.join(sorted(fields.keys() - needed))}"
         )
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise SkipbenchError(f"{where}: {error}") from error
+
+
+def _contents(raw: Any, where: str) -> Contents:
+    if not isinstance(raw, dict):
+        return _checked(raw, Contents, where)
+    if not raw.get("parts"):
+        head = {k: v for k, v in raw.items() if k in Contents.__struct_fields__}
+        raw = head | {"parts": [{k: v for k, v in raw.items() if k not in head}]}
+    table = _checked(raw | {"parts": [], "notes": []}, Contents, where)
+    table.parts = [_checked(part, Part, where) for part in raw["parts"]]
+    complete = ("where", "column", "check", "recomputed")
+    table.notes = [
+        _checked(note, Note, f"{where}, notes", *(complete if "check" in note else ()))
+        for note in raw.get("notes", [])
+    ]
+    return table
+
+
+def _add_numbers(paper: Paper, table: Contents, where: str) -> None:
+    hardware = paper.hardware if table.hardware is msgspec.UNSET else table.hardware
+    for part in table.parts:
+        part.numbers = list(_numbers(part, paper.settings | table.settings | part.settings, where))
+    numbers = [number for part in table.parts for number in part.numbers]
+    if not numbers:
+        raise SkipbenchError(f"{where}: no rows; a table without numbers stands in left_out")
+    for number in numbers:
+        for key in (key for key in NAMED if key in number.keys):
+            if (value := number.keys[key]) not in (known := paper.names.get(key, {})):
+                raise SkipbenchError(
+                    f"{where}: {key} {value!r} is not among names: {', '.join(map(str, known))}"
+                )
+        number.hardware = (
+            hardware.get(str(number.keys.get("model")), hardware.get("default"))
+            if isinstance(hardware, dict)
+            else hardware
+        )
+    cells = Counter((*sorted(n.keys.items()), n.column) for n in numbers)
+    if twice := [cell for cell, count in cells.items() if count > 1]:
+        raise SkipbenchError(f"{where}: two values for {twice[0]}; tell the rows apart by a key")
+    for note in (note for note in table.notes if note.where):
+        wanted = note.where | ({"column": note.column} if note.column else {})
+        noted = [n for n in numbers if wanted.items() <= (n.keys | {"column": n.column}).items()]
+        if not noted or (note.check and len(noted) != 1):
+            raise SkipbenchError(
+                f"{where}: a note names {wanted}, which is {len(noted)} cells; wanted one that is "
+                "there"
+            )
+        for number in noted:
+            number.note = "; ".join(filter(None, (number.note, note.text)))
+
+
+def _numbers(part: Part, settings: Row, where: str) -> Iterator[Printed]:
+    """The numbers of a part, by row and column."""
+    columns, split = part.grouped, len(part.keys)
+    if isinstance(part.columns, dict) != bool(part.across):
+        kind = "a mapping" if isinstance(part.columns, dict) else "a list"
+        raise SkipbenchError(
+            f"{where}: columns are {kind}, but across={part.across}; wanted a list for each value "
+            "of across, or one list"
+        )
+    names = {column for _, column in columns}
+    keys = {*part.keys, *settings, *filter(None, [part.across])}
+    for kind, given, known in (("columns", names, [*UNITS]), ("keys", keys, sorted(KEYS))):
+        if unknown := sorted(given.difference(known)):
+            raise SkipbenchError(
+                f"{where}: unknown {kind} {unknown}; wanted some of {', '.join(known)}"
+            )
+    if unknown := sorted(set(part.percent) - names):
+        raise SkipbenchError(f"{where}: percent names {unknown}; wanted some of the columns")
+    for row in part.rows:
+        sized = isinstance(row, list) and len(row) == split + len(columns)
+        if not sized or None in row[:split]:
+            raise SkipbenchError(
+                f"{where}: row {row!r}; wanted {part.keys}, then {len(columns)} values"
+            )
+        for (group, column), cell in zip(columns, row[split:], strict=True):
+            if cell is not None:
+                of = settings | dict(zip(part.keys, row, strict=False))
+                of |= {part.across: group} if part.across else {}
+                of = {k: float(v) if isinstance(v, float) else v for k, v in of.items()}
+                yield _number(of, column, cell, column in part.percent, f"{where}: row {row}")
+
+
+def _number(keys: Row, column: str, cell: Any, percent: bool, where: str) -> Printed:
+    if cell == LOST:
+        note = "the transcribed text has lost this number"
+        return Printed(keys=keys, column=column, note=note)
+    pair = cell if isinstance(cell, list) and len(cell) == 2 else [cell]
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in pair):
+        raise SkipbenchError(f"{where}: {cell!r} is no number, [number, spread], null or {LOST}")
+    digits = getattr(pair[0], "digits", 0) + (2 if percent else 0)
+    pair = [round(float(v) * 0.01, digits) if percent else float(v) for v in pair]
+    value, spread = [*pair, None][:2]
+    return Printed(keys=keys, column=column, value=value, digits=digits, spread=spread)

@@ -35,14 +35,14 @@ VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
 
 
 def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
-    """Entries of the provenance; None where there are none of this kind, or where the files or the
-    source are not on this machine.
+    """Entries of the provenance; None where the files or the source are not on this machine, and no
+    `draft_sha256` where the method names no checkpoint that is.
     """
-    return {
+    draft = _draft_sha256(method)
+    return ({} if draft is None else {"draft_sha256": draft}) | {
         "weights_sha256": weights_sha256(model),
         "tokenizer_sha256": _files_sha256(model, *TEXT),
         "generation_sha256": _files_sha256(model, "generation_config.json"),
-        "draft_sha256": _draft_sha256(method),
         "method_sha256": method_sha256(method),
         "imports_sha256": imports_sha256(method),
         "package_sha256": package_sha256(),
@@ -103,7 +103,7 @@ def _compared(model: Model, method: MethodConfig) -> list[tuple[str, str, str]]:
         "package_sha256": "other code of skipbench",
     }
     found = fingerprints(model, method)
-    return [(k, text, now) for k, text in texts.items() if (now := found[k]) is not None]
+    return [(k, text, now) for k, text in texts.items() if (now := found.get(k)) is not None]
 
 
 def not_compared(provenance: Provenance, model: Model, method: MethodConfig) -> list[str]:

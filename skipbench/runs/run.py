@@ -14,7 +14,7 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
 from skipbench.runs.reading import Text, check_name, read_json, read_yaml
 from skipbench.runs.record import Completion, Sample
-from skipbench.runs.state import Status, read_status
+from skipbench.runs.state import NO_STATUS, Status, read_status
 from skipbench.runs.store import SEALED, check_digest, read_completions, read_samples
 
 
@@ -85,7 +85,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
     settings: dict[str, Any] = {}
     """Its `config.yaml`; empty without one."""
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
-    status: Status = Status()
+    status: Status = NO_STATUS
     kept_samples: list[Sample] | None = None
     """Samples of a run that is read from the file of a figure, not from its folder."""
 

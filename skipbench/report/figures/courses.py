@@ -3,20 +3,24 @@ where the time goes.
 """
 
 import statistics
-from itertools import groupby
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures.runs import acceptances, labels, speedups
 from skipbench.report.figures.style import (
     GREY,
     PHASES,
+    beside,
     legend,
     line_styles,
     method_style,
     new_figure,
+    one_axis,
+    published_line,
 )
-from skipbench.report.published import Row
+from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
@@ -27,32 +31,43 @@ WINDOW = 64
 """Rounds of the moving mean of a threshold, as Self-SD's Figure 5 has it."""
 
 
-def course(runs: list[Run], published: list[Row]) -> "Figure":
+def _matchness(run: Run) -> list[tuple[int, float]]:
+    """`(sample, best matchness)` after each sample in which a trial was made."""
+    found = []
+    for number, sample in enumerate(run.sound, 1):
+        values = [v for v in sample.trace.get("best", []) if isinstance(v, int | float)]
+        found += [(number, float(values[-1]))] if values else []
+    return found
+
+
+Course = Callable[[Run], Sequence[tuple[int, float]]]
+COURSES: dict[str, tuple[str, Course]] = {
+    "alpha": ("acceptance rate", lambda run: list(enumerate(acceptances(run), 1))),
+    "matchness": ("best matchness", _matchness),
+    "speedup": ("speedup (x)", lambda run: list(enumerate(speedups(run), 1))),
+}
+"""Label of the axis, and number and value of samples."""
+
+
+def course(runs: list[Run], published: list[Printed]) -> "Figure":
     """Acceptance, matchness where the method has it, and speedup over samples (SWIFT Figures 6 and
     7).
 
     The tasks of a stream are shaded bands. Published values are dashed lines.
     """
-    matched = {id(run): _matchness(run) for run in runs}
-    told = any(matched.values()) or any(row["column"] == "matchness" for row in published)
-    columns = ["alpha", *(["matchness"] if told else []), "speedup"]
+    matched = any(n.column == "matchness" for n in published) or any(map(_matchness, runs))
+    columns = [column for column in COURSES if matched or column != "matchness"]
     figure, axes = new_figure(len(columns), 1, (6.4, 1.2 + 1.9 * len(columns)))
     names, styles = labels(runs), line_styles([run.method for run in runs])
     for axis, column in zip(axes[:, 0], columns, strict=True):
+        text, points = COURSES[column]
         for run, name, style in zip(runs, names, styles, strict=True):
-            x = list(range(1, len(run.sound) + 1))
-            y = {"alpha": acceptances(run), "speedup": speedups(run)}.get(column)
-            if y is None:
-                x, y = [i for i, _ in matched[id(run)]], [v for _, v in matched[id(run)]]
-            if y:
+            if found := points(run):
+                x, y = zip(*found, strict=True)
                 axis.plot(x, y, label=name, markersize=3, linewidth=1.2, **style)
-        _reference_lines(axis, published, column)
-        axis.set_ylabel(
-            {"alpha": "acceptance rate", "matchness": "best matchness", "speedup": "speedup (x)"}[
-                column
-            ]
-        )
-        axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _published_lines(axis, published, column)
+        axis.set_ylabel(text)
+        beside(axis)
     for axis in axes[:, 0]:
         _bands(axis, runs[0])
     axes[-1, 0].set_xlabel("sample")
@@ -60,136 +75,78 @@ def course(runs: list[Run], published: list[Row]) -> "Figure":
     return figure
 
 
-def _matchness(run: Run) -> list[tuple[int, float]]:
-    """`(sample, best matchness)` after each sample in which a trial was made."""
-    found = []
-    for number, sample in enumerate(run.sound, 1):
-        values = [v for v in sample.trace.get("best", []) if isinstance(v, int | float)]
-        if values:
-            found.append((number, float(values[-1])))
-    return found
-
-
-def _reference_lines(axis: "Axes", published: list[Row], column: str) -> None:
+def _published_lines(axis: "Axes", published: list[Printed], column: str) -> None:
     lines: dict[str, int] = {}
-    for row in published:
-        if row["column"] == column and row["value"] is not None:
-            number = lines[str(row.get("method"))] = lines.get(str(row.get("method")), -1) + 1
-            named = ", ".join(str(row[k]) for k in ("method", "phase", "statistic") if k in row)
-            color = method_style(str(row.get("method")))["color"]
-            label = f"paper: {named} {row['value']:g}"
-            axis.axhline(
-                row["value"],
-                color=color,
-                linestyle=("--", ":", "-.")[number % 3],
-                linewidth=1.0,
-                label=label,
-            )
-    ends = {r["column"]: r for r in published if r["column"] in (f"{column}_low", f"{column}_high")}
-    if len(ends) == 2:
-        low, high = (ends[f"{column}_{end}"] for end in ("low", "high"))
-        color, label = (
-            method_style(str(low["method"]))["color"],
-            f"paper: {low['method']} {low['value']:g} to {high['value']:g}",
-        )
-        axis.axhspan(low["value"], high["value"], color=color, alpha=0.12, linewidth=0, label=label)
+    for n in published:
+        if n.column == column and n.value is not None:
+            number = lines[n.method] = lines.get(n.method, -1) + 1
+            text = f"{', '.join(n.named('method', 'phase', 'statistic'))} {n.value:g}"
+            style = ("--", ":", "-.")[number % 3]
+            published_line(axis, n.value, text, method_style(n.method)["color"], style)
+    ends = {n.column: n for n in published}
+    low, high = (ends.get(f"{column}_{end}") for end in ("low", "high"))
+    if low and high and low.value is not None and high.value is not None:
+        color, text = method_style(low.method)["color"], f"{low.method} {low.value:g}"
+        label = f"paper: {text} to {high.value:g}"
+        axis.axhspan(low.value, high.value, color=color, alpha=0.12, linewidth=0, label=label)
 
 
 def _bands(axis: "Axes", run: Run) -> None:
     tasks = [s.groups.get("task") or s.groups.get("dataset") for s in run.sound]
-    start = 0.5
+    start, above = 0.5, axis.get_xaxis_transform()
     for number, (task, part) in enumerate(groupby(tasks)):
         end = start + len(list(part))
         if task is not None:
             axis.axvspan(start, end, color=GREY, alpha=0.06 + 0.12 * (number % 2), linewidth=0)
-            axis.text(
-                start,
-                1.0,
-                f" {task}",
-                transform=axis.get_xaxis_transform(),
-                fontsize=7,
-                va="bottom",
-            )
+            axis.text(start, 1.0, f" {task}", transform=above, fontsize=7, va="bottom")
         start = end
 
 
-def breakdown(runs: list[Run], published: list[Row]) -> "Figure":
+def breakdown(runs: list[Run], published: list[Printed]) -> "Figure":
     """Share of each phase in the method's time, one bar per run (SWIFT Figure 6b, CLaSp Figure 3c,
     Self-SD Table 5).
     """
-    figure, axes = new_figure(1, 1, (6.4, 1.6 + 0.4 * len(runs)))
-    axis = axes[0, 0]
-    names = labels(runs)
+    figure, axis = one_axis(6.4, 1.6 + 0.4 * len(runs))
     left = [0.0] * len(runs)
-    totals = [sum(run.measured.seconds.by_phase.values()) for run in runs]
     for phase, color in PHASES.items():
-        shares = [
-            100 * run.measured.seconds.by_phase[phase] / t
-            for run, t in zip(runs, totals, strict=True)
-        ]
+        seconds = [run.measured.seconds.by_phase for run in runs]
+        shares = [100 * of[phase] / sum(of.values()) for of in seconds]
         axis.barh(range(len(runs)), shares, left=left, color=color, label=phase, height=0.6)
         for place, (share, at) in enumerate(zip(shares, left, strict=True)):
             if share >= 4:
-                axis.text(
-                    at + share / 2,
-                    place,
-                    f"{share:.0f}%",
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color="white",
-                )
+                style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white"}
+                axis.text(at + share / 2, place, f"{share:.0f}%", **style)
         left = [a + b for a, b in zip(left, shares, strict=True)]
-    names += _printed_shares(axis, len(runs), published)
+    names = labels(runs)
+    for n in published:
+        if n.column == "share" and n.value is not None:
+            _published_share(axis, len(names), 100 * n.value)
+            names.append(f"paper: {n.method}, adapt")
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
     axis.set_xlabel("share of the method's time (%)")
-    axis.legend(fontsize=7, ncols=1, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    beside(axis)
     return figure
 
 
-def _printed_shares(axis: "Axes", place: int, published: list[Row]) -> list[str]:
-    """Bars of the shares that the paper prints, the rest hatched: what the text does not say.
-
-    Returns their names.
-    """
-    names: list[str] = []
-    for row in published:
-        if row["column"] != "share" or row["value"] is None:
-            continue
-        share, at = 100 * row["value"], place + len(names)
-        axis.barh(at, share, color=PHASES["adapt"], height=0.6)
-        label = "not printed"
-        axis.barh(
-            at,
-            100 - share,
-            left=share,
-            facecolor="none",
-            edgecolor=GREY,
-            hatch="//",
-            height=0.6,
-            label=label,
-        )
-        axis.text(
-            share + 1,
-            at,
-            f"{share:g}%",
-            va="center",
-            fontsize=7,
-            bbox={"facecolor": "white", "pad": 1, "lw": 0},
-        )
-        names.append(f"paper: {row['method']}, adapt")
-    return names
+def _published_share(axis: Any, at: int, share: float) -> None:
+    """A bar of the share that the paper prints, the rest hatched: what the text does not say."""
+    axis.barh(at, share, color=PHASES["adapt"], height=0.6)
+    rest, hatched = 100 - share, {"facecolor": "none", "edgecolor": GREY, "hatch": "//"}
+    axis.barh(at, rest, left=share, height=0.6, label="not printed", **hatched)
+    box = {"facecolor": "white", "pad": 1, "lw": 0}
+    axis.text(share + 1, at, f"{share:g}%", va="center", fontsize=7, bbox=box)
 
 
-def threshold(runs: list[Run], published: list[Row]) -> "Figure":
+def threshold(runs: list[Run], published: list[Printed]) -> "Figure":
     """The stop threshold over the rounds of all samples: moving mean and deviation of 64 rounds
     (Self-SD Figure 5).
     """
-    figure, axes = new_figure(1, 1, (7.4, 3.8))
-    names, styles = labels(runs), line_styles([run.method for run in runs])
-    for run, name, style in zip(runs, names, styles, strict=True):
+    figure, axis = one_axis(7.4)
+    for run, name, style in zip(
+        runs, labels(runs), line_styles([run.method for run in runs]), strict=True
+    ):
         values = [v for s in run.sound for v in s.trace.get("threshold", [])]
         if not values:
             raise SkipbenchError(
@@ -197,28 +154,17 @@ def threshold(runs: list[Run], published: list[Row]) -> "Figure":
             )
         windows = [values[max(0, i - WINDOW + 1) : i + 1] for i in range(len(values))]
         x, mean = range(1, len(values) + 1), [statistics.fmean(w) for w in windows]
-        spread = [statistics.pstdev(w) for w in windows]
-        color = style["color"]
-        axes[0, 0].plot(x, mean, color=color, linewidth=1.2, label=f"{name}: threshold")
+        spread, color = [statistics.pstdev(w) for w in windows], style["color"]
+        axis.plot(x, mean, color=color, linewidth=1.2, label=f"{name}: threshold")
         low, high = ([m + sign * d for m, d in zip(mean, spread, strict=True)] for sign in (-1, 1))
-        axes[0, 0].fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
-        if len(runs) > 1:  # the thresholds are what is compared
-            continue
-        rates = _running([(r.steps, r.accepted) for s in run.sound for r in s.method.rounds])
-        here = {"color": color, "linestyle": ":", "linewidth": 1.0}
-        axes[0, 0].plot(
-            range(1, len(rates) + 1), rates, label=f"{name}: acceptance rate so far", **here
-        )
-    axes[0, 0].set(
-        xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate"
-    )
+        axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+        if len(runs) == 1:  # of several, the thresholds are what is compared
+            rounds = [r for s in run.sound for r in s.method.rounds]
+            steps = accumulate(r.steps for r in rounds)
+            accepted = accumulate(r.accepted for r in rounds)
+            rates = [a / s if s else float("nan") for s, a in zip(steps, accepted, strict=True)]
+            text = f"{name}: acceptance rate so far"
+            axis.plot(range(1, len(rates) + 1), rates, ":", label=text, color=color, linewidth=1.0)
+    axis.set(xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate")
     legend(figure)
     return figure
-
-
-def _running(rounds: list[tuple[int, int]]) -> list[float]:
-    steps, accepted, found = 0, 0, []
-    for s, a in rounds:
-        steps, accepted = steps + s, accepted + a
-        found.append(accepted / steps if steps else float("nan"))
-    return found

@@ -3,29 +3,36 @@ optimisation, growth by task.
 """
 
 import math
-import statistics
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from skipbench.metrics.formulas import expected_tokens
 from skipbench.report.figures.runs import by_group, decoded_share, speedups
 from skipbench.report.figures.style import (
     BLUE,
-    GREY,
+    TASKS,
     legend,
     method_style,
     new_figure,
+    no_gain,
+    note,
+    one_axis,
+    published_line,
     tints,
     whisker,
 )
 from skipbench.report.figures.sweeps import setting
-from skipbench.report.published import Row
+from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COST = 0.5
 """Of a draft step, in forwards of the target: the paper's figure assumes a draft twice as fast."""
+STEPS = "method.stop.max_steps"
+RATIO = "method.ratio"
 
 
 def model_speedup(alpha: float, steps: int, cost: float = COST) -> float:
@@ -38,115 +45,83 @@ def model_speedup(alpha: float, steps: int, cost: float = COST) -> float:
     return expected_tokens(alpha, steps) / (steps * cost + 1)
 
 
-def draft_length(runs: list[Run], published: list[Row]) -> "Figure":
+def draft_length(runs: list[Run], published: list[Printed]) -> "Figure":
     """Model of speedup over acceptance for each K, and the runs as points on it (Self-SD Figure
     2).
     """
-    figure, axes = new_figure(1, 1, (7.4, 4.2))
-    here = axes[0, 0]
-    lengths = sorted({int(setting(run, "method.stop.max_steps")) for run in runs})
+    figure, here = one_axis(7.4, 4.2)
+    lengths = sorted({int(setting(run, STEPS)) for run in runs})
     grid = [i / 100 for i in range(101)]
-    for steps, color in zip(
-        lengths, tints(method_style("self-sd")["color"], len(lengths)), strict=True
-    ):
-        here.plot(
-            grid,
-            [model_speedup(a, steps) for a in grid],
-            color=color,
-            linewidth=1.3,
-            label=f"K = {steps}, model",
-        )
+    colors = tints(method_style("self-sd")["color"], len(lengths))
+    for steps, color in zip(lengths, colors, strict=True):
+        model = [model_speedup(a, steps) for a in grid]
+        here.plot(grid, model, color=color, linewidth=1.3, label=f"K = {steps}, model")
         for run in runs:
-            if setting(run, "method.stop.max_steps") == steps:
-                x, y = decoded_share(run), run.measured.speedup.paired
-                here.plot(
-                    [x], [y], "o", color=color, markeredgecolor="black", markersize=6, zorder=3
-                )
-                here.annotate(
-                    f"{steps}", (x, y), xytext=(5, 3), textcoords="offset points", fontsize=7
-                )
+            if setting(run, STEPS) == steps and (y := run.speedup) is not None:
+                x = decoded_share(run)
+                here.plot([x], [y], "o", color=color, markeredgecolor="black", zorder=3)
+                note(here, f"{steps}", (x, y), (5, 3))
                 whisker(here, x, run.measured, color)
-    for row in published:
-        if row["column"] == "alpha":
-            label = f"paper: below {row['value']:g}, K = {row['max_steps']} is best"
-            here.axvline(row["value"], color="black", linestyle=":", linewidth=1, label=label)
+    for n in published:
+        if n.column == "alpha" and n.value is not None:
+            text = f"below {n.value:g}, K = {n.named('max_steps')[0]} is best"
+            published_line(here, n.value, text, style=":", upright=True)
     here.plot([], [], "o", color="white", markeredgecolor="black", label="measured, with its K")
-    here.axhline(1.0, color=GREY, linewidth=0.6)
-    here.set(
-        xlabel="acceptance rate of a draft token",
-        ylabel="speedup (x)",
-        xlim=(0, 1.01),
-        ylim=(0, None),
-    )
-    here.set_title(
-        "curves: the model, a draft step costs half a forward of the target", fontsize=8, loc="left"
-    )
+    no_gain(here)
+    here.set(xlabel="acceptance rate of a draft token", ylabel="speedup (x)")
+    here.set(xlim=(0, 1.01), ylim=(0, None))
+    text = "curves: the model, a draft step costs half a forward of the target"
+    here.set_title(text, fontsize=8, loc="left")
     legend(figure)
     return figure
 
 
-def latency(runs: list[Run], published: list[Row]) -> "Figure":
+def latency(runs: list[Run], published: list[Printed]) -> "Figure":
     """Speedup against the seconds that finding the skip set took, before decoding or in it (SWIFT
     Figure 11).
     """
-    figure, axes = new_figure(1, 1, (7.0, 3.8))
-    here = axes[0, 0]
+    figure, here = one_axis(7.0)
     points: dict[str, list[tuple[float, Run]]] = {}
     for run in runs:
         seconds = run.search.seconds if run.search else run.measured.seconds.adapt or 0.0
         points.setdefault(run.method, []).append((seconds, run))
     for method, found in points.items():
         found.sort(key=lambda point: point[0])
-        x, y = [s for s, _ in found], [r.measured.speedup.paired for _, r in found]
-        here.plot(x, y, label=method, **method_style(method))
+        style, y = method_style(method), [run.speedup for _, run in found]
+        here.plot([seconds for seconds, _ in found], y, label=method, **style)
         for seconds, run in found:
-            whisker(here, seconds, run.measured, method_style(method)["color"])
-            if run.search:
-                at = (seconds, run.measured.speedup.paired)
-                here.annotate(
-                    f"{run.search.sets} sets",
-                    at,
-                    xytext=(4, -9),
-                    textcoords="offset points",
-                    fontsize=7,
-                )
+            whisker(here, seconds, run.measured, style["color"])
+            if run.search and run.speedup is not None:
+                note(here, f"{run.search.sets} sets", (seconds, run.speedup), (4, -9))
     _printed_latencies(here, published)
     here.set_xscale("log")
-    here.axhline(1.0, color=GREY, linewidth=0.6)
+    no_gain(here)
     here.set(xlabel="seconds to find the skip set", ylabel="speedup (x)")
     legend(figure)
     return figure
 
 
-def _printed_latencies(here: Any, published: list[Row]) -> None:
+def _printed_latencies(here: "Axes", published: list[Printed]) -> None:
     """A star where the text prints both numbers of a point; a line where it prints the latency
     alone.
     """
-    seconds = {
-        (r["method"], r.get("search_steps")): r["value"]
-        for r in published
-        if r["column"] == "search_s"
-    }
     gains = {
-        (r["method"], r.get("search_steps")): r["value"]
-        for r in published
-        if r["column"] == "speedup"
+        (n.method, *n.named("search_steps")): n.value for n in published if n.column == "speedup"
     }
-    for (method, sets), at in seconds.items():
-        color, named = method_style(method)["color"], method + (f", {sets} sets" if sets else "")
-        if (method, sets) in gains:
-            gain = gains[method, sets]
-            label = f"paper: {named}, {gain:g}x at {at:g} s"
-            here.plot(
-                [at], [gain], linestyle="none", marker="*", markersize=10, color=color, label=label
-            )
+    for n in (n for n in published if n.column == "search_s"):
+        sets, color = n.named("search_steps"), method_style(n.method)["color"]
+        named = n.method + (f", {sets[0]} sets" if sets else "")
+        if n.value is None:
+            continue
+        if gain := gains.get((n.method, *sets)):
+            label = f"paper: {named}, {gain:g}x at {n.value:g} s"
+            shape: dict[str, Any] = {"linestyle": "none", "marker": "*", "markersize": 10}
+            here.plot([n.value], [gain], color=color, label=label, **shape)
         else:
-            here.axvline(
-                at, color=color, linestyle=":", linewidth=1, label=f"paper: {named}, {at:g} s"
-            )
+            published_line(here, n.value, f"{named}, {n.value:g} s", color, ":", upright=True)
 
 
-def flexible(runs: list[Run], published: list[Row]) -> "Figure":
+def flexible(runs: list[Run], published: list[Printed]) -> "Figure":
     """SWIFT Figure 8. (a) Overall speedup so far, for each S and for each beta; (b) speedup over
     skip ratio by model.
     """
@@ -156,44 +131,27 @@ def flexible(runs: list[Run], published: list[Row]) -> "Figure":
     for here, key, name in ((axes[0, 0], "method.steps", "S"), (axes[0, 1], "method.beta", "beta")):
         members = sorted((r for r in runs if key in r.axes), key=lambda r: setting(r, key))
         for run, color in zip(members, tints(BLUE, len(members)), strict=True):
-            values = so_far(run)
+            values, style = so_far(run), {"color": color, "marker": "o"}
             label = f"{name} = {setting(run, key)}"
-            here.plot(
-                range(1, len(values) + 1),
-                values,
-                color=color,
-                marker="o",
-                markersize=3,
-                label=label,
-            )
+            here.plot(range(1, len(values) + 1), values, markersize=3, label=label, **style)
         here.set(xlabel="sample", ylabel="speedup so far (x)", title=f"(a) {name}")
         here.xaxis.get_major_locator().set_params(integer=True)
-    sized: dict[str, list[Run]] = {}
-    for run in runs:
-        if "method.ratio" in run.axes:
-            sized.setdefault(run.model, []).append(run)
+    sized: dict[str, list[tuple[float, float]]] = {}
+    for run in (run for run in runs if RATIO in run.axes and run.speedup is not None):
+        sized.setdefault(run.model, []).append((float(setting(run, RATIO)), run.speedup or 0.0))
     here = axes[0, 2]
-    for (name, members), color, marker in zip(
+    for (name, points), color, marker in zip(
         sized.items(), tints(BLUE, len(sized)), "os^Dv<>"[: len(sized)], strict=True
     ):
-        members.sort(key=lambda r: float(setting(r, "method.ratio")))
-        points = [
-            (float(setting(r, "method.ratio")), r.speedup) for r in members if r.speedup is not None
-        ]
+        points.sort(key=lambda point: point[0])
+        x, y = zip(*points, strict=True)
+        here.plot(x, y, color=color, marker=marker, markersize=4, label=name)
         best = max(points, key=lambda point: point[1])
-        here.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=4, label=name)
-        here.plot(
-            *best,
-            color=color,
-            marker="o",
-            markersize=11,
-            fillstyle="none",
-            linestyle="none",
-            label="best ratio",
-        )
+        ring = {"marker": "o", "markersize": 11, "fillstyle": "none", "linestyle": "none"}
+        here.plot(*best, color=color, label="best ratio", **ring)
     here.set(xlabel="share of sub-layers skipped", ylabel="speedup (x)", title="(b) scaling")
     for here in axes[0]:
-        here.axhline(1.0, color=GREY, linewidth=0.6)
+        no_gain(here)
         here.title.set_fontsize(9)
         here.tick_params(labelleft=True)
         if here.get_legend_handles_labels()[1]:
@@ -207,11 +165,11 @@ def so_far(run: Run) -> list[float]:
     means = []
     for sample in run.sound:
         ratios += [] if sample.speedup is None else [sample.speedup]
-        means.append(statistics.geometric_mean(ratios) if ratios else math.nan)
+        means.append(geometric_mean(ratios) if ratios else math.nan)
     return means
 
 
-def by_task(runs: list[Run], published: list[Row]) -> "Figure":
+def by_task(runs: list[Run], published: list[Printed]) -> "Figure":
     """Speedup over models from small to large, a line per task, the printed ones dashed (CLaSp
     Figure 5).
 
@@ -220,68 +178,38 @@ def by_task(runs: list[Run], published: list[Row]) -> "Figure":
     """
     points: dict[str, dict[str, float]] = {}
     for run in runs:
-        own = (
-            {str(run.keys["subtask"]): speedups(run)}
-            if "subtask" in run.keys
-            else by_group(run, "task")
-        )
-        for task, values in (own or {run.dataset: speedups(run)}).items():
-            points.setdefault(task, {})[run.model] = statistics.geometric_mean(
-                v for v in values if v == v
-            )
+        subtask = run.keys.get("subtask")
+        parts = by_group(run, "task") if subtask is None else {str(subtask): speedups(run)}
+        for task, values in (parts or {run.dataset: speedups(run)}).items():
+            known = (v for v in values if not math.isnan(v))
+            points.setdefault(task, {})[run.model] = geometric_mean(known)
     printed: dict[str, dict[str, float]] = {}
-    for row in published:
-        if row["column"] == "speedup" and row["value"] is not None:
-            printed.setdefault(str(row["subtask"]), {})[str(row["model"])] = row["value"]
-    models = list(
-        dict.fromkeys([*(r.model for r in runs), *(m for found in printed.values() for m in found)])
-    )
-    tasks = list(dict.fromkeys([*printed, *points]))
-    figure, axes = new_figure(1, 1, (8.0, 4.2))
-    here = axes[0, 0]
-    for task, color, marker in zip(tasks, _TASKS, "os^Dv<>P", strict=False):
-        found = points.get(task, {})
-        if found:
-            x = [models.index(m) for m in found]
-            here.plot(
-                x,
-                list(found.values()),
-                color=color,
-                marker=marker,
-                label=f"{task}, measured",
-                linestyle="-",
-            )
-        if known := printed.get(task):
-            x = [models.index(m) for m in known]
-            here.plot(
-                x,
-                list(known.values()),
-                color=color,
-                marker="*",
-                markersize=9,
-                linestyle="--",
-                label=f"{task}, paper",
-            )
-    for model in models:
+    for n in published:
+        if n.column == "speedup" and n.value is not None:
+            task, model = n.named("subtask", "model")
+            printed.setdefault(task, {})[model] = n.value
+    models = [*(run.model for run in runs), *(m for found in printed.values() for m in found)]
+    models = list(dict.fromkeys(models))
+    figure, here = one_axis(8.0, 4.2)
+    for task, color, marker in zip(
+        dict.fromkeys([*printed, *points]), TASKS, "os^Dv<>P", strict=False
+    ):
+        for found, source, style in (
+            (points.get(task), "measured", {"marker": marker, "linestyle": "-"}),
+            (printed.get(task), "paper", {"marker": "*", "linestyle": "--", "markersize": 9}),
+        ):
+            if found:
+                x, label = [models.index(model) for model in found], f"{task}, {source}"
+                here.plot(x, list(found.values()), color=color, label=label, **style)
+    for place, model in enumerate(models):
         values = sorted(found[model] for found in printed.values() if model in found)
         if values:
-            text = ", ".join(f"{v:g}" for v in values)
-            last = model == models[-1]  # lines rise: below them there is room, but not at their end
-            at = (models.index(model), values[-1 if last else 0])
-            here.annotate(
-                text,
-                at,
-                xytext=(0, 8 if last else -16),
-                textcoords="offset points",
-                fontsize=7,
-                ha="center",
-            )
+            last = model == models[-1]  # lines rise: there is space below, but not at the end
+            text, value = ", ".join(f"{v:g}" for v in values), values[-1 if last else 0]
+            note(here, text, (place, value), (0, 8 if last else -16), ha="center")
     here.set_xticks(range(len(models)), models, rotation=20)
     here.set_xlim(-0.5, len(models) - 0.5)
     here.margins(y=0.15)
     here.set(xlabel="model", ylabel="speedup (x)")
     legend(figure)
     return figure
-
-
-_TASKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8A800", "#777777")

@@ -15,11 +15,12 @@ from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_j
 from skipbench.runs.record import Sample, dump
 from skipbench.runs.run import Origin, Run, Search
 
+_SHARED = ("model", "method", "dataset", "settings", "metrics", "axes", "keys", "search")
+"""Fields that a run has by the same name."""
+
 
 class _Kept(msgspec.Struct, kw_only=True):
-    """A run in the file: its settings, metrics and sound samples, and what the experiment knows of
-    it; no folder's path.
-    """
+    """A run in the file; no folder's path."""
 
     folder: str
     model: str
@@ -42,23 +43,16 @@ class _File(msgspec.Struct):
 
 
 def dump_runs(name: str, runs: list[Run]) -> str:
-    """JSON, a run per line, of the figure `name`."""
+    """JSON of the finished runs of a figure, a run per line, with their sound samples."""
     lines = []
     for run in runs:
         kept = _Kept(
             folder=str(run.id),
-            model=str(run.model),
-            method=str(run.method),
-            dataset=str(run.dataset),
             engine=run.origin.engine,
             device=run.origin.device,
             layers=run.provenance.layers,
-            settings=run.settings,
-            metrics=run.measured,
             samples=[],
-            axes=run.axes,
-            keys=run.keys,
-            search=run.search,
+            **{name: getattr(run, name) for name in _SHARED},
         )
         samples = [json.loads(dump(sample)) for sample in run.sound]
         lines.append(json.dumps(msgspec.to_builtins(kept) | {"samples": samples}, allow_nan=False))
@@ -82,17 +76,10 @@ def read_runs(path: Path) -> tuple[str, list[Run]]:
     return file.figure, [
         Run(
             id=kept.folder,
-            model=kept.model,
-            method=kept.method,
-            dataset=kept.dataset,
-            keys=kept.keys,
-            metrics=kept.metrics,
             origin=Origin(engine=kept.engine, device=kept.device),
-            axes=kept.axes,
-            search=kept.search,
-            settings=kept.settings,
             provenance=Provenance(layers=kept.layers),
             kept_samples=kept.samples,
+            **{name: getattr(kept, name) for name in _SHARED},
         )
         for kept in file.runs
     ]

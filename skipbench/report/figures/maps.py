@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures.runs import labels, layers_of, optimised_sets, skip_sets
-from skipbench.report.figures.style import BLUE, ORANGE, legend, line_styles, new_figure
-from skipbench.report.published import Row
+from skipbench.report.figures.style import BLUE, ORANGE, legend, line_styles, new_figure, one_axis
+from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def frequencies(run: Run, layers: int) -> list[list[float]]:
     return [[c / total for c in row] for row in counts]
 
 
-def skip_map(runs: list[Run], published: list[Row]) -> "Figure":
+def skip_map(runs: list[Run], published: list[Printed]) -> "Figure":
     """Attention and MLP of every layer, dark where skipped (SWIFT 9 to 11, Self-SD 6 to 10;
     probabilities: KnapSpec 5).
     """
@@ -65,9 +65,9 @@ def jaccard_by_distance(run: Run, most: int = 10) -> dict[int, list[float]]:
     return dict(sorted(found.items()))
 
 
-def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
+def jaccard(runs: list[Run], published: list[Printed]) -> "Figure":
     """Mean similarity of skip sets over their distance in optimisations (CLaSp Figure 3a)."""
-    figure, axes = new_figure()
+    figure, axis = one_axis()
     names, styles = labels(runs), line_styles([run.method for run in runs])
     for run, name, style in zip(runs, names, styles, strict=True):
         if not (found := jaccard_by_distance(run)):
@@ -76,16 +76,15 @@ def jaccard(runs: list[Run], published: list[Row]) -> "Figure":
                 "interval, such as method.interval=2"
             )
         means = [sum(v) / len(v) for v in found.values()]
-        axes[0, 0].plot(list(found), means, label=name, **style)
-    axes[0, 0].set(
-        xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity", ylim=(0, 1.02)
-    )
-    axes[0, 0].xaxis.get_major_locator().set_params(integer=True)
-    axes[0, 0].legend(fontsize=7)
+        axis.plot(list(found), means, label=name, **style)
+    axis.set(xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity")
+    axis.set_ylim(0, 1.02)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.legend(fontsize=7)
     return figure
 
 
-def against_context(runs: list[Run], published: list[Row]) -> "Figure":
+def against_context(runs: list[Run], published: list[Printed]) -> "Figure":
     """Skipped attention and MLP sub-layers against context length, a point per set and a panel per
     run (KnapSpec Figure 3).
     """

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures import bars, courses, curves, maps, scatter, sources, sweeps
 from skipbench.report.figures.style import styled
-from skipbench.report.published import Row, papers, published
+from skipbench.report.published import Printed, papers, read_paper
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Kind = Callable[[list[Run], list[Row]], "Figure"]
+Kind = Callable[[list[Run], list[Printed]], "Figure"]
 
 
 class Spec(NamedTuple):
@@ -81,7 +81,7 @@ FIGURES = {
 NOT_RUN = {  # experiments whose figure does not come from runs
     "clasp-figure3b": "brute force over all sets needs models of 12 sub-layers at most. Draw it "
     "with 'python scripts/brute_force.py > brute_force.jsonl' and 'python -m skipbench figure "
-    "brute_force.jsonl'",
+    "brute_force.jsonl'"
 }
 NOTHING = ("vanilla",)
 """Methods of a grid that have nothing to show: the others are measured against it."""
@@ -105,14 +105,13 @@ def draw(name: str, runs: list[Run]) -> tuple["Figure", list[Run]]:
         return spec.draw(shown, printed(name)), shown
 
 
-def printed(name: str) -> list[Row]:
+def printed(name: str) -> list[Printed]:
     """The paper's values that stand in the figure `name`."""
     paper, _, table = name.rpartition("-")
-    spec = FIGURES[name]
-    rows = published(paper) if paper in papers() else []
-    return [
-        r for r in rows if r["table"] == (spec.table or table) and r["column"] not in spec.left_out
-    ]
+    spec, tables = FIGURES[name], read_paper(paper).tables if paper in papers() else {}
+    shown = tables.get(spec.table or table)
+    numbers = [n for part in shown.parts for n in part.numbers] if shown else []
+    return [n for n in numbers if n.column not in spec.left_out]
 
 
 def draw_run(run: Run) -> dict[str, "Figure"]:

@@ -43,24 +43,34 @@ def labels(runs: list[Run], without: tuple[str, ...] = ()) -> list[str]:
     Args:
         without: settings such as `method.interval` that stand elsewhere in the figure, on an axis.
     """
-    names = [{"method": r.method, "model": r.model, "dataset": r.dataset} for r in runs]
-    told = [{k: v for k, v in _told(run).items() if k not in without} for run in runs]
+    settings = [{k: v for k, v in _settings(run).items() if k not in without} for run in runs]
+    varying = [
+        name
+        for name in ("model", "dataset")
+        if not {name, f"{name}.name"} & {*without} and len({getattr(r, name) for r in runs}) > 1
+    ]
     found = []
-    for run, name, own in zip(runs, names, told, strict=True):
-        parts = [run.method]
-        parts += [
-            name[k]
-            for k in ("model", "dataset")
-            if k not in without and f"{k}.name" not in without and len({n[k] for n in names}) > 1
-        ]
-        alike = [t for t, n in zip(told, names, strict=True) if n["method"] == run.method]
-        parts += [_phrase(k, v) for k, v in own.items() if len({t.get(k) for t in alike}) > 1]
-        found.append(", ".join(parts))
+    for run, own in zip(runs, settings, strict=True):
+        alike = [s for s, r in zip(settings, runs, strict=True) if r.method == run.method]
+        differing = {k: v for k, v in own.items() if len({s.get(k) for s in alike}) > 1}
+        phrases = (
+            _PHRASES.get(k, k.rpartition(".")[2].replace("_", " ") + " {}").format(v)
+            for k, v in differing.items()
+        )
+        names = (getattr(run, name) for name in varying)
+        found.append(", ".join([run.method, *names, *phrases]))
     return found
 
 
-def _told(run: Run) -> dict[str, str]:
-    """The settings that may tell a run from others: the axes of its experiment, else all of its
+_PHRASES = {
+    "search.on": "set of {}",
+    "search.iterations": "{} sets tried",
+    "stop@method.stop": "{} stop",
+}
+
+
+def _settings(run: Run) -> dict[str, str]:
+    """The settings by which a run may be named: the axes of its experiment, else all of its
     method's.
     """
     if run.axes:
@@ -68,26 +78,14 @@ def _told(run: Run) -> dict[str, str]:
         return {
             k: v for k, v in run.axes.items() if k not in left_out and not k.startswith("dataset.")
         }
-    method = (
-        run.settings["method"]
-        | {"stop": None}
-        | {f"stop.{k}": v for k, v in (run.settings["method"].get("stop") or {}).items()}
-    )
+    stop = run.setting("method.stop") or {}
+    method = run.settings["method"] | {f"stop.{k}": v for k, v in stop.items()}
     left_out = ("name", "_target_", "skip", "stop", "stop._target_", "latency")
     return {
         f"method.{k}": str(v)
         for k, v in method.items()
         if k not in left_out and not isinstance(v, dict)
     }
-
-
-def _phrase(key: str, value: str) -> str:
-    words = {
-        "search.on": "set of {}",
-        "search.iterations": "{} sets tried",
-        "stop@method.stop": "{} stop",
-    }
-    return words.get(key, key.rpartition(".")[2].replace("_", " ") + " {}").format(value)
 
 
 class Swept(NamedTuple):
@@ -152,18 +150,16 @@ def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
     is first drafted with; one that no draft followed is left out. Without that key only changes are
     known, and the full model before them is not one.
     """
-    found: list[list[frozenset[int]]] = [[] for _ in run.sound]
-    changes: list[list[tuple[int, frozenset[int]]]] = [[] for _ in run.sound]
-    for position, at, skipped in skip_sets(run, layers):
-        changes[position].append((at, skipped.skipped))
-    for position, (sample, known) in enumerate(zip(run.sound, changes, strict=True)):
-        if "optimised" not in sample.trace:
-            found[position] = [s for number, (_, s) in enumerate(known) if s or number]
+    found, changes = [], skip_sets(run, layers)
+    for position, sample in enumerate(run.sound):
+        known = [(at, s.skipped) for p, at, s in changes if p == position]
+        optimised = sample.trace.get("optimised")
+        if optimised is None:
+            found.append([s for number, (_, s) in enumerate(known) if s or number])
             continue
-        for at in sample.trace["optimised"]:
-            used = [s for start, s in known if start <= at]
-            if used and at < len(sample.method.rounds):
-                found[position].append(used[-1])
+        drafted = [at for at in optimised if at < len(sample.method.rounds)]
+        used = ([s for start, s in known if start <= at] for at in drafted)
+        found.append([sets[-1] for sets in used if sets])
     return [sets for sets in found if sets]
 
 

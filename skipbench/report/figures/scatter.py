@@ -6,125 +6,134 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.style import GREEN, GREY, legend, method_style, new_figure
+from skipbench.report.figures.style import (
+    GREEN,
+    GREY,
+    legend,
+    method_style,
+    new_figure,
+    no_gain,
+    one_axis,
+    published_line,
+)
 from skipbench.report.figures.sweeps import VALUES
-from skipbench.report.measured import measure
-from skipbench.report.published import Row
+from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FEW = 10
-"""Pairs up to which a correlation is told apart from chance badly: at 10 its 95 % interval around 0
-is -0.6 to 0.6.
+"""Pairs up to which a correlation is hardly told from chance: at 10 its 95 % interval around 0 is
+-0.6 to 0.6.
 """
 
 
-def _points(here: Any, points: Sequence[tuple[float, float, Run]]) -> None:
+def _points(here: "Axes", points: Sequence[tuple[float, float, Run]]) -> None:
     seen: set[str] = set()
     for x, y, run in points:
-        label = None if run.method in seen else run.method
+        style: dict[str, Any] = {**method_style(run.method), "s": 24, "zorder": 3}
+        here.scatter([x], [y], label=None if run.method in seen else run.method, **style)
         seen.add(run.method)
-        here.scatter([x], [y], label=label, s=24, zorder=3, **method_style(run.method))
 
 
-def correlation(runs: list[Run], published: list[Row]) -> "Figure":
+def correlation(runs: list[Run], published: list[Printed]) -> "Figure":
     """TPT and acceptance rate of each run against its throughput, with Pearson's r (KnapSpec Figure
     2).
     """
     figure, axes = new_figure(1, 2, (8.4, 3.6))
     for here, column in zip(axes[0], ("TPT", "alpha"), strict=True):
-        x = [VALUES[column][1](run, run) for run in runs]
+        label, value = VALUES[column]
         pairs = [
             (v, rate, run)
-            for v, run in zip(x, runs, strict=True)
-            if v is not None and (rate := run.measured.tokens_per_s) is not None
+            for run in runs
+            if (v := value(run, run)) is not None
+            and (rate := run.measured.tokens_per_s) is not None
         ]
         _points(here, pairs)
         text = f"r needs 3 runs that differ, here are {len(pairs)}"
-        if len(pairs) > 2 and len({p[0] for p in pairs}) > 1 and len({p[1] for p in pairs}) > 1:
-            r = statistics.correlation([p[0] for p in pairs], [p[1] for p in pairs])
+        x, y = [p[0] for p in pairs], [p[1] for p in pairs]
+        if len(pairs) > 2 and len({*x}) > 1 and len({*y}) > 1:
+            r = statistics.correlation(x, y)
             few = ", too few to tell" if len(pairs) <= FEW else ""
             text = f"r = {r:.2f}, R² = {r * r:.2f} ({len(pairs)} runs{few})"
         printed = [
-            r["value"]
-            for r in published
-            if r["column"] == "correlation" and r.get("part") == column
+            f"paper: r = {n.value:g}"
+            for n in published
+            if n.column == "correlation" and n.named("part") == [column]
         ]
-        here.set_title(
-            "\n".join([text, *(f"paper: r = {v:g}" for v in printed)]), fontsize=8, loc="left"
-        )
-        here.set(xlabel=VALUES[column][0], ylabel=VALUES["tokens_per_s"][0])
+        here.set_title("\n".join([text, *printed]), fontsize=8, loc="left")
+        here.set(xlabel=label, ylabel=VALUES["tokens_per_s"][0])
     legend(figure)
     return figure
 
 
-def skipped(runs: list[Run], published: list[Row]) -> "Figure":
+def skipped(runs: list[Run], published: list[Printed]) -> "Figure":
     """Speedup over the share of sub-layers skipped, the best of each share joined by a dashed line
     (Self-SD Figure 4).
     """
-    figure, axes = new_figure(1, 1, (6.8, 3.8))
-    here = axes[0, 0]
+    figure, here = one_axis(6.8)
     points = [
-        (x, y, r)
-        for r in runs
-        if (x := measure(r.measured, "ratio")[0]) is not None and (y := r.speedup) is not None
+        (of.ratio, run.speedup, run)
+        for run in runs
+        if (of := run.measured.skipped) and of.ratio is not None and run.speedup is not None
     ]
     _points(here, points)
     best: dict[float, float] = {}
     for x, y, _ in points:
         best[round(x, 2)] = max(y, best.get(round(x, 2), y))
-    here.plot(
-        sorted(best),
-        [best[x] for x in sorted(best)],
-        color=GREY,
-        linestyle="--",
-        linewidth=1,
-        label="best of each",
-    )
-    here.axhline(1.0, color=GREY, linewidth=0.6)
-    for row in published:
-        if row["column"] == "skipped_layers":
+    style = {"color": GREY, "linestyle": "--", "linewidth": 1}
+    here.plot(sorted(best), [best[x] for x in sorted(best)], label="best of each", **style)
+    no_gain(here)
+    for n in published:
+        if n.column == "skipped_layers" and n.value is not None:
             # The paper counts attention and MLP apart: its 40 layers are 80.
-            text = f"paper: falls beyond {row['value']:g} of 80"
-            here.axvline(row["value"] / 80, color="black", linestyle=":", linewidth=1, label=text)
+            text = f"falls beyond {n.value:g} of 80"
+            published_line(here, n.value / 80, text, style=":", upright=True)
     here.set(xlabel="share of sub-layers skipped", ylabel="speedup (x)")
     legend(figure)
     return figure
 
 
-def brute_force(lines: list[dict[str, Any]]) -> "Figure":
+class BruteForce(msgspec.Struct):
+    """A line that scripts/brute_force.py prints: similarity lost against the best of all sets."""
+
+    programme: str
+    cases: int
+    lost: float
+    random_lost: float
+
+
+def brute_force(lines: list[Any]) -> "Figure":
     """What the programme's set and a random set lose against the best of all sets (CLaSp Figure
     3b).
 
-    `lines` are those that scripts/brute_force.py prints: `programme`, `cases`, `lost`,
-    `random_lost`.
-
     Raises:
-        SkipbenchError: no lines, or one without these keys.
+        SkipbenchError: no lines, or one that is no `BruteForce`.
     """
-    wanted = ("programme", "cases", "lost", "random_lost")
-    if not lines or any(key not in line for line in lines for key in wanted):
+    try:
+        found = msgspec.convert(lines, list[BruteForce])
+    except msgspec.ValidationError:
+        found = []
+    if not found:
         raise SkipbenchError(
-            f"wanted lines with {', '.join(wanted)}; make them with python "
+            f"wanted lines with {', '.join(BruteForce.__struct_fields__)}; make them with python "
             "scripts/brute_force.py > FILE"
         )
-    figure, axes = new_figure(1, 1, (7.4, 1.6 + 0.5 * len(lines)))
-    for offset, key, label, color in (
-        (-0.2, "lost", "programme", GREEN),
-        (0.2, "random_lost", "random set", GREY),
+    figure, axis = one_axis(7.4, 1.6 + 0.5 * len(found))
+    for offset, label, color, lost in (
+        (-0.2, "programme", GREEN, [line.lost for line in found]),
+        (0.2, "random set", GREY, [line.random_lost for line in found]),
     ):
-        places = [i + offset for i in range(len(lines))]
-        bars = axes[0, 0].barh(
-            places, [line[key] for line in lines], height=0.38, color=color, label=label
-        )
-        axes[0, 0].bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
-    axes[0, 0].set_yticks(
-        range(len(lines)), [f"{line['programme']} (n={line['cases']})" for line in lines]
-    )
-    axes[0, 0].set_xlabel("cosine similarity lost against brute force")
-    axes[0, 0].invert_yaxis()
+        places = [i + offset for i in range(len(found))]
+        bars = axis.barh(places, lost, height=0.38, color=color, label=label)
+        axis.bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
+    axis.set_yticks(range(len(found)), [f"{line.programme} (n={line.cases})" for line in found])
+    axis.set_xlabel("cosine similarity lost against brute force")
+    axis.invert_yaxis()
     legend(figure)
     return figure

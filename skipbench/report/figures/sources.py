@@ -7,8 +7,17 @@ import statistics
 from typing import TYPE_CHECKING
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.style import BLUE, GREEN, GREY, ORANGE, PINK, YELLOW, new_figure
-from skipbench.report.published import Row
+from skipbench.report.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PINK,
+    YELLOW,
+    beside,
+    one_axis,
+)
+from skipbench.report.published import Printed
 from skipbench.runs.record import SOURCES, Sample
 from skipbench.runs.run import Run
 
@@ -22,7 +31,7 @@ BINS = 8
 COLORS = dict(zip(SOURCES, (YELLOW, PINK, ORANGE, BLUE, GREY), strict=True))
 
 
-def accepted(runs: list[Run], published: list[Row]) -> "Figure":
+def accepted(runs: list[Run], published: list[Printed]) -> "Figure":
     """Tokens per round by source, bonus included, over the rounds of a run.
 
     Raises:
@@ -31,8 +40,7 @@ def accepted(runs: list[Run], published: list[Row]) -> "Figure":
     rounds = [letters for sample in _traced(runs[0]) for letters in sample.trace["source"]]
     spans = [rounds[at : at + SPAN] for at in range(0, len(rounds), SPAN)]
     x, below = [SPAN * number for number in range(len(spans))], [1.0] * len(spans)
-    figure, axes = new_figure(1, 1, (6.4, 2.8))
-    axis = axes[0, 0]
+    figure, axis = one_axis(6.4, 2.8)
     axis.bar(x, below, SPAN, align="edge", color=GREEN, label="bonus")
     for letter, name in SOURCES.items():
         heights = [statistics.fmean(text.count(letter) for text in span) for span in spans]
@@ -42,11 +50,11 @@ def accepted(runs: list[Run], published: list[Row]) -> "Figure":
         below = [a + b for a, b in zip(below, heights, strict=True)]
     axis.set_xlabel("round")
     axis.set_ylabel(f"tokens per round\n(means of {SPAN})")
-    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    beside(axis)
     return figure
 
 
-def calibration(runs: list[Run], published: list[Row]) -> "Figure":
+def calibration(runs: list[Run], published: list[Printed]) -> "Figure":
     """Expected tokens per round against emitted ones, bonus included, in bins of equally many
     rounds; on the diagonal, as many were accepted as expected.
 
@@ -54,8 +62,7 @@ def calibration(runs: list[Run], published: list[Row]) -> "Figure":
         SkipbenchError: the run has no such trace.
     """
     bins = calibration_bins(runs[0])
-    figure, axes = new_figure(1, 1, (4.4, 3.6))
-    axis = axes[0, 0]
+    figure, axis = one_axis(4.4, 3.6)
     most = max(value for pair in bins for value in pair)
     axis.plot([1, most], [1, most], color=GREY, linewidth=1, label="as expected")
     x, y = zip(*bins, strict=True)

@@ -15,6 +15,7 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; further methods differ by
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, RED, PINK, SKY, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B8A800", "#777777",
 )  # fmt: skip
+TASKS = (BLUE, RED, GREEN, PINK, ORANGE, SKY, YELLOW, GREY)
 METHODS = {
     "vanilla": (GREY, "o"),
     "self-sd": (ORANGE, "s"),
@@ -108,28 +110,49 @@ def legend(figure: "Figure", columns: int = 1) -> None:
         )
 
 
-def whisker(axis: Any, x: float, metrics: Metrics, color: str) -> None:
+def beside(axis: "Axes") -> None:
+    """The legend of one of several axes."""
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def whisker(axis: "Axes", x: float, metrics: Metrics, color: str) -> None:
     """The 95 % interval of a speedup; one sample has none."""
     if metrics.speedup.ci95 is not None:
         axis.vlines(x, *metrics.speedup.ci95, color=color, linewidth=1)
 
 
-def star(axis: Any, x: float, value: float, text: str, color: str = "black") -> None:
+def no_gain(axis: "Axes", width: float = 0.6) -> None:
+    """The line of vanilla's speed."""
+    axis.axhline(1.0, color=GREY, linewidth=width)
+
+
+def note(
+    axis: "Axes", text: str, at: tuple[float, float], offset: tuple[float, float], **more: Any
+) -> None:
+    """Small text near a point; `offset` in points of type."""
+    axis.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=7, **more)
+
+
+def star(axis: "Axes", at: tuple[float, float], text: str) -> None:
     """A published value where it belongs on both axes, its number beside it."""
-    axis.plot(
-        [x],
-        [value],
-        linestyle="none",
-        marker="*",
-        markersize=10,
-        color=color,
-        label="paper",
-        zorder=4,
-    )
-    axis.annotate(
-        text, (x, value), xytext=(4, 4), textcoords="offset points", fontsize=7, color=color
-    )
-    axis.margins(y=0.1)  # room for the number of the highest
+    given: dict[str, Any] = {"marker": "*", "markersize": 10, "color": "black", "zorder": 4}
+    axis.plot([at[0]], [at[1]], linestyle="none", label="paper", **given)
+    note(axis, text, at, (4, 4), color="black")
+    axis.margins(y=0.1)  # space for the number of the highest
+
+
+def published_line(
+    axis: "Axes",
+    value: float,
+    text: str,
+    color: str = "black",
+    style: str = "--",
+    width: float = 1.0,
+    upright: bool = False,
+) -> None:
+    """A published value that belongs on one axis only; `upright` on the axis of x."""
+    draw = axis.axvline if upright else axis.axhline
+    draw(value, color=color, linestyle=style, linewidth=width, label=f"paper: {text}")
 
 
 def styled() -> AbstractContextManager[None]:
@@ -139,9 +162,13 @@ def styled() -> AbstractContextManager[None]:
     return matplotlib.rc_context(SETTINGS)
 
 
-def new_figure(
-    rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.8)
-) -> tuple["Figure", Any]:
+def one_axis(width: float = 6.4, height: float = 3.8) -> tuple["Figure", Any]:
+    """A figure with one pair of axes; sizes in inches."""
+    figure, axes = new_figure(1, 1, (width, height))
+    return figure, axes[0, 0]
+
+
+def new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple["Figure", Any]:
     """A figure and its axes [rows, columns], without the global state of pyplot; axes share x
     within a column.
     """

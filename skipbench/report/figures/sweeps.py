@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures.runs import labels
-from skipbench.report.figures.style import legend, line_styles, new_figure, star, whisker
-from skipbench.report.published import Row
+from skipbench.report.figures.style import (
+    legend,
+    line_styles,
+    new_figure,
+    published_line,
+    star,
+    whisker,
+)
+from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -57,19 +65,17 @@ def setting(run: Run, key: str) -> Any:
     Raises:
         SkipbenchError: the run has no such setting.
     """
-    found: Any = run.settings
-    for part in key.split("."):
-        if not isinstance(found, dict) or part not in found:
-            raise SkipbenchError(
-                f"{run.folder} has no setting {key!r}; its groups: {', '.join(run.settings)}"
-            )
-        found = found[part]
+    found = run.setting(key)
+    if found is None:
+        raise SkipbenchError(
+            f"{run.folder} has no setting {key!r}; its groups: {', '.join(run.settings)}"
+        )
     return found["name"] if isinstance(found, dict) else found
 
 
 def sweep(
     runs: list[Run],
-    published: list[Row],
+    published: list[Printed],
     axis: str,
     columns: list[str],
     label: str = "",
@@ -85,84 +91,58 @@ def sweep(
     """
     figure, axes = new_figure(1, len(columns), (2.4 + 3.0 * len(columns), 3.4))
     key = key or axis.removesuffix(".name").rpartition(".")[2]
-    places, texts = _places(runs, axis)
+    values = sorted({setting(run, axis) for run in runs}, key=lambda v: (isinstance(v, str), v))
+    texts = any(isinstance(value, str) for value in values)
+    places: dict[Any, float] = {v: i if texts else v for i, v in enumerate(values)}
+    by_key = places | {run.keys.get(key): places[setting(run, axis)] for run in runs}
     lines: dict[str, list[Run]] = {}
     for run, name in zip(runs, labels(runs, (axis,)), strict=True):
         lines.setdefault(name, []).append(run)
     styles = line_styles([members[0].method for members in lines.values()])
     for here, column in zip(axes[0], columns, strict=True):
+        text, value = VALUES[column]
         for (name, members), style in zip(lines.items(), styles, strict=True):
-            members.sort(key=lambda r: places[setting(r, axis)])
-            known = [
-                (places[setting(r, axis)], VALUES[column][1](r, members[0]), r) for r in members
-            ]
-            known = [(x, y, r) for x, y, r in known if y is not None]
-            here.plot([x for x, _, _ in known], [y for _, y, _ in known], label=name, **style)
-            if column == "speedup":
-                for x, _, r in known:
-                    whisker(here, x, r.measured, style["color"])
+            members.sort(key=lambda run: places[setting(run, axis)])
+            known = [(places[setting(run, axis)], run) for run in members]
+            known = [(x, run) for x, run in known if value(run, members[0]) is not None]
+            y = [value(run, members[0]) for _, run in known]
+            here.plot([x for x, _ in known], y, label=name, **style)
+            for x, run in known if column == "speedup" else []:
+                whisker(here, x, run.measured, style["color"])
             if not known:
                 here.set_title("measured on a GPU only", fontsize=8, loc="left")
                 here.set_xlim(min(places.values()), max(places.values()))
-        _published(here, runs, published, column, axis, key, mark, places)
-        here.set(xlabel=label or axis, ylabel=VALUES[column][0])
+        for n in published:
+            if n.value is not None and n.column == key:
+                at = by_key.get(n.value, n.value)
+                published_line(here, at, f"{mark} {n.value:g}", style=":", upright=True)
+            if n.value is not None and n.column == column:
+                _published(here, n, n.value, key, by_key)
+        here.set(xlabel=label or axis, ylabel=text)
         _ticks(here, places, texts)
     legend(figure)
     return figure
 
 
-def _places(runs: list[Run], axis: str) -> tuple[dict[Any, float], bool]:
-    """Where each value stands on the axis, and whether values are names."""
-    values = sorted({setting(run, axis) for run in runs}, key=lambda v: (isinstance(v, str), v))
-    texts = any(isinstance(v, str) for v in values)
-    return {v: i if texts else v for i, v in enumerate(values)}, texts
+def _published(
+    here: "Axes", number: Printed, value: float, key: str, by_key: dict[Any, float]
+) -> None:
+    at = by_key.get(number.keys.get(key), number.keys.get(key))
+    text = f"{100 * value:g}%" if number.column in ("share", "memory_saved") else f"{value:g}"
+    if isinstance(at, int | float) and math.isfinite(at):
+        star(here, (at, value), text)
+    else:
+        named = (*number.named(key), *number.named("method"), "")[0]
+        published_line(here, value, f"{named} {text}", width=0.8)
 
 
-def _ticks(here: Any, places: dict[Any, float], texts: bool) -> None:
+def _ticks(here: "Axes", places: dict[Any, float], texts: bool) -> None:
     if texts:
         here.set_xticks(list(places.values()), list(places), rotation=20)
         return
     numbers = sorted(places.values())
-    if (
-        all(isinstance(v, int) for v in numbers)
-        and numbers[0] > 0
-        and numbers[-1] / numbers[0] >= 16
-    ):
+    whole = all(isinstance(v, int) for v in numbers)
+    if whole and numbers[0] > 0 and numbers[-1] / numbers[0] >= 16:
         here.set_xscale("log", base=2)  # such as intervals, which are powers of two
         here.set_xticks(numbers, [str(v) for v in numbers], fontsize=7)
         here.minorticks_off()
-
-
-def _published(
-    here: Any,
-    runs: list[Run],
-    published: list[Row],
-    column: str,
-    axis: str,
-    key: str,
-    mark: str,
-    places: dict[Any, float],
-) -> None:
-    by_key = {run.keys.get(key): places[setting(run, axis)] for run in runs}
-    for row in published:
-        if row["value"] is None:
-            continue
-        if row["column"] == key:
-            text = f"paper: {mark} {row['value']:g}"
-            here.axvline(
-                by_key.get(row["value"], row["value"]),
-                color="black",
-                linestyle=":",
-                linewidth=1,
-                label=text,
-            )
-        if row["column"] != column:
-            continue
-        at = by_key.get(row.get(key), places.get(row.get(key), row.get(key)))
-        percent = column in ("share", "memory_saved")
-        text = f"{100 * row['value']:g}%" if percent else f"{row['value']:g}"
-        if isinstance(at, int | float) and math.isfinite(at):
-            star(here, at, row["value"], text)
-        else:
-            told = f"paper: {row.get(key, row.get('method', ''))} {text}"
-            here.axhline(row["value"], color="black", linestyle="--", linewidth=0.8, label=told)

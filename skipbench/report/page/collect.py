@@ -71,6 +71,7 @@ def one_run(folder: Path) -> Found:
         "date": origin.date or MISSING,
         "note": _note(run),
     }
+    letters = {source for text in shown for *_, source in text["pieces"]}
     detail = {
         "metrics": msgspec.to_builtins(run.metrics) if run.metrics else {},
         "status": msgspec.to_builtins(run.status),
@@ -80,7 +81,7 @@ def one_run(folder: Path) -> Found:
         "skip": skip_sets(samples, run.provenance.layers),
         "samples": len(samples),
         "texts": shown,
-        "sources": _sources(shown),
+        "sources": {k: v for k, v in SOURCES.items() if k in letters},
     }
     return {"id": folder.name, "cells": cells, "sort": _sort_values(metrics), "detail": detail}
 
@@ -98,12 +99,6 @@ def _text(sample: Sample, completion: Completion | None) -> Found:
         "tokens": len(sample.method.tokens),
         "rounds": len(sample.method.rounds),
     }
-
-
-def _sources(texts: Sequence[Found]) -> dict[str, str]:
-    """Letter and name of the sources of the accepted tokens; empty where no text says its own."""
-    found = {source for text in texts for *_, source in text["pieces"]}
-    return {letter: name for letter, name in SOURCES.items() if letter in found}
 
 
 def _note(run: Run) -> str:

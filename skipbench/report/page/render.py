@@ -123,7 +123,7 @@ def _caution(runs: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _section(table: Table) -> str:
     """The table as HTML in the style of the page."""
-    return html(table, style="")
+    return html(table, styled=False)
 
 
 def _each(

@@ -1,10 +1,38 @@
 """The formats of a table, and their writers."""
 
-from skipbench.report.tables.csv import csv
+import io
+from csv import DictWriter
+from typing import Any
+
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import latex
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Table
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def csv(table: Table) -> str:
+    """The numbers of a table as CSV, unrounded: a line per record below the names of all columns; a
+    missing value is an empty field.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    names = dict.fromkeys(name for record in table.records for name in record)
+    out = io.StringIO()
+    writer = DictWriter(out, list(names), lineterminator="\n")
+    writer.writerow({name: _inert(name) for name in names})
+    writer.writerows({k: _inert(v) for k, v in record.items()} for record in table.records)
+    return out.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    # the writer does not quote it, and a reader would begin a line there
+    text = value.replace("\r", " ")
+    return f"'{text}" if value.startswith(_FORMULA) else text
+
 
 WRITERS = {"md": markdown, "tex": latex, "csv": csv, "html": html}
 """By the suffix of the file."""

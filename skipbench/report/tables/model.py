@@ -1,8 +1,4 @@
-"""The one model of a table.
-
-Builders make it (`features.py`, `runs.py`, `paper.py`), a writer per format prints it
-(`markdown.py`, `latex.py`, `csv.py`, `html.py`).
-"""
+"""The one model of a table: builders make it (`features`, `runs`, `paper`), `formats` writes it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

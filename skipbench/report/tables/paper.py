@@ -1,10 +1,11 @@
 """Builds a paper's table with measured values beside the printed ones."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from skipbench.report.compared import BOLD, noise_floor, same_drafts
-from skipbench.report.published import published_file
+from skipbench.report.published import Paper, read_paper
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.report.tables.paper_notes import (
     definitions,
@@ -29,32 +30,34 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     Raises:
         SkipbenchError: no such paper, or no numbers of that table.
     """
-    document = published_file(paper)
-    names = document["names"]
+    document = read_paper(paper)
     parts = halves(document, table)
-    floor = noise_floor(runs) if "speedup" in {c for half in parts for _, c in half.columns} else []
+    columns = list(dict.fromkeys(column for half in parts for _, column in half.printed_columns))
+    floor = noise_floor(runs) if "speedup" in columns else []
     runs = [run for run in runs if not run.noise]
     left = join(parts, runs)
-    columns = list(dict.fromkeys(column for half in parts for _, column in half.columns))
-    rows = [row for half in parts for row in half.rows]
     marks: dict[str, int] = {}
-    grids, all_numbers = [], list[Number]()
+    grids, shown = [], list[Number]()
     for half in parts:
         cells = numbers(half, scale)
-        lines = [[cells[identity, *column] for column in half.columns] for identity in half.ids]
-        grids.append(_grid(half, lines, names, marks))
-        all_numbers += [number for line in lines for number in line]
-    rule = [f"{BOLD}; of the paper's rows, the highest value."] if set(columns) & {*BEST} else []
-    star = [f"{OUTSIDE}."] if any(n.inside is not None for n in all_numbers) else []
-    arxiv = f", arXiv:{document['arxiv']}" if document["arxiv"] else ""
+        lines = [[cells[row, *column] for column in half.columns] for row in half.ids]
+        grids.append(_grid(half, lines, document, marks))
+        shown += [number for line in lines for number in line]
+    keys = dict.fromkeys(key for number in shown for key in number.keys)
+    of = {"paper": paper, "table": table, "scale": scale}
+    rule = [f"{BOLD}; of the paper's rows, the highest value."] if {*columns} & {*BEST} else []
+    star = [f"{OUTSIDE}."] if any(n.inside is not None for n in shown) else []
+    arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
+    spoken = re.sub(
+        r"^(table|figure|section|appendix) ?", lambda kind: f"{kind[1].capitalize()} ", table
+    )
     return Table(
         name=f"{paper}-{table}-{scale}",
-        title=f"{names.get('method', {}).get(paper, paper)} {_spoken(table)}: {rows[0]['title']}",
-        source=f"{document['title']}{arxiv}; transcribed text: {document['version']}. "
-        f"scale={scale}.",
+        title=f"{document.printed('method', paper)} {spoken}: {document.tables[table].title}",
+        source=f"{document.title}{arxiv}; transcribed text: {document.version}. scale={scale}.",
         grids=tuple(grids),
-        records=_records({"paper": paper, "table": table, "scale": scale}, all_numbers),
-        cautions=tuple(deviations(rows, runs)),
+        records=tuple({**of, **{k: n.keys.get(k) for k in keys}, **_record(n)} for n in shown),
+        cautions=tuple(deviations([n for half in parts for n in half.numbers], runs)),
         footnotes=tuple(marks),
         remarks=(
             *paper_notes(document, table),
@@ -70,37 +73,24 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     )
 
 
-def _spoken(table: str) -> str:
-    """`table2` as "Table 2"."""
-    kind = next((k for k in ("table", "figure", "section", "appendix") if table.startswith(k)), "")
-    return f"{kind.capitalize()} {table.removeprefix(kind)}".strip()
-
-
 def _grid(
-    half: Half, lines: Sequence[Sequence[Number]], names: Mapping[str, Any], marks: dict[str, int]
+    half: Half, lines: Sequence[Sequence[Number]], paper: Paper, marks: dict[str, int]
 ) -> Grid:
     """The rows of `half`; footnotes that are new are added to `marks`."""
-    optional = [k for k in ("model", "method") if k not in half.keys and _differs(half, k)]
-    keys = [*half.keys, *optional]
+    keys = list(half.keys)
+    for key in ("model", "method"):
+        differs = len({value_of(row, key) for row in half.ids}) > 1
+        keys += [key] if differs and key not in (*half.keys, half.across) else []
     columns = [
         *(Column(key, kind="label") for key in (*keys, "")),
-        *(Column(c, _printed(names, half.across, group)) for group, c in half.columns),
+        *(Column(name, paper.printed(half.across, group)) for group, name in half.columns),
     ]
     rows: list[Row] = []
-    for identity, line in zip(half.ids, lines, strict=True):
-        labels = [_printed(names, key, value_of(identity, key)) for key in keys]
-        rows += _rows(labels, line, marks)
+    for row, line in zip(half.ids, lines, strict=True):
+        rows += _rows([paper.printed(key, value_of(row, key)) for key in keys], line, marks)
     shown = {k: v for k, v in half.settings.items() if k not in keys}
-    settings = "; ".join(f"{k} {_printed(names, k, v)}" for k, v in shown.items())
+    settings = "; ".join(f"{k} {paper.printed(k, v)}" for k, v in shown.items())
     return Grid(tuple(columns), tuple(rows), settings)
-
-
-def _differs(half: Half, key: str) -> bool:
-    return key != half.across and len({value_of(i, key) for i in half.ids}) > 1
-
-
-def _printed(names: Mapping[str, Any], key: str | None, value: Any) -> str:
-    return "" if value is None or key is None else str(names.get(key, {}).get(value, value))
 
 
 def _rows(labels: Sequence[str], line: Sequence[Number], marks: dict[str, int]) -> list[Row]:
@@ -116,41 +106,34 @@ def _rows(labels: Sequence[str], line: Sequence[Number], marks: dict[str, int]) 
         named = [Cell(label if first else "") for label in labels]
         return Row((*named, kind, *cells), kind.text, first)
 
-    reasons = {n.reason for n in line}
-    printed = any(n.published is not None or n.note for n in line)
-    paper = [Cell(n.published_text(), n.best_published, mark(n.note)) for n in line]
+    reasons = {n.measured.reason for n in line}
+    printed = any(n.printed.value is not None or n.printed.note for n in line)
+    paper = [Cell(n.published_text(), n.best_published, mark(n.printed.note)) for n in line]
     if printed and len(reasons) == 1 and None not in reasons:
         return [row(Cell(PAPER, mark=mark(reasons.pop())), paper, first=True)]
-    ours = [Cell(n.measured_text(), n.best_measured, mark(n.reason), n.run) for n in line]
+    ours = [Cell(n.measured_text(), n.best_measured, mark(n.measured.reason), n.run) for n in line]
     rows = [row(Cell(OURS), ours, first=True)]
-    if printed:
-        rows.append(row(Cell(PAPER), paper, first=False))
+    rows += [row(Cell(PAPER), paper, first=False)] if printed else []
     if any(n.difference is not None for n in line):
-        differences = [Cell(n.difference_text()) for n in line]
-        rows.append(row(Cell(DIFFERENCE), differences, first=False))
+        rows.append(row(Cell(DIFFERENCE), [Cell(n.difference_text()) for n in line], first=False))
     return rows
 
 
-def _records(of: Mapping[str, str], all_numbers: Sequence[Number]) -> tuple[dict[str, Any], ...]:
-    """One record per number, unrounded; `reason` says why one is missing."""
-    keys = list(dict.fromkeys(key for number in all_numbers for key in number.keys))
-    return tuple(
-        {
-            **of,
-            **{key: n.keys.get(key) for key in keys},
-            "column": n.column,
-            "unit": n.unit,
-            "measured": n.measured,
-            "measured_low": n.interval[0] if n.interval else None,
-            "measured_high": n.interval[1] if n.interval else None,
-            "published": n.published,
-            "published_spread": n.spread,
-            "published_inside": n.inside,
-            "difference": n.difference,
-            "percent": n.percent,
-            "digits": n.digits,
-            "reason": n.reason,
-            "note": n.note,
-        }
-        for n in all_numbers
-    )
+def _record(n: Number) -> dict[str, Any]:
+    """A number, unrounded; `reason` says why one is missing."""
+    low, high = n.measured.interval or (None, None)
+    return {
+        "column": n.printed.column,
+        "unit": n.unit,
+        "measured": n.measured.value,
+        "measured_low": low,
+        "measured_high": high,
+        "published": n.printed.value,
+        "published_spread": n.printed.spread,
+        "published_inside": n.inside,
+        "difference": n.difference,
+        "percent": n.percent,
+        "digits": n.digits,
+        "reason": n.measured.reason,
+        "note": n.printed.note,
+    }

@@ -3,8 +3,7 @@ come from.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from skipbench.report.columns import (
     MISSING,
@@ -17,93 +16,85 @@ from skipbench.report.columns import (
 from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
 from skipbench.report.origins import mixed, origin_of, origins, told
-from skipbench.report.tables.paper_rows import Half
+from skipbench.report.published import Paper, Printed
+from skipbench.report.tables.paper_rows import Half, named
+from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
 
 _PRINTED = ("engine", "device", "dtype", "torch", "commit", "date")
-_PRINTED_IF_ANY = ("sparsity",)  # printed only if a run has it
 _COMPARED = ("max_new_tokens", "max_length", "batch")
 
 
 def definitions(columns: Iterable[str]) -> list[tuple[str, str]]:
     """Name and sentence of the columns that a run can fill."""
-    known = PAPER_DEFINITIONS | dict.fromkeys(SCORES, SCORE)
-    return [(column, known[column]) for column in columns if column in known]
+    sentences = PAPER_DEFINITIONS | dict.fromkeys(SCORES, SCORE)
+    return [(column, sentences[column]) for column in columns if column in sentences]
 
 
-def deviations(rows: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[str]:
+def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
     """A line for each of model, data, device, engine, number format and settings that is not the
     paper's.
     """
     measured = [run for run in runs if run.metrics]
     if not measured:
         return []
-    stands = sorted({str(run.stands_for) for run in measured if run.stands_for})
     # By its own name: weights from the package index have another than those of the hub.
     used = {run.keys.get("model"): run.model for run in measured}
     made = [f"Made with {STAND_INS[key]} {used[key]}" for key in used if key in STAND_INS]
-    stands = [*made, *stands]
-    lines = [f"{', '.join(stands)}: not a replication."] if stands else []
-    lines += _devices(rows, measured)
-    lines.append(_unlike("engine", _values(measured, "engine") or [MISSING], ["its own code"]))
-    theirs = {str(row["dtype"]) for row in rows if row.get("dtype")}
-    ours = {*_values(measured, "dtype")} or _settings(measured, "dtype")
-    if ours != theirs:
-        lines.append(_unlike("dtype", ours or ["not recorded"], theirs or ["not named"]))
-    for key in _COMPARED:
-        theirs = {str(row[key]) for row in rows if key in row}
-        ours = _settings(measured, key)
-        if theirs and ours - theirs:
-            lines.append(_unlike(key, ours, theirs))
-    lines += _samples(measured)
-    if texts := _values(measured, "calibration"):
-        lines.append(
-            f"sparsified weights: calibrated on {'; '.join(texts)} (Wanda's authors: 128 sequences "
-            "of C4); their zeros are multiplied as any weight, without a sparse kernel."
-        )
-    lines += _origins(measured)
-    lines += mixed(measured)
-    if any(run.origin.dirty for run in measured):
-        lines.append("Some runs were made with uncommitted changes to the code.")
-    return lines
+    made += sorted({run.stands_for for run in measured if run.stands_for})
+    counts = {
+        (run.measured.n, run.paper_samples) for run in measured if run.paper_samples is not None
+    }
+    unlike = [pair for pair in counts if pair[0] != pair[1]]
+    calibration = "; ".join(_values(measured, "calibration"))
+    marks = origins(measured)
+    of_origin = {
+        mark: " | ".join(dict.fromkeys(named(r) for r in measured if origin_of(r) == origin))
+        for origin, mark in marks.items()
+    }
+    lines = [
+        f"{', '.join(made)}: not a replication." if made else "",
+        _device(printed, measured),
+        _unlike("engine", _values(measured, "engine") or [MISSING], ["its own code"]),
+        *(_setting(printed, measured, key) for key in ("dtype", *_COMPARED)),
+        _unlike("n (samples per cell)", *({str(pair[i]) for pair in unlike} for i in (0, 1)))
+        if unlike
+        else "",
+        f"sparsified weights: calibrated on {calibration} (Wanda's authors: 128 sequences of C4); "
+        "their zeros are multiplied as any weight, without a sparse kernel."
+        if calibration
+        else "",
+        f"The runs are from {len(marks)} origins: compare them with care." if marks else "",
+        *(f"origin {mark}: {told(origin)}: {of_origin[mark]}." for origin, mark in marks.items()),
+        *mixed(measured),
+        "Some runs were made with uncommitted changes to the code."
+        if any(run.origin.dirty for run in measured)
+        else "",
+    ]
+    return [line for line in lines if line]
 
 
 def _unlike(name: str, ours: Iterable[str], theirs: Iterable[str]) -> str:
     return f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
 
 
-def sample_counts(runs: Sequence[Run]) -> str:
-    """The numbers of prompts behind the runs that have metrics."""
-    counts = dict.fromkeys(sample_count(run.metrics) for run in runs if run.metrics)
-    return f"; n: {', '.join(sorted(counts))} samples per run" if counts else ""
-
-
-def _samples(measured: Sequence[Run]) -> list[str]:
-    """A line where a run rests on fewer prompts than the paper's, or on more."""
-    counts = {
-        (run.metrics.n, run.paper_samples)
-        for run in measured
-        if run.metrics and run.paper_samples is not None
-    }
-    unlike = {(ours, theirs) for ours, theirs in counts if ours != theirs}
-    ours, theirs = ({str(pair[i]) for pair in unlike} for i in (0, 1))
-    return [_unlike("n (samples per cell)", ours, theirs)] if unlike else []
-
-
-def _settings(runs: Sequence[Run], key: str) -> set[str]:
-    return {str(run.keys[key]) for run in runs if run.keys.get(key) is not None}
-
-
-def _origins(measured: Sequence[Run]) -> list[str]:
-    """A line for each commit, device and version that the runs are from, with the rows that are its
-    own.
+def _setting(printed: Sequence[Printed], measured: Sequence[Run], key: str) -> str:
+    """The line of a setting that is not the paper's; one that the paper does not name is compared
+    if it is the number format.
     """
-    marks = origins(measured)
-    lines = [f"The runs are from {len(marks)} origins: compare them with care."] if marks else []
-    for origin, mark in marks.items():
-        own = dict.fromkeys(_named(run) for run in measured if origin_of(run) == origin)
-        lines.append(f"origin {mark}: {told(origin)}: {' | '.join(own)}.")
-    return lines
+    theirs = {str(value) for n in printed if (value := n.keys.get(key)) is not None}
+    ours = {str(value) for run in measured if (value := run.keys.get(key)) is not None}
+    if key == "dtype":
+        ours = {*_values(measured, key)} or ours
+        unlike = ours != theirs
+        return _unlike(key, ours or ["not recorded"], theirs or ["not named"]) if unlike else ""
+    return _unlike(key, ours, theirs) if theirs and ours - theirs else ""
+
+
+def sample_counts(runs: Sequence[Run]) -> str:
+    """The numbers of prompts of the runs that have metrics."""
+    counts = {sample_count(run.metrics) for run in runs if run.metrics}
+    return f"; n: {', '.join(sorted(counts))} samples per run" if counts else ""
 
 
 def same_device(ours: str, theirs: str) -> bool:
@@ -114,29 +105,29 @@ def same_device(ours: str, theirs: str) -> bool:
     products = re.findall(r"\b[A-Z]\d{2,4}\b", theirs)
     if not products or (count and count[1] != "1"):
         return False
-    memories = re.findall(r"(\d+) ?GB", ours), re.findall(r"(\d+) ?GB", theirs)
+    memories = [re.findall(r"(\d+) ?GB", name) for name in (ours, theirs)]
     return all(re.search(rf"\b{p}\b", ours) for p in products) and (
         not all(memories) or memories[0] == memories[1]
     )
 
 
-def _devices(rows: Sequence[Mapping[str, Any]], measured: Sequence[Run]) -> list[str]:
-    """One line where a run's device is not that on which the paper ran the same model."""
+def _device(printed: Sequence[Printed], measured: Sequence[Run]) -> str:
+    """The line where a run's device is not that on which the paper ran the same model."""
     unlike, theirs = set[str](), set[str]()
     for run in measured:
-        device = run.origin.device or "not recorded"
-        same = [row for row in rows if row.get("model") == run.keys.get("model")] or rows
-        hardware = {str(row["hardware"] or "not named") for row in same}
-        if not any(same_device(device, named) for named in hardware):
+        device, model = run.origin.device or "not recorded", run.keys.get("model")
+        same = [n for n in printed if n.keys.get("model") == model] or printed
+        hardware = {n.hardware or "not named" for n in same}
+        if not any(same_device(device, name) for name in hardware):
             unlike.add(device)
             theirs |= hardware
-    return [_unlike("device", unlike, theirs)] if unlike else []
+    return _unlike("device", unlike, theirs) if unlike else ""
 
 
-def paper_notes(document: Mapping[str, Any], table: str) -> list[str]:
+def paper_notes(paper: Paper, table: str) -> list[str]:
     """The transcription's notes on the table as a whole, then those on the paper that touch it."""
-    own = [n["text"] for n in document["tables"][table].get("notes", []) if "where" not in n]
-    return [*own, *(n["text"] for n in document.get("notes", []) if touches(n["text"], table))]
+    own = [note.text for note in paper.tables[table].notes if not note.where]
+    return [*own, *(note.text for note in paper.notes if touches(note.text, table))]
 
 
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
@@ -148,33 +139,27 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
         parts: the joined halves of the table.
     """
     arms = ", ".join(sorted({arm for half in parts for arm in half.arms_of}))
-    reasons = [f"{_named(r)}: {r.reason}" for r in runs if r.metrics and r.reason]
-    phases = [
-        f"{_named(run)}: {'; '.join(told)}."
-        for run in runs
-        if run.metrics and (told := search_phases(run.metrics))
-    ]
+    measured = [(named(run), run, run.metrics) for run in runs if run.metrics]
     twice = " | ".join(text for half in parts for text in half.twice)
-    stopped = [
-        f"{_named(run)}: {end}."
-        for run in runs
-        if run.metrics and (end := stopped_early(run.metrics))
-    ]
-    # a run with metrics has its reason among `reasons`
+    # a run with metrics has its reason in a line of its own
     unplaced = " | ".join(
-        _named(r) + (f" ({r.reason})" if r.reason and not r.metrics else "") for r in left
+        named(r) + (f" ({r.reason})" if r.reason and not r.metrics else "") for r in left
     )
-    notes = {
-        f"vanilla without a run of its own is the vanilla arm of {arms}.": arms,
-        **dict.fromkeys([*reasons, *phases, *stopped], True),
-        f"several runs stand for the same numbers, the first is shown: {twice}.": twice,
-        f"Runs that belong to no row of this table: {unplaced}.": unplaced,
-    }
-    return [note for note, wanted in notes.items() if wanted]
+    notes = [
+        f"vanilla without a run of its own is the vanilla arm of {arms}." if arms else "",
+        *(f"{name}: {run.reason}" for name, run, _ in measured if run.reason),
+        *(f"{name}: {'; '.join(of)}." for name, _, m in measured if (of := search_phases(m))),
+        *(f"{name}: {end}." for name, _, m in measured if (end := stopped_early(m))),
+        f"several runs stand for the same numbers, the first is shown: {twice}." if twice else "",
+        f"Runs that belong to no row of this table: {unplaced}." if unplaced else "",
+    ]
+    return list(dict.fromkeys(note for note in notes if note))
 
 
 def skipped_shares(runs: Sequence[Run]) -> list[str]:
-    """A line of the share of sub-layers that each method's runs skip, the least and the most."""
+    """A line of the share of sub-layers that each method's runs skip, from the smallest to the
+    largest.
+    """
     found: dict[str, set[str]] = {}
     for run in runs:
         skipped = run.metrics.skipped if run.metrics else None
@@ -184,10 +169,6 @@ def skipped_shares(runs: Sequence[Run]) -> list[str]:
         f"{method} {' to '.join(dict.fromkeys((min(of), max(of))))}" for method, of in found.items()
     ]
     return [f"skipped share of the sub-layers: {'; '.join(shares)}."] if shares else []
-
-
-def _named(run: Run) -> str:
-    return ", ".join(f"{key}={value}" for key, value in run.keys.items())
 
 
 def touches(text: str, table: str) -> bool:
@@ -202,21 +183,21 @@ def touches(text: str, table: str) -> bool:
 
 def lossless(runs: Sequence[Run]) -> str:
     """Counts the samples of all runs that are identical to vanilla's, and the others by kind."""
-    kinds = ("identical", "ties", "diverged", "unchecked", "sampled", "failed")
     # one run of a mini dataset may stand for several of the paper's
     unique = {
-        repr([run.model, run.method, run.dataset, run.metrics]): run.metrics
+        repr([run.model, run.method, run.dataset, run.metrics]): run.metrics.lossless
         for run in runs
         if run.metrics
     }.values()
-    count = {k: sum(getattr(metrics.lossless, k) for metrics in unique) for k in kinds}
-    total = sum(count[k] for k in ("identical", "ties", "diverged", "unchecked"))
-    others = ", ".join(f"{count[k]} {k}" for k in kinds[1:] if count[k])
-    text = "no greedy samples"
-    if total:
-        text = f"{count['identical']} of {total} greedy samples identical to vanilla's"
-    counted = f"{len(unique)} {'run' if len(unique) == 1 else 'runs'}"
-    return f"{text}{f' ({others})' if others else ''}; {counted}"
+    kinds = [kind for kind in Lossless.__struct_fields__ if kind != "identical"]
+    same, total = sum(one.identical for one in unique), sum(one.comparable for one in unique)
+    counts = {kind: sum(getattr(one, kind) for one in unique) for kind in kinds}
+    others = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    text = f"{same} of {total} greedy samples identical to vanilla's"
+    return (
+        f"{text if total else 'no greedy samples'}{f' ({others})' if others else ''}; "
+        f"{len(unique)} {'run' if len(unique) == 1 else 'runs'}"
+    )
 
 
 def provenance(runs: Sequence[Run]) -> list[str]:
@@ -225,7 +206,7 @@ def provenance(runs: Sequence[Run]) -> list[str]:
     Empty where nothing was measured.
     """
     measured = [run for run in runs if run.metrics]
-    names = [*_PRINTED, *(name for name in _PRINTED_IF_ANY if _values(measured, name))]
+    names = [*_PRINTED, *(["sparsity"] if _values(measured, "sparsity") else [])]
     line = "; ".join(f"{n}: {', '.join(_values(measured, n)) or MISSING}" for n in names)
     return [line] if measured else []
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from skipbench.report.columns import MISSING
 from skipbench.report.compared import winners
-from skipbench.report.definitions import STAND_INS
+from skipbench.report.definitions import STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
-from skipbench.report.published import UNITS
-from skipbench.report.tables.paper_rows import OVERALL, Half, Id, value_of
+from skipbench.report.published import Printed
+from skipbench.report.tables.paper_rows import OVERALL, Group, Half, Id, value_of
 
 # columns of which the papers print the best in bold
 BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")
@@ -19,7 +19,7 @@ OUTSIDE = (
     "*: the paper's value lies outside the measured 95 % interval; without a star, where an "
     "interval stands, inside it"
 )
-Place = tuple[Id, Any, str]
+Place = tuple[Id, Group, str]
 """Row, group and column of a number."""
 # rows with the same of these are compared
 _BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")
@@ -27,76 +27,64 @@ _BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the paper, the measured one, or the reason why there is none.
+    """A measured number beside the paper's.
 
     Args:
         keys: what the number is of, in the names of `published()`.
-        column: its column.
-        unit: of all values, as in `published.UNITS`.
-        measured: None only with a `reason`.
-        interval: 95 % interval of the measured value.
-        published: None where the paper prints none.
-        spread: what the paper prints behind a plus-minus sign.
+        measured: the value, or the reason why there is none.
+        printed: without a value where the paper prints none.
         digits: decimals that the paper prints.
-        reason: why nothing was measured.
-        note: note of the transcription on the printed number.
-        run: folder of the run behind the measured value, or of the one that should have given it.
+        run: folder of the run of the measured value, or of the one that should have given it.
         best_measured: the measured value is set in bold.
         best_published: the printed one is.
     """
 
     keys: Mapping[str, Any]
-    column: str
-    unit: str
-    measured: float | None
-    interval: tuple[float, float] | None
-    published: float | None
-    spread: float | None
+    measured: Measured
+    printed: Printed
     digits: int
-    reason: str | None
-    note: str | None
     run: str | None
     best_measured: bool = False
     best_published: bool = False
 
     @property
+    def unit(self) -> str:
+        return UNITS[self.printed.column]
+
+    @property
     def difference(self) -> float | None:
         """Measured less published."""
-        if self.measured is None or self.published is None:
-            return None
-        return self.measured - self.published
+        ours, theirs = self.measured.value, self.printed.value
+        return None if ours is None or theirs is None else ours - theirs
 
     @property
     def inside(self) -> bool | None:
         """Whether the published value lies in the measured interval; None without either."""
-        if self.interval is None or self.published is None:
-            return None
-        return self.interval[0] <= self.published <= self.interval[1]
+        ends, value = self.measured.interval, self.printed.value
+        return None if ends is None or value is None else ends[0] <= value <= ends[1]
 
     @property
     def percent(self) -> float | None:
         """The difference in percent of the published value, for speedups."""
-        if self.unit == "x" and self.difference and self.published:
-            return 100 * self.difference / self.published
+        if self.unit == "x" and self.difference and self.printed.value:
+            return 100 * self.difference / self.printed.value
         return None
 
     def measured_text(self) -> str:
         """`1.37x [1.30, 1.44]`, with as many decimals as the paper prints, at least two."""
-        if self.measured is None:
+        value, interval, _ = self.measured
+        if value is None:
             return MISSING
-        ends = (
-            f" [{self._shown(self.interval[0])}, {self._shown(self.interval[1])}]"
-            if self.interval
-            else ""
-        )
-        return f"{self._shown(self.measured)}{self._x}{ends}"
+        ends = f" [{', '.join(map(self._shown, interval))}]" if interval else ""
+        return f"{self._shown(value)}{self._x}{ends}"
 
     def published_text(self) -> str:
         """The number with the paper's decimals; a dash where it prints none."""
-        if self.published is None:
+        value, spread = self.printed.value, self.printed.spread
+        if value is None:
             return MISSING
-        spread = f" \u00b1 {self.spread:.{self.digits}f}" if self.spread is not None else ""
-        return f"{self.published:.{self.digits}f}{self._x}{spread}"
+        more = "" if spread is None else f" \u00b1 {spread:.{self.digits}f}"
+        return f"{value:.{self.digits}f}{self._x}{more}"
 
     def difference_text(self) -> str:
         """`+0.03 (+2 %)`, with a star where the published value lies outside the measured interval;
@@ -118,96 +106,83 @@ class Number:
 
 def numbers(half: Half, scale: str) -> dict[Place, Number]:
     """All numbers of `half` by their place, the best ones marked."""
-    places = [(identity, *column) for identity in half.ids for column in half.columns]
-    return _with_best({place: _number(half, place, scale) for place in places})
-
-
-def _number(half: Half, place: Place, scale: str) -> Number:
-    identity, group, column = place
-    row = half.printed.get(place, {})
-    value, interval, reason = _measured(half, place, scale)
-    across = {half.across: group} if half.across else {}
-    return Number(
-        keys={**half.settings, **dict(identity), **across},
-        column=column,
-        unit=UNITS[column],
-        measured=value,
-        interval=interval,
-        published=row.get("value"),
-        spread=row.get("spread"),
-        digits=_usual_digits(half, column) if row.get("digits") is None else row["digits"],
-        reason=reason,
-        note=row.get("note"),
-        run=run.id if (run := half.runs.get((identity, group))) else None,
-    )
-
-
-def _usual_digits(half: Half, column: str) -> int:
-    """Decimals that the paper prints most often in a column."""
-    printed = [
-        row["digits"] for row in half.rows if row["column"] == column and row["digits"] is not None
-    ]
-    return Counter(printed).most_common(1)[0][0] if printed else 2
+    found: dict[Place, Number] = {}
+    usual = {
+        column: Counter(
+            n.digits for n in half.numbers if n.column == column and n.digits is not None
+        )
+        for _, column in half.columns
+    }
+    for place in [(row, *column) for row in half.ids for column in half.columns]:
+        row, group, column = place
+        keys = {**half.settings, **dict(row), **({half.across: group} if half.across else {})}
+        printed = half.printed.get(place) or Printed(keys=keys, column=column)
+        digits = printed.digits
+        if digits is None:  # as the paper prints most numbers of the column
+            digits = usual[column].most_common(1)[0][0] if usual[column] else 2
+        run = half.runs.get((row, group))
+        found[place] = Number(
+            keys, _measured(half, place, scale), printed, digits, run.id if run else None
+        )
+    return _with_best(found)
 
 
 def _measured(half: Half, place: Place, scale: str) -> Measured:
-    identity, group, column = place
+    row, group, column = place
     if reason := unmeasured(column):
-        return None, None, reason
-    run = half.runs.get((identity, group))
+        return Measured(reason=reason)
+    run, settings = half.runs.get((row, group)), half.settings | dict(row)
     if run is None:
         if group == OVERALL:
             return _mean(half, place, scale)
-        model = group if half.across == "model" else half.settings.get("model")
-        foreign = (value_of(identity, "model") or model) not in STAND_INS
-        elsewhere = scale != "paper" and foreign
-        return None, None, f"not run at scale={scale}" if elsewhere else "not run yet"
+        model = group if half.across == "model" else settings.get("model")
+        elsewhere = scale != "paper" and model not in STAND_INS
+        return Measured(reason=f"not run at scale={scale}" if elsewhere else "not run yet")
     if not run.metrics:
-        return None, None, run.reason or "not run yet"
-    phase = value_of(identity, "phase") or half.settings.get("phase")
-    part = value_of(identity, "part") or half.settings.get("part")
-    value, interval, reason = measure(run.metrics, column, phase, part)
+        return Measured(reason=run.reason or "not run yet")
+    found = measure(run.metrics, column, settings.get("phase"), settings.get("part"))
     # A run that waits for its scores gives the better reason for a missing score.
-    if reason and column in SCORES and run.reason:
-        reason = run.reason
-    return value, interval, reason
+    if found.reason and column in SCORES and run.reason:
+        return Measured(reason=run.reason)
+    return found
 
 
 def _mean(half: Half, place: Place, scale: str) -> Measured:
     """The paper's overall values: the mean over its tasks, only where all of them were measured."""
-    identity, _, column = place
+    row, _, column = place
     groups = [g for g in dict.fromkeys(g for g, _ in half.columns) if g != OVERALL]
-    tasks = {str(g): _measured(half, (identity, g, column), scale) for g in groups}
-    values = [value for value, _, _ in tasks.values() if value is not None]
+    tasks = {str(g): _measured(half, (row, g, column), scale) for g in groups}
+    values = [task.value for task in tasks.values() if task.value is not None]
     if len(values) == len(groups):
-        return fmean(values), None, None
-    reasons = {reason for _, _, reason in tasks.values() if reason}
+        return Measured(fmean(values))
+    reasons = {task.reason for task in tasks.values() if task.reason}
     if not values and len(reasons) == 1:
-        return None, None, reasons.pop()
-    missing = [task for task, (value, _, _) in tasks.items() if value is None]
-    return None, None, f"the mean needs {', '.join(missing)} too"
+        return Measured(reason=reasons.pop())
+    missing = ", ".join(name for name, task in tasks.items() if task.value is None)
+    return Measured(reason=f"the mean needs {missing} too")
 
 
 def _with_best(grid: Mapping[Place, Number]) -> dict[Place, Number]:
     """Marks per block and column the measured winner and the highest printed values."""
-    compared = {place: number for place, number in grid.items() if number.column in BEST}
     blocks = {
-        (identity, group, column): (*(value_of(identity, key) for key in _BLOCK), group, column)
-        for identity, group, column in compared
+        (row, group, column): (*(value_of(row, key) for key in _BLOCK), group, column)
+        for row, group, column in grid
+        if column in BEST
     }
     best = winners(
         {
-            place: (blocks[place], str(n.keys.get("method")), n.interval)
-            for place, n in compared.items()
-            if n.measured is not None
+            place: (block, str(n.keys.get("method")), n.measured.interval)
+            for place, block in blocks.items()
+            if (n := grid[place]).measured.value is not None
         }
     )
     printed: dict[tuple[Any, ...], list[float]] = {}
-    for place, n in compared.items():
-        printed.setdefault(blocks[place], []).extend([] if n.published is None else [n.published])
+    for place, block in blocks.items():
+        if (value := grid[place].printed.value) is not None:
+            printed.setdefault(block, []).append(value)
     marked = dict(grid)
-    for place, n in compared.items():
-        values = printed[blocks[place]]
-        highest = len(values) > 1 and n.published == max(values)
+    for place, block in blocks.items():
+        values, n = printed.get(block, []), grid[place]
+        highest = len(values) > 1 and n.printed.value == max(values)
         marked[place] = replace(n, best_measured=place in best, best_published=highest)
     return marked

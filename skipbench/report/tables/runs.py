@@ -64,19 +64,37 @@ def run_table(
     Raises:
         SkipbenchError: no such key.
     """
-    more = [_waits_column(key) for key in columns]
-    everything = _grouped(runs)
+    for key in columns:
+        if key not in WAITS:
+            raise SkipbenchError(
+                f"columns={key}.{did_you_mean(key, list(WAITS))} Wanted any of {', '.join(WAITS)}"
+            )
+    first = {name: list(dict.fromkeys(getattr(r, name) for r in runs)) for name in NAMES}
+
+    def place(run: Run) -> list[int]:
+        dataset, model, method = (first[name].index(getattr(run, name)) for name in NAMES)
+        return [dataset, model, run.rank or 0, method]
+
+    everything = sorted(runs, key=place)
     ordered = [run for run in everything if not run.group]
     marks = origins(ordered)
     rows = [_cells(run, marks) for run in ordered]
-    for place in _best(ordered):
-        rows[place]["speedup"] = replace(rows[place]["speedup"], bold=True)
-    shown = [
-        c for c in _columns(more) if c.name not in OPTIONAL or any(r[c.name].text for r in rows)
+    intervals = {
+        number: ((run.dataset, run.model), run.method, run.metrics.speedup.ci95)
+        for number, run in enumerate(ordered)
+        if run.metrics and run.speedup is not None
+    }
+    for best in winners(intervals):
+        rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
+    wanted = [
+        *(Column(name, kind="label") for name in LABELS),
+        *(Column(name) for name in (*NUMBERS, *(WAITS[key] for key in columns))),
+        *(Column(name, kind="text") for name in TEXTS),
     ]
-    warning = caution([str(r.model) for r in runs], [str(r.dataset) for r in runs])
+    shown = [c for c in wanted if c.name not in OPTIONAL or any(r[c.name].text for r in rows)]
+    warning = caution([run.model for run in runs], [run.dataset for run in runs])
     lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
-    provenance = "; ".join(f"{n}: {', '.join(values)}" for n, values in _provenance(runs).items())
+    provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     return Table(
         name=name or title,
         title=title,
@@ -101,22 +119,6 @@ def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -
     return markdown(run_table(title, runs, notes))
 
 
-def _waits_column(key: str) -> str:
-    if key not in WAITS:
-        raise SkipbenchError(
-            f"columns={key}.{did_you_mean(key, list(WAITS))} Wanted any of {', '.join(WAITS)}"
-        )
-    return WAITS[key]
-
-
-def _columns(more: Sequence[str]) -> list[Column]:
-    return [
-        *(Column(name, kind="label") for name in LABELS),
-        *(Column(name) for name in (*NUMBERS, *more)),
-        *(Column(name, kind="text") for name in TEXTS),
-    ]
-
-
 def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
     """The row of a run, by column."""
     metrics = run.metrics or Metrics()
@@ -134,27 +136,6 @@ def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
     return cells | {"speedup": Cell(texts["speedup"], run=run.id)}
 
 
-def _best(ordered: Sequence[Run]) -> set[int]:
-    """Places of the rows whose speedup is bold: the winners per dataset and model."""
-    return winners(
-        {
-            place: ((run.dataset, run.model), str(run.method), run.metrics.speedup.ci95)
-            for place, run in enumerate(ordered)
-            if run.metrics and run.speedup is not None
-        }
-    )
-
-
-def _grouped(runs: Sequence[Run]) -> list[Run]:
-    first = {name: list(dict.fromkeys(getattr(r, name) for r in runs)) for name in NAMES}
-
-    def place(run: Run) -> list[int]:
-        dataset, model, method = (first[name].index(getattr(run, name)) for name in NAMES)
-        return [dataset, model, run.rank or 0, method]
-
-    return sorted(runs, key=place)
-
-
 def _note(run: Run) -> str:
     if not run.metrics:
         return run.reason or "not run"
@@ -168,27 +149,21 @@ def _note(run: Run) -> str:
     return "; ".join(parts)
 
 
-def _provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Distinct values of each provenance field over the runs."""
-    distinct = {
-        n: sorted({str(v) for r in runs if (v := getattr(r.origin, n))}) for n in PROVENANCE
-    }
-    return {
-        n: [f"{vs[0]} to {vs[-1]} ({len(vs)} values)"] if len(vs) > 3 else vs or [MISSING]
-        for n, vs in distinct.items()
-    }
+def _distinct(runs: Sequence[Run], name: str) -> str:
+    """The values of a field of the origin over the runs; of many the first and the last."""
+    values = sorted({str(v) for run in runs if (v := getattr(run.origin, name))})
+    if len(values) > 3:
+        return f"{values[0]} to {values[-1]} ({len(values)} values)"
+    return ", ".join(values) or MISSING
 
 
 def _record(run: Run) -> dict[str, Any]:
     """Every number of a run, unrounded: nested names joined by dots."""
-    return {
-        **{name: getattr(run, name) for name in NAMES},
-        **({"point": run.label} if run.label else {}),
-        **run.group,
-        "reason": run.reason,
-        **_flat(msgspec.to_builtins(run.metrics) if run.metrics else {}),
-        **_flat(msgspec.to_builtins(run.origin), "provenance."),
-    }
+    names = {name: getattr(run, name) for name in NAMES}
+    point = {"point": run.label} if run.label else {}
+    metrics = _flat(msgspec.to_builtins(run.metrics)) if run.metrics else {}
+    origin = _flat(msgspec.to_builtins(run.origin), "provenance.")
+    return {**names, **point, **run.group, "reason": run.reason, **metrics, **origin}
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
