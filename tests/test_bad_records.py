@@ -33,7 +33,7 @@ from skipbench.runs.merge import merge_into
 from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.record import Completion, Round, Seconds, dump
 from skipbench.runs.run import read_run
-from skipbench.runs.store import RunStore, _check_figures, read_completions, read_samples
+from skipbench.runs.store import RunStore, _check_metrics, read_completions, read_samples
 from skipbench.runs.terminal import Console
 from skipbench.scoring.execute import score_run
 
@@ -515,12 +515,12 @@ def test_figures_are_checked_by_the_definitions_of_the_metrics(tmp_path: Path) -
     faster = replace(one.method, rounds=rounds, seconds=Seconds(0, 0.1, 0.1, 0, 0))
     samples = [one, replace(two, method=faster)]
     metrics = summarise(samples, 4, None, None, None)
-    _check_figures(tmp_path, metrics, samples)
+    _check_metrics(tmp_path, metrics, samples)
     speedup = replace(metrics.speedup, paired=1.01 * (metrics.speedup.paired or 0))
     others = {name: 1.01 * getattr(metrics, name) for name in ("M", "alpha", "tokens_per_s")}
     for name, other in {**others, "speedup": speedup}.items():
         with pytest.raises(SkipbenchError, match=name):
-            _check_figures(tmp_path, replace(metrics, **{name: other}), samples)
+            _check_metrics(tmp_path, replace(metrics, **{name: other}), samples)
 
 
 def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> None:

@@ -4,9 +4,9 @@
 Only counts, tokens and seconds are stored; every ratio is derived in `skipbench.metrics`.
 """
 
-import functools
+import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -21,16 +21,14 @@ Time = Annotated[float, msgspec.Meta(ge=0)]
 Lossless = Literal["identical", "tie", "diverged", "unchecked", "sampled", "failed"]
 
 SOURCES = {"s": "copied", "r": "recycled", "b": "copied and recycled", "d": "layers", "o": "other"}
-"""What a letter in `source` of the trace of `auto` means: where an accepted token came from."""
+"""Letters in `source` of the trace of `auto`: the source of each accepted token."""
 
 
 class Round(NamedTuple):
     """One draft-verify cycle."""
 
     steps: Count
-    """Draft steps: forward passes of the drafting model (a lookup that needs none counts one a
-    guessed token).
-    """
+    """Forward passes of the drafting model; a lookup counts one per guessed token."""
     nodes: Count
     """Proposed tokens; more than `steps` for a tree."""
     accepted: Count
@@ -42,19 +40,17 @@ class Round(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What the time of a verification depends on beside the round's `nodes`; `verified` of a trace
-    holds it with the first round from which on it holds.
+    """Properties of a verification that its time depends on, beside the round's `nodes`; in
+    `verified` of a trace each follows the first round that it holds for.
     """
 
     extra_rows: int = 0
     """Rows computed beside the nodes and the pending token, such as Lookahead's window."""
     exit_sublayer: int = 0
-    """Sub-layers that the draft had run as the target's own on all rows but the last; 0 for
-    none.
-    """
+    """Sub-layers that the draft ran as the target does, on all rows but the last; 0 for none."""
     tree: bool = False
     hidden_states: bool = False
-    """Whether the states behind every sub-layer were kept."""
+    """The states after every sub-layer were kept."""
     top_tokens: int = 0
     """Most likely tokens that were read per row."""
 
@@ -78,18 +74,16 @@ class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What vanilla, or the method, did on one prompt."""
+    """One prompt, decoded by vanilla or by the method."""
 
     tokens: list[Count]
-    """Emitted ids: cut at the first EOS (counted) or at the token limit; the first comes from the
-    prefill.
-    """
+    """Emitted ids, the prefill's first, up to the first EOS (included) or the token limit."""
     rounds: list[Round]
     seconds: Seconds
     finish: Literal["eos", "length", "failed"]
     error: str | None = None
     looped: bool = False
-    """Whether the output ends in a repetition loop."""
+    """The output ends in a repetition loop."""
     round_s: list[Time] = []
     """Seconds of each round, its adaptation included; empty in records of earlier versions."""
     joules: Time | None = None
@@ -111,23 +105,19 @@ MEASURED = ("seconds", "round_s", "joules")
 
 
 class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the method's tokens leave vanilla's, and how close the target's two best tokens were
-    there.
-    """
+    """First token in which the method differs from vanilla, and how close the two best were."""
 
     position: Count
     vanilla_token: int
     method_token: int
     logit_gap: float | None
-    """Vanilla's token above the method's, in float32 logits of the target; None where these could
-    not be had.
-    """
+    """Vanilla's token above the method's, in float32 logits of the target; None: not computed."""
     error: str | None = None
-    """Why not: then nobody knows whether this is a tie."""
+    """The reason why not; whether this is a tie is then unknown."""
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One prompt, decoded by vanilla and by the method in turns."""
+    """One prompt, decoded by vanilla and by the method."""
 
     index: Count
     id: str
@@ -145,9 +135,9 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: dict[str, str] = {}
     """Labels to split scores by, such as `{"body": "unseen"}`."""
     carry: dict[str, Any] = {}
-    """State that the method takes into the next prompt."""
+    """State of the method for the next prompt."""
     trace: dict[str, Any] = {}
-    """Course of the method's own quantities, one list per quantity."""
+    """Quantities of the method, one list each."""
     format: Literal[1] = FORMAT
 
     @property
@@ -160,7 +150,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What both arms wrote after one prompt, and what their texts are compared with."""
+    """Texts of both arms after one prompt, and the reference that scorers compare them with."""
 
     index: Count
     id: str
@@ -169,9 +159,7 @@ class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vanilla: str
     method: str
     token_chars: list[Count] = []
-    """Characters of `method` by token; one inside a character has 0. Empty in records of earlier
-    versions.
-    """
+    """Characters of `method` per token, 0 inside a character; empty in older records."""
 
 
 R = TypeVar("R", Sample, Completion)
@@ -183,11 +171,6 @@ def dump(record: Sample | Completion) -> str:
     return msgspec.json.encode(record).decode()
 
 
-@functools.cache
-def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
-
-
 def parse(line: str | bytes, kind: type[R]) -> R:
     """Reads one line.
 
@@ -197,48 +180,35 @@ def parse(line: str | bytes, kind: type[R]) -> R:
     """
     data = line.encode() if isinstance(line, str) else line
     try:
-        try:
-            record: R = _decoder(kind).decode(data)
-        except ValueError:
-            _check_line(data, kind)  # may know better what is wrong
-            raise
-        if msgspec.json.encode(record) != data:  # a name may occur twice, or the format be missing
-            _check_line(data, kind)
+        with contextlib.suppress(ValueError):
+            if msgspec.json.encode(record := msgspec.json.decode(data, type=kind)) == data:
+                return record
+        raw = strict_json(data)  # slower; refuses a name that occurs twice
+        version = raw.get("format", "?") if kind is Sample and isinstance(raw, dict) else FORMAT
+        if version != FORMAT:
+            raise SkipbenchError(
+                f"record of format {version!r}, but this version reads format {FORMAT}; rerun into "
+                "another results folder, or read it with the version named in its provenance.json"
+            )
+        return msgspec.convert(raw, kind)
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"not a {kind.__name__.lower()} record: {data[:80]!r} ({printable(str(error))})"
         ) from error
-    return record
 
 
-def _check_line(data: bytes, kind: type[Any]) -> None:
-    """Raises SkipbenchError for another format, ValueError for what is not strict JSON."""
-    raw = strict_json(data)
-    if kind is Completion:
-        return
-    if not isinstance(raw, dict) or "format" not in raw:
-        raise ValueError("it names no format")
-    if raw["format"] != FORMAT:
-        raise SkipbenchError(
-            f"record of format {raw['format']!r}, but this version reads format {FORMAT}; "
-            "rerun into another results folder, or read it with the version named in its "
-            "provenance.json"
-        )
-
-
-def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -> Iterator[R]:
-    """Reads numbered lines of `path`.
+def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -> dict[int, R]:
+    """Reads numbered lines of `path`; the records by index, in the order written.
 
     Raises SkipbenchError, with the file and the line, for what `parse` refuses, and for an index
     that occurs twice.
     """
-    seen: set[int] = set()
+    records: dict[int, R] = {}
     for number, line in lines:
         try:
-            found = parse(line, kind)
+            record = parse(line, kind)
         except SkipbenchError as error:
             raise SkipbenchError(f"{path}, line {number}: {error}") from error
-        if found.index in seen:
-            raise SkipbenchError(f"{path}, line {number}: sample {found.index} occurs twice")
-        seen.add(found.index)
-        yield found
+        if records.setdefault(record.index, record) is not record:
+            raise SkipbenchError(f"{path}, line {number}: sample {record.index} occurs twice")
+    return records
