@@ -17,8 +17,8 @@ from skipbench.config.signature import MOVED
 
 OWN = ("skipbench.decode.", "skipbench.methods.")
 """Parts of skipbench that belong to a method."""
-MEASURING = ("skipset.py", "lm", "models", "decode", "profile/clock.py", "bench")
-MEASURING += ("methods/vanilla.py",)
+MEASURING = ["skipset.py", "lm", "models", "decode", "bench"]
+MEASURING += ["profile/clock.py", "methods/vanilla.py"]
 """Files of the package on which a run's tokens and seconds depend, beside its method."""
 
 

@@ -29,8 +29,8 @@ from skipbench.runs.record import Arm, Completion, Sample, dump, parse, parse_li
 from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0  # between two signs of life: each may be a round trip to a file server
-SEALED = ("config.yaml", "provenance.json", "metrics.json")
-SEALED += ("samples.jsonl", "completions.jsonl", "scores.jsonl")
+SEALED = ["config.yaml", "provenance.json", "metrics.json"]
+SEALED += ["samples.jsonl", "completions.jsonl", "scores.jsonl"]
 _BACK = "put the file back from a copy, or move the folder away and run its command again"
 
 
