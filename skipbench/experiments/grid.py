@@ -1,12 +1,10 @@
-"""The cells of an experiment: its axes and cases, at a scale, and what in the paper each of them
-stands for.
-"""
+"""The cells of an experiment: its axes and cases, at a scale, each with its row in the paper."""
 
 import functools
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +18,7 @@ from skipbench.report.definitions import KEYS
 from skipbench.report.published import paper_of, published
 
 SCALES = ("paper", "embedded", "laptop")
-KEY_OF = {  # an override, and the key under which `published` has it
+KEY_OF = {  # by override, the key of `published`
     "model": "model",
     "dataset": "dataset",
     "method": "method",
@@ -39,11 +37,10 @@ KEY_OF = {  # an override, and the key under which `published` has it
 }
 OF_CASE = ("keys", "reason", "note", "share")
 """Entries of a case that are no axes; `share` is that of the prompts of the other cases."""
-Keys = dict[str, Any]
 
 
 class _Long(msgspec.Struct, frozen=True):
-    """What a scale changes for the experiments that need long texts."""
+    """Changes of a scale for the experiments that need long texts."""
 
     experiments: list[str]
     overrides: dict[str, Any]
@@ -51,7 +48,7 @@ class _Long(msgspec.Struct, frozen=True):
 
 
 class _Scale(msgspec.Struct, frozen=True):
-    """A file of `conf/scale`: what stands in the places of the paper's model and datasets."""
+    """A file of `conf/scale`: replacements of the paper's model and datasets, and settings."""
 
     model: str
     datasets: dict[str, str | dict[str, str]]
@@ -64,7 +61,7 @@ class _Scale(msgspec.Struct, frozen=True):
     keep: list[str]
 
     def dataset(self, name: str) -> str:
-        """The dataset in the place of one of the paper's."""
+        """The dataset that replaces one of the paper's."""
         other = self.datasets.get(name, self.other)
         return other if isinstance(other, str) else self.other
 
@@ -85,8 +82,8 @@ class PlannedCell:
     """One cell: `overrides` compose it; without `run` it is not run, and `reason` says why."""
 
     overrides: dict[str, str]
-    keys: Keys = field(default_factory=dict)
-    """What it stands for in the paper, in the ids of `published`."""
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Its row of the paper's table, in the ids of `published`."""
     stands_for: str | None = None
     reason: str | None = None
     run: bool = True
@@ -96,22 +93,19 @@ class PlannedCell:
     @property
     def searches(self) -> bool:
         """Whether its skip set comes from a search of its own."""
-        return self.run and bool(
-            {"search", "search.iterations", "search.on"} & self.overrides.keys()
+        return self.run and not self.overrides.keys().isdisjoint(
+            {"search", "search.iterations", "search.on"}
         )
 
     def words(self, experiment: str) -> list[str]:
+        """The overrides that compose it."""
         own = ["search.own=true"] if self.searches else []
-        return [f"experiment={experiment}", *_words(self.overrides), *own]
+        return [f"experiment={experiment}", *(f"{k}={v}" for k, v in self.overrides.items()), *own]
 
     @property
     def name(self) -> str:
         """Its overrides, in a line."""
-        return " ".join(_words(self.overrides))
-
-
-def _words(overrides: Mapping[str, str]) -> list[str]:
-    return [f"{key}={value}" for key, value in overrides.items()]
+        return " ".join(f"{k}={v}" for k, v in self.overrides.items())
 
 
 @functools.cache
@@ -124,7 +118,7 @@ def printed_rows(experiment: str) -> list[dict[str, Any]]:
 def plan(
     experiment: str, overrides: Sequence[str], scale: str, models: Sequence[str] = ()
 ) -> list[PlannedCell]:
-    """The cells of `experiment`, in its order, those that become the same once.
+    """The cells of `experiment`, in its order, without duplicates.
 
     Args:
         overrides: of the command line; one of an axis replaces the experiment's values, and may
@@ -137,15 +131,16 @@ def plan(
     """
     if scale not in SCALES:
         raise SkipbenchError(f"scale={scale}; wanted one of {', '.join(SCALES)}")
-    given, own = dict(pair(o) for o in overrides), paper_of(experiment)
+    given, of_paper = dict(pair(o) for o in overrides), paper_of(experiment) is not None
     cells: list[PlannedCell] = []
     for point, case in _points(experiment, given):
         if models and point.get("model") not in models:
             continue
-        keys = _keys(point, case, printed_rows(experiment)) if own else {}
+        keys = _keys(point, case, printed_rows(experiment)) if of_paper else {}
         reason = case.get("reason") or case.get("note")
         cell = PlannedCell(point, keys, reason=reason, run="reason" not in case)
-        scaled = _scaled(cell, given, scale, experiment) if own and scale != "paper" else [cell]
+        smaller = of_paper and scale != "paper"
+        scaled = _scaled(cell, given, scale, experiment) if smaller else [cell]
         cells += [one for one in scaled if one not in cells]
     if not cells and not models:
         raise SkipbenchError(
@@ -156,14 +151,11 @@ def plan(
 
 def _points(
     experiment: str, given: Mapping[str, str]
-) -> list[tuple[dict[str, str], dict[str, Any]]]:
-    """Every point of the grid with the case that it belongs to; a case is a grid of its own over
-    the common axes.
-    """
-    common, points = axes(experiment), []
+) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Every point of the grid with its case; a case is a grid over its own and the common axes."""
+    common = axes(experiment)
     cases = paper_side(experiment).get("cases") or [{}]
-    named = {axis for case in cases for axis in case} | set(common)
-    rest = {key: value for key, value in given.items() if key not in named}
+    rest = {k: v for k, v in given.items() if k not in {*common, *itertools.chain(*cases)}}
     for case in cases:
         own = {k: _text(v) for k, v in case.items() if k not in OF_CASE}
         lists = {axis: _split(values) for axis, values in (common | own).items()}
@@ -177,24 +169,19 @@ def _points(
             limit, share = settings.get("limit", "null"), case.get("share")
             if share is not None and limit != "null":
                 settings["limit"] = str(max(1, round(share * int(limit))))
-            points.append((settings, case))
-    return points
+            yield settings, case
 
 
 def _keys(
     point: Mapping[str, str], case: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> Keys:
-    """Of the keys by which the paper's table tells its rows apart, those that the point fixes."""
+) -> dict[str, Any]:
+    """The keys of the paper's table that the point has a value of."""
     used = {key for row in rows for key in row if key in KEYS} | {"model", "dataset", "method"}
-    keys: Keys = {
-        KEY_OF[axis]: yaml.safe_load(value)
-        for axis, value in point.items()
-        if KEY_OF.get(axis) in used
-    }
+    keys = {KEY_OF[k]: yaml.safe_load(v) for k, v in point.items() if KEY_OF.get(k) in used}
     if "temperature" in used:
         keys.setdefault("temperature", 0.0)  # conf/decoding: greedy, unless something else is said
     keys |= case.get("keys", {})
-    # What all printed rows of these keys have in common, such as the paper's number format.
+    # what all printed rows of these keys have in common, such as the paper's number format
     alike = [row for row in rows if matches(keys, row)]
     for key in sorted({key for row in alike for key in row if key in KEYS} - keys.keys()):
         values = {row.get(key) for row in alike}
@@ -211,8 +198,8 @@ def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 def _scaled(
     cell: PlannedCell, given: Mapping[str, str], name: str, experiment: str
 ) -> list[PlannedCell]:
-    """The cell with the model and the dataset of a smaller scale in it; one per subtask where each
-    has its own.
+    """The cell with model, dataset and settings of a smaller scale; one per subtask where each has
+    a dataset of its own.
     """
     scale, point, keys = _scale(name, experiment), dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
@@ -224,9 +211,8 @@ def _scaled(
     for axis in point.keys() - given.keys():
         if axis not in scale.keep and axis.startswith(tuple(scale.drop)):
             del point[axis]
-        elif axis in scale.times:
+        elif axis in scale.times:  # 0 is none, and stays
             value = int(point[axis])
-            # 0 is none, and stays
             point[axis] = str(max(min(2, value), round(value * scale.times[axis])))
     if "model" not in given:
         point["model"] = keys["model"] = scale.model
@@ -256,6 +242,7 @@ def _scaled(
 
 
 def pair(override: str) -> tuple[str, str]:
+    """Key and value of an override."""
     key, sign, value = override.partition("=")
     if not sign:
         raise SkipbenchError(f"{override!r} is no override; wanted KEY=VALUE")
@@ -263,10 +250,9 @@ def pair(override: str) -> tuple[str, str]:
 
 
 def _split(values: str) -> list[str]:
-    """At commas, but not inside brackets, braces or quotes."""
-    return [
-        v.strip() for v in re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^,])+", values)
-    ]
+    """Splits at commas outside of brackets, braces and quotes."""
+    parts = re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^,])+", values)
+    return [part.strip() for part in parts]
 
 
 def _text(value: Any) -> str:
