@@ -60,11 +60,11 @@ def resolve_cell(config: RunConfig) -> Cell:
     """
     method = config.method
     if config.search_dataset is not None:
-        if other := other_weights(search_trace(config), config.model):
+        trace, iterations = search_trace(config), config.search.iterations
+        if other := other_weights(trace, config.model):
             raise NotHereError(other)
-        skip = best_of_trace(search_trace(config), config.search.iterations)
-        if skip is None:
-            raise NotHereError(f"its search of {config.search.iterations} sets is not done yet")
+        if (skip := best_of_trace(trace, iterations)) is None:
+            raise NotHereError(f"its search of {iterations} sets is not done yet")
     elif method.skip is not None:
         try:
             skip = resolve(method.skip, config.model, method.name, config.results)
@@ -89,8 +89,8 @@ def checked_run(cell: Cell) -> Run:
     if run.done:
         _ = run.samples  # refused where a sample is missing
         before, path = run.provenance.rows_sha256, config.dataset.node.get("path")
-        local = before is not None and path is not None and Path(path).is_file()
         # rows of the hub are pinned by their revision
+        local = before is not None and path is not None and Path(path).is_file()
         if local and rows_hash(config.dataset.rows(config.limit)) != before:
             raise SkipbenchError(
                 f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
@@ -147,7 +147,7 @@ def run_cell(
 
 
 def _check_here(model: Model) -> None:
-    """Raises SkipbenchError where a checkpoint is not on this machine and cannot be had."""
+    """Raises SkipbenchError for a checkpoint that cannot be loaded on this machine."""
     check_access(model.path, model.revision, model.gated)
     if not Path(model.path).exists():
         from skipbench.models.outline import read_config
@@ -167,8 +167,8 @@ def _show_plan(cell: Cell) -> None:
 
 
 def _open_run(cell: Cell, loaded: Any) -> Run:
-    """The run of a cell as it is, set aside with `fresh=true`; says what of it is not known to be
-    of today, or was measured by other code.
+    """The run of a cell as it is, set aside with `fresh=true`; prints what is not known to be as
+    today, or was measured by other code.
 
     Raises:
         SkipbenchError: as `checked_run`; with `fresh=true`, what a run would refuse.
@@ -190,13 +190,13 @@ def _open_run(cell: Cell, loaded: Any) -> Run:
             f"{cell.folder}: begun by an earlier version; whether it is of {'; '.join(unknown)} is "
             "not known"
         )
-    old = []
     if run.done and other_package(run.origin.package_sha256):
-        old.append("measured by another version of skipbench's code")
+        say(
+            f"{cell.folder}: measured by another version of skipbench's code; fresh=true measures "
+            "it anew"
+        )
     if run.done and other_latency(cell.folder, run.provenance):
-        old.append("decided by other latencies")
-    for what in old:
-        say(f"{cell.folder}: {what}; fresh=true measures it anew")
+        say(f"{cell.folder}: decided by other latencies; fresh=true measures it anew")
     return run
 
 
@@ -257,12 +257,13 @@ def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
         for number, one in enumerate(ones):
             if not config.fresh and all_done(one):
                 continue
-            say(f"process {number + 1} of {len(ones)}", "dim")
+            name = f"process {number + 1} of {len(ones)}"
+            say(name, "dim")
             command = cell_command(str(manifest), str(number))
             if code := subprocess.run(command, check=False).returncode:
                 raise SkipbenchError(
-                    f"process {number + 1} of {len(ones)} ended with exit status {code}; its "
-                    "reason stands above; the same command goes on"
+                    f"{name} ended with exit status {code}; its reason stands above; the same "
+                    "command goes on"
                 )
     run = joined_run(resolve_cell(config))
     if print_table and run.metrics:
@@ -271,8 +272,8 @@ def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
 
 
 def joined_run(cell: Cell) -> Run:
-    """The run of a cell; of several processes, the first one's, with the metrics and the drafts of
-    those that are done, and the reason why some are missing.
+    """The run of a cell; of several processes the first one's, with the metrics and drafts of those
+    that are done, and the reason why some are missing.
 
     Raises:
         SkipbenchError: as `checked_run`.
@@ -281,9 +282,9 @@ def joined_run(cell: Cell) -> Run:
     done = [run for run in runs if run.metrics is not None]
     if not done:
         return runs[0]
-    of_all = drafted(s for run in done for s in run.samples)
+    joined = replace(done[0], drafted=drafted(s for run in done for s in run.samples))
     if len(runs) == 1:
-        return replace(runs[0], drafted=of_all)
+        return joined
     reasons = []
     if len(done) < len(runs):
         reasons.append(f"{len(done)} of {len(runs)} repeats are done")
@@ -292,9 +293,8 @@ def joined_run(cell: Cell) -> Run:
     mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed)
     pairs = [(run.samples, run.measured) for run in done]
     return replace(
-        done[0],
-        metrics=summarise_repeats(pairs, done[0].provenance.layers or 0),
-        drafted=of_all,
-        origin=replace(done[0].origin, mixed=mixed or None),
+        joined,
+        metrics=summarise_repeats(pairs, joined.provenance.layers or 0),
+        origin=replace(joined.origin, mixed=mixed or None),
         reason="; ".join(reasons) or None,
     )
