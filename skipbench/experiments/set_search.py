@@ -15,9 +15,7 @@ BUDGETS = {
     "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],
     "self-sd-c": ["search=constrained"],
 }
-"""Settings of the papers' searches, by method: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of
-32 tokens).
-"""
+"""The papers' searches: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of 32 tokens)."""
 
 
 def search_trace(config: RunConfig) -> Path:
@@ -28,9 +26,7 @@ def search_trace(config: RunConfig) -> Path:
 
 
 def search_command(config: RunConfig) -> str:
-    """The command that searches a skip set for a cell: on its own model and dataset, with the
-    budget of the papers.
-    """
+    """The command that searches a skip set for a cell, with the budget of the papers."""
     model, dataset = config.model, config.dataset
     words = ["python", "-m", "skipbench", "search", f"method={config.method.name}"]
     facts = model_facts(model.name) if model.name in choices("model") else {}
@@ -53,9 +49,7 @@ def search_command(config: RunConfig) -> str:
 
 
 def ensure_searched(config: RunConfig, load: Any) -> bool:
-    """Searches the skip set of a cell that has a search of its own; False where a dry run leaves it
-    at that.
-    """
+    """Searches the skip set of a cell that has a search of its own; False if a dry run does not."""
     trace = search_trace(config)
     assert config.search_dataset is not None
     other = other_weights(trace, config.model)
