@@ -125,13 +125,15 @@ def until(child: int, results: Path, more: int) -> None:
 
 def records(results: Path) -> dict[int, Any]:
     """Every sample without what was measured. Raises what a reader raises."""
+    import msgspec
+
     from skipbench.runs.record import MEASURED
     from skipbench.runs.store import read_samples
 
     found = {}
     for path in results.glob("runs/*/samples.jsonl"):
         for sample in read_samples(path):
-            raw = json.loads(json.dumps(sample, default=lambda s: s.__dict__))
+            raw = msgspec.to_builtins(sample)
             for arm in ("vanilla", "method"):
                 for measured in MEASURED:
                     del raw[arm][measured]

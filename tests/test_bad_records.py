@@ -2,7 +2,6 @@
 the file's name.
 """
 
-import dataclasses
 import io
 import json
 import os
@@ -28,14 +27,13 @@ from skipbench.experiments.cell import run_cell
 from skipbench.metrics.summary import summarise
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.page.collect import all_runs, one_run
-from skipbench.runs.completions import Completion, read_completions
 from skipbench.runs.frame import frame
 from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import merge_into
 from skipbench.runs.provenance import Provenance, config_hash
-from skipbench.runs.record import Round, Seconds, dump
+from skipbench.runs.record import Completion, Round, Seconds, dump
 from skipbench.runs.run import read_run
-from skipbench.runs.store import RunStore, _check_figures, read_samples
+from skipbench.runs.store import RunStore, _check_metrics, read_completions, read_samples
 from skipbench.runs.terminal import Console
 from skipbench.scoring.execute import score_run
 
@@ -74,7 +72,7 @@ def make_run(
     )
     for index in range(samples):
         store.append(
-            dataclasses.replace(sample(index), skip="attn:1"),
+            replace(sample(index), skip="attn:1"),
             Completion(index, f"s{index}", "p", {}, "a", "b"),
         )
     store.write_metrics(msgspec.convert(METRICS | {"samples": samples}, Metrics))
@@ -514,15 +512,15 @@ def test_figures_that_the_samples_do_not_give_are_refused(
 def test_figures_are_checked_by_the_definitions_of_the_metrics(tmp_path: Path) -> None:
     one, two = sample(0), sample(1)
     rounds = [Round(3, 3, 2, 2, 3), Round(0, 0, 0, 0, 1), Round(2, 5, 0, 0, 1)]
-    faster = dataclasses.replace(one.method, rounds=rounds, seconds=Seconds(0, 0.1, 0.1, 0, 0))
-    samples = [one, dataclasses.replace(two, method=faster)]
+    faster = replace(one.method, rounds=rounds, seconds=Seconds(0, 0.1, 0.1, 0, 0))
+    samples = [one, replace(two, method=faster)]
     metrics = summarise(samples, 4, None, None, None)
-    _check_figures(tmp_path, metrics, samples)
+    _check_metrics(tmp_path, metrics, samples)
     speedup = replace(metrics.speedup, paired=1.01 * (metrics.speedup.paired or 0))
     others = {name: 1.01 * getattr(metrics, name) for name in ("M", "alpha", "tokens_per_s")}
     for name, other in {**others, "speedup": speedup}.items():
         with pytest.raises(SkipbenchError, match=name):
-            _check_figures(tmp_path, replace(metrics, **{name: other}), samples)
+            _check_metrics(tmp_path, replace(metrics, **{name: other}), samples)
 
 
 def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> None:

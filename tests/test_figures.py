@@ -2,11 +2,11 @@
 of missing records.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose

@@ -142,13 +142,13 @@ def test_code_that_a_method_imports_from_anywhere_in_skipbench_is_in_its_fingerp
     method: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = compose([f"method={method}"]).method
-    before = method_source.imports_sha256(settings)
+    before = method_source.method_sha256(settings, imported=True)
     monkeypatch.setattr(
         Path,
         "read_bytes",
         lambda path, read=Path.read_bytes: read(path) + b"#" * path.match(f"skipbench/{module}"),
     )
-    assert method_source.imports_sha256(settings) != before
+    assert method_source.method_sha256(settings, imported=True) != before
     assert fingerprint.fingerprints(compose([]).model, settings)["imports_sha256"] != before
 
 

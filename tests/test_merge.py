@@ -1,6 +1,5 @@
 """A merge loses nothing and mixes nothing."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, unseal
+from msgspec.structs import replace
 from test_bad_records import make_run
 from test_runs import sample
 
@@ -17,7 +17,7 @@ from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.runs import markdown_table
 from skipbench.runs.measures import Metrics
-from skipbench.runs.merge import _told, merge_into
+from skipbench.runs.merge import _decided, merge_into
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore, read_samples
@@ -62,8 +62,8 @@ def test_parts_are_united_and_then_wait_for_the_same_command(tmp_path: Path) -> 
 
 def test_what_was_measured_tells_no_two_samples_apart() -> None:
     one = sample(0)
-    method = dataclasses.replace(one.method, seconds=one.vanilla.seconds, round_s=[0.5], joules=2.0)
-    assert _told(dataclasses.replace(one, method=method)) == _told(one)
+    method = replace(one.method, seconds=one.vanilla.seconds, round_s=[0.5], joules=2.0)
+    assert _decided(replace(one, method=method)) == _decided(one)
 
 
 def test_other_counts_of_one_origin_are_refused_by_name(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 import json
 import math
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs, to_builtins
+from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import _mean_step_cost

@@ -29,11 +29,10 @@ from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import kinds_of, letters_of, pieces_of
 from skipbench.report.page.render import page, write_page
 from skipbench.report.tables.stored import summary
-from skipbench.runs.completions import read_completions
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.run import Run, read_run
-from skipbench.runs.store import read_samples
+from skipbench.runs.store import read_completions, read_samples
 
 EVIL = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)> & \u2028"
 

@@ -20,7 +20,8 @@ from skipbench.experiments.costs import (
     limited,
     within,
 )
-from skipbench.experiments.grid import experiments, plan, without_repeats
+from skipbench.experiments.grid import experiments, plan
+from skipbench.experiments.plan import without_repeats
 from skipbench.launch.script import memory_for
 from skipbench.launch.submit import bill_line
 

@@ -67,7 +67,7 @@ def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> 
     done = skipbench("project", str(run), "hardware=a100-80gb", "lengths=12")
     assert done.returncode == 0, done.stderr
     assert "projection  a100-80gb" in done.stdout and "no measurement" in done.stdout
-    assert "by fixed draft length: " in done.stdout
+    assert "by fixed draft length, micro: " in done.stdout
     headline = json.loads((run / "metrics.json").read_text())["speedup"]
     head, own, _ = done.stdout.splitlines()[1:4]
     assert head.split()[-2:] == ["micro", "speedup"]

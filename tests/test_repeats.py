@@ -2,19 +2,24 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from test_metrics import arm, sample, vanilla
 
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments.cell import (
+    all_done,
+    joined_run,
+    repetitions,
+    resolve_cell,
+    run_cell,
+)
 from skipbench.experiments.grid import plan
-from skipbench.experiments.repeats import all_done, joined_run, repetitions
 from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats

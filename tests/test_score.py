@@ -15,11 +15,10 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.runs.completions import Completion, cut_unfinished, read_completions
 from skipbench.runs.measures import GroupScores, Metrics, Score
-from skipbench.runs.record import Arm, Sample, Seconds, dump
+from skipbench.runs.record import Arm, Completion, Sample, Seconds, dump
 from skipbench.runs.run import read_run
-from skipbench.runs.store import RunStore
+from skipbench.runs.store import RunStore, cut_unfinished, read_completions
 from skipbench.scoring import execute, overlap
 from skipbench.scoring.execute import score_run, task_of
 from skipbench.scoring.programs import Program

@@ -1,6 +1,5 @@
 """The scorers of the papers' datasets, by hand and on completions as models write them."""
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -9,10 +8,11 @@ from typing import Any
 
 import pytest
 from conftest import SHARED
+from msgspec.structs import replace
 from recorded import NEEDS_RECORDS
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.completions import Completion
+from skipbench.runs.record import Completion
 from skipbench.scoring.answers import boxed, last_number, latex_integer, squad_normalised
 from skipbench.scoring.overlap import corpus_scores
 from skipbench.scoring.scorers import score
@@ -425,7 +425,7 @@ def test_corpus_bleu_pools_its_counts() -> None:
         == {}
     )
     with pytest.raises(SkipbenchError, match="has translation="):
-        corpus_scores("bleu", [dataclasses.replace(rows[0], reference={})])
+        corpus_scores("bleu", [replace(rows[0], reference={})])
 
 
 REAL: dict[

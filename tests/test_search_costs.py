@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from skipbench.config.compose import compose
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.experiments.search_costs import search_costs
+from skipbench.experiments.table_runs import search_costs
 from skipbench.report.measured import measure, vanilla_arm
 from skipbench.runs.measures import Metrics, PhaseSeconds, Profiled, Skipped
 from skipbench.runs.run import read_run

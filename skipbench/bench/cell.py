@@ -24,8 +24,7 @@ from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups
 from skipbench.profile.clock import Clock
 from skipbench.profile.energy import EnergyMeter
-from skipbench.runs.completions import Completion
-from skipbench.runs.record import Arm, Divergence, Lossless, Sample, Seconds
+from skipbench.runs.record import Arm, Completion, Divergence, Lossless, Sample, Seconds
 from skipbench.runs.signals import defer_signals
 from skipbench.runs.store import RunStore
 from skipbench.scoring.scorers import score

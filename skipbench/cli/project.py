@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> None:
     if "lengths" in given:
         ranked = best_length(samples, there, _count(given["lengths"], "lengths"))
         best = ", ".join(f"{length}: {ratio:.3f}x" for length, ratio in ranked[:5])
-        show(f"projection by fixed draft length: {best}")
+        show(f"projection by fixed draft length, micro: {best}")
     if "search" in given:
         tree = record.setting("method.tree") or ()
         _search(samples, there, tree, _count(given["search"], "search"))
@@ -88,8 +88,8 @@ def _search(samples: Sequence[Sample], costs: Costs, tree: Sequence[int], shown:
     )
     for one in sound[:shown]:
         show(
-            f"{one.speedup:7.3f}x  M {one.M:.2f}  alpha {one.alpha:.3f}  known {one.known:.0%}  "
-            f"{one.words}"
+            f"micro {one.speedup:7.3f}x  M {one.M:.2f}  alpha {one.alpha:.3f}  "
+            f"known {one.known:.0%}  {one.words}"
         )
     if len(sound) < len(rules):
         show(

@@ -13,8 +13,8 @@ from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, say, show
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
+from skipbench.experiments.cell import all_done, resolve_cell, run_cell
+from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import (
     Request,
@@ -22,9 +22,9 @@ from skipbench.experiments.plan import (
     composed,
     experiment_names,
     file_name,
+    planned_cells,
     scale_of,
 )
-from skipbench.experiments.repeats import all_done
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.compared import ranked
 from skipbench.report.tables import model
@@ -75,12 +75,10 @@ def _experiment(name: str, asked: Table, request: Request, load: LastLoaded) -> 
     """Runs and writes one experiment. Returns what failed."""
     render_only = asked.render_only
     scale = scale_of(name, request.scale, without_torch=render_only)
-    planned = plan(name, request.overrides, scale, request.models)
-    planned = without_repeats(name, planned, scale)
+    planned = planned_cells(name, request, scale)
     if not planned:
         say(f"{name} has none of the models {', '.join(request.models)}")
         return []
-    planned += noise_cells(name, planned, request.overrides)
     cells = budgeted(composed(name, planned), request.budget)
     reasons: dict[tuple[str, ...], str] = {}
     failed = []

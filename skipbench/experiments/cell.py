@@ -1,27 +1,33 @@
-"""One cell: its settings resolved, its folder, its run, its table."""
+"""One cell: its settings resolved, its folder, its run (with `repeats=R` several), its table."""
 
+import contextlib
 import dataclasses
+import json
+import subprocess
+import tempfile
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from skipbench.config.catalog import DEFAULT_METHOD
+from skipbench.bench.stored_sets import best_of_trace, other_weights, resolve
+from skipbench.config.catalog import DEFAULT_METHOD, cell_command
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
+from skipbench.data.rows import rows_hash
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.set_search import ensure_searched, search_command, search_trace
+from skipbench.metrics.drafted import drafted
+from skipbench.metrics.repeats import summarise_repeats
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
+from skipbench.report.origins import origin_of
 from skipbench.runs.files import set_aside, write_atomic
-from skipbench.runs.fingerprint import (
-    not_compared,
-    other_latency,
-    other_package,
-    refuse_other,
-)
+from skipbench.runs.fingerprint import not_compared, other_latency, other_package, refuse_other
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import CONDITIONS, config_hash, run_name
 from skipbench.runs.run import Run, read_run
@@ -31,10 +37,15 @@ from skipbench.scoring.execute import waits_for_score
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell whose skip set is known: its settings, and the folder that their hash names."""
+    """A cell whose skip set is known; the hash of its settings names its folder."""
 
     config: RunConfig
-    folder: Path
+
+    @cached_property
+    def folder(self) -> Path:
+        config = self.config
+        names = [config.model.name, config.method.name, config.dataset.name]
+        return config.results / "runs" / run_name(names, config_hash(config.record()))
 
     def state(self) -> str:
         """`done`, `running`, `failed`, `interrupted` as its record says, or `missing`."""
@@ -42,69 +53,51 @@ class Cell:
 
 
 def resolve_cell(config: RunConfig) -> Cell:
-    """Fills in the stored skip set, and names the run's folder by the hash of all settings.
+    """Fills in the stored skip set.
 
     Raises:
         NotHereError: no set is stored, or the cell's own search is not done or of other weights.
     """
-    from skipbench.bench.stored_sets import best_of_trace, other_weights, resolve
-
     method = config.method
     if config.search_dataset is not None:
-        if other := other_weights(search_trace(config), config.model):
+        trace, iterations = search_trace(config), config.search.iterations
+        if other := other_weights(trace, config.model):
             raise NotHereError(other)
-        skip = best_of_trace(search_trace(config), config.search.iterations)
-        if skip is None:
-            raise NotHereError(f"its search of {config.search.iterations} sets is not done yet")
-        method = method.with_skip(skip)
+        if (skip := best_of_trace(trace, iterations)) is None:
+            raise NotHereError(f"its search of {iterations} sets is not done yet")
     elif method.skip is not None:
         try:
-            method = method.with_skip(
-                resolve(method.skip, config.model, method.name, config.results)
-            )
+            skip = resolve(method.skip, config.model, method.name, config.results)
         except NotHereError as error:
             raise NotHereError(
                 f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one: "
                 f"{search_command(config)}"
             ) from error
-    return named_cell(dataclasses.replace(config, method=method))
-
-
-def named_cell(config: RunConfig) -> Cell:
-    """The cell of a configuration whose skip set is resolved."""
-    names = [config.model.name, config.method.name, config.dataset.name]
-    return Cell(config, config.results / "runs" / run_name(names, config_hash(config.record())))
+    else:
+        return Cell(config)
+    return Cell(dataclasses.replace(config, method=method.with_skip(skip)))
 
 
 def checked_run(cell: Cell) -> Run:
-    """The run of a cell, checked to be of today's weights and method, and whole if it is done.
+    """The run of a cell, checked to be of today's weights, method and rows, and whole if it is
+    done.
 
     Raises:
         SkipbenchError: it is of others, cannot be read, or lost samples.
     """
-    run = read_run(cell.folder)
+    run, config = read_run(cell.folder), cell.config
     if run.done:
         _ = run.samples  # refused where a sample is missing
-        _check_rows(cell, run.provenance.rows_sha256)
-    refuse_other(cell.folder, cell.config.model, cell.config.method)
+        before, path = run.provenance.rows_sha256, config.dataset.node.get("path")
+        # rows of the hub are pinned by their revision
+        local = before is not None and path is not None and Path(path).is_file()
+        if local and rows_hash(config.dataset.rows(config.limit)) != before:
+            raise SkipbenchError(
+                f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
+                "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
+            )
+    refuse_other(cell.folder, config.model, config.method)
     return run
-
-
-def _check_rows(cell: Cell, before: str | None) -> None:
-    """Raises SkipbenchError where the rows of a local file are others than those of the record;
-    those of the hub are pinned by their revision.
-    """
-    from skipbench.data.rows import rows_hash
-
-    config = cell.config
-    path = config.dataset.node.get("path")
-    if before is None or path is None or not Path(path).is_file():
-        return
-    if rows_hash(config.dataset.rows(config.limit)) != before:
-        raise SkipbenchError(
-            f"{cell.folder} was made with other rows (dataset.path={path}): changed since; "
-            "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
-        )
 
 
 def header(run: Run) -> dict[str, str]:
@@ -138,58 +131,23 @@ def run_cell(
     except NotHereError:
         _check_here(config.model)  # comes first
         raise
-    config = cell.config
     if config.dry_run:
-        _dry_run(cell)
+        _show_plan(cell)
         return None
-    if config.fresh:
-        _check_first(cell, loaded)
-        set_aside(cell.folder)
-    before = checked_run(cell)
-    unknown = []
-    if before.status.state != "missing":
-        unknown = not_compared(before.provenance, config.model, config.method)
-        if not before.done:
-            known = before.provenance.conditions
-            unknown += [f"other {name}" for name in CONDITIONS if name not in known]
-    if unknown:
-        say(
-            f"{cell.folder}: begun by an earlier version; whether it is of {'; '.join(unknown)} is "
-            "not known"
-        )
-    for what, changed in (
-        (
-            "measured by another version of skipbench's code",
-            other_package(before.origin.package_sha256),
-        ),
-        ("decided by other latencies", other_latency(cell.folder, before.provenance)),
-    ):
-        if before.done and changed:
-            say(f"{cell.folder}: {what}; fresh=true measures it anew")
-    if not before.done:
-        from skipbench.bench.load import load_model
-        from skipbench.bench.preflight import preflight
-        from skipbench.bench.run import run
-
-        with logged():
-            rows = preflight(config, cell.folder, loaded).rows
-            say(str(cell.folder), "dim")
-            run(config, cell.folder, rows, config.calibration_rows(), loaded, load or load_model)
-    done = before if before.done else read_run(cell.folder)
-    assert done.metrics is not None
-    if not before.done:
-        write_atomic(cell.folder / "table.md", markdown_cell(done.metrics, header(done)))
+    run = _open_run(cell, loaded)
+    if not run.done:
+        run = _measure(cell, loaded, load)
     if print_table:
-        _show(done, done.metrics)
-        if waits_for_score(config.dataset.scorer, done.metrics):
+        _show(run)
+        if waits_for_score(config.dataset.scorer, run.measured):
             say(to_score(cell.folder))
-    if failed := done.metrics.lossless.failed:
+    if failed := run.measured.lossless.failed:
         raise SkipbenchError(f"{failed} samples failed; see {cell.folder / 'status.json'}")
-    return done.metrics
+    return run.measured
 
 
 def _check_here(model: Model) -> None:
-    """Raises SkipbenchError where a checkpoint is not on this machine and cannot be had."""
+    """Raises SkipbenchError for a checkpoint that cannot be loaded on this machine."""
     check_access(model.path, model.revision, model.gated)
     if not Path(model.path).exists():
         from skipbench.models.outline import read_config
@@ -197,51 +155,146 @@ def _check_here(model: Model) -> None:
         read_config(model.path, model.revision)
 
 
-def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
-    """`run_cell` of a cell with several processes."""
-    from skipbench.experiments.repeats import joined_run, run_repeats
-
-    if config.dry_run:
-        for one in config.repetitions():
-            run_cell(one, print_table)
-        return None
-    run_repeats(config)
-    run = joined_run(resolve_cell(config))
-    if print_table and run.metrics:
-        _show(run, run.metrics)
-    return run.metrics
-
-
-def _show(run: Run, metrics: Metrics) -> None:
-    """Prints the table of a cell, or its record where a machine reads."""
-    head = header(run)
-    record = {"folder": str(run.folder), "label": run.label, **head}
-    show_result(
-        record | {"metrics": msgspec.to_builtins(metrics)}, lambda: render_cell(metrics, head)
-    )
-
-
-def _check_first(cell: Cell, loaded: Any) -> None:
-    """Refuses what a run would refuse, before an old record goes."""
-    from skipbench.bench.preflight import preflight
-
-    preflight(cell.config, cell.folder, loaded)
-
-
-def _dry_run(cell: Cell) -> None:
+def _show_plan(cell: Cell) -> None:
     """Checks a cell as its run would, and prints what that would do."""
     from skipbench.bench.preflight import preflight
     from skipbench.experiments.dry_run import describe, text
 
-    config, state = cell.config, "missing"
-    if not config.fresh:
-        checked_run(cell)
-        state = cell.state()
-    found = preflight(config, cell.folder)
-    plain = describe(config, found, cell.folder, state)
-    show_result(msgspec.to_builtins(plain), lambda: text(found, plain))
+    state = "missing" if cell.config.fresh else checked_run(cell).status.state
+    checks = preflight(cell.config, cell.folder)
+    plain = describe(cell.config, checks, cell.folder, state)
+    show_result(msgspec.to_builtins(plain), lambda: text(checks, plain))
+
+
+def _open_run(cell: Cell, loaded: Any) -> Run:
+    """The run of a cell as it is, set aside with `fresh=true`; prints what is not known to be as
+    today, or was measured by other code.
+
+    Raises:
+        SkipbenchError: as `checked_run`; with `fresh=true`, what a run would refuse.
+    """
+    config = cell.config
+    if config.fresh:
+        from skipbench.bench.preflight import preflight
+
+        preflight(config, cell.folder, loaded)
+        set_aside(cell.folder)
+    run = checked_run(cell)
+    if run.status.state == "missing":
+        return run
+    unknown = not_compared(run.provenance, config.model, config.method)
+    if not run.done:
+        unknown += [f"other {name}" for name in CONDITIONS if name not in run.provenance.conditions]
+    if unknown:
+        say(
+            f"{cell.folder}: begun by an earlier version; whether it is of {'; '.join(unknown)} is "
+            "not known"
+        )
+    if run.done and other_package(run.origin.package_sha256):
+        say(
+            f"{cell.folder}: measured by another version of skipbench's code; fresh=true measures "
+            "it anew"
+        )
+    if run.done and other_latency(cell.folder, run.provenance):
+        say(f"{cell.folder}: decided by other latencies; fresh=true measures it anew")
+    return run
+
+
+def _measure(cell: Cell, loaded: Any, load: Any) -> Run:
+    """Runs what is missing, and stores the table beside it."""
+    from skipbench.bench.load import load_model
+    from skipbench.bench.preflight import preflight
+    from skipbench.bench.run import run as bench
+
+    config = cell.config
+    with logged():
+        rows = preflight(config, cell.folder, loaded).rows
+        say(str(cell.folder), "dim")
+        bench(config, cell.folder, rows, config.calibration_rows(), loaded, load or load_model)
+    run = read_run(cell.folder)
+    write_atomic(cell.folder / "table.md", markdown_cell(run.measured, header(run)))
+    return run
+
+
+def _show(run: Run) -> None:
+    """Prints the table of a cell, or its record where a machine reads."""
+    head, metrics = header(run), msgspec.to_builtins(run.measured)
+    record = {"folder": str(run.folder), "label": run.label, **head, "metrics": metrics}
+    show_result(record, lambda: render_cell(run.measured, head))
 
 
 def to_score(folder: Path) -> str:
     """The command for a run whose code is not executed yet."""
     return f"not scored yet: python -m skipbench score {folder}"
+
+
+def repetitions(cell: Cell) -> list[Cell]:
+    """The runs of a cell, one per process."""
+    return [Cell(config) for config in cell.config.repetitions()]
+
+
+def all_done(config: RunConfig) -> bool:
+    """Whether every process of the cell has finished; needs neither torch nor the dataset.
+
+    Raises:
+        SkipbenchError: as `checked_run`.
+    """
+    with contextlib.suppress(NotHereError):
+        return all(checked_run(resolve_cell(one)).done for one in config.repetitions())
+    return False
+
+
+def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
+    """`run_cell` of a cell with several processes, one after another."""
+    ones = config.repetitions()
+    if config.dry_run:
+        for one in ones:
+            run_cell(one, print_table)
+        return None
+    with tempfile.TemporaryDirectory() as place:
+        manifest = Path(place) / "cells.jsonl"
+        manifest.write_text("".join(json.dumps({"config": one.to_dict()}) + "\n" for one in ones))
+        for number, one in enumerate(ones):
+            if not config.fresh and all_done(one):
+                continue
+            name = f"process {number + 1} of {len(ones)}"
+            say(name, "dim")
+            command = cell_command(str(manifest), str(number))
+            if code := subprocess.run(command, check=False).returncode:
+                raise SkipbenchError(
+                    f"{name} ended with exit status {code}; its reason stands above; the same "
+                    "command goes on"
+                )
+    run = joined_run(resolve_cell(config))
+    if print_table and run.metrics:
+        _show(run)
+    return run.metrics
+
+
+def joined_run(cell: Cell) -> Run:
+    """The run of a cell; of several processes the first one's, with the metrics and drafts of those
+    that are done, and the reason why some are missing.
+
+    Raises:
+        SkipbenchError: as `checked_run`.
+    """
+    runs = [checked_run(one) for one in repetitions(cell)]
+    done = [run for run in runs if run.metrics is not None]
+    if not done:
+        return runs[0]
+    joined = replace(done[0], drafted=drafted(s for run in done for s in run.samples))
+    if len(runs) == 1:
+        return joined
+    reasons = []
+    if len(done) < len(runs):
+        reasons.append(f"{len(done)} of {len(runs)} repeats are done")
+    if len({origin_of(run) for run in done}) > 1:
+        reasons.append("its repeats are of several commits, devices or versions")
+    mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed)
+    pairs = [(run.samples, run.measured) for run in done]
+    return replace(
+        joined,
+        metrics=summarise_repeats(pairs, joined.provenance.layers or 0),
+        origin=replace(joined.origin, mixed=mixed or None),
+        reason="; ".join(reasons) or None,
+    )

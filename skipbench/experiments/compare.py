@@ -1,4 +1,4 @@
-"""Which method is fastest on a model: every method that can run, within a budget, ranked."""
+"""Ranks the methods that can run on a model by their speedup, within a budget of time."""
 
 import dataclasses
 import math
@@ -30,24 +30,20 @@ LEFT_OUT = {
     "draft-model": "takes a second checkpoint: method=draft-model method.model=MODEL",
     **dict.fromkeys(("layerskip", "del"), "for checkpoints trained for early exit"),
 }
-EARLY_EXIT = "layerskip"
-"""In the name or path of a checkpoint that was trained for early exit."""
-PROMPTS = (20, 10, 5, 3)
-"""Prompts per method: the most that the budget allows."""
-ARMS_S = 2.5
-"""Time of a method on a prompt, with vanilla beside it and warm-up, over that of vanilla."""
+EARLY_EXIT = "layerskip"  # in the name or path of a checkpoint trained for early exit
+PROMPTS = (20, 10, 5, 3)  # per method; the budget chooses
+ARMS_S = 2.5  # time of a method on a prompt, vanilla and warm-up included, over that of vanilla
 SEARCH = ("search.iterations=24", "search.prompts=2", "search.max_new_tokens=24")
-LONG = 2048
-"""Tokens of context from which the prompts are sections of Python's reference."""
 SEARCH_TOKENS = 24 * 2 * 24
+LONG = 2048  # tokens of context from which the prompts are sections of Python's reference
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs, best first, and what follows from them.
+    """The ranking.
 
     Attributes:
-        runs: without metrics and with a `reason` where a method was left out.
+        runs: best first; without metrics and with a `reason` where a method was left out.
         best: the fastest method whose interval lies above 1 and above vanilla against itself;
             `None` where there is none.
         tied: methods whose intervals overlap that of the best.
@@ -91,13 +87,14 @@ def compare(
     for note in loaded[0].notes():
         tell(note)
     if not any(word.startswith("dataset=") for word in settings):
-        settings = [*settings, _dataset(loaded[0].max_positions)]
+        long = loaded[0].max_positions >= LONG  # no network is needed for either
+        settings = [*settings, f"dataset={'pydoc-summary' if long else 'mini-stories'}"]
         base = compose([*settings, f"method={NOISE}"])
     configs = {name: _composed(settings, name, base, given=bool(methods)) for name in names}
     prompt_s = _seconds_per_prompt(loaded, base)
-    able = [name for name, config in configs.items() if isinstance(config, RunConfig)]
     if limit is None:
-        each_s = ARMS_S * prompt_s * len(able)
+        able = sum(isinstance(config, RunConfig) for config in configs.values())
+        each_s = ARMS_S * prompt_s * able
         limit = next((n for n in PROMPTS if n * each_s <= budget_s), PROMPTS[-1])
     limit = len(base.dataset.rows(limit))  # a file may hold fewer
     runs = []
@@ -106,21 +103,25 @@ def compare(
             runs.append(_left_out(base, name, config))
             continue
         left_s = budget_s - (time.monotonic() - began)
+        searches, config = _searches(config), dataclasses.replace(config, limit=limit)
         cost_s = ARMS_S * prompt_s * limit
-        cost_s += 2 * SEARCH_TOKENS * prompt_s / base.dataset.max_new_tokens * _searches(config)
-        config = dataclasses.replace(config, limit=limit)
-        if cost_s > left_s and number > 2 and not _done(config):
+        cost_s += 2 * SEARCH_TOKENS * prompt_s / base.dataset.max_new_tokens * searches
+        done = not searches and resolve_cell(config).state() == "done"
+        if cost_s > left_s and number > 2 and not done:
             reason = f"not run: it would take {cost_s / 60:.0f} min of the {left_s / 60:.0f} left"
             runs.append(_left_out(base, name, reason))
             continue
         tell(f"{number} of {len(configs)}: {name}, {limit} prompts")
-        runs.append(_run(config, loaded))
+        try:
+            if searches:
+                search_set(config, store=True, loaded=loaded)
+            run_cell(config, print_table=False, loaded=loaded)
+            runs.append(run_entry(resolve_cell(config)))
+        except Exception as error:  # the next methods do not depend on it
+            known = isinstance(error, SkipbenchError)
+            reason = str(error) if known else f"{type(error).__name__}: {error}"
+            runs.append(_left_out(config, name, reason))
     return conclude(runs)
-
-
-def _dataset(context: int) -> str:
-    """Prompts for a model of which none were given; no network is needed."""
-    return f"dataset={'pydoc-summary' if context >= LONG else 'mini-stories'}"
 
 
 def _ordered(methods: Sequence[str]) -> list[str]:
@@ -151,17 +152,12 @@ def _composed(settings: Sequence[str], name: str, base: RunConfig, given: bool) 
 
 def _searches(config: RunConfig) -> bool:
     """Whether its skip set has still to be searched."""
-    if config.method.skip != "stored":
-        return False
-    try:
-        resolve_cell(config)
-    except NotHereError:
-        return True
+    if config.method.skip == "stored":
+        try:
+            resolve_cell(config)
+        except NotHereError:
+            return True
     return False
-
-
-def _done(config: RunConfig) -> bool:
-    return not _searches(config) and resolve_cell(config).state() == "done"
 
 
 def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
@@ -180,37 +176,19 @@ def _seconds_per_prompt(loaded: Any, base: RunConfig) -> float:
     return out.seconds["prefill"] + token_s * base.dataset.max_new_tokens
 
 
-def _run(config: RunConfig, loaded: Any) -> Run:
-    """A cell's run, or the reason why it has none."""
-    try:
-        if _searches(config):
-            search_set(config, store=True, loaded=loaded)
-        run_cell(config, print_table=False, loaded=loaded)
-        return run_entry(resolve_cell(config))
-    except SkipbenchError as error:
-        reason = str(error)
-    except Exception as error:  # the next methods do not depend on it
-        reason = f"{type(error).__name__}: {error}"
-    return _left_out(config, config.method.name, reason)
-
-
 def _left_out(config: RunConfig, name: str, reason: str) -> Run:
     return Run(model=config.model.name, method=name, dataset=config.dataset.name, reason=reason)
 
 
 def conclude(runs: Sequence[Run]) -> Comparison:
     """Ranks runs by their speedup; those without metrics come last."""
-
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
     measured = [run for run in in_order if run.metrics and run.method != NOISE]
     noise = next((run for run in in_order if run.method == NOISE and run.metrics), None)
     bar = max(1.0, noise.speedup or 1.0 if noise else 1.0)
     best = next((run for run in measured if _interval(run)[0] > bar), None)
-    tied = [
-        str(run.method)
-        for run in measured
-        if best is not None and run is not best and _interval(run)[1] > _interval(best)[0]
-    ]
+    others = [run for run in measured if best is not None and run is not best]
+    tied = [run.method for run in others if best and _interval(run)[1] > _interval(best)[0]]
     return Comparison(in_order, best, tied)
 
 

@@ -1,8 +1,6 @@
-"""Estimates a cell before anything of it is loaded: prompts, GPUs, memory and hours, from the sizes
-of its model and the datasheet of a GPU.
+"""Prompts, GPUs, memory and hours of a cell, from the model's sizes and the datasheet of a GPU.
 
-A decoded token reads all weights and the K/V rows before it; a prompt costs arithmetic. Both arms
-are taken to be as slow as vanilla and to fill `max_new_tokens`, so that hours are an upper bound.
+Hours are an upper bound: both arms as slow as vanilla, and every output of `max_new_tokens`.
 """
 
 import re
@@ -18,18 +16,16 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.metrics.costs import Datasheet
 
 LOADED_PER_S = 1e9  # bytes of weights read from disk
-LEAST = 4  # prompts of a cell that a budget leaves at least
+LEAST = 4  # minimum prompts of a cell within a budget
 WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
-"""Prompts of the datasets that are run whole: what `dataset.size` counts."""
-TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}
-"""Turns per conversation."""
-DEVICE = "a100-80gb"
-"""The device of `conf/hardware` that is estimated for where no hardware is given."""
+"""Prompts of the datasets that are run whole, without a `dataset.size`."""
+TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}  # per conversation
+DEVICE = "a100-80gb"  # of conf/hardware, where no hardware is given
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """Rates of one GPU, and the part of its memory that a process can use."""
+    """Rates of one GPU, and the bytes of its memory that a process can use."""
 
     name: str
     facts: Hardware
@@ -41,9 +37,9 @@ class Cost:
     """One cell.
 
     Attributes:
-        prompts: that are run; `of` is how many the paper's sample has.
-        gpus: that hold the model; 0 where none does, and `reason` says why.
-        memory_bytes: weights, cache and the rest, over all GPUs.
+        prompts: that are run, of the `of` in the dataset's sample.
+        gpus: that hold the model; 0 if none does, and `reason` says why.
+        memory_bytes: over all GPUs.
         fixed_h: hours of loading and of a search for a skip set.
         prompt_h: hours per prompt, both arms.
     """
@@ -83,40 +79,37 @@ def gpu_of(hardware: Slurm | Local | None) -> Gpu:
     return Gpu(named, facts, max((b for b in GPUS.values() if b <= memory * 1.07), default=memory))
 
 
-def prompts_of(config: RunConfig) -> tuple[int, int]:
-    """Prompts that a cell runs, and those of its dataset's sample, in the units of `limit`, before
-    the dataset is read.
-    """
-    size = config.dataset.node.get("size")
-    whole = int(size if size is not None else WHOLE.get(config.dataset.name, 1000))
-    return whole if config.limit is None else min(config.limit, whole), whole
-
-
 def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None:
-    """Estimates one cell; None for a model of unknown size.
+    """The cost of a cell, before its dataset is read; None for a model of unknown size.
 
     Args:
         gpus: per cell where the user chose; else as many as hold the model.
     """
-    model, dataset = config.model, config.dataset
+    model, dataset, search = config.model, config.dataset, config.search
     if model.sizes is None or gpu.facts.bandwidth is None:
         return None
-    prompts, whole = prompts_of(config)
+    whole = int(dataset.node.get("size") or WHOLE.get(dataset.name, 1000))
     context = min(model.sizes.context, dataset.context or model.sizes.context)
-    longest = context - dataset.max_new_tokens
-    usual = longest if dataset.context is not None else min(USUAL_PROMPT, longest)
-    prompt_tokens = max(1, usual)
+    prompt_tokens = context - dataset.max_new_tokens
+    if dataset.context is None:
+        prompt_tokens = min(USUAL_PROMPT, prompt_tokens)
+    prompt_tokens = max(1, prompt_tokens)
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
-    memory = weights + cache + MARGIN
     turns = TURNS.get(dataset.name, 1.0) * float(dataset.node.get("samples_per_task", 1))
     turns *= len(dataset.node.get("parts", [])) or 1
     fixed_s = weights / LOADED_PER_S
     if config.search_dataset is not None:
-        search = config.search
         decoded = search.iterations * search.prompts
         fixed_s += decoded * arm_s(model, gpu.facts, prompt_tokens, search.max_new_tokens)
     prompt_s = 2 * turns * arm_s(model, gpu.facts, prompt_tokens, dataset.max_new_tokens)
-    cost = Cost(prompts, whole, 0, memory, fixed_s / 3600, prompt_s / 3600)
+    cost = Cost(
+        prompts=whole if config.limit is None else min(config.limit, whole),
+        of=whole,
+        gpus=0,
+        memory_bytes=weights + cache + MARGIN,
+        fixed_h=fixed_s / 3600,
+        prompt_h=prompt_s / 3600,
+    )
     try:
         return replace(cost, gpus=gpus or gpus_needed(model, dataset, gpu.usable_bytes))
     except NotHereError as error:
@@ -163,9 +156,7 @@ def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:
             f"budget={budget_h:g}h: {LEAST} prompts per cell take {minimum:.1f} GPU-hours; give "
             "more, or fewer models with models=A,B"
         )
-    if hours(1.0) <= budget_h:
-        return at(1.0)
-    low, high = 0.0, 1.0
+    low, high = 0.0, 2.0  # 1 and more is all prompts
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if hours(middle) <= budget_h else (low, middle)
@@ -174,27 +165,18 @@ def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:
 
 def limited(configs: Sequence[RunConfig], budget_h: float, gpu: Gpu) -> list[RunConfig]:
     """The cells with the prompts that a budget leaves; those of unknown size stay as they are."""
-    costs = [cost_of(config, gpu) for config in configs]
-    left = iter(within([cost for cost in costs if cost is not None], budget_h))
-    cells = []
-    for config, cost in zip(configs, costs, strict=True):
-        fewer = next(left) if cost is not None else None
-        cut = fewer is not None and fewer.prompts < fewer.of
-        cells.append(replace(config, limit=fewer.prompts) if fewer and cut else config)
-    return cells
+    known = {i: c for i, x in enumerate(configs) if (c := cost_of(x, gpu)) is not None}
+    cut = list(configs)
+    for i, cost in zip(known, within(list(known.values()), budget_h), strict=True):
+        if cost.prompts < cost.of:
+            cut[i] = replace(configs[i], limit=cost.prompts)
+    return cut
 
 
 def budget_hours(text: str) -> float:
-    """Hours of `200h`, `1.5h`, `30min` or a plain number.
-
-    Raises:
-        SkipbenchError: something else.
-    """
-    match = re.fullmatch(r"([\d.]+) *(h|min|m|)", text.strip(" "))
-    try:
-        value = float(match[1]) / {"min": 60, "m": 60}.get(match[2], 1) if match else 0.0
-    except ValueError:
-        value = 0.0
+    """Hours of `200h`, `1.5h`, `30min` or a number; raises SkipbenchError for another text."""
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+) *(h|min|m|)", text.strip(" "))
+    value = float(match[1]) / (60 if "m" in match[2] else 1) if match else 0.0
     if not 0 < value < float("inf"):
         raise SkipbenchError(f"budget={text}; wanted GPU-hours above 0, as in budget=200h")
     return value
@@ -219,23 +201,18 @@ def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple
 
 def plan_lines(names: Sequence[str], costs: Sequence[Cost | None], gpu: Gpu) -> list[str]:
     """A line per cell, and the sum."""
-    width = max((len(name) for name in names), default=4)
+    width, known = max(map(len, names), default=4), [c for c in costs if c is not None]
     lines = [f"{'cell':<{width}}  prompts        GPUs  memory     hours  GPU-hours"]
     for name, cost in zip(names, costs, strict=True):
-        if cost is None:
-            lines.append(f"{name:<{width}}  -              -     -          -      -")
-            continue
-        prompts = f"{cost.prompts}" + (f" of {cost.of}" if cost.prompts < cost.of else "")
-        lines.append(
-            f"{name:<{width}}  {prompts:<13}  {cost.gpus or '-':<4}  "
-            f"{cost.memory_bytes / GIB:>6.1f} GiB{cost.hours:>8.2f}  {cost.gpu_hours:>8.2f}"
-            + (f"  {cost.reason}" if cost.reason else "")
-        )
-    known = [c for c in costs if c is not None]
-    unknown = len(names) - len(known)
-    lines.append(
-        f"sum: {len(names)} cells, {sum(c.gpus > 1 for c in known)} of several GPUs, at most "
-        f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu.name}"
-        + (f"; {unknown} of models of unknown size" if unknown else "")
-    )
-    return lines
+        text = "-              -     -          -      -"
+        if cost is not None:
+            prompts = f"{cost.prompts}" + (f" of {cost.of}" if cost.prompts < cost.of else "")
+            text = f"{prompts:<13}  {cost.gpus or '-':<4}  {cost.memory_bytes / GIB:>6.1f} GiB"
+            text += f"{cost.hours:>8.2f}  {cost.gpu_hours:>8.2f}"
+            text += f"  {cost.reason}" if cost.reason else ""
+        lines.append(f"{name:<{width}}  {text}")
+    total = f"sum: {len(names)} cells, {sum(c.gpus > 1 for c in known)} of several GPUs, at most "
+    total += f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu.name}"
+    if unknown := len(names) - len(known):
+        total += f"; {unknown} of models of unknown size"
+    return [*lines, total]

@@ -1,4 +1,4 @@
-"""`dry_run`: the work of a cell and an estimate of its time, once nothing refused it."""
+"""`dry_run`: what a cell would run, and how long that would take."""
 
 from pathlib import Path
 
@@ -17,13 +17,11 @@ from skipbench.profile.roofline import device_name, norm_s, roofline
 from skipbench.skipset import SkipSet
 
 NORMS_PER_SUBLAYER = 5.5
-"""RMS norms of one row that take as long as the calls of a sub-layer on a CPU do beside the reading
-of its weights: 5.4 to 5.9 with the fused engine on models of 5 and 12 layers in float32.
+"""Time of a sub-layer's calls on a CPU, beside the reading of its weights, in RMS norms of one row:
+5.4 to 5.9 with the fused engine on models of 5 and 12 layers in float32.
 """
 START_S = 8.0
-"""Imports, and loading beside the reading of the weights: 8 to 11 s of CPU time on a 2-core Xeon
-with other programs beside it.
-"""
+"""Imports, and loading without the reading of the weights: 8 to 11 s of CPU on a 2-core Xeon."""
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,11 +51,11 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the run in `folder`."""
 
 
-def describe(config: RunConfig, found: Preflight, folder: Path, state: str) -> DryRun:
+def describe(config: RunConfig, checks: Preflight, folder: Path, state: str) -> DryRun:
     """The cell, and what its run would take."""
-    model, engine, need = config.model, config.engine, found.need
-    shape = found.model.sizes
-    seconds, how = _seconds(config, found)
+    model, engine, need = config.model, config.engine, checks.need
+    shape = checks.model.sizes
+    seconds, how = _seconds(config, checks)
     return DryRun(
         **config.names,
         path=model.path,
@@ -68,9 +66,9 @@ def describe(config: RunConfig, found: Preflight, folder: Path, state: str) -> D
         layers=shape.layers if shape else None,
         parameters=shape.parameters if shape else None,
         skip=config.method.skip,
-        prompts=len(found.rows),
-        prompt_tokens=found.prompt_tokens,
-        prompt_tokens_counted=found.prompts is not None,
+        prompts=len(checks.rows),
+        prompt_tokens=checks.prompt_tokens,
+        prompt_tokens_counted=checks.prompts is not None,
         max_new_tokens=config.dataset.max_new_tokens,
         memory_bytes=need.total_bytes if need else None,
         free_bytes=need.free_bytes if need else None,
@@ -81,7 +79,7 @@ def describe(config: RunConfig, found: Preflight, folder: Path, state: str) -> D
     )
 
 
-def text(found: Preflight, cell: DryRun) -> str:
+def text(checks: Preflight, cell: DryRun) -> str:
     """`describe` for the terminal, the folder and its state in the last line."""
     size, skip = "", cell.skip
     if cell.parameters:
@@ -92,8 +90,8 @@ def text(found: Preflight, cell: DryRun) -> str:
     threads = f", {cell.threads} CPU thread{'s' if cell.threads > 1 else ''}"
     about = "" if cell.prompt_tokens_counted else "about "
     memory = "unknown: the checkpoint does not say its sizes"
-    if found.need:
-        memory = f"{found.need.total_bytes / GIB:.1f} GiB: {found.need.text(cell.dtype)}"
+    if checks.need:
+        memory = f"{checks.need.total_bytes / GIB:.1f} GiB: {checks.need.text(cell.dtype)}"
     time = "unknown: the model's sizes are"
     if cell.estimated_s is not None:
         time = (
@@ -113,27 +111,27 @@ def text(found: Preflight, cell: DryRun) -> str:
     return "\n".join([*lines, f"{cell.folder}: {cell.prompts} samples, {cell.state}"])
 
 
-def _seconds(config: RunConfig, found: Preflight) -> tuple[float | None, str | None]:
-    """Seconds of loading and of both arms of every prompt, and the basis of the estimate."""
-    if found.model.sizes is None or not found.rows:
+def _seconds(config: RunConfig, checks: Preflight) -> tuple[float | None, str | None]:
+    """Seconds of loading and of both arms of every prompt, and the source of the estimate."""
+    model, shape, rows = checks.model, checks.model.sizes, len(checks.rows)
+    if shape is None or not rows:
         return None, None
-    shape, on_gpu = found.model.sizes, config.model.device != "cpu" and torch.cuda.is_available()
-    device = torch.device("cuda" if on_gpu else "cpu")
-    prompt, tokens = found.prompt_tokens // len(found.rows), config.dataset.max_new_tokens
-    context, weights = prompt + tokens // 2, found.need.weight_bytes if found.need else 0
-    dtype = getattr(torch, str(config.model.dtype))
-    rates = roofline(device, dtype, weights, known_hardware())
-    facts = Hardware([rates.name], None, rates.bandwidth, {str(config.model.dtype): rates.flops})
+    on_gpu = config.model.device != "cpu" and torch.cuda.is_available()
+    device, dtype = torch.device("cuda" if on_gpu else "cpu"), str(config.model.dtype)
+    prompt, tokens = checks.prompt_tokens // rows, config.dataset.max_new_tokens
+    context, weights = prompt + tokens // 2, checks.need.weight_bytes if checks.need else 0
+    rates = roofline(device, getattr(torch, dtype), weights, known_hardware())
+    facts = Hardware([rates.name], None, rates.bandwidth, {dtype: rates.flops})
     fixed_s = START_S + weights / LOADED_PER_S
     path = latency_path(config.model, config.engine, device_name(device), Path(config.results))
     if (record := valid_record(path)) is not None:  # a run or `profile` measured this engine here
         step_s, how = record.model.verify_s(context, 1), "from profiled latencies"
     else:
         how = f"from {rates.source} memory bandwidth"
-        step_s = datasheet_of(found.model, facts).verify_s(context, 1)
+        step_s = datasheet_of(model, facts).verify_s(context, 1)
         if not on_gpu:  # a GPU computes while the host calls
-            step_s += 2 * shape.layers * NORMS_PER_SUBLAYER * norm_s(shape.hidden, dtype)
+            norms_s = NORMS_PER_SUBLAYER * norm_s(shape.hidden, getattr(torch, dtype))
+            step_s += 2 * shape.layers * norms_s
         fixed_s += passes_to_measure() * step_s
-    one = arm_s(found.model, facts, prompt, tokens, step_s)
-    warmup = min(config.engine.warmup, len(found.rows))
-    return fixed_s + 2 * (len(found.rows) + warmup) * one, how
+    arms = 2 * (rows + min(config.engine.warmup, rows))
+    return fixed_s + arms * arm_s(model, facts, prompt, tokens, step_s), how

@@ -1,25 +1,24 @@
-"""The cells of an experiment: its axes and cases, at a scale, and what in the paper each of them
-stands for.
-"""
+"""The cells of an experiment: its axes and cases, at a scale, each with its row in the paper."""
 
 import functools
 import itertools
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import yaml
 
 from skipbench.config.catalog import axes, choices, paper_side
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
-from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import paper_of, published
 
 SCALES = ("paper", "embedded", "laptop")
-KEY_OF = {  # an override, and the key under which `published` has it
+KEY_OF = {  # by override, the key of `published`
     "model": "model",
     "dataset": "dataset",
     "method": "method",
@@ -36,11 +35,46 @@ KEY_OF = {  # an override, and the key under which `published` has it
     "search.iterations": "search_steps",
     "search.on": "set_from",
 }
-NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
-NOISE_LIMIT = "20"
-OF_METHOD = ("method", "stop", "search")
-"""Beginnings of overrides that vanilla does not have."""
-Keys = dict[str, Any]
+OF_CASE = ("keys", "reason", "note", "share")
+"""Entries of a case that are no axes; `share` is that of the prompts of the other cases."""
+
+
+class _Long(msgspec.Struct, frozen=True):
+    """Changes of a scale for the experiments that need long texts."""
+
+    experiments: list[str]
+    overrides: dict[str, Any]
+    methods: dict[str, dict[str, Any]]
+
+
+class _Scale(msgspec.Struct, frozen=True):
+    """A file of `conf/scale`: replacements of the paper's model and datasets, and settings."""
+
+    model: str
+    datasets: dict[str, str | dict[str, str]]
+    other: str
+    long: _Long
+    overrides: dict[str, Any]
+    methods: dict[str, dict[str, Any]]
+    times: dict[str, float]
+    drop: list[str]
+    keep: list[str]
+
+    def dataset(self, name: str) -> str:
+        """The dataset that replaces one of the paper's."""
+        other = self.datasets.get(name, self.other)
+        return other if isinstance(other, str) else self.other
+
+
+@functools.cache
+def _scale(name: str, experiment: str) -> _Scale:
+    plain = yaml.safe_load((CONF / "scale" / f"{name}.yaml").read_text())
+    scale = msgspec.convert(plain, _Scale, strict=False)
+    if experiment not in scale.long.experiments:
+        return scale
+    overrides = scale.overrides | scale.long.overrides
+    methods = scale.methods | scale.long.methods
+    return msgspec.structs.replace(scale, overrides=overrides, methods=methods, datasets={})
 
 
 @dataclass(frozen=True)
@@ -48,8 +82,8 @@ class PlannedCell:
     """One cell: `overrides` compose it; without `run` it is not run, and `reason` says why."""
 
     overrides: dict[str, str]
-    keys: Keys = field(default_factory=dict)
-    """What it stands for in the paper, in the ids of `published`."""
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Its row of the paper's table, in the ids of `published`."""
     stands_for: str | None = None
     reason: str | None = None
     run: bool = True
@@ -59,29 +93,24 @@ class PlannedCell:
     @property
     def searches(self) -> bool:
         """Whether its skip set comes from a search of its own."""
-        return self.run and any(
-            o in ("search", "search.iterations", "search.on") for o in self.overrides
+        return self.run and not self.overrides.keys().isdisjoint(
+            {"search", "search.iterations", "search.on"}
         )
 
     def words(self, experiment: str) -> list[str]:
+        """The overrides that compose it."""
         own = ["search.own=true"] if self.searches else []
-        return [
-            f"experiment={experiment}",
-            *(f"{key}={value}" for key, value in self.overrides.items()),
-            *own,
-        ]
+        return [f"experiment={experiment}", *(f"{k}={v}" for k, v in self.overrides.items()), *own]
 
     @property
     def name(self) -> str:
         """Its overrides, in a line."""
-        return " ".join(f"{key}={value}" for key, value in self.overrides.items())
+        return " ".join(f"{k}={v}" for k, v in self.overrides.items())
 
 
 @functools.cache
 def printed_rows(experiment: str) -> list[dict[str, Any]]:
-    """The numbers that the paper prints in the table of `experiment`; none for figures that print
-    none.
-    """
+    """Numbers that the paper prints in the table of `experiment`, if it prints any."""
     paper, table = paper_of(experiment) or (None, None)
     return [row for row in published(paper) if row["table"] == table] if paper else []
 
@@ -89,7 +118,7 @@ def printed_rows(experiment: str) -> list[dict[str, Any]]:
 def plan(
     experiment: str, overrides: Sequence[str], scale: str, models: Sequence[str] = ()
 ) -> list[PlannedCell]:
-    """The cells of `experiment`, in its order, those that become the same once.
+    """The cells of `experiment`, in its order, without duplicates.
 
     Args:
         overrides: of the command line; one of an axis replaces the experiment's values, and may
@@ -102,138 +131,63 @@ def plan(
     """
     if scale not in SCALES:
         raise SkipbenchError(f"scale={scale}; wanted one of {', '.join(SCALES)}")
-    given = dict(_pair(o) for o in overrides)
-    own = paper_of(experiment)
-    rows = printed_rows(experiment)
-    cells = []
+    given, of_paper = dict(pair(o) for o in overrides), paper_of(experiment) is not None
+    cells: list[PlannedCell] = []
     for point, case in _points(experiment, given):
         if models and point.get("model") not in models:
             continue
-        keys = _keys(point, case, rows) if own else {}
-        cell = PlannedCell(
-            point, keys, None, case.get("reason") or case.get("note"), "reason" not in case
-        )
-        cells += (
-            _scaled(cell, given, rows, scale, experiment) if own and scale != "paper" else [cell]
-        )
+        keys = _keys(point, case, printed_rows(experiment)) if of_paper else {}
+        reason = case.get("reason") or case.get("note")
+        cell = PlannedCell(point, keys, reason=reason, run="reason" not in case)
+        smaller = of_paper and scale != "paper"
+        scaled = _scaled(cell, given, scale, experiment) if smaller else [cell]
+        cells += [one for one in scaled if one not in cells]
     if not cells and not models:
         raise SkipbenchError(
             f"{experiment} has no cell with {' '.join(overrides)}; leave one of them out"
         )
-    unique: list[PlannedCell] = []
-    for cell in cells:
-        if cell not in unique:
-            unique.append(cell)
-    return unique
-
-
-def noise_cells(
-    experiment: str, cells: Sequence[PlannedCell], overrides: Sequence[str]
-) -> list[PlannedCell]:
-    """Vanilla against itself for each model, dataset and decoding of a table of speedups whose
-    `cells` have none, on few samples.
-
-    None where the command line chooses methods, or for an experiment of no paper.
-    """
-    own, given = paper_of(experiment), dict(_pair(o) for o in overrides)
-    timed = any(row["column"] == "speedup" for row in printed_rows(experiment))
-    methods = {cell.overrides.get("method") for cell in cells}
-    if own is None or not own[1].startswith("table") or not timed or {"method"} & given.keys():
-        return []
-    found: dict[tuple[str | None, ...], PlannedCell] = {}
-    for cell in cells:
-        kept = {k: v for k, v in cell.overrides.items() if not k.startswith(OF_METHOD)}
-        few = {} if {"limit"} & {*kept, *given} else {"limit": NOISE_LIMIT}
-        keys = {k: v for k, v in cell.keys.items() if k in NOISE_PER} | {"method": BASELINE}
-        if cell.run and BASELINE not in methods:
-            one = PlannedCell(kept | {"method": BASELINE} | few, keys, cell.stands_for, noise=True)
-            found.setdefault(tuple(cell.overrides.get(axis) for axis in NOISE_PER), one)
-    return list(found.values())
-
-
-def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -> list[PlannedCell]:
-    """The cells of a paper's table without those of vanilla alone where another method runs on the
-    same: its record holds vanilla's arm, from which the table fills vanilla's row. Those of other
-    scales and of figures stay.
-    """
-
-    def rest(cell: PlannedCell) -> tuple[tuple[str, str], ...]:
-        own = {k: v for k, v in cell.overrides.items() if not k.startswith(("method", "search"))}
-        return tuple(sorted(own.items()))
-
-    if scale != "paper" or "-table" not in experiment:
-        return list(cells)
-    covered = {rest(c) for c in cells if c.run and c.overrides.get("method") != "vanilla"}
-    return [
-        cell
-        for cell in cells
-        if not (cell.run and cell.overrides.get("method") == "vanilla" and rest(cell) in covered)
-    ]
+    return cells
 
 
 def _points(
     experiment: str, given: Mapping[str, str]
-) -> list[tuple[dict[str, str], dict[str, Any]]]:
-    """Every point of the grid with the case that it belongs to; a case is a grid of its own over
-    the common axes.
-    """
-    common, found = axes(experiment), []
+) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Every point of the grid with its case; a case is a grid over its own and the common axes."""
+    common = axes(experiment)
     cases = paper_side(experiment).get("cases") or [{}]
-    named = {axis for case in cases for axis in case} | set(common)
-    rest = {key: value for key, value in given.items() if key not in named}
+    rest = {k: v for k, v in given.items() if k not in {*common, *itertools.chain(*cases)}}
     for case in cases:
-        values = common | {
-            k: _text(v) for k, v in case.items() if k not in ("keys", "reason", "note", "share")
-        }
-        lists = {axis: _split(found) for axis, found in values.items()}
+        own = {k: _text(v) for k, v in case.items() if k not in OF_CASE}
+        lists = {axis: _split(values) for axis, values in (common | own).items()}
         for axis in given.keys() & lists.keys():
-            # What else a case says fits its methods only; an axis that a case lacks is none of its
-            # own.
             wanted = _split(given[axis])
-            lists[axis] = (
-                [v for v in lists[axis] if v in wanted]
-                if axis == "method" and axis in case
-                else wanted
-            )
+            if axis == "method" and axis in case:  # the rest of the case fits its methods only
+                wanted = [v for v in lists[axis] if v in wanted]
+            lists[axis] = wanted
         for point in itertools.product(*lists.values()):
             settings = dict(zip(lists, point, strict=True)) | rest
-            found.append((settings | _fewer(settings, case.get("share")), case))
-    return found
-
-
-def _fewer(point: Mapping[str, str], share: float | None) -> dict[str, str]:
-    """The limit of a case that takes a share of the prompts of the others."""
-    limit = point.get("limit", "null")
-    if share is None or limit == "null":
-        return {}
-    return {"limit": str(max(1, round(share * int(limit))))}
+            limit, share = settings.get("limit", "null"), case.get("share")
+            if share is not None and limit != "null":
+                settings["limit"] = str(max(1, round(share * int(limit))))
+            yield settings, case
 
 
 def _keys(
     point: Mapping[str, str], case: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> Keys:
-    """Of the keys by which the paper's table tells its rows apart, those that the point fixes."""
+) -> dict[str, Any]:
+    """The keys of the paper's table that the point has a value of."""
     used = {key for row in rows for key in row if key in KEYS} | {"model", "dataset", "method"}
-    keys: Keys = {
-        KEY_OF[axis]: yaml.safe_load(value)
-        for axis, value in point.items()
-        if KEY_OF.get(axis) in used
-    }
+    keys = {KEY_OF[k]: yaml.safe_load(v) for k, v in point.items() if KEY_OF.get(k) in used}
     if "temperature" in used:
         keys.setdefault("temperature", 0.0)  # conf/decoding: greedy, unless something else is said
     keys |= case.get("keys", {})
-    return keys | _constants(keys, rows)
-
-
-def _constants(keys: Keys, rows: Sequence[Mapping[str, Any]]) -> Keys:
-    """What all printed rows of these keys have in common, such as the paper's number format."""
-    matching = [row for row in rows if matches(keys, row)]
-    fixed = {}
-    for key in sorted({key for row in matching for key in row if key in KEYS} - keys.keys()):
-        values = {row.get(key) for row in matching}
+    # what all printed rows of these keys have in common, such as the paper's number format
+    alike = [row for row in rows if matches(keys, row)]
+    for key in sorted({key for row in alike for key in row if key in KEYS} - keys.keys()):
+        values = {row.get(key) for row in alike}
         if len(values) == 1:
-            fixed[key] = values.pop()
-    return fixed
+            keys[key] = values.pop()
+    return keys
 
 
 def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
@@ -242,83 +196,53 @@ def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 
 
 def _scaled(
-    cell: PlannedCell,
-    given: Mapping[str, str],
-    rows: Sequence[Mapping[str, Any]],
-    name: str,
-    experiment: str,
+    cell: PlannedCell, given: Mapping[str, str], name: str, experiment: str
 ) -> list[PlannedCell]:
-    """The cell with the model and the dataset of a smaller scale in it; one per subtask where each
-    has its own.
+    """The cell with model, dataset and settings of a smaller scale; one per subtask where each has
+    a dataset of its own.
     """
-    scale = _scale(name)
-    if experiment in scale["long"]["experiments"]:
-        own = {key: scale[key] | scale["long"][key] for key in ("overrides", "methods")}
-        scale = {**scale, **own, "datasets": {}}
-    point, keys = dict(cell.overrides), dict(cell.keys)
+    scale, point, keys = _scale(name, experiment), dict(cell.overrides), dict(cell.keys)
     if "model.quantization" in point and "model.quantization" not in given:
-        keys["model"] = scale["model"]
-        return [
-            replace(
-                cell,
-                keys=keys,
-                run=False,
-                reason=(
-                    f"bitsandbytes is no part of the {name} scale; give "
-                    "model.quantization=nf4 engine=reference to a run"
-                ),
-            )
-        ]
-    for axis in [
-        a
-        for a in point
-        if a not in given and a not in scale["keep"] and a.startswith(tuple(scale["drop"]))
-    ]:
-        del point[axis]
-    if "model" not in given:
-        point["model"] = keys["model"] = scale["model"]
-    for axis, factor in scale["times"].items():
-        if axis in point and axis not in given:
+        reason = (
+            f"bitsandbytes is no part of the {name} scale; give model.quantization=nf4 "
+            "engine=reference to a run"
+        )
+        return [replace(cell, keys=keys | {"model": scale.model}, run=False, reason=reason)]
+    for axis in point.keys() - given.keys():
+        if axis not in scale.keep and axis.startswith(tuple(scale.drop)):
+            del point[axis]
+        elif axis in scale.times:  # 0 is none, and stays
             value = int(point[axis])
-            point[axis] = str(max(min(2, value), round(value * factor)))  # 0 is none, and stays
-    own = {k: v for k, v in scale["methods"].get(point["method"], {}).items() if k not in point}
-    settings = {k: str(v) for k, v in (scale["overrides"] | own).items() if k not in given}
-    if not cell.searches:  # no run depends on it
-        settings = {k: v for k, v in settings.items() if not k.startswith("search")}
+            point[axis] = str(max(min(2, value), round(value * scale.times[axis])))
+    if "model" not in given:
+        point["model"] = keys["model"] = scale.model
+    own = {k: v for k, v in scale.methods.get(point["method"], {}).items() if k not in point}
+    settings = {
+        k: str(v)
+        for k, v in (scale.overrides | own).items()
+        if k not in given and (cell.searches or not k.startswith("search"))
+    }
     if "search.on" in point and "search.on" not in given:
-        point["search.on"] = _main(scale["datasets"].get(point["search.on"], scale["other"]), scale)
+        point["search.on"] = scale.dataset(point["search.on"])
     dataset = point.get("dataset", "")
-    own_name = scale["datasets"].get(dataset) == dataset
-    if "dataset" in given or dataset.startswith("mini-") or own_name:
+    parts = scale.datasets.get(dataset, scale.other)
+    if "dataset" in given or dataset.startswith("mini-") or parts == dataset:
         return [replace(cell, overrides=point | settings, keys=keys)]
-    found = scale["datasets"].get(dataset, scale["other"])
-    parts = (
-        found
-        if isinstance(found, dict) and any("subtask" in row for row in rows)
-        else {None: _main(found, scale)}
-    )
+    if isinstance(parts, str) or not any("subtask" in row for row in printed_rows(experiment)):
+        parts = {"": scale.dataset(dataset)}
     return [
         replace(
             cell,
             overrides=point | {"dataset": other} | settings,
-            keys=keys if part is None else keys | {"subtask": part},
+            keys=keys | {"subtask": part} if part else keys,
             stands_for=f"{other} stands for {dataset}" + (f", {part}" if part else ""),
         )
         for part, other in parts.items()
     ]
 
 
-@functools.cache
-def _scale(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((CONF / "scale" / f"{name}.yaml").read_text())
-    return found
-
-
-def _main(found: Any, scale: Mapping[str, Any]) -> str:
-    return str(scale["other"] if isinstance(found, dict) else found)
-
-
-def _pair(override: str) -> tuple[str, str]:
+def pair(override: str) -> tuple[str, str]:
+    """Key and value of an override."""
     key, sign, value = override.partition("=")
     if not sign:
         raise SkipbenchError(f"{override!r} is no override; wanted KEY=VALUE")
@@ -326,18 +250,15 @@ def _pair(override: str) -> tuple[str, str]:
 
 
 def _split(values: str) -> list[str]:
-    """At commas, but not inside brackets, braces or quotes."""
-    return [
-        v.strip() for v in re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^,])+", values)
-    ]
+    """Splits at commas outside of brackets, braces and quotes."""
+    parts = re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^,])+", values)
+    return [part.strip() for part in parts]
 
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_text, value))}]"
-    return (
-        str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
-    )
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def experiments(prefix: str = "") -> list[str]:

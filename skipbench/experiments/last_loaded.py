@@ -16,10 +16,8 @@ KEPT_BYTES = 2 * 2**30
 
 
 class LastLoaded:
-    """Loads as `load_model` does, or hands out again what it loaded last, where a cell has the
-    same model and engine. That saves the load and the proof of `engine.strict`: seconds per cell.
-
-    Only a small dense model on the CPU is kept.
+    """`load_model` that keeps the last model, if it is small, dense and on the CPU, for a cell
+    with the same model and engine. That saves the load and the proof of `engine.strict`.
     """
 
     def __init__(self) -> None:
@@ -33,7 +31,6 @@ class LastLoaded:
         calibration: Sequence[Row] = (),
         tokens: int | None = None,
     ) -> "Loaded":
-        """Arguments and errors are those of `load_model`."""
         from skipbench.bench.load import load_model
 
         key = model, dataclasses.replace(engine, warmup=0)

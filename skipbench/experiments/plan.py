@@ -1,6 +1,4 @@
-"""An experiment's cells with their configurations, at the scale and for the models that were asked
-for.
-"""
+"""The cells of an experiment with their configurations, for a request of the command line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +10,14 @@ from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
+from skipbench.experiments.grid import PlannedCell, pair, plan, printed_rows
+from skipbench.report.compared import BASELINE
 from skipbench.report.published import paper_of
+
+NOISE_PER = ("model", "dataset", "decoding.temperature", "decoding.top_p", "engine")
+NOISE_LIMIT = "20"
+OF_METHOD = ("method", "stop", "search")
+"""Prefixes of overrides that vanilla does not have."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,10 @@ class Request:
     Attributes:
         names: the experiments.
         overrides: for their cells.
-        scale: `paper`, `embedded` or `laptop`; not given, a cluster decides: `paper`, `embedded`
-            where its nodes have no GPU; `None`: by the device.
+        scale: `paper`, `embedded` or `laptop`; `None`: by the device.
         models: only these of the paper's models; all where empty.
         budget: GPU-hours for all cells of an experiment together, as given; `None` for no limit.
-        columns: more of them for a table of runs, by key.
+        columns: additional ones for a table of runs, by key.
         hardware: of `hardware=`.
     """
 
@@ -61,7 +64,7 @@ def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
 
 
 def scale_of(experiment: str, given: str | None, without_torch: bool = False) -> str:
-    """The scale that was asked for; else `paper` where there is a GPU, `embedded` elsewhere.
+    """The scale that was asked for; else `paper` if there is a GPU, `embedded` if not.
 
     Args:
         without_torch: looks for the driver instead of importing torch.
@@ -74,16 +77,60 @@ def scale_of(experiment: str, given: str | None, without_torch: bool = False) ->
         import torch
 
         gpu = torch.cuda.is_available()
-    scale, why = (
-        ("paper", "a CUDA device is here") if gpu else ("embedded", "no CUDA device is here")
-    )
-    say(f"scale={scale}, since {why}")
+    scale = "paper" if gpu else "embedded"
+    say(f"scale={scale}, since {'a' if gpu else 'no'} CUDA device is here")
     return scale
 
 
 def file_name(experiment: str, scale: str) -> str:
     """Of its table or figure: a paper's has the scale in it, others have one scale."""
     return experiment if paper_of(experiment) is None else f"{experiment}.{scale}"
+
+
+def planned_cells(experiment: str, request: Request, scale: str) -> list[PlannedCell]:
+    """The cells of an experiment, without duplicates; of a table also those of its noise floor."""
+    planned = plan(experiment, request.overrides, scale, request.models)
+    planned = without_repeats(experiment, planned, scale)
+    return planned + _noise_cells(experiment, planned, request.overrides)
+
+
+def without_repeats(experiment: str, cells: Sequence[PlannedCell], scale: str) -> list[PlannedCell]:
+    """The cells of a paper's table without those of vanilla where another method runs on the same:
+    its record holds vanilla's arm, too. Those of other scales and of figures stay.
+    """
+    if scale != "paper" or "-table" not in experiment:
+        return list(cells)
+
+    def alone(cell: PlannedCell) -> bool:
+        return cell.run and cell.overrides.get("method") == BASELINE
+
+    def rest(cell: PlannedCell) -> dict[str, str]:
+        return {k: v for k, v in cell.overrides.items() if not k.startswith(("method", "search"))}
+
+    covered = [rest(cell) for cell in cells if cell.run and not alone(cell)]
+    return [cell for cell in cells if not (alone(cell) and rest(cell) in covered)]
+
+
+def _noise_cells(
+    experiment: str, cells: Sequence[PlannedCell], overrides: Sequence[str]
+) -> list[PlannedCell]:
+    """Vanilla against itself, on few samples, for each model, dataset and decoding of a paper's
+    table of speedups; none where `cells` have it, or the command line chooses methods.
+    """
+    own, given = paper_of(experiment), dict(pair(o) for o in overrides)
+    timed = any(row["column"] == "speedup" for row in printed_rows(experiment))
+    has_one = BASELINE in {cell.overrides.get("method") for cell in cells}
+    if own is None or not own[1].startswith("table") or not timed or "method" in given or has_one:
+        return []
+    noise: dict[tuple[str | None, ...], PlannedCell] = {}
+    for cell in cells:
+        kept = {k: v for k, v in cell.overrides.items() if not k.startswith(OF_METHOD)}
+        few = {} if "limit" in {*kept, *given} else {"limit": NOISE_LIMIT}
+        keys = {k: v for k, v in cell.keys.items() if k in NOISE_PER} | {"method": BASELINE}
+        if cell.run:
+            one = PlannedCell(kept | {"method": BASELINE} | few, keys, cell.stands_for, noise=True)
+            noise.setdefault(tuple(cell.overrides.get(axis) for axis in NOISE_PER), one)
+    return list(noise.values())
 
 
 def composed(
@@ -97,16 +144,6 @@ def composed(
     return list(zip(unique.values(), compose_cells([list(words) for words in unique]), strict=True))
 
 
-def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
-    """Every cell of an experiment that can be run, those that are the same once; of a table with
-    its noise floor.
-    """
-    planned = plan(experiment, request.overrides, scale, request.models)
-    planned = without_repeats(experiment, planned, scale)
-    planned += noise_cells(experiment, planned, request.overrides)
-    return budgeted(composed(experiment, planned), request.budget)
-
-
 def budgeted(
     cells: Sequence[tuple[PlannedCell, RunConfig]], budget: str | None
 ) -> list[tuple[PlannedCell, RunConfig]]:
@@ -115,9 +152,15 @@ def budgeted(
         return list(cells)
     from skipbench.experiments.costs import budget_hours, gpu_of, limited
 
-    hardware = next((config.hardware for _, config in cells), None)
-    configs = limited([config for _, config in cells], budget_hours(budget), gpu_of(hardware))
-    return [(cell, config) for (cell, _), config in zip(cells, configs, strict=True)]
+    configs = [config for _, config in cells]
+    gpu = gpu_of(configs[0].hardware if configs else None)
+    limits = limited(configs, budget_hours(budget), gpu)
+    return [(cell, config) for (cell, _), config in zip(cells, limits, strict=True)]
+
+
+def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
+    """The cells of `planned_cells` that can be run, with the prompts that a budget leaves."""
+    return budgeted(composed(experiment, planned_cells(experiment, request, scale)), request.budget)
 
 
 def experiment_names() -> list[str]:

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from skipbench.bench.stored_sets import best_of_trace, other_weights, search_folder
 from skipbench.config.catalog import choices, model_facts
 from skipbench.config.run_config import RunConfig
 from skipbench.console import show_result
@@ -14,45 +15,31 @@ BUDGETS = {
     "self-sd": ["search=self-sd", "search.iterations=1000", "search.max_new_tokens=32"],
     "self-sd-c": ["search=constrained"],
 }
-"""Settings of the papers' searches, by method: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of
-32 tokens).
-"""
+"""The papers' searches: Self-SD 4.1 and appendix B, SWIFT D.4 (8 prompts of 32 tokens)."""
 
 
 def search_trace(config: RunConfig) -> Path:
     """The trace of a cell's own search."""
-    from skipbench.bench.stored_sets import search_folder
-
     assert config.search_dataset is not None
     dataset = config.search_dataset.for_search(config.limit)
     return search_folder(dataclasses.replace(config, dataset=dataset))[0] / "trace.jsonl"
 
 
 def search_command(config: RunConfig) -> str:
-    """The command that searches a skip set for a cell: on its own model and dataset, with the
-    budget of the papers.
-    """
+    """The command that searches a skip set for a cell, with the budget of the papers."""
     model, dataset = config.model, config.dataset
     words = ["python", "-m", "skipbench", "search", f"method={config.method.name}"]
     facts = model_facts(model.name) if model.name in choices("model") else {}
-    if facts.get("path") == model.path:
-        words += [f"model={model.name}", f"model.dtype={model.dtype}"]
-    else:  # a checkpoint of the user's own, whatever it is called
-        keys = ("path", "name", "revision", "dtype", "device")
-        words += [
-            "model=path",
-            *(f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None),
-        ]
-    words += [
-        f"model.{k}={getattr(model, k)}"
-        for k in ("quantization", "sparsity")
-        if getattr(model, k) != "none"
-    ]
-    if model.deepened:
-        words += [f"model.{k}={getattr(model, k)}" for k in ("deepened", "deepened_seed")]
+    listed = facts.get("path") == model.path
+    words.append(f"model={model.name if listed else 'path'}")  # or a checkpoint of the user's own
+    keys = ["dtype"] if listed else ["path", "name", "revision", "dtype", "device"]
+    keys += [k for k in ("quantization", "sparsity") if getattr(model, k) != "none"]
+    keys += ["deepened", "deepened_seed"] if model.deepened else []
+    words += [f"model.{k}={getattr(model, k)}" for k in keys if getattr(model, k) is not None]
     words += [f"dataset={dataset.name}"]
-    given = {key: dataset.node.get(key) for key in ("prompt", "path", "shots_path")}
-    words += [f"dataset.{key}={value}" for key, value in given.items() if value is not None]
+    for key in ("prompt", "path", "shots_path"):
+        if (value := dataset.node.get(key)) is not None:
+            words.append(f"dataset.{key}={value}")
     if dataset.run_limit_matters:
         words += [f"limit={'null' if config.limit is None else config.limit}"]
     words += BUDGETS.get(config.method.name, BUDGETS["self-sd"])
@@ -62,11 +49,7 @@ def search_command(config: RunConfig) -> str:
 
 
 def ensure_searched(config: RunConfig, load: Any) -> bool:
-    """Searches the skip set of a cell that has a search of its own; False where a dry run leaves it
-    at that.
-    """
-    from skipbench.bench.stored_sets import best_of_trace, other_weights
-
+    """Searches the skip set of a cell that has a search of its own; False if a dry run does not."""
     trace = search_trace(config)
     assert config.search_dataset is not None
     other = other_weights(trace, config.model)

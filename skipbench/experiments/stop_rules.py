@@ -1,4 +1,4 @@
-"""Stop rules and trees that a run is replayed with, best first."""
+"""Replays a run with other stop rules and trees."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ KNOWN = 0.9
 
 @dataclass(frozen=True)
 class Replay:
-    """A stop rule and a tree, and what they would do; `words` choose them on the command line."""
+    """A stop rule and a tree, as `words` of the command line, and their replayed quantities."""
 
     words: str
     speedup: float
@@ -38,42 +38,35 @@ def search(samples: Sequence[Sample], costs: Costs, tree: Sequence[int] = ()) ->
     texts, base = texts_of(samples, costs.layers), project(samples, costs)
     cached = CachedCosts(costs)
     longest = max((r.steps for s in samples for r in s.method.rounds), default=0)
-    trees = [w for w in dict.fromkeys((tuple(tree), *TREES)) if _within(w, tree)]
-    found = []
+    trees = [
+        widths
+        for widths in dict.fromkeys((tuple(tree), *TREES))
+        if not widths or (tree and all(a <= b for a, b in zip(widths, tree, strict=True)))
+    ]
+    replays = []
     for words, make in rules(longest):
         for widths in trees:
             outcome = replay(texts, make(), widths, cached)
             own = f" method.tree=[{','.join(map(str, widths))}]" if tree else ""
-            found.append(
+            rounds, steps = max(1, outcome.rounds), max(1, outcome.steps)
+            replays.append(
                 Replay(
                     words + own,
                     outcome.speedup(base),
-                    outcome.emitted / max(1, outcome.rounds),
-                    outcome.accepted / max(1, outcome.steps),
-                    1 - outcome.unknown / max(1, outcome.rounds),
+                    outcome.emitted / rounds,
+                    outcome.accepted / steps,
+                    1 - outcome.unknown / rounds,
                 )
             )
-    return sorted(found, key=lambda one: -one.speedup)
+    return sorted(replays, key=lambda one: -one.speedup)
 
 
 def rules(longest: int) -> Iterator[tuple[str, Callable[[], Rule]]]:
-    """Fixed and adaptive rules of up to `longest` steps, with the words that choose them."""
+    """Fixed and adaptive rules of up to `longest` steps, with their words."""
     for steps in range(1, longest + 1):
-        for threshold in THRESHOLDS:
-            yield (
-                f"stop@method.stop=fixed method.stop.max_steps={steps} "
-                f"method.stop.threshold={threshold:g}",
-                partial(Fixed, steps, threshold),
-            )
+        head = f"stop@method.stop={{}} method.stop.max_steps={steps} method.stop."
+        for bound in THRESHOLDS:
+            yield head.format("fixed") + f"threshold={bound:g}", partial(Fixed, steps, bound)
         for target in TARGETS:
-            yield (
-                f"stop@method.stop=adaptive method.stop.max_steps={steps} "
-                f"method.stop.target={target:g}",
-                partial(Adaptive, max_steps=steps, target=target),
-            )
-
-
-def _within(widths: Sequence[int], own: Sequence[int]) -> bool:
-    if not widths or not own:
-        return not widths
-    return all(a <= b for a, b in zip(widths, own, strict=True))
+            rule = partial(Adaptive, max_steps=steps, target=target)
+            yield head.format("adaptive") + f"target={target:g}", rule

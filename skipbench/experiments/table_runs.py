@@ -1,74 +1,69 @@
-"""What a table is given of an experiment: one run per cell, from its record."""
+"""The runs of a table: one per cell of an experiment, from its record."""
+
+from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from skipbench.bench.stored_sets import trials_of_trace
 from skipbench.config.catalog import paper_side, samples_in_paper
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.cell import Cell, resolve_cell, to_score
+from skipbench.experiments.cell import Cell, joined_run, repetitions, resolve_cell, to_score
 from skipbench.experiments.grid import PlannedCell, printed_rows
-from skipbench.experiments.repeats import joined_run, repetitions
-from skipbench.experiments.search_costs import search_costs
+from skipbench.experiments.set_search import search_trace
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.published import paper_of
-from skipbench.runs.measures import Metrics
+from skipbench.runs.measures import Optimisation
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
+from skipbench.scoring.execute import waits_for_score
 
 
 def table_runs(
     experiment: str, one: PlannedCell, config: RunConfig | None, reason: str | None
 ) -> list[Run]:
-    """What rendering is given of a cell: one run, or one for each group of samples that the
-    experiment tells apart.
+    """One run of a cell, or one for each group of samples that the experiment tells apart.
+
+    Args:
+        config: of the cell; None if it is not run.
+        reason: why it has no metrics.
     """
-    planned = Run(
-        keys=one.keys,
-        stands_for=one.stands_for,
-        reason=reason or one.reason,
-        paper_samples=_paper_samples(experiment, one, config),
-    )
+    row: dict[str, Any] = {
+        "keys": one.keys,
+        "stands_for": one.stands_for,
+        "paper_samples": _paper_samples(experiment, one, config),
+    }
+    reason = reason or one.reason
     if config is None:
-        names = {
-            k: one.keys.get(k) or one.overrides.get(k, "") for k in ("model", "method", "dataset")
-        }
-        return [replace(planned, **names)]
+        kinds = ("model", "method", "dataset")
+        names = {k: one.keys.get(k) or one.overrides.get(k, "") for k in kinds}
+        return [Run(**row | names, reason=reason)]
     try:
         cell = resolve_cell(config)
     except NotHereError as error:
-        return [replace(planned, **config.names, reason=reason or str(error))]
-    run = replace(
-        run_entry(cell, planned.reason),
-        keys=planned.keys,
-        stands_for=planned.stands_for,
-        paper_samples=planned.paper_samples,
-    )
+        return [Run(**row | config.names, reason=reason or str(error))]
+    run = replace(run_entry(cell, reason), **row, noise=one.noise)
     if one.noise:
-        return [replace(run, noise=True)]
+        return [run]
     if run.metrics is not None:
-        run = replace(
-            run, metrics=replace(run.metrics, optimisation=search_costs(config, run) or UNSET)
-        )
+        costs = search_costs(config, run) or UNSET
+        run = replace(run, metrics=replace(run.metrics, optimisation=costs))
     groups = paper_side(experiment).get("groups", {})
     missing = {key: group for key, group in groups.items() if key not in one.keys}
     if missing:
         run = replace(run, paper_samples=None)  # of all groups together
     split = [r for key, group in missing.items() for r in _by_group(run, cell, key, group)]
     if split and paper_of(experiment) is None:  # its table has the whole run, and both
-        return [
-            run,
-            *(replace(r, group={k: v for k, v in r.keys.items() if k in missing}) for r in split),
-        ]
+        labels = [{k: v for k, v in r.keys.items() if k in missing} for r in split]
+        return [run, *(replace(r, group=g) for r, g in zip(split, labels, strict=True))]
     return split or [run]
 
 
 def _paper_samples(experiment: str, one: PlannedCell, config: RunConfig | None) -> int | str | None:
-    """How many samples the paper decodes for the cell: a number, or `all` of a dataset of which the
-    cell decodes some, or another.
-    """
+    """Samples that the paper decodes for the cell; `all` if the cell decodes only some of them."""
     paper, dataset = paper_of(experiment), one.keys.get("dataset")
     theirs = {row.get("dataset") for row in printed_rows(experiment)} - {None}
     if paper is None or config is None or "subtask" in one.keys or dataset not in theirs:
@@ -78,6 +73,29 @@ def _paper_samples(experiment: str, one: PlannedCell, config: RunConfig | None) 
     return None if count is None and whole else count or "all"
 
 
+def search_costs(config: RunConfig, run: Run) -> Optimisation | None:
+    """Steps and seconds of a cell with a search of its own, or of one that searched while it
+    decoded; None for others.
+
+    Args:
+        config: of the cell, before its skip set is filled in: the search's folder is named by it.
+        run: of the cell.
+    """
+    if config.search_dataset is not None:
+        trials = trials_of_trace(search_trace(config), config.search.iterations)
+        steps, bayes = len(trials), sum(trial.point is not None for trial in trials)
+        seconds = sum(trial.seconds for trial in trials)
+    elif "beta" in config.method.node:
+        # SWIFT: its steps' numbers are traced, and the seconds of adaptation are theirs.
+        beta = int(config.method.node["beta"])
+        numbers = [int(o) for s in run.sound for o in s.trace.get("step", [])]
+        steps, bayes = len(numbers), sum(o > 1 and o % beta == 0 for o in numbers) if beta else 0
+        seconds = sum(s.method.seconds.adapt for s in run.sound)
+    else:
+        return None
+    return Optimisation(random_steps=steps - bayes, bayes_steps=bayes, seconds=seconds)
+
+
 def _by_group(run: Run, cell: Cell, key: str, group: str) -> list[Run]:
     """The run once for each label of `group`, with the metrics of those samples."""
     layers = run.provenance.layers
@@ -85,40 +103,26 @@ def _by_group(run: Run, cell: Cell, key: str, group: str) -> list[Run]:
         return []
     labelled: dict[str, list[list[Sample]]] = {}
     for one in repetitions(cell):
-        of_run: dict[str, list[Sample]] = {}
-        for sample in read_run(one.folder).samples:
-            if group in sample.groups:
-                of_run.setdefault(sample.groups[group], []).append(sample)
-        for label, samples in of_run.items():
-            labelled.setdefault(label, []).append(samples)
-    return [
-        replace(
-            run,
-            keys=run.keys | {key: label},
-            drafted=drafted(s for samples in runs for s in samples),
-            metrics=_group_metrics(runs, layers),
-        )
-        for label, runs in labelled.items()
-    ]
-
-
-def _group_metrics(runs: list[list[Sample]], layers: int) -> Metrics:
-    each = [summarise(samples, layers, None, None, None) for samples in runs]
-    return (
-        each[0] if len(each) == 1 else summarise_repeats(list(zip(runs, each, strict=True)), layers)
-    )
+        samples = read_run(one.folder).samples
+        for label in dict.fromkeys(s.groups[group] for s in samples if group in s.groups):
+            of_label = [s for s in samples if s.groups.get(group) == label]
+            labelled.setdefault(label, []).append(of_label)
+    runs = []
+    for label, parts in labelled.items():
+        pairs = [(part, summarise(part, layers, None, None, None)) for part in parts]
+        metrics = pairs[0][1] if len(pairs) == 1 else summarise_repeats(pairs, layers)
+        drafts = drafted(s for part in parts for s in part)
+        runs.append(replace(run, keys=run.keys | {key: label}, drafted=drafts, metrics=metrics))
+    return runs
 
 
 def run_entry(cell: Cell, reason: str | None = None) -> Run:
     """The run of one cell, for tables; `reason` says why it has no metrics."""
-    from skipbench.scoring.execute import waits_for_score
-
     config = cell.config
     try:
         run = joined_run(cell)
     except SkipbenchError as error:  # the command prints it, too
-        run = Run(id=cell.folder.name, reason=reason or str(error))
-        return replace(run, **config.names)
+        return replace(Run(id=cell.folder.name, reason=reason or str(error)), **config.names)
     reason = reason or run.reason
     if run.metrics is None:
         reason = reason or "not run yet"

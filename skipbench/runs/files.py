@@ -4,6 +4,7 @@ one process at a time.
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import secrets
@@ -13,19 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.reading import (
-    MOST_SAMPLES,
-    check_name,
-    is_json,
-    printable,
-    read_bytes,
-    refuse_link,
-)
+from skipbench.runs.reading import check_name, is_json, printable, read_bytes, refuse_link
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the system says of writing `path` is raised as a SkipbenchError."""
+    """Raises an OSError of writing `path` as a SkipbenchError."""
     try:
         yield
     except OSError as error:
@@ -78,8 +72,7 @@ def append_line(path: Path, line: str) -> None:
                 raise OSError("short write")
             os.fsync(handle)
         except OSError:
-            # what stays behind is a torn last line, which readers cut off
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # else a torn last line, which readers cut off
                 os.ftruncate(handle, before)
             raise
         finally:
@@ -87,16 +80,15 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_lines(path: Path, repair: bool = False, torn: bool = False) -> list[tuple[int, bytes]]:
-    """Numbered lines of an append-only file, without what stands behind the last line break: that
-    was being written when its process died.
+    """Numbered lines of an append-only file; a last one without a line break is left out: it was
+    being written when its process died.
 
     Args:
         repair: cuts off the file what is left out.
-        torn: leaves a last line out that is no JSON, too.
+        torn: also leaves out a last line that is no JSON.
     """
-    data = read_bytes(path, MOST_SAMPLES) or b""
-    # bytes.splitlines would also break a damaged line at a carriage return, and number the rest
-    # wrongly
+    data = read_bytes(path) or b""
+    # bytes.splitlines would also break a damaged line at a carriage return
     lines = data.split(b"\n")[:-1]
     if torn and lines and not is_json(lines[-1]):
         lines.pop()
@@ -107,29 +99,24 @@ def read_lines(path: Path, repair: bool = False, torn: bool = False) -> list[tup
 
 
 def overwrite(path: Path, text: str) -> bool:
-    """Writes over a small file where a full disk has no room for a new one: its block is there.
-
-    Returns whether that went well.
-    """
+    """Writes over a small file, whose block is there on a full disk too; whether that went well."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            data = text.encode().ljust(os.fstat(handle).st_size)  # at once: no reader sees two
+            return os.pwrite(handle, data, 0) == len(data)
+        finally:
+            os.close(handle)
     except OSError:
         return False
-    try:
-        data = text.encode().ljust(os.fstat(handle).st_size)  # at once: no reader sees two texts
-        return os.pwrite(handle, data, 0) == len(data)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
 def held(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Makes the folder, and holds its lock: it is for this process alone.
+    """Makes the folder, and holds its lock.
 
     Args:
-        wait: until another process has given the lock back, which is an error else.
+        wait: for another process to release the lock, which is an error otherwise.
 
     Raises:
         SkipbenchError: not writable, a symbolic link, without locks, or held by another process.
@@ -169,8 +156,8 @@ def set_aside(folder: Path) -> None:
     with held(folder), writing(folder):
         target = folder.parent.parent / "replaced" / folder.name
         target.parent.mkdir(exist_ok=True)
-        number = 1
-        while target.exists():
+        for number in itertools.count(1):
+            if not target.exists():
+                break
             target = target.with_name(f"{folder.name}.{number}")
-            number += 1
         os.rename(folder, target)

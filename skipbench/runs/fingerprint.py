@@ -1,13 +1,14 @@
-"""Fingerprints of a run's checkpoints, of its method's source and of the package: they tell a
-record from what the same settings would give now.
+"""Fingerprints of a run's checkpoints, of its method's source and of the package: with others, the
+same settings would give another record.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from skipbench.config.model import ADAPTER_CONFIG, Model, PlantedModel, adapter_
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
 from skipbench.errors import SkipbenchError
-from skipbench.runs.method_source import MEASURING, hashed, imports_sha256, method_sha256
+from skipbench.runs.method_source import MEASURING, hashed, method_sha256
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import read_json
 from skipbench.runs.state import read_status
@@ -24,11 +25,8 @@ FORMS = ("quantization", "sparsity")
 """Settings that make other weights of one checkpoint."""
 WHOLE = 64 * 2**20
 """Weight files up to this many bytes are hashed in full, larger ones by samples."""
-BLOCK, BLOCKS = 4096, 512
-"""Bytes per sampled block, and blocks per file: a few megabytes of a checkpoint of any size."""
+BLOCK, BLOCKS = 4096, 512  # bytes per sample, samples per file
 ADAPTERS = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
-"""What a run reads of an adapter folder; its base model is hashed beside it."""
-
 TEXT = ("*token*.json", "chat_template*", "additional_chat_templates/*")
 VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
 """Files from which a tokenizer is loaded: `TEXT`, and without tokenizer.json these."""
@@ -38,13 +36,22 @@ def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
     """Entries of the provenance; None where the files or the source are not on this machine, and no
     `draft_sha256` where the method names no checkpoint that is.
     """
-    draft = _draft_sha256(method)
-    return ({} if draft is None else {"draft_sha256": draft}) | {
+    drafts: dict[str, str] = {}
+    todo: list[Mapping[str, Any]] = [method.node]
+    for node in todo:
+        for key, value in node.items():
+            if isinstance(value, Mapping):
+                todo.append(value)
+            elif isinstance(value, str) and value:
+                draft = Model(name=key, path=value, revision=node.get("revision"))
+                if (digest := weights_sha256(draft)) is not None:
+                    drafts[key] = digest
+    return ({"draft_sha256": hashed(drafts)} if drafts else {}) | {
         "weights_sha256": weights_sha256(model),
         "tokenizer_sha256": _files_sha256(model, *TEXT),
         "generation_sha256": _files_sha256(model, "generation_config.json"),
         "method_sha256": method_sha256(method),
-        "imports_sha256": imports_sha256(method),
+        "imports_sha256": method_sha256(method, imported=True),
         "package_sha256": package_sha256(),
     }
 
@@ -52,41 +59,32 @@ def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
 @functools.cache
 def package_sha256() -> str:
     """Hash of the sources of the package that measure, not of those of reports and commands."""
-    files = [
-        path
-        for name in MEASURING
-        for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.*"))
+    roots = [PACKAGE / name for name in MEASURING]
+    paths = [p for r in roots for p in (r.rglob("*.*") if r.is_dir() else [r])]
+    sources = {
+        path.relative_to(PACKAGE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
         if path.suffix in (".py", ".c")
-    ]
-    return hashed(
-        {
-            path.relative_to(PACKAGE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in files
-        }
-    )
+    }
+    return hashed(sources)
 
 
 def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
     """Compares the record in `folder` with the checkpoints and the code as they are now.
 
-    A fingerprint that the record lacks, or that cannot be taken here, is not compared. A run that
-    is done may be of an earlier version of the package, and of latencies that were measured again
-    since: its command says so (`other_package`, `other_latency`). One that is not done does not go
-    on with others.
+    A fingerprint that the record lacks, or that cannot be taken here, is not compared. Of a run
+    that is done, the package and the latencies may be others: its command says so
+    (`other_package`, `other_latency`).
 
     Raises:
         SkipbenchError: they have changed since the run was begun.
     """
     before = read_json(folder / "provenance.json", Provenance) or Provenance()
-    now = fingerprints(model, method)
-    names, done = _names(model, method), read_status(folder).done
-    if done:
-        del names["package_sha256"]
-    changed = [
-        text
-        for key, text in names.items()
-        if None not in (getattr(before, key), now.get(key)) and getattr(before, key) != now[key]
-    ]
+    changed, done = [], read_status(folder).done
+    for key, text, now in _compared(model, method):
+        recorded = getattr(before, key)
+        if recorded is not None and recorded != now and not (done and key == "package_sha256"):
+            changed.append(text)
     if not done and other_latency(folder, before):
         changed.append(f"other latencies ({before.latency})")
     if changed:
@@ -96,10 +94,10 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
         )
 
 
-def _names(model: Model, method: MethodConfig) -> dict[str, str]:
-    """What a fingerprint is of, in words."""
+def _compared(model: Model, method: MethodConfig) -> list[tuple[str, str, str]]:
+    """Name, meaning of a difference, and value now of each fingerprint that can be taken here."""
     of, draft, name = f"(model.path={model.path})", method.node.get("model"), method.name
-    return {
+    texts = {
         "weights_sha256": f"other weights {of}",
         "tokenizer_sha256": f"another tokenizer or chat template {of}",
         "generation_sha256": f"another generation_config.json, which has EOS ids {of}",
@@ -108,25 +106,22 @@ def _names(model: Model, method: MethodConfig) -> dict[str, str]:
         "imports_sha256": f"other code of skipbench that method {name} imports",
         "package_sha256": "other code of skipbench",
     }
+    values = fingerprints(model, method)
+    return [(k, text, now) for k, text in texts.items() if (now := values.get(k)) is not None]
 
 
 def not_compared(provenance: Provenance, model: Model, method: MethodConfig) -> list[str]:
     """What a record of an earlier version has no fingerprint of, in words."""
-    now = fingerprints(model, method)
-    return [
-        text
-        for key, text in _names(model, method).items()
-        if getattr(provenance, key) is None and now.get(key) is not None
-    ]
+    return [text for k, text, _ in _compared(model, method) if getattr(provenance, k) is None]
 
 
 def other_package(package: str | None) -> bool:
-    """Whether a record's `package_sha256` says that another version of the package measured it."""
+    """Whether `package_sha256` of a record is that of another version of the package."""
     return package not in (None, package_sha256())
 
 
 def other_latency(folder: Path, provenance: Provenance) -> bool:
-    """Whether a run's method decided by other latencies than their file holds now."""
+    """Whether a run's method used other latencies than their file has now."""
     if provenance.latency_sha256 is None or provenance.latency is None:
         return False
     path = folder.parent.parent / "latency" / Path(provenance.latency).name
@@ -151,26 +146,21 @@ def weights_sha256(model: Model) -> str | None:
         assert model.architecture is not None
         return hashed([dataclasses.asdict(model.architecture), model.redundant, model.seed])
     folder = _folder(model.path, model.revision)
+    if folder is None:
+        return None
     try:
-        base = adapter_base(model.path)
-        if folder is not None and base is not None:
-            files = [p for name in ADAPTERS if (p := folder / name).is_file()]
-            own = [[p.name, *_digest(str(p), *_stamp(p))] for p in files]
+        if (base := adapter_base(model.path)) is not None:
+            own = _digests([folder / name for name in ADAPTERS])
             below = weights_sha256(dataclasses.replace(model, path=base))
             return None if below is None else hashed([own, below])
-        files = _weight_files(folder) if folder is not None else []
-        if folder is None or not files:
+        if not (files := _weight_files(folder)):
             return None
-        names = files if is_gguf(model.path) else [folder / "config.json", *files]
-        found = hashed(
-            [[path.name, *_digest(str(path), *_stamp(path))] for path in names if path.is_file()]
-        )
-    # loading the checkpoint tells what is wrong
+        digest = hashed(_digests(files if folder.is_file() else [folder / "config.json", *files]))
+    # loading the checkpoint says what is wrong
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SkipbenchError):
         return None
-    if model.deepened:  # its layers are made of those in the files
-        return hashed([found, model.deepened, model.deepened_seed])
-    return found
+    # a deepened model's layers are made of those in the files
+    return hashed([digest, model.deepened, model.deepened_seed]) if model.deepened else digest
 
 
 def _files_sha256(model: Model, *patterns: str) -> str | None:
@@ -183,28 +173,12 @@ def _files_sha256(model: Model, *patterns: str) -> str | None:
             return hashed(_head(str(folder), *_stamp(folder)))
         if patterns == TEXT and not (folder / "tokenizer.json").is_file():
             patterns += VOCABULARY
-        files = sorted(p for name in patterns for p in folder.glob(name) if p.is_file())
-        found = [[p.name, *_digest(str(p), *_stamp(p))] for p in files]
-        base = adapter_base(model.path)
-        if base is not None:  # has what the adapter's folder lacks
-            found.append([_files_sha256(dataclasses.replace(model, path=base), *patterns)])
+        digests: list[Any] = _digests(sorted(p for name in patterns for p in folder.glob(name)))
+        if (base := adapter_base(model.path)) is not None:  # has what the adapter's folder lacks
+            digests.append([_files_sha256(dataclasses.replace(model, path=base), *patterns)])
+        return hashed(digests)
     except (OSError, ValueError, SkipbenchError):
         return None
-    return hashed(found)
-
-
-def _draft_sha256(method: MethodConfig) -> str | None:
-    """Hash of the weights of every checkpoint that a method's settings name."""
-    found: dict[str, str] = {}
-    todo: list[Any] = [method.node]
-    for node in todo:
-        for key, value in node.items():
-            if isinstance(value, Mapping):
-                todo.append(value)
-            elif isinstance(value, str) and value:
-                own = weights_sha256(Model(name=key, path=value, revision=node.get("revision")))
-                found |= {key: own} if own is not None else {}
-    return hashed(found) if found else None
 
 
 def _folder(path: str, revision: str | None) -> Path | None:
@@ -214,11 +188,10 @@ def _folder(path: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    try:
+    with contextlib.suppress(HFValidationError):
         cached = try_to_load_from_cache(path, "config.json", revision=revision)
-    except HFValidationError:
-        return None
-    return Path(cached).parent if isinstance(cached, str) else None
+        return Path(cached).parent if isinstance(cached, str) else None
+    return None
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -228,36 +201,38 @@ def _weight_files(folder: Path) -> list[Path]:
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (folder / name).is_file():
             return [folder / name]
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            return [
-                folder / shard
-                for shard in sorted(set(json.loads(index.read_text())["weight_map"].values()))
-            ]
+        if (index := folder / f"{name}.index.json").is_file():
+            shards = set(json.loads(index.read_text())["weight_map"].values())
+            return [folder / shard for shard in sorted(shards)]
     return []
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
+    """Size, time and inode: another one, and the file was replaced since it was hashed."""
     info = path.stat()
     return info.st_size, info.st_mtime_ns, info.st_ino
 
 
 @functools.cache
-def _head(path: str, size: int, mtime_ns: int, inode: int) -> str:
+def _head(path: str, *stamp: int) -> str:
     """Hash of the first `WHOLE` bytes, where a GGUF file has its tokenizer and its EOS id."""
     with open(path, "rb") as file:
         return hashlib.sha256(file.read(WHOLE)).hexdigest()
 
 
+def _digests(paths: Sequence[Path]) -> list[list[Any]]:
+    """Name, size and hash of each of the files that exist."""
+    return [[p.name, p.stat().st_size, _digest(str(p), *_stamp(p))] for p in paths if p.is_file()]
+
+
 @functools.cache
-def _digest(path: str, size: int, mtime_ns: int, inode: int) -> tuple[int, str]:
-    """Size and hash of a file; `mtime_ns` and `inode` only tell that the file was replaced."""
+def _digest(path: str, size: int, *stamp: int) -> str:
     with open(path, "rb") as file:
         if size <= WHOLE:
-            return size, hashlib.file_digest(file, "sha256").hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
         sha = hashlib.sha256()
         if path.endswith(".safetensors"):
             sha.update(file.read(min(WHOLE, int.from_bytes(file.read(8), "little"))))
         for at in (*range(0, size - BLOCK, size // BLOCKS), size - BLOCK):
             sha.update(os.pread(file.fileno(), BLOCK, at))
-    return size, sha.hexdigest()
+    return sha.hexdigest()

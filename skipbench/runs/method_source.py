@@ -1,11 +1,13 @@
 """The hash of a method's source: its own modules and what they import of skipbench."""
 
 import ast
+import contextlib
 import functools
 import hashlib
-import importlib.util
 import json
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,8 @@ from skipbench.config.signature import MOVED
 
 OWN = ("skipbench.decode.", "skipbench.methods.")
 """Parts of skipbench that belong to a method."""
-MEASURING = (
-    "skipset.py",
-    "lm",
-    "models",
-    "decode",
-    "profile/clock.py",
-    "bench",
-    "methods/vanilla.py",
-)
+MEASURING = ["skipset.py", "lm", "models", "decode", "bench"]
+MEASURING += ["profile/clock.py", "methods/vanilla.py"]
 """Files of the package on which a run's tokens and seconds depend, beside its method."""
 
 
@@ -32,49 +27,36 @@ def hashed(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def method_sha256(method: MethodConfig) -> str | None:
+def method_sha256(method: MethodConfig, imported: bool = False) -> str | None:
     """Hash of the source of a method: the files of its `_target_`s and of the decode loop, and what
-    they import of their own.
-
-    Of skipbench these are the files under `OWN`; outside of it, the target's package, or what lies
+    they import: of skipbench the files under `OWN`; elsewhere those of the target's package, or
     beside a single module.
+
+    Args:
+        imported: instead, all else of skipbench that those files import, such as `search`, but for
+            `MEASURING`, which has a hash of its own.
 
     Returns:
         None if a target's source cannot be found.
     """
-    return _hash_of(method, of_skipbench=False)
-
-
-def imports_sha256(method: MethodConfig) -> str | None:
-    """Hash of all else of skipbench that those files import, such as `search` and `profile`, but
-    for `MEASURING`, which has a hash of its own; None as `method_sha256`.
-    """
-    return _hash_of(method, of_skipbench=True)
-
-
-def _hash_of(method: MethodConfig, of_skipbench: bool) -> str | None:
     sources: dict[str, bytes] = {}
-    roots = [*_targets(method.node), "skipbench.decode.loop"]
-    for root in roots:
-        target = _source(root)
-        if target is None:
+    for name in (*_targets(method.node), "skipbench.decode.loop"):
+        if (root := _source(name)) is None:
             return None
-        todo = [target]
+        todo = [root]
         while todo:
             module, path = todo.pop()
             if module in sources:
                 continue
             sources[module] = path.read_bytes()
             package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-            for name in _imports(sources[module], package):
-                imported = _source(name)
-                if imported is not None and _belongs(imported, target):
-                    todo.append(imported)
+            files = map(_source, _imports(sources[module], package))
+            todo += [file for file in files if file is not None and _belongs(file, root)]
     return hashed(
         {
             module: hashlib.sha256(source).hexdigest()
             for module, source in sources.items()
-            if of_skipbench == (module.startswith("skipbench.") and not module.startswith(OWN))
+            if imported == (module.startswith("skipbench.") and not module.startswith(OWN))
         }
     )
 
@@ -89,68 +71,48 @@ def _targets(node: Any) -> Iterator[str]:
 
 
 def _source(name: str) -> tuple[str, Path] | None:
-    """Module and file of a dotted name, whose last parts may be names inside the module.
-
-    Nothing but the path is searched.
+    """Module and file of a dotted name, whose last parts may be names inside the module. Nothing is
+    imported.
     """
-    top, *rest = name.split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    if not spec.submodule_search_locations:
-        return (top, Path(spec.origin)) if spec.origin and Path(spec.origin).is_file() else None
-    package = None
-    for place in map(Path, spec.submodule_search_locations):
-        module = top
-        for part in [*rest, ""]:
-            if (place / "__init__.py").is_file():
-                package = module, place / "__init__.py"
-            if part and (place / f"{part}.py").is_file():
-                return f"{module}.{part}", place / f"{part}.py"
-            if not part or not (place / part).is_dir():
-                break
-            module, place = f"{module}.{part}", place / part
-    return package
+    module, *rest = name.split(".")
+    spec = source = None
+    with contextlib.suppress(ImportError, ValueError):
+        spec = find_spec(module)
+    while spec is not None:
+        if spec.has_location and spec.origin:
+            source = module, Path(spec.origin)
+        if not rest or spec.submodule_search_locations is None:
+            break
+        module = f"{module}.{rest.pop(0)}"
+        spec = PathFinder.find_spec(module, spec.submodule_search_locations)
+    return source
 
 
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
-    """Whether a module is one of skipbench without a hash of its own, is of the root's package, or
-    lies beside a root that is a single module.
+    """Whether a module is of skipbench and has no hash of its own, is of the root's package, or is
+    beside a root that is a single module.
     """
     module, path = imported
     if module.startswith("skipbench."):
-        return module.startswith(OWN) or not any(
-            path.is_relative_to(PACKAGE / name) for name in MEASURING
-        )
+        own = any(path.is_relative_to(PACKAGE / name) for name in MEASURING)
+        return module.startswith(OWN) or not own
     if module.partition(".")[0] == root[0].partition(".")[0]:
         return True
-    beside = path.is_relative_to(root[1].parent)
-    return (
-        "." not in root[0]
-        and root[1].name != "__init__.py"
-        and beside
-        and "site-packages" not in path.parts
-    )
+    single = "." not in root[0] and root[1].name != "__init__.py"
+    beside = path.is_relative_to(root[1].parent) and "site-packages" not in path.parts
+    return single and beside
 
 
 @functools.cache
 def _imports(source: bytes, package: str) -> list[str]:
     """Dotted names that a source file imports, in functions too; none if it does not parse."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return []
     names = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*parents, *([base] if base else [])])
-            names += [f"{base}.{alias.name}" for alias in node.names]
+    with contextlib.suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                with contextlib.suppress(ImportError):  # beyond the top of its package
+                    base = resolve_name("." * node.level + (node.module or ""), package)
+                    names += [f"{base}.{alias.name}" for alias in node.names]
     return names

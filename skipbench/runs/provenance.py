@@ -1,5 +1,6 @@
 """Where a result comes from: commit, machine, versions; and the hash that names a run."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -7,20 +8,21 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import Text
 
 CONDITIONS = ("device", "cpu", "torch", "native_kernels", "threads")
-"""A run that goes on under others of these gives times that are not comparable with its first."""
+"""A run's times depend on these, beside its settings."""
 PACKAGES = ["skipbench", "torch", "transformers", "tokenizers", "safetensors", "datasets"]
 PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
 
@@ -44,24 +46,22 @@ def cpu_name() -> str:
 
 
 def cpu_flags() -> set[str]:
-    """Instruction sets of the processor as Linux names them; empty where it does not say."""
+    """Instruction sets of the processor as Linux names them; empty on other systems."""
     return set(_cpu_info("flags").split())
 
 
 def _cpu_info(name: str) -> str:
-    """What Linux says of the first core; nothing where it does not."""
-    try:
-        match = re.search(rf"^{name}\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        return ""
-    return match[1] if match else ""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text()  # the first core's entry
+        if match := re.search(rf"^{name}\s*: (.*)", text, re.MULTILINE):
+            return match[1]
+    return ""
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            yield package, metadata.version(package)
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,35 +118,58 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What a run's times depend on beside its settings, as far as it is recorded."""
+        """`CONDITIONS` of the run, as far as they are recorded."""
         values = {name: getattr(self, name, None) for name in CONDITIONS}
         values["torch"] = self.versions.get("torch")
         return {name: str(value) for name, value in values.items() if value is not None}
 
     @property
     def mixed(self) -> str:
-        """From which samples on the run was made under other conditions; empty where these are
-        one.
+        """The conditions that differ between the run's processes, each with the first sample it
+        holds for; empty if there are none.
         """
-        stretches = [(0, self.conditions)]
+        parts = [(0, self.conditions)]
         for one in self.resumed:
-            now = msgspec.to_builtins(self) | {"resumed": []} | one
-            process = msgspec.convert(now, _Resumed)
-            stretches.append((process.after_samples, process.conditions))
-        values = {name: {there.get(name) for _, there in stretches} - {None} for name in CONDITIONS}
-        before, texts = "", list[str]()
-        for after, there in stretches:
-            text = ", ".join(f"{k} {there.get(k)}" for k in CONDITIONS if len(values[k]) > 1)
-            if text != before:
-                texts.append(f"from sample {after + 1} {text}")
-            before = text
-        return "; ".join(texts)
+            process = msgspec.convert(msgspec.to_builtins(self) | {"resumed": []} | one, _Resumed)
+            parts.append((process.after_samples, process.conditions))
+        values = {name: {there.get(name) for _, there in parts} - {None} for name in CONDITIONS}
+        differ = [name for name in CONDITIONS if len(values[name]) > 1]
+        texts: list[tuple[int, str]] = []
+        for after, there in parts:
+            text = ", ".join(f"{k} {there.get(k)}" for k in differ)
+            if text != (texts[-1][1] if texts else ""):
+                texts.append((after, text))
+        return "; ".join(f"from sample {after + 1} {text}" for after, text in texts)
+
+    def resumed_by(self, now: "Provenance", after: int, mixed: bool, folder: Path) -> "Provenance":
+        """The provenance of a run that the process `now` goes on with.
+
+        Args:
+            after: samples that the run has already.
+            mixed: other `CONDITIONS` are allowed.
+
+        Raises:
+            SkipbenchError: `now` has other conditions.
+        """
+        if not after:
+            return now
+        there, here = self.conditions, now.conditions
+        changed = sorted(k for k in there.keys() & here.keys() if there[k] != here[k])
+        if changed and not mixed:
+            texts = ", ".join(f"{name} {there[name]} -> {here[name]}" for name in changed)
+            raise SkipbenchError(
+                f"{folder} was begun under other conditions ({texts}), on which its times depend; "
+                "go on where it was begun, start anew with fresh=true, or go on here with "
+                "mixed=true, and every table says so"
+            )
+        first = msgspec.to_builtins(self)
+        one = {k: v for k, v in msgspec.to_builtins(now).items() if first[k] != v}
+        earlier = [process for process in self.resumed if process["after_samples"] < after]
+        return replace(self, resumed=[*earlier, {"after_samples": after} | one])
 
     @classmethod
     def here(cls) -> "Provenance":
-        """Commit and dirty flag, command line, start, machine, versions and Slurm job of this
-        process.
-        """
+        """Of this process: commit, command line, start, machine, versions and Slurm job."""
         # results are no code
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
         return cls(
@@ -160,7 +183,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
             cpu=cpu_name(),
             cores=os.cpu_count(),
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            versions={p: v for p in PACKAGES if (v := _version(p)) is not None},
+            versions=dict(_versions()),
             slurm={
                 k: v
                 for k, v in os.environ.items()
@@ -176,31 +199,33 @@ class _Resumed(Provenance, frozen=True, kw_only=True):
 
 
 PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": cache_folder}
-"""Folders whose place depends on the machine, by the word that stands for them in a record."""
+"""Folders whose place depends on the machine, by their names in a record."""
 
 
 def portable(value: Any) -> Any:
     """Settings without the place of this installation: a file that ships with the package is
     `package:NAME`, one in the cache `cache:NAME`.
     """
-    if isinstance(value, dict):
-        return {k: portable(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [portable(v) for v in value]
-    for kind, folder in PLACES.items():
-        if isinstance(value, str) and value.startswith(f"{folder()}/"):
-            return f"{kind}:{value.removeprefix(f'{folder()}/')}"
+    match value:
+        case dict():
+            return {k: portable(v) for k, v in value.items()}
+        case list():
+            return [portable(v) for v in value]
+        case str():
+            for kind, folder in PLACES.items():
+                if value.startswith(f"{folder()}/"):
+                    return f"{kind}:{value.removeprefix(f'{folder()}/')}"
     return value
 
 
 def installed(path: str) -> Path:
-    """Where a path of a record lies in this installation."""
+    """The place of a record's path in this installation."""
     kind, _, name = path.partition(":")
     return PLACES[kind]() / name if kind in PLACES else Path(path)
 
 
 def engine_text(name: str, strict: bool) -> str:
-    """Name of an engine's settings in tables: what changes the arithmetic stands behind it."""
+    """Name of an engine in tables, with the setting that changes its arithmetic."""
     return f"{name}, strict" if strict else name
 
 
@@ -209,20 +234,20 @@ def config_hash(config: dict[str, Any]) -> str:
     return _digits(portable(config))
 
 
-def check_identity(folder: Path, config: dict[str, Any]) -> None:
-    """Raises SkipbenchError where the hash in a run folder's name is not that of `config`, which is
-    its config.yaml; a folder that was given a name without a hash is not checked.
-    """
-    named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
-    if config and named and named[1] != (own := _digits(config)):
-        raise SkipbenchError(
-            f"{folder} holds another run: its config.yaml has the hash {own}; give the folder its "
-            "name back, or move it away"
-        )
-
-
 def _digits(config: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def check_identity(folder: Path, config: dict[str, Any]) -> None:
+    """Raises SkipbenchError where the hash in a run folder's name is not that of its config.yaml; a
+    name without a hash is not checked.
+    """
+    named = re.search(r"_([0-9a-f]{10})(\.[^_]*)?$", folder.name)  # merged: `NAME.<origin>`
+    if config and named and named[1] != (digest := _digits(config)):
+        raise SkipbenchError(
+            f"{folder} holds another run: its config.yaml has the hash {digest}; give the folder "
+            "its name back, or move it away"
+        )
 
 
 def run_name(parts: list[str], digest: str) -> str:

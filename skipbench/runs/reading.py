@@ -3,30 +3,24 @@ followed, and an error names the file.
 """
 
 import json
-import math
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import yaml
 
 from skipbench.errors import SkipbenchError
 
-T = TypeVar("T")
 Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*$")]
 """Without control characters: it is printed."""
-DEEPEST = 50
-"""Levels of nesting; no record has so many, and libyaml's own recursion ends the process without an
-exception.
-"""
+DEEPEST = 50  # levels of YAML; libyaml's recursion ends the process without an exception
 LARGEST = 2**63
-MOST_BYTES = 64 << 20
-"""Of a file that is read as a whole and holds no samples; those of a run have kilobytes."""
-MOST_SAMPLES = 1 << 30
-"""Bytes of a file with a line per sample; a run of 1000 long samples has some 100 MiB."""
+MOST_BYTES = 64 << 20  # of a file without samples; those of a run have kilobytes
+MOST_SAMPLES = 1 << 30  # of a file with a line per sample; 1000 long samples have some 100 MiB
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -52,7 +46,7 @@ def refuse_link(path: Path) -> None:
         )
 
 
-def read_bytes(path: Path, most: int) -> bytes | None:
+def read_bytes(path: Path, most: int = MOST_SAMPLES) -> bytes | None:
     """The contents of a regular file; None if there is none.
 
     Raises:
@@ -62,35 +56,34 @@ def read_bytes(path: Path, most: int) -> bytes | None:
     for part in (path.parent, path):
         check_name(part)
     refuse_link(path.parent)
-    try:
-        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    try:  # without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         refuse_link(path)
         raise SkipbenchError(f"{path} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    try:
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode):
+            raise SkipbenchError(f"{path} is no regular file; move it away")
+        if info.st_size > most:
+            raise SkipbenchError(f"{path} has more than {most} bytes; move it away")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(info.st_size)  # a read allocates what it asks for
+    finally:
         os.close(handle)
-        raise SkipbenchError(f"{path} is no regular file; move it away")
-    with os.fdopen(handle, "rb") as file:
-        size = os.fstat(handle).st_size
-        data = file.read(size) if size <= most else b""  # a read allocates what it asks for
-    if size > most:
-        raise SkipbenchError(f"{path} has more than {most} bytes; move it away")
-    return data
 
 
 def run_folders(results: Path) -> list[Path]:
-    """The folders under `results/runs`, by name; one that is a link, or has an odd name, is refused
-    by whoever reads it.
+    """The folders under `results/runs`, by name; what reads them refuses links and odd names.
 
     Raises:
         SkipbenchError: `runs` is a symbolic link. `results` itself may be one.
     """
     refuse_link(runs := results / "runs")
-    found = sorted(runs.iterdir()) if runs.is_dir() else []
-    return [path for path in found if path.is_dir() and not path.name.startswith(".")]
+    folders = sorted(runs.iterdir()) if runs.is_dir() else []
+    return [path for path in folders if path.is_dir() and not path.name.startswith(".")]
 
 
 def read_json(path: Path, kind: type[Any]) -> Any:
@@ -114,16 +107,13 @@ def read_yaml(path: Path, kind: type[Any] = dict[str, Any]) -> Any:
 
 
 def _read(path: Path, kind: type[Any], load: Callable[[bytes], Any]) -> Any:
-    data = read_bytes(path, MOST_BYTES)
-    if data is None:
+    if (data := read_bytes(path, MOST_BYTES)) is None:
         return None
     try:
-        value = load(data)
-        typed = msgspec.convert(value, kind)
+        typed = msgspec.convert(value := load(data), kind)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{path} cannot be read: {printable(str(error))}; move it away"
-        ) from error
+        text = printable(str(error))
+        raise SkipbenchError(f"{path} cannot be read: {text}; move it away") from error
     return typed if isinstance(typed, msgspec.Struct) else value
 
 
@@ -134,18 +124,22 @@ def strict_json(data: bytes | str) -> Any:
         ValueError: anything else.
         RecursionError: nested too deeply.
     """
-    text = data.decode() if isinstance(data, bytes) else data
-    found = json.loads(
-        text,
-        object_pairs_hook=_once,
-        parse_constant=_no_number,
-        parse_int=_integer,
-        parse_float=_finite,
-    )
-    if "\\u" in text:
-        # half of a pair of code units is no text, and cannot be written
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
+    msgspec.json.decode(data)  # refuses NaN, what is out of range, and half of a surrogate pair
+    return json.loads(data, object_pairs_hook=_once, parse_int=_integer)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = Counter(name for name, _ in pairs) - Counter(value.keys())
+        raise ValueError(f"{sorted(twice)} occur twice")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20 or not -LARGEST <= int(text) < LARGEST:
+        raise ValueError(f"a number of {len(text)} digits is out of range")
+    return int(text)
 
 
 def is_json(line: bytes) -> bool:
@@ -155,49 +149,19 @@ def is_json(line: bytes) -> bool:
     except (json.JSONDecodeError, UnicodeDecodeError):
         return False
     except (ValueError, RecursionError):  # a number too long, or nested too deeply
-        return True
+        pass
     return True
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{sorted({n for n in names if names.count(n) > 1})} occur twice")
-    return found
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-def _integer(text: str) -> int:
-    if len(text) > 20 or not -LARGEST <= int(text) < LARGEST:
-        raise ValueError(f"a number of {len(text)} digits is out of range")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is out of range")
-    return value
-
-
 def _safe_yaml(data: bytes) -> Any:
-    _check_events(data)
-    found = yaml.load(data, Loader=_LOADER)  # one of the two safe loaders
-    json.dumps(found, ensure_ascii=False, default=str).encode()  # as in `strict_json`
-    return found
-
-
-def _check_events(data: bytes) -> None:
     depth = 0
     for event in yaml.parse(data, Loader=_LOADER):
-        if isinstance(event, yaml.AliasEvent):
-            # a few of them multiply to any size
+        if isinstance(event, yaml.AliasEvent):  # a few of them multiply to any size
             raise ValueError(f"alias {event.anchor!r}; no run writes one")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise ValueError(f"nested more than {DEEPEST} levels deep")
+    value = yaml.load(data, Loader=_LOADER)  # one of the two safe loaders
+    json.dumps(value, ensure_ascii=False, default=str).encode()  # refuses half of a surrogate pair
+    return value

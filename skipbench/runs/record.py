@@ -1,38 +1,34 @@
-"""What a run writes down: one `Sample` a prompt, as one line of `samples.jsonl`. Field order and
-names are the format.
+"""Lines of a run: a `Sample` per prompt in `samples.jsonl`, and its texts, a `Completion`, in
+`completions.jsonl`. Field order and names are the format.
 
 Only counts, tokens and seconds are stored; every ratio is derived in `skipbench.metrics`.
 """
 
-import dataclasses
-import functools
+import contextlib
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import LARGEST, printable, strict_json
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST - 1)]
 Time = Annotated[float, msgspec.Meta(ge=0)]
 Lossless = Literal["identical", "tie", "diverged", "unchecked", "sampled", "failed"]
 
 SOURCES = {"s": "copied", "r": "recycled", "b": "copied and recycled", "d": "layers", "o": "other"}
-"""What a letter in `source` of the trace of `auto` means: where an accepted token came from."""
+"""Letters in `source` of the trace of `auto`: the source of each accepted token."""
 
 
 class Round(NamedTuple):
     """One draft-verify cycle."""
 
     steps: Count
-    """Draft steps: forward passes of the drafting model (a lookup that needs none counts one a
-    guessed token).
-    """
+    """Forward passes of the drafting model; a lookup counts one per guessed token."""
     nodes: Count
     """Proposed tokens; more than `steps` for a tree."""
     accepted: Count
@@ -44,25 +40,22 @@ class Round(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What the time of a verification depends on beside the round's `nodes`; `verified` of a trace
-    holds it with the first round from which on it holds.
+    """Properties of a verification that its time depends on, beside the round's `nodes`; in
+    `verified` of a trace each follows the first round that it holds for.
     """
 
     extra_rows: int = 0
     """Rows computed beside the nodes and the pending token, such as Lookahead's window."""
     exit_sublayer: int = 0
-    """Sub-layers that the draft had run as the target's own on all rows but the last; 0 for
-    none.
-    """
+    """Sub-layers that the draft ran as the target does, on all rows but the last; 0 for none."""
     tree: bool = False
     hidden_states: bool = False
-    """Whether the states behind every sub-layer were kept."""
+    """The states after every sub-layer were kept."""
     top_tokens: int = 0
     """Most likely tokens that were read per row."""
 
 
-@dataclass(frozen=True)
-class Seconds:
+class Seconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Wall-clock of one arm on one sample, by phase; `other` is the rest of the decode time."""
 
     prefill: Time
@@ -80,21 +73,18 @@ class Seconds:
         return self.prefill + self.decode
 
 
-@dataclass(frozen=True)
-class Arm:
-    """What vanilla, or the method, did on one prompt."""
+class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One prompt, decoded by vanilla or by the method."""
 
     tokens: list[Count]
-    """Emitted ids: cut at the first EOS (counted) or at the token limit; the first comes from the
-    prefill.
-    """
+    """Emitted ids, the prefill's first, up to the first EOS (included) or the token limit."""
     rounds: list[Round]
     seconds: Seconds
     finish: Literal["eos", "length", "failed"]
     error: str | None = None
     looped: bool = False
-    """Whether the output ends in a repetition loop."""
-    round_s: list[Time] = field(default_factory=list)
+    """The output ends in a repetition loop."""
+    round_s: list[Time] = []
     """Seconds of each round, its adaptation included; empty in records of earlier versions."""
     joules: Time | None = None
     """Energy of prefill and decoding by the machine's counters; None where none can be read."""
@@ -114,26 +104,20 @@ MEASURED = ("seconds", "round_s", "joules")
 """Fields of an arm that differ from one time to the next; all others follow from the settings."""
 
 
-@dataclass(frozen=True)
-class Divergence:
-    """Where the method's tokens leave vanilla's, and how close the target's two best tokens were
-    there.
-    """
+class Divergence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """First token in which the method differs from vanilla, and how close the two best were."""
 
     position: Count
     vanilla_token: int
     method_token: int
     logit_gap: float | None
-    """Vanilla's token above the method's, in float32 logits of the target; None where these could
-    not be had.
-    """
+    """Vanilla's token above the method's, in float32 logits of the target; None: not computed."""
     error: str | None = None
-    """Why not: then nobody knows whether this is a tie."""
+    """The reason why not; whether this is a tie is then unknown."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One prompt, decoded by vanilla and by the method in turns."""
+class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One prompt, decoded by vanilla and by the method."""
 
     index: Count
     id: str
@@ -146,15 +130,15 @@ class Sample:
     divergence: Divergence | None = None
     skip: str = ""
     """Skip set at the end of the sample."""
-    score: dict[str, dict[str, float]] = field(default_factory=dict)
+    score: dict[str, dict[str, float]] = {}
     """`{"vanilla": {...}, "method": {...}}` by scorer."""
-    groups: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, str] = {}
     """Labels to split scores by, such as `{"body": "unseen"}`."""
-    carry: dict[str, Any] = field(default_factory=dict)
-    """State that the method takes into the next prompt."""
-    trace: dict[str, Any] = field(default_factory=dict)
-    """Course of the method's own quantities, one list per quantity."""
-    format: int = FORMAT
+    carry: dict[str, Any] = {}
+    """State of the method for the next prompt."""
+    trace: dict[str, Any] = {}
+    """Quantities of the method, one list each."""
+    format: Literal[1] = FORMAT
 
     @property
     def speedup(self) -> float | None:
@@ -165,95 +149,66 @@ class Sample:
         return vanilla / method if vanilla and method and self.lossless != "failed" else None
 
 
-class Indexed(Protocol):
-    """A dataclass that is one line of a file, and has a number in it."""
+class Completion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Texts of both arms after one prompt, and the reference that scorers compare them with."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    index: Count
+    id: str
+    prompt: str
+    reference: dict[str, Any]
+    vanilla: str
+    method: str
+    token_chars: list[Count] = []
+    """Characters of `method` per token, 0 inside a character; empty in older records."""
 
-    @property
-    def index(self) -> int: ...
+
+R = TypeVar("R", Sample, Completion)
 
 
-R = TypeVar("R", bound=Indexed)
-
-
-def dump(record: Indexed) -> str:
+def dump(record: Sample | Completion) -> str:
     """One line of JSON, without a line break; raises ValueError for a number that is not finite."""
-    # The encoder writes NaN as null: json refuses it. Afterwards `parse` knows the line by its
-    # encoding.
-    text = json.dumps(dataclasses.asdict(record), allow_nan=False)
-    return msgspec.json.encode(msgspec.json.decode(text)).decode()
-
-
-@functools.cache
-def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    json.dumps(msgspec.to_builtins(record), allow_nan=False)  # msgspec writes NaN as null
+    return msgspec.json.encode(record).decode()
 
 
 def parse(line: str | bytes, kind: type[R]) -> R:
     """Reads one line.
 
-    Raises SkipbenchError for a record of another format version, or with other fields or types.
+    Raises:
+        SkipbenchError: a record of another format version, or with other fields or types, or one
+            that holds a name twice.
     """
     data = line.encode() if isinstance(line, str) else line
     try:
-        try:
-            found: R = _decoder(kind).decode(data)
-        except (msgspec.MsgspecError, ValueError):
-            _strict(data, kind)  # may know better what is wrong
-            raise
-        # A line that is what would be written of it holds no name twice and none that is unknown.
-        # Any other is looked through.
-        odd = getattr(found, "format", FORMAT) != FORMAT or msgspec.json.encode(found) != data
-        if odd and (names := _unknown(_strict(data, kind), dataclasses.asdict(found))):
-            raise ValueError(f"unknown fields {sorted(names)}")
+        with contextlib.suppress(ValueError):
+            if msgspec.json.encode(record := msgspec.json.decode(data, type=kind)) == data:
+                return record
+        raw = strict_json(data)  # slower; refuses a name that occurs twice
+        version = raw.get("format", "?") if kind is Sample and isinstance(raw, dict) else FORMAT
+        if version != FORMAT:
+            raise SkipbenchError(
+                f"record of format {version!r}, but this version reads format {FORMAT}; rerun into "
+                "another results folder, or read it with the version named in its provenance.json"
+            )
+        return msgspec.convert(raw, kind)
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"not a {kind.__name__.lower()} record: {data[:80]!r} ({printable(str(error))})"
         ) from error
-    return found
 
 
-def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -> Iterator[R]:
-    """Reads numbered lines of `path`.
+def parse_lines(path: Path, lines: Iterable[tuple[int, bytes]], kind: type[R]) -> dict[int, R]:
+    """Reads numbered lines of `path`; the records by index, in the order written.
 
     Raises SkipbenchError, with the file and the line, for what `parse` refuses, and for an index
     that occurs twice.
     """
-    seen: set[int] = set()
+    records: dict[int, R] = {}
     for number, line in lines:
         try:
-            found = parse(line, kind)
+            record = parse(line, kind)
         except SkipbenchError as error:
             raise SkipbenchError(f"{path}, line {number}: {error}") from error
-        if found.index in seen:
-            raise SkipbenchError(f"{path}, line {number}: sample {found.index} occurs twice")
-        seen.add(found.index)
-        yield found
-
-
-def _strict(data: bytes, kind: type[Any]) -> Any:
-    """The line as plain data.
-
-    Raises SkipbenchError for another format, ValueError for what is not strict JSON.
-    """
-    raw = strict_json(data)
-    if "format" not in kind.__dataclass_fields__:
-        return raw
-    if not isinstance(raw, dict) or "format" not in raw:
-        raise ValueError("it names no format")
-    if raw["format"] != FORMAT:
-        raise SkipbenchError(
-            f"record of format {raw['format']!r}, but this version reads format {FORMAT}; "
-            "rerun into another results folder, or read it with the version named in its "
-            "provenance.json"
-        )
-    return raw
-
-
-def _unknown(raw: Any, known: Any) -> set[str]:
-    """Names in a line, at any depth, that the record read from it has not."""
-    if not (isinstance(raw, dict) and isinstance(known, dict)):
-        return set()
-    within = (_unknown(raw[name], known[name]) for name in raw.keys() & known.keys())
-    return (raw.keys() - known.keys()).union(*within)
+        if records.setdefault(record.index, record) is not record:
+            raise SkipbenchError(f"{path}, line {number}: sample {record.index} occurs twice")
+    return records

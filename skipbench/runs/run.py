@@ -1,5 +1,5 @@
-"""`Run`: one model on one dataset with one method: its settings, its origin, its samples and what
-was measured. `read` makes it of a folder, once; everything that shows a run takes it.
+"""`Run`: a model on a dataset with a method: settings, origin, samples and metrics. Read once by
+`read_run`; tables, figures and commands take it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,16 @@ from typing import Any, TypedDict
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.completions import Completion, read_completions
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
 from skipbench.runs.reading import Text, check_name, read_json, read_yaml
-from skipbench.runs.record import Sample
+from skipbench.runs.record import Completion, Sample
 from skipbench.runs.state import NO_STATUS, Status, read_status
-from skipbench.runs.store import SEALED, check_digest, read_samples
+from skipbench.runs.store import SEALED, check_digest, read_completions, read_samples
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is published of where a run comes from: no name of a machine, a folder or a person."""
+    """The published part of a run's provenance: no name of a machine, a folder or a person."""
 
     commit: str | None = None
     dirty: bool | None = None
@@ -37,14 +36,14 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sparsity: str | None = None
     calibration: str | None = None
     mixed: str | None = None
-    """Where a run went on under other conditions."""
+    """`Provenance.mixed`."""
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """The search of its own that a cell's skip set comes from."""
+    """The search that a cell's skip set comes from."""
 
     on: str
-    """The dataset whose development prompts it decoded."""
+    """Dataset of its development prompts."""
     sets: int
     seconds: float
 
@@ -58,7 +57,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     method: str = ""
     dataset: str = ""
     keys: dict[str, Any] = {}
-    """What in a paper it stands for, in the names of `published`."""
+    """Its row of a paper's table, in the names of `published`."""
     stands_for: str | None = None
     metrics: Metrics | None = None
     reason: str | None = None
@@ -66,14 +65,14 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`metrics.drafted` of its samples."""
     origin: Origin = msgspec.field(name="provenance", default=Origin())
     label: str | None = None
-    """The overrides in which it differs from the other points of its sweep."""
+    """The overrides that differ between the points of its sweep."""
     rank: int | None = None
     paper_samples: int | str | None = None
-    """Samples that the paper decodes; `all` of a dataset of which this run decodes some."""
+    """Samples that the paper decodes; `all` if this run decodes only some of the dataset."""
     noise: bool = False
-    """Vanilla against itself, which is no row of a paper's table."""
+    """Vanilla against itself; no row of a paper's table."""
     group: dict[str, str] = {}
-    """The group of another run's samples that it is of."""
+    """Group and label, for a run of part of another run's samples."""
 
 
 class Run(Published, frozen=True, kw_only=True, dict=True):
@@ -88,7 +87,7 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
     status: Status = NO_STATUS
     kept_samples: list[Sample] | None = None
-    """Samples of a run that is read from the file of a figure, not from its folder."""
+    """Samples of a run that comes from the file of a figure, not from its folder."""
 
     @property
     def done(self) -> bool:
@@ -147,12 +146,9 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
 
 
 def plain(run: Run) -> dict[str, Any]:
-    """What a summary keeps of a run: no samples, no settings, and no name of a machine, a folder or
-    a person.
-    """
+    """The `Published` part of a run, as plain values."""
     published = Published(**{name: getattr(run, name) for name in Published.__struct_fields__})
-    kept: dict[str, Any] = msgspec.to_builtins(published)
-    return kept
+    return dict(msgspec.to_builtins(published))
 
 
 class _Named(TypedDict):
@@ -160,12 +156,13 @@ class _Named(TypedDict):
 
 
 class _Names(TypedDict, total=False):
-    """The groups of `config.yaml` that reports name a run by."""
-
     model: _Named
     method: _Named
     dataset: _Named
     engine: _Named
+
+
+"""The groups of `config.yaml` that reports name a run by."""
 
 
 def read_run(folder: Path) -> Run:
@@ -178,19 +175,16 @@ def read_run(folder: Path) -> Run:
     """
     check_name(folder)
     settings: dict[str, Any] = read_yaml(folder / "config.yaml", _Names) or {}
-    names = {
-        group: settings.get(group, {}).get("name", "") for group in ("model", "method", "dataset")
-    }
     provenance = read_json(folder / "provenance.json", Provenance) or Provenance()
     status = read_status(folder)
     metrics = read_json(folder / "metrics.json", Metrics)
     for name in SEALED:
-        if name != "samples.jsonl":
+        if name != "samples.jsonl":  # when they are read
             check_digest(folder / name, status.sha256)
     check_identity(folder, settings)
     return Run(
         id=folder.name,
-        **names,
+        **{kind: settings.get(kind, {}).get("name", "") for kind in ("model", "method", "dataset")},
         metrics=metrics,
         origin=_origin(provenance, settings),
         label=provenance.label,
@@ -201,15 +195,18 @@ def read_run(folder: Path) -> Run:
     )
 
 
+RECORDED = ("commit", "dirty", "cpu", "weights_sha256", "method_sha256", "package_sha256")
+"""Entries of an origin that are those of the provenance."""
+
+
 def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
     model, engine = settings.get("model") or {}, settings.get("engine") or {}
-    pruned = model.get("sparsity", "none") != "none"
-    calibration = model.get("calibration") or {}
+    pruned, calibration = model.get("sparsity", "none") != "none", model.get("calibration") or {}
+    named = engine_text(str(engine["name"]), bool(engine.get("strict"))) if engine else None
     return Origin(
-        engine=provenance.engine
-        or (engine_text(str(engine["name"]), bool(engine.get("strict"))) if engine else None),
+        **{name: getattr(provenance, name) for name in RECORDED},
+        engine=provenance.engine or named,
         device=provenance.device or model.get("device"),
-        cpu=provenance.cpu,
         dtype=model.get("dtype"),
         sparsity=model["sparsity"] if pruned else None,
         calibration=f"up to {calibration.get('rows')} rows of {settings['dataset']['name']}, "
@@ -218,11 +215,6 @@ def _origin(provenance: Provenance, settings: Mapping[str, Any]) -> Origin:
         else None,
         torch=provenance.versions.get("torch"),
         transformers=provenance.versions.get("transformers"),
-        commit=provenance.commit,
-        dirty=provenance.dirty,
         date=provenance.started[:10],
-        weights_sha256=provenance.weights_sha256,
-        method_sha256=provenance.method_sha256,
-        package_sha256=provenance.package_sha256,
         mixed=provenance.mixed or None,
     )

@@ -1,6 +1,4 @@
-"""Signals that ask a run to end: the sample that is being measured is finished first, everything
-else ends at once.
-"""
+"""Signals that ask a run to end: a sample that is being measured is finished first."""
 
 import contextlib
 import signal
@@ -9,13 +7,11 @@ from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""Preemption, `scancel` and `kill` send the first; Slurm sends the second ahead of the time limit,
-as it is told to.
-"""
+"""Of preemption, `scancel` and `kill`, and of Slurm before the time limit."""
 
 
 class Interrupted(BaseException):
-    """A signal has asked for the end; no error, so that nothing takes it for a cell's failure."""
+    """A signal has asked for the end; no Exception, so that nothing handles it as a failure."""
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number)
@@ -23,39 +19,39 @@ class Interrupted(BaseException):
 
 
 class SignalState:
-    """Signals belong to the process, and so does what has been heard of them."""
+    """Process-wide record of the last termination signal received."""
 
     def __init__(self) -> None:
-        self.heard: int | None = None
-        self.defer_signals = False
+        self.received: int | None = None
+        self.deferred = False
 
-    def hear(self, number: int, frame: FrameType | None) -> None:
-        self.heard = number
-        if not self.defer_signals:
+    def receive(self, number: int, frame: FrameType | None = None) -> None:
+        self.received = number
+        if not self.deferred:
             self.end()
 
     def end(self) -> None:
-        if self.heard is not None:
-            number, self.heard = self.heard, None
-            # a second one must not break off what the first one has begun to write
+        """Raises `Interrupted` if a signal was received, and ignores all that follow: what the
+        first one has begun to write is finished.
+        """
+        if self.received is not None:
+            number, self.received = self.received, None
             for known in SIGNALS:
-                if signal.getsignal(known) == self.hear:
+                if signal.getsignal(known) == self.receive:
                     signal.signal(known, signal.SIG_IGN)
             raise Interrupted(number)
 
 
-_ear = SignalState()
+_state = SignalState()
 
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
     """Within it the signals raise `Interrupted`, unless another, as submitit, listens already."""
-    if threading.current_thread() is not threading.main_thread():  # Python allows no handlers there
-        yield
-        return
-    ours = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
+    main = threading.current_thread() is threading.main_thread()  # others cannot set handlers
+    ours = [n for n in SIGNALS if main and signal.getsignal(n) == signal.SIG_DFL]
     for number in ours:
-        signal.signal(number, _ear.hear)
+        signal.signal(number, _state.receive)
     try:
         yield
     finally:
@@ -65,10 +61,10 @@ def handle_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """A signal within it is raised as `Interrupted` at its end: the work in it is done whole."""
-    _ear.defer_signals = True
+    """A signal within it is raised as `Interrupted` at its end."""
+    _state.deferred = True
     try:
         yield
     finally:
-        _ear.defer_signals = False
-    _ear.end()
+        _state.deferred = False
+    _state.end()

@@ -1,5 +1,6 @@
-"""What became of a run: its record's word, and whether the process that wrote it still lives."""
+"""The state of a run: `status.json`, and whether the process that wrote it is still alive."""
 
+import contextlib
 import os
 import socket
 import time
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,8 +17,8 @@ from skipbench.runs.files import write_json
 from skipbench.runs.reading import Text, printable, read_json
 
 STALE_S = 1800.0
-"""Seconds without a sign of life after which a process on another machine counts as dead; one
-sample must fit.
+"""A process on another machine counts as dead after so long without a sign of life; the longest
+sample must be shorter.
 """
 STATES = ("done", "failed", "running", "queued", "interrupted", "stale", "missing")
 
@@ -30,7 +32,7 @@ class RunState:
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """`status.json`: what a run's process said of it last."""
+    """`status.json`, as a run's process wrote it last."""
 
     state: Text
     error: str | None = None
@@ -45,6 +47,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def done(self) -> bool:
         return self.state == "done"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The contents of the file."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain if self.sha256 else {k: v for k, v in plain.items() if k != "sha256"}
 
     @classmethod
     def now(
@@ -66,74 +73,60 @@ NO_STATUS = Status(state="missing")
 
 
 def read_status(folder: Path) -> Status:
-    """The status of the run in `folder`; `missing` without one.
-
-    Raises:
-        SkipbenchError: it cannot be read.
-    """
+    """The status of the run in `folder`, `missing` without one; raises SkipbenchError."""
     status: Status = read_json(folder / "status.json", Status) or NO_STATUS
     return status
 
 
 def write_status(folder: Path, status: Status) -> None:
-    plain = msgspec.to_builtins(status)
-    if not status.sha256:
-        del plain["sha256"]
-    write_json(folder / "status.json", plain)
+    write_json(folder / "status.json", status.to_dict())
 
 
 def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STALE_S) -> RunState:
     """The state of the run in `folder`.
 
     Args:
-        jobs: Slurm's jobs, id to state such as `PENDING`; `None` where Slurm does not answer.
-        stale_s: seconds without a sign of life that are too many.
+        jobs: Slurm's jobs, id to state such as `PENDING`; `None` if Slurm does not answer.
+        stale_s: maximum seconds without a sign of life.
     """
-    path = folder / "status.json"
+    path, status, age = folder / "status.json", NO_STATUS, 0.0
     try:
         status = read_status(folder)
-        age = time.time() - path.lstat().st_mtime if status.state != "missing" else 0.0
+        age = time.time() - path.lstat().st_mtime
     except SkipbenchError as error:
         return RunState("failed", str(error))
-    except OSError:  # it has gone since
+    except OSError:  # there is none, or no longer
         status = NO_STATUS
-    if status.state in ("done", "missing"):
-        return RunState(status.state)
-    if status.state in ("failed", "interrupted"):
-        return RunState(status.state, printable(str(status.error)))
-    if status.state != "running":
-        return RunState("failed", f"{path} names no state")
-    if jobs is not None and status.slurm and jobs.get(status.slurm) == "PENDING":
-        return RunState("queued", printable(f"Slurm job {status.slurm} was requeued"))
-    if why := _death(status, age, jobs, stale_s):
-        return RunState("stale", printable(why))
-    return RunState("running", printable(f"pid {status.pid} on {status.host}"))
-
-
-def _death(
-    status: Status, age: float, jobs: Mapping[str, str] | None, stale_s: float
-) -> str | None:
-    """Why a run that says it is running cannot be."""
+    match status.state:
+        case "done" | "missing":
+            return RunState(status.state)
+        case "failed" | "interrupted":
+            return RunState(status.state, printable(str(status.error)))
+        case "running":
+            pass
+        case _:
+            return RunState("failed", f"{path} names no state")
     pid, host, job = status.pid, status.host, status.slurm
+    if job and jobs and jobs.get(job) == "PENDING":
+        return RunState("queued", printable(f"Slurm job {job} was requeued"))
     if host == socket.gethostname() and pid is not None and not _alive(pid):
-        return f"process {pid} is gone: it was killed, perhaps for memory"
-    if jobs is not None and job is not None and job not in jobs:
-        return f"Slurm job {job} on {host} is gone: it was killed, or its node was lost"
-    if age > stale_s:
-        return f"pid {pid} on {host} gave no sign of life for {age / 60:.0f} minutes"
-    return None
+        why = f"process {pid} is gone: it was killed, perhaps for memory"
+    elif jobs is not None and job is not None and job not in jobs:
+        why = f"Slurm job {job} on {host} is gone: it was killed, or its node was lost"
+    elif age > stale_s:
+        why = f"pid {pid} on {host} gave no sign of life for {age / 60:.0f} minutes"
+    else:
+        return RunState("running", printable(f"pid {pid} on {host}"))
+    return RunState("stale", printable(why))
 
 
 def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OverflowError:
-        return True
-    except PermissionError:
-        pass
-    try:  # what has ended, and whose parent has not asked how, still has its number
+    with contextlib.suppress(PermissionError, OverflowError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    try:  # a zombie, which its parent has not waited for, still has its number
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
         return True

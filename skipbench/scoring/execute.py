@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.summary import ArmScores, score_summary
-from skipbench.runs.completions import Completion
 from skipbench.runs.measures import Metrics
-from skipbench.runs.record import Sample
+from skipbench.runs.record import Completion, Sample
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
 from skipbench.scoring.overlap import ARMS

@@ -11,9 +11,8 @@ from typing import Any
 
 from skipbench.data.rows import Reference
 from skipbench.metrics.summary import ArmScores, mean_scores, score_summary
-from skipbench.runs.completions import Completion
 from skipbench.runs.measures import Score
-from skipbench.runs.record import Sample
+from skipbench.runs.record import Completion, Sample
 from skipbench.scoring.text import Scores, before_next, first_line, need
 
 # The L of Self-SD's Table 17 is sentence-level: it lies as far below ROUGE-1 as rougeL does, which

@@ -11,10 +11,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
 from skipbench.report.page.course import courses, skip_sets
 from skipbench.report.page.pieces import letters_of, pieces_of
-from skipbench.runs.completions import Completion
 from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import printable, run_folders
-from skipbench.runs.record import SOURCES, Sample
+from skipbench.runs.record import SOURCES, Completion, Sample
 from skipbench.runs.run import Run, read_run
 
 MOST_TEXTS = 3

@@ -1,0 +1,139 @@
+"""Every place that shows a quantity of a run shows that of its record, under one name."""
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+import skipbench as package
+from skipbench import api
+from skipbench.cli.compare import advice
+from skipbench.config.compose import compose
+from skipbench.experiments.cell import run_cell
+from skipbench.experiments.compare import Comparison
+from skipbench.report.columns import main_cells
+from skipbench.report.difference import differences
+from skipbench.report.figures.curves import so_far
+from skipbench.report.figures.runs import finished_run
+from skipbench.report.figures.sweeps import VALUES
+from skipbench.report.measured import measure
+from skipbench.report.page.collect import one_run
+from skipbench.report.tables.formats import csv
+from skipbench.report.tables.runs import markdown_table, run_table
+from skipbench.runs.measures import Metrics
+from skipbench.runs.run import Run, read_run
+
+WORDS = ["method=uniform", "method.stop.threshold=0.5", "dataset=mini-math", "limit=4"]
+WORDS += ["dataset.max_new_tokens=48", "engine.warmup=0"]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run of four prompts, and what its command printed."""
+
+    words: list[str]
+    run: Run
+    out: str
+    err: str
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.run.measured
+
+    @property
+    def results(self) -> Path:
+        assert self.run.folder is not None
+        return self.run.folder.parent.parent
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture
+def stored(results: Path, capsys: pytest.CaptureFixture[str]) -> Stored:
+    words = [*WORDS, f"results={results}"]
+    texts = results / "printed.json"
+    if not texts.exists():
+        run_cell(compose(words))
+        done = capsys.readouterr()
+        texts.write_text(json.dumps([done.out, done.err]))
+    (folder,) = (results / "runs").iterdir()
+    return Stored(words, read_run(folder), *json.loads(texts.read_text()))
+
+
+def headline(text: str) -> list[str]:
+    """Values of the column `speedup` in lines of text."""
+    return re.findall(r"(\d+\.\d\d)x \[", text)
+
+
+def test_every_place_shows_the_speedup_of_the_record(
+    stored: Stored, skipbench: Command, tmp_path: Path
+) -> None:
+    paired = stored.metrics.speedup.paired
+    assert paired is not None and stored.run.speedup == paired
+    short, long = f"{paired:.2f}", f"{paired:.3f}x"
+
+    assert headline(stored.out) == [short]  # a cell's table
+    assert re.findall(r"speedup so far (\S+)x", stored.err)[-1] == short
+    assert headline(markdown_table("t", [stored.run])) == [short]
+    for scale in ([], ["--render-only"]):  # an experiment's table
+        assert headline(skipbench("table", "tiny", *stored.words, *scale).stdout) == [short]
+
+    other = tmp_path / "other"
+    shutil.copytree(stored.results, other)
+    ((cell,), _) = differences(stored.results, other)
+    assert cell.speedups == pytest.approx((paired, paired)) and cell.ratio == pytest.approx(1)
+    assert skipbench("diff", str(stored.results), str(other)).stdout.count(long) == 2
+
+    assert stored.run.folder is not None
+    drawn = finished_run(stored.run.folder)
+    assert so_far(drawn)[-1] == pytest.approx(paired)
+    assert VALUES["speedup"][1](drawn, drawn) == measure(stored.metrics, "speedup")[0] == paired
+
+    assert headline(one_run(stored.run.folder)["cells"]["speedup"]) == [short]
+    assert headline(advice(Comparison([stored.run], stored.run, []), [])[0]) == [short]
+    assert api._frame_row(stored.run)["speedup"] == paired
+    assert package.frame(stored.results)["metrics.speedup.paired"].item() == paired
+    names, line = csv(run_table("t", [stored.run])).splitlines()
+    assert line.split(",")[names.split(",").index("speedup.paired")] == str(paired)
+
+
+def test_what_is_no_headline_has_another_name(stored: Stored, skipbench: Command) -> None:
+    speedup = stored.metrics.speedup
+    assert speedup.paired not in (speedup.micro, speedup.macro, speedup.s_per_token, None)
+    (others,) = re.findall(r"speedup by +(.*)", stored.out)
+    wanted = [("micro", speedup.micro), ("macro", speedup.macro), ("s/token", speedup.s_per_token)]
+    assert others.startswith("; ".join(f"{name} {value:.2f}x" for name, value in wanted))
+
+    more = ["hardware=a6000", "lengths=2", "search=1"]
+    projected = skipbench("project", str(stored.run.folder), *more).stdout
+    head, own, far, _, *searched = projected.splitlines()[1:]
+    assert head.split()[-2:] == ["micro", "speedup"] and far.split()[-1] == "-"
+    assert own.split()[-2:] == [f"{speedup.micro:.3f}x", f"{speedup.paired:.3f}x"]
+    assert all("micro" in line for line in searched if re.search(r"\dx", line))
+
+
+@pytest.mark.parametrize("name", ["M", "alpha", "tau", "TPT"])
+def test_every_place_shows_the_other_quantities_of_the_record(name: str, stored: Stored) -> None:
+    value = {"TPT": stored.metrics.tpt}.get(name, getattr(stored.metrics, name, None))
+    text = main_cells(stored.metrics)[name]
+    assert value is not None and abs(float(text) / value - 1) < 0.01
+    assert measure(stored.metrics, name)[0] == VALUES[name][1](stored.run, stored.run) == value
+    assert stored.run.folder is not None
+    assert one_run(stored.run.folder)["cells"][name] == text
+
+    def column(lines: list[list[str]]) -> str:
+        place = next(i for i, line in enumerate(lines) if name in line and "speedup" in line)
+        rows = (line for line in lines[place + 1 :] if len(line) == len(lines[place]))
+        return next(row[lines[place].index(name)] for row in rows if set("".join(row)) - set("-─:"))
+
+    table = markdown_table("t", [stored.run]).splitlines()
+    assert column([[c.strip() for c in line.split("|")] for line in table]) == text
+    # a cell's table has two spaces or more between columns
+    assert column([re.split(r" {2,}", line.strip()) for line in stored.out.splitlines()]) == text
