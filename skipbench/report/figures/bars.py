@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from skipbench.report.figures.runs import labels
 from skipbench.report.figures.style import (
     TASKS,
+    color_of,
     legend,
     line_styles,
     new_figure,
@@ -91,5 +92,5 @@ def _published(
             continue
         told = " ".join(n.named("method", "set_from", "dataset", "statistic"))
         gain = f" (+{100 * n.value:g}%)" if n.column == "speedup_gain" else ""
-        color = line_styles([n.method])[0]["color"]
+        color = color_of(n.method)
         published_line(here, value, f"{told} {value:g}{gain}", color)

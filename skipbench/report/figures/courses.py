@@ -13,9 +13,9 @@ from skipbench.report.figures.style import (
     GREY,
     PHASES,
     beside,
+    color_of,
     legend,
     line_styles,
-    method_style,
     new_figure,
     one_axis,
     published_line,
@@ -82,11 +82,11 @@ def _published_lines(axis: "Axes", published: list[Printed], column: str) -> Non
             number = lines[n.method] = lines.get(n.method, -1) + 1
             text = f"{', '.join(n.named('method', 'phase', 'statistic'))} {n.value:g}"
             style = ("--", ":", "-.")[number % 3]
-            published_line(axis, n.value, text, method_style(n.method)["color"], style)
+            published_line(axis, n.value, text, color_of(n.method), style)
     ends = {n.column: n for n in published}
     low, high = (ends.get(f"{column}_{end}") for end in ("low", "high"))
     if low and high and low.value is not None and high.value is not None:
-        color, text = method_style(low.method)["color"], f"{low.method} {low.value:g}"
+        color, text = color_of(low.method), f"{low.method} {low.value:g}"
         label = f"paper: {text} to {high.value:g}"
         axis.axhspan(low.value, high.value, color=color, alpha=0.12, linewidth=0, label=label)
 

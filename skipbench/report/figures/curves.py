@@ -11,6 +11,7 @@ from skipbench.report.figures.runs import by_group, decoded_share, speedups
 from skipbench.report.figures.style import (
     BLUE,
     TASKS,
+    color_of,
     legend,
     method_style,
     new_figure,
@@ -52,7 +53,7 @@ def draft_length(runs: list[Run], published: list[Printed]) -> "Figure":
     figure, here = one_axis(7.4, 4.2)
     lengths = sorted({int(setting(run, STEPS)) for run in runs})
     grid = [i / 100 for i in range(101)]
-    colors = tints(method_style("self-sd")["color"], len(lengths))
+    colors = tints(color_of("self-sd"), len(lengths))
     for steps, color in zip(lengths, colors, strict=True):
         model = [model_speedup(a, steps) for a in grid]
         here.plot(grid, model, color=color, linewidth=1.3, label=f"K = {steps}, model")
@@ -90,7 +91,7 @@ def latency(runs: list[Run], published: list[Printed]) -> "Figure":
         style, y = method_style(method), [run.speedup for _, run in found]
         here.plot([seconds for seconds, _ in found], y, label=method, **style)
         for seconds, run in found:
-            whisker(here, seconds, run.measured, style["color"])
+            whisker(here, seconds, run.measured, color_of(method))
             if run.search and run.speedup is not None:
                 note(here, f"{run.search.sets} sets", (seconds, run.speedup), (4, -9))
     _printed_latencies(here, published)
@@ -109,7 +110,7 @@ def _printed_latencies(here: "Axes", published: list[Printed]) -> None:
         (n.method, *n.named("search_steps")): n.value for n in published if n.column == "speedup"
     }
     for n in (n for n in published if n.column == "search_s"):
-        sets, color = n.named("search_steps"), method_style(n.method)["color"]
+        sets, color = n.named("search_steps"), color_of(n.method)
         named = n.method + (f", {sets[0]} sets" if sets else "")
         if n.value is None:
             continue

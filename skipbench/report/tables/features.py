@@ -3,9 +3,8 @@ print.
 """
 
 from pathlib import Path
-from typing import Any
 
-import yaml
+import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING
@@ -30,15 +29,37 @@ NOT_HERE, LOST = "not implemented here", "lost in the transcribed text"
 HERE = "here: what is implemented in skipbench/methods; optional: by a switch, not by default"
 
 
-def declared() -> dict[str, dict[str, Any]]:
+Mark = bool | str | None
+"""None is lost in the transcribed text."""
+
+
+class _Printed(msgspec.Struct):
+    """What a paper prints, a mark per column in each row."""
+
+    table: str
+    columns: list[str]
+    rows: dict[str, list[Mark]]
+
+
+class _Features(msgspec.Struct):
+    """features.yaml."""
+
+    here: dict[str, dict[str, Mark]]
+    papers: dict[str, _Printed]
+
+
+def _features() -> _Features:
+    return msgspec.yaml.decode(ROWS.read_bytes(), type=_Features)
+
+
+def declared() -> dict[str, dict[str, Mark]]:
     """The features of each method here, by its name."""
-    return {method: {**EVERY_METHOD, **facts} for method, facts in _rows()["here"].items()}
+    return {method: {**EVERY_METHOD, **facts} for method, facts in _features().here.items()}
 
 
 def feature_tables() -> dict[str, str]:
     """The papers that have one, by the name of the table: `swift-table1`."""
-    known = _rows()["papers"]
-    return {f"{paper}-{of['table']}": paper for paper, of in known.items()}
+    return {f"{paper}-{of.table}": paper for paper, of in _features().papers.items()}
 
 
 def feature_table(paper: str) -> Table:
@@ -48,55 +69,40 @@ def feature_table(paper: str) -> Table:
     Raises:
         SkipbenchError: the paper has no such table.
     """
-    known = _rows()["papers"]
+    known = _features().papers
     if paper not in known:
         raise SkipbenchError(
             f"{paper!r} has no table of features; there are those of {', '.join(known)}"
         )
     of, ours = known[paper], declared()
-    records = []
-    for method, printed in of["rows"].items():
-        facts = ours.get(method)
-        here = [_text(facts[c]) for c in of["columns"]] if facts else [NOT_HERE] * len(printed)
-        for source, values in (("paper", map(_text, printed)), ("here", here)):
-            named = dict(zip(of["columns"], values, strict=True))
+    records, rows, reasons = [], [], dict[str, int]()
+    for method, printed in of.rows.items():
+        here = [_text(ours[method][c]) if method in ours else NOT_HERE for c in of.columns]
+        for source, texts in (("paper", [*map(_text, printed)]), ("here", here)):
+            cells = [Cell(method), Cell(source)]
+            for text in texts:
+                if text in (NOT_HERE, LOST):
+                    cells.append(Cell(MISSING, mark=reasons.setdefault(text, len(reasons) + 1)))
+                else:
+                    cells.append(Cell(text))
+            first = source == "paper"
+            rows.append(Row(tuple(cells), kind="paper" if first else "measured", first=first))
+            named = dict(zip(of.columns, texts, strict=True))
             records.append({"method": method, "source": source, **named})
-    shown = [text for record in records for text in record.values()]
-    reasons = list(dict.fromkeys(text for text in shown if text in (NOT_HERE, LOST)))
     labels = (Column("method", kind="label"), Column("", kind="label"))
-    grid = Grid(
-        (*labels, *(Column(name, kind="text") for name in of["columns"])),
-        tuple(
-            Row(
-                tuple(_cell(text, reasons) for text in record.values()),
-                kind="paper" if record["source"] == "paper" else "measured",
-                first=record["source"] == "paper",
-            )
-            for record in records
-        ),
-    )
+    columns = (*labels, *(Column(name, kind="text") for name in of.columns))
     return Table(
-        name=f"{paper}-{of['table']}",
-        title=f"{paper} {of['table'].replace('table', 'Table ')}: features",
-        grids=(grid,),
+        name=f"{paper}-{of.table}",
+        title=f"{paper} {of.table.replace('table', 'Table ')}: features",
+        grids=(Grid(columns, tuple(rows)),),
         records=tuple(records),
         footnotes=tuple(reasons),
         remarks=(HERE,),
-        definitions=tuple((name, MEANING[name]) for name in of["columns"]),
+        definitions=tuple((name, MEANING[name]) for name in of.columns),
     )
 
 
-def _rows() -> dict[str, Any]:
-    known: dict[str, Any] = yaml.safe_load(ROWS.read_text(encoding="utf-8"))
-    return known
-
-
-def _text(value: Any) -> str:
-    if value is None:
+def _text(mark: Mark) -> str:
+    if mark is None:
         return LOST
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def _cell(text: str, reasons: list[str]) -> Cell:
-    """A text that is a reason becomes a dash with the mark of its footnote."""
-    return Cell(MISSING, mark=reasons.index(text) + 1) if text in reasons else Cell(text)
+    return {True: "yes", False: "no"}[mark] if isinstance(mark, bool) else mark
