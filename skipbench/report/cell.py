@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import asdict
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -36,34 +37,30 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
     separated by `; `.
     """
     named = {**header, "samples": header.get("samples") or sample_count(metrics)}
-    speedup, skipped = metrics.speedup, metrics.skipped or Skipped()
-    by = (
-        ("micro", speedup.micro),
-        ("macro", speedup.macro),
-        ("s/token", speedup.s_per_token),
-        ("end-to-end", speedup.end_to_end),
-    )
-    alphas = {
-        "macro": metrics.alpha_macro,
-        "chain": metrics.alpha_chain,
-        "cond": metrics.alpha_cond,
-    }
-    sets = {"attention": skipped.attention, "mlp": skipped.mlp, "ratio": skipped.ratio}
+    by, skipped = metrics.speedup, metrics.skipped or Skipped()
+    speedups = [("micro", by.micro), ("macro", by.macro), ("s/token", by.s_per_token)]
+    speedups.append(("end-to-end", by.end_to_end))
+    alphas = [(name, getattr(metrics, f"alpha_{name}")) for name in ("macro", "chain", "cond")]
+    seconds = metrics.seconds.by_phase
+    total = math.fsum(seconds.values())
     lines = {
-        "time": _join(_time(metrics)),
+        "time": _join(
+            f"{name} {number(s / total, 0, '%', 100)} {number(s, 2, 's')}"
+            for name, s in (seconds.items() if total else ())
+        ),
         **{
             name: text if text in (MISSING, "unknown") else f"{text}{WAITS_UNITS[name]}"
             for name, text in waits_cells(metrics).items()
         },
-        "speedup by": _join(f"{name} {number(value, 2, 'x')}" for name, value in by),
+        "speedup by": _join(f"{name} {number(value, 2, 'x')}" for name, value in speedups),
         "search": _join(search_phases(metrics)),
         "until_ci": stopped_early(metrics) or "",
-        "alpha": _join(f"{name} {number(value, 3)}" for name, value in alphas.items()),
+        "alpha": _join(f"{name} {number(value, 3)}" for name, value in alphas),
         "by position": _join(map(number, metrics.accepted_by_position)),
         "tau_draft": number(metrics.tau_draft),
         "lossless": _join(exceptions(metrics)),
         "score": _join(_scores(metrics)),
-        "skipped": _join(f"{name} {number(value)}" for name, value in sets.items()),
+        "skipped": _join(f"{name} {number(value)}" for name, value in asdict(skipped).items()),
         "roofline": number(metrics.roofline_fraction_vanilla, 0, "% of it reached by vanilla", 100),
         "memory": number(metrics.peak_memory_bytes, 0, " MiB at the peak", 2**-20),
         MISSING: _join(missing_reasons(metrics).values()),
@@ -100,12 +97,13 @@ def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
 def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:
     """The cell as Markdown."""
     lines, cells = cell_lines(metrics, header), main_cells(metrics)
+    names = [*cells, *(label for label, _ in lines)]
     warning = _caution(header)
     parts = [
         lines[0][1],
         markdown_grid([list(cells), list(cells.values())]),
         "\n".join(f"- {label}: {text}" for label, text in lines[1:]),
-        "\n".join(f"- *{name}*: {text}" for name, text in _definitions(cells, lines)),
+        "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(names)),
         *([warning] if warning else []),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -134,22 +132,8 @@ def _join(items: Iterable[str]) -> str:
     return _SEPARATOR.join(items)
 
 
-def _definitions(cells: Mapping[str, str], lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return definitions_for([*cells, *(label for label, _ in lines)])
-
-
 def _caution(header: Mapping[str, str]) -> str | None:
     return caution([header.get("model") or ""], [header.get("dataset") or ""])
-
-
-def _time(metrics: Metrics) -> list[str]:
-    seconds = metrics.seconds.by_phase
-    total = math.fsum(seconds.values())
-    return [
-        f"{name} {number(s / total, 0, '%', 100)} {number(s, 2, 's')}"
-        for name, s in seconds.items()
-        if total
-    ]
 
 
 def _scores(metrics: Metrics) -> list[str]:

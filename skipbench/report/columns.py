@@ -60,7 +60,8 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
     """
 
     def wait(times: Percentiles | None) -> str:
-        shown = [figures(_ms(times, share)) for share in shares]
+        seconds = [getattr(times, f"p{share}", None) for share in shares]
+        shown = [figures(None if s is None else 1e3 * s) for s in seconds]
         return MISSING if MISSING in shown else " / ".join(shown)
 
     joules = metrics.joules_per_token_vanilla, metrics.joules_per_token
@@ -73,11 +74,6 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
         if all(map(known, joules))
         else "unknown",
     }
-
-
-def _ms(times: Percentiles | None, share: int) -> float | None:
-    seconds = getattr(times, f"p{share}", None)
-    return None if seconds is None else 1e3 * seconds
 
 
 def _arrow(vanilla: str, method: str) -> str:
@@ -121,15 +117,11 @@ def search_phases(metrics: Metrics) -> list[str]:
     decodes.
     """
     parts = metrics.speedup_by_search
-    return (
-        [
-            f"speedup {word} its search {speedup_text(part.paired, part.ci95)} (n {part.samples})"
-            for word, part in (("during", parts.during), ("after", parts.after))
-            if part.samples
-        ]
-        if parts
-        else []
-    )
+    return [
+        f"speedup {word} its search {speedup_text(part.paired, part.ci95)} (n {part.samples})"
+        for word, part in ((("during", parts.during), ("after", parts.after)) if parts else ())
+        if part.samples
+    ]
 
 
 def stopped_early(metrics: Metrics) -> str | None:

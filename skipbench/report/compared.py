@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from skipbench.metrics.drafted import alike
 from skipbench.report.columns import speedup_text
-from skipbench.runs.measures import Interval, Metrics
+from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
 Key = TypeVar("Key", bound=Hashable)
@@ -68,18 +68,14 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
     none where nothing was measured.
     """
     found = dict.fromkeys(
-        f"{run.model}, {run.dataset} {_speedup(run.metrics)}"
+        f"{run.model}, {run.dataset} {speedup_text(run.speedup, m.speedup.ci95)} (n = {m.n})"
         for run in runs
-        if run.method == BASELINE and run.metrics and run.speedup
+        if run.method == BASELINE and (m := run.metrics) and run.speedup
     )
     if not any(run.metrics for run in runs):
         return []
     shown = "; ".join(found) or "not measured, there is no such run"
     return [f"noise floor, the speedup of vanilla over itself: {shown}."]
-
-
-def _speedup(metrics: Metrics) -> str:
-    return f"{speedup_text(metrics.speedup.paired, metrics.speedup.ci95)} (n = {metrics.n})"
 
 
 def same_drafts(runs: Sequence[Run]) -> list[str]:
@@ -89,33 +85,26 @@ def same_drafts(runs: Sequence[Run]) -> list[str]:
     Rows are named by what differs in the table. One run that stands for several datasets of a paper
     is one row.
     """
-    rows = [
-        {"model": run.model, "method": run.method, "dataset": run.dataset, "id": run.id}
-        | run.keys
-        | {"drafted": run.drafted}
+    drafts = [
+        ({"model": run.model, "method": run.method, "dataset": run.dataset} | run.keys, run)
         for run in runs
+        if run.drafted and run.keys.get("method", run.method) != BASELINE
     ]
-    rows = [row for row in rows if row["drafted"] and row["method"] != BASELINE]
-    keys = {
-        k
-        for row in rows
-        for k in row
-        if k not in ("drafted", "id") and len({repr(other.get(k)) for other in rows}) > 1
+    varying = {
+        k for row, _ in drafts for k in row if len({repr(other.get(k)) for other, _ in drafts}) > 1
     }
     lines = []
-    for places in alike(row["drafted"] for row in rows):
+    for places in alike(run.drafted or "" for _, run in drafts):
         named: dict[tuple[str, ...], str] = {}
-        for told in (
-            {k: f"{k}={v}" for k, v in rows[place].items() if k in keys} for place in places
-        ):
-            named.setdefault(
-                tuple(v for k, v in told.items() if k not in STOOD_FOR), ", ".join(told.values())
-            )
+        for place in places:
+            parts = {k: f"{k}={v}" for k, v in drafts[place][0].items() if k in varying}
+            row = tuple(text for k, text in parts.items() if k not in STOOD_FOR)
+            named.setdefault(row, ", ".join(parts.values()))
         if len(named) > 1:
-            runs_of = {rows[place]["id"] for place in places}
+            ids = {drafts[place][1].id for place in places}
             how = (
                 "have the same settings here, and are one run"
-                if len(runs_of) == 1 and None not in runs_of
+                if len(ids) == 1 and None not in ids
                 else "drafted the same tokens, so that only timing tells them apart"
             )
             lines.append(f"{how}: {' | '.join(named.values())}.")

@@ -25,17 +25,8 @@ def latency_table(record: Mapping[str, Any], title: str) -> RenderableType:
     """Microseconds of one attention, one MLP, the head and a whole pass, for every point of the
     record of a profile.
     """
-    columns = (
-        "context",
-        "rows",
-        "attention us",
-        "MLP us",
-        "head us",
-        "pass us",
-        "/ 1 row",
-        "roofline",
-    )
-    table = Table(*columns, title=title)
+    micros = ("attention us", "MLP us", "head us", "pass us")
+    table = Table("context", "rows", *micros, "/ 1 row", "roofline", title=title)
     for column in table.columns:
         column.justify = "right"
     single = {p["context"]: p for p in record["points"] if p["rows"] == 1}
@@ -44,13 +35,12 @@ def latency_table(record: Mapping[str, Any], title: str) -> RenderableType:
         if last not in (None, point["context"]):
             table.add_section()
         last = point["context"]
-        micro = (
-            f"{1e6 * point[part]:.1f}" for part in ("attention_s", "mlp_s", "head_s", "whole_s")
-        )
-        ratio = f"{point['whole_s'] / single[last]['whole_s']:.2f}"
-        table.add_row(
-            str(last), str(point["rows"]), *micro, ratio, f"{floor['whole'] / point['whole_s']:.0%}"
-        )
+        micro = [
+            f"{1e6 * point[f'{part}_s']:.1f}" for part in ("attention", "mlp", "head", "whole")
+        ]
+        whole_s = point["whole_s"]
+        shares = f"{whole_s / single[last]['whole_s']:.2f}", f"{floor['whole'] / whole_s:.0%}"
+        table.add_row(str(last), str(point["rows"]), *micro, *shares)
     return Group(table, *notes(record))
 
 

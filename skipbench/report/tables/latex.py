@@ -133,12 +133,21 @@ def _longtable(table: Table, grid: Grid, size: str, first: int, last: int, numbe
     label = re.sub(r"[^A-Za-z0-9_.:-]+", "-", table.name)
     first_caption = rf"\caption{{{escape(table.title + settings)}}}\label{{tab:{label}}} \\"
     names = " & ".join(escape(grid.columns[i].name) for i in shown) + r" \\"
+    wrapped = rf">{{\raggedright\arraybackslash}}p{{{WRAPPED * SIZES[size]:.0f}pt}}"
+    alignment = [
+        wrapped
+        if _column_width(grid, i) > WRAPPED
+        else "r"
+        if grid.columns[i].kind == "number"
+        else "l"
+        for i in shown
+    ]
     head = [r"\toprule", *_groups(grid, first, last), names, r"\midrule"]
     return "\n".join(
         [
             *([r"\addtocounter{table}{-1}"] if number else []),
             size,
-            rf"\begin{{longtable}}{{{''.join(_alignment(grid, i, size) for i in shown)}}}",
+            rf"\begin{{longtable}}{{{''.join(alignment)}}}",
             again if number else first_caption,
             *head,
             r"\endfirsthead",
@@ -151,12 +160,6 @@ def _longtable(table: Table, grid: Grid, size: str, first: int, last: int, numbe
             r"\end{longtable}",
         ]
     )
-
-
-def _alignment(grid: Grid, column: int, size: str) -> str:
-    if _column_width(grid, column) > WRAPPED:
-        return rf">{{\raggedright\arraybackslash}}p{{{WRAPPED * SIZES[size]:.0f}pt}}"
-    return "r" if grid.columns[column].kind == "number" else "l"
 
 
 def _groups(grid: Grid, first: int, last: int) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from skipbench.report.definitions import LEGEND
-from skipbench.report.tables.model import Cell, Column, Grid, Table
+from skipbench.report.tables.model import Cell, Grid, Table
 
 
 def markdown(table: Table) -> str:
@@ -40,13 +40,8 @@ def markdown_grid(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _grid(grid: Grid) -> str:
-    return markdown_grid(
-        [[*map(_head, grid.columns)], *([*map(_text, row.cells)] for row in grid.rows)]
-    )
-
-
-def _head(column: Column) -> str:
-    return f"{column.group}: {column.name}" if column.group else column.name
+    head = [f"{c.group}: {c.name}" if c.group else c.name for c in grid.columns]
+    return markdown_grid([head, *([*map(_text, row.cells)] for row in grid.rows)])
 
 
 def _text(cell: Cell) -> str:
