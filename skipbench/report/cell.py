@@ -29,7 +29,7 @@ from skipbench.runs.measures import GroupScores, Metrics, Score, Scores, Skipped
 
 _SEPARATOR = "; "
 WAITS_UNITS = {"TTFT": " ms (p50 / p90 / p99)", "TPOT": " ms (p50 / p90 / p99)", "J/token": ""}
-"""What stands behind the values of `waits_cells` in a cell's own table."""
+"""Units of the values of `waits_cells` in a cell's own table."""
 
 
 def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -55,7 +55,7 @@ def main_cells(metrics: Metrics) -> dict[str, str]:
 
 
 def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[str, str]:
-    """What a user waits for and what it costs, vanilla -> method, by column: `shares` of the
+    """Latencies and energy as a user sees them, vanilla -> method, by column: `shares` of the
     percentiles in milliseconds, such as `12.1 / 14.0 / 20.2 -> 8.1 / 9.9 / 21.0`.
     """
 
@@ -125,7 +125,7 @@ def search_phases(metrics: Metrics) -> list[str]:
 
 
 def stopped_early(metrics: Metrics) -> str | None:
-    """Where `until_ci` ended a run, None where it did not."""
+    """The line on a run that `until_ci` ended; None where it did not."""
     end = metrics.until_ci
     if end is None or not end.stopped:
         return None
@@ -136,7 +136,7 @@ def stopped_early(metrics: Metrics) -> str | None:
 
 
 def exceptions(metrics: Metrics) -> list[str]:
-    """How many samples are not simply identical to vanilla's, by kind."""
+    """Counts of samples that are not simply identical to vanilla's, by kind."""
     lossless = metrics.lossless
     counts = {
         "tie" if lossless.ties == 1 else "ties": lossless.ties,

@@ -1,5 +1,5 @@
-"""How the rows of a table compare: which is better than all others beyond the noise, and which are
-the same decoding.
+"""Comparison of the rows of a table: the one that is better than all others beyond the noise, and
+those that are the same decoding.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What every column means, in one sentence each: the only place. Files of tables hold the sentences
+"""The meaning of every column, in one sentence each: the only place. Files of tables hold the sentences
 of their columns; in the terminal `LEGEND` stands for them.
 """
 
@@ -85,7 +85,7 @@ PAPER_DEFINITIONS: dict[str, str] = {
     "search_min": "the same in minutes.",
     "opt_step_ms": "milliseconds of adaptation per optimisation step.",
 }
-"""Of the columns of the papers' tables."""
+"""Definitions of the columns of the papers' tables."""
 SCORE = "the method's score, a mean over the samples."
 
 _COLUMNS_BY_UNIT = {  # "1" is a plain ratio
@@ -120,7 +120,7 @@ PERCENT_SCORES = ("bleu", "sentence_bleu")
 
 EMBEDDED_MODEL = "tiny"
 STAND_INS = {EMBEDDED_MODEL: "the embedded model", "smollm2-135m": "the model"}
-"""Models that stand for the papers' at a smaller scale, and what a table calls their kind."""
+"""Models in place of the papers' at a smaller scale, and the name of their kind in a table."""
 MINI_PREFIX = "mini-"
 
 

@@ -32,7 +32,7 @@ class CellDifference:
 
     @property
     def apart(self) -> bool:
-        """Whether the interval leaves out 1."""
+        """True if the interval leaves out 1."""
         return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
 
 
@@ -66,7 +66,7 @@ def _difference(first: Run, second: Run) -> CellDifference:
 
 
 def _unlike(a: Provenance, b: Provenance) -> tuple[str, ...]:
-    """What differs in the origins of two runs."""
+    """Differences in the origins of two runs."""
     keys = (
         *("device", "engine", "threads", "layers", "mixed"),
         *("weights_sha256", "method_sha256", "commit"),

@@ -13,7 +13,7 @@ from skipbench.config.schemas import Engine
 
 
 def title(record: Mapping[str, Any], model: Model, engine: Engine, device: str) -> str:
-    """What was profiled and on what."""
+    """The model that was profiled, and the device."""
     threads = f"{engine.threads} thread{'s' if engine.threads > 1 else ''}"
     layers = record["model"]["layers"]
     return (
@@ -45,7 +45,7 @@ def latency_table(record: Mapping[str, Any], title: str) -> RenderableType:
 
 
 def notes(record: Mapping[str, Any]) -> list[str]:
-    """What the table does not say: the fitted model and its residuals, the roofline, and the time
+    """Lines below the table: the fitted model and its residuals, the roofline, and the time
     beside arithmetic.
     """
     model, rates, beside, sizes = (record[k] for k in ("model", "roofline", "overhead", "bytes"))

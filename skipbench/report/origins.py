@@ -1,5 +1,5 @@
-"""Where the runs of one table come from: runs of different commits, devices or versions are told
-apart, row by row.
+"""Origins of the runs of one table: runs of different commits, devices or versions are marked, row
+by row.
 """
 
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from skipbench.report.columns import MISSING
 from skipbench.runs.run import Run
 
-TOLD_BY = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")
-"""What makes two runs of the same settings different runs."""
+FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")
+"""Fields in which two runs of the same settings may differ in origin."""
 
 
 def origin_of(run: Run) -> tuple[str, ...]:
-    """The run's values of `TOLD_BY`; a dash for what was not recorded."""
-    found = {name: getattr(run.origin, name) for name in TOLD_BY}
+    """The run's values of `FIELDS`; a dash for what was not recorded."""
+    found = {name: getattr(run.origin, name) for name in FIELDS}
     if found["device"] == "cpu":  # which is no device's name
         found["device"] = run.origin.cpu or "cpu"
     return tuple(MISSING if value is None else str(value) for value in found.values())
@@ -27,14 +27,14 @@ def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
     return {origin: _mark(i) for i, origin in enumerate(distinct)} if len(distinct) > 1 else {}
 
 
-def told(origin: tuple[str, ...]) -> str:
+def origin_text(origin: tuple[str, ...]) -> str:
     """An origin in words."""
     commit, dirty, *others = origin
     changed = " with uncommitted changes" if dirty == "True" else ""
     *others, code = others
     named = [
         f"{name} {value}"
-        for name, value in zip(TOLD_BY[2:-1], others, strict=True)
+        for name, value in zip(FIELDS[2:-1], others, strict=True)
         if value != MISSING
     ]
     named += [f"code {code[:9]}"] if code != MISSING else []

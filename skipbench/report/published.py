@@ -109,7 +109,7 @@ class Paper(msgspec.Struct, kw_only=True):
     notes: list[Note] = []
 
     def printed(self, key: str | None, value: Any) -> str:
-        """What the paper calls the value of a key."""
+        """The paper's name for the value of a key."""
         if key is None or value is None:
             return ""
         return str(self.names.get(key, {}).get(value, value))

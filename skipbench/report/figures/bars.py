@@ -80,7 +80,7 @@ def _published(
         if matches:
             style.star(here, (matches[0], value), f"{value:g}")
             continue
-        told = " ".join(n.named("method", "set_from", "dataset", "statistic"))
+        named = " ".join(n.named("method", "set_from", "dataset", "statistic"))
         gain = f" (+{100 * n.value:g}%)" if n.column == "speedup_gain" else ""
         color = style.color_of(n.method)
-        style.published_line(here, value, f"{told} {value:g}{gain}", color)
+        style.published_line(here, value, f"{named} {value:g}{gain}", color)

@@ -1,4 +1,4 @@
-"""What a profile measured: sub-layers against context length with the fitted lines, and what rows
+"""Figure of a profile: sub-layers against context length with the fitted lines, and what rows
 cost against one.
 """
 

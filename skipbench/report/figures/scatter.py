@@ -100,7 +100,7 @@ class BruteForce(msgspec.Struct):
 
 
 def brute_force(lines: list[Any]) -> "Figure":
-    """What the programme's set and a random set lose against the best of all sets (CLaSp Figure
+    """Loss of the programme's set and of a random set against the best of all sets (CLaSp Figure
     3b).
 
     Raises:

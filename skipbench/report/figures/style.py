@@ -1,4 +1,4 @@
-"""How every figure looks: one colour a method, captions, and files whose bytes depend on the data
+"""The look of every figure: one colour per method, captions, and files whose bytes depend on the data
 only.
 """
 

@@ -31,7 +31,7 @@ def _memory_saved(run: Run, first: Run) -> float | None:
 
 
 Value = Callable[[Run, Run], float | None]
-"""Of a run and the first run of its line."""
+"""A quantity of a run; the first run of its line is the second argument."""
 VALUES: dict[str, tuple[str, Value]] = {
     "alpha": ("acceptance rate", lambda r, _: r.measured.alpha),
     "tau": ("tau (tokens per round)", lambda r, _: r.measured.tau),

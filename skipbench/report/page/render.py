@@ -112,7 +112,7 @@ def page(
 
 
 def _caution(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Which of the runs replicate nothing."""
+    """The line on runs that replicate nothing, with their number where there are others."""
     cells = [run["cells"] for run in runs]
     each = [caution([cell["model"]], [cell["dataset"]]) for cell in cells]
     whole = caution([cell["model"] for cell in cells], [cell["dataset"] for cell in cells])
@@ -125,7 +125,7 @@ def _caution(runs: Sequence[Mapping[str, Any]]) -> str | None:
 def _each(
     folder: Path, suffix: str, shown: Callable[[bytes], str], refused: list[str]
 ) -> dict[str, str]:
-    """By name, what `shown` makes of each file; the others are added to `refused`."""
+    """Shows each file, by name; one that cannot be shown is added to `refused`."""
     found = {}
     for path in sorted(folder.glob(f"*.{suffix}")):
         try:

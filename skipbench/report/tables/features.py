@@ -34,7 +34,7 @@ Mark = bool | str | None
 
 
 class _Printed(msgspec.Struct):
-    """What a paper prints, a mark per column in each row."""
+    """A paper's table, with a mark per column in each row."""
 
     table: str
     columns: list[str]

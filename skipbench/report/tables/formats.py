@@ -35,7 +35,7 @@ def _inert(value: Any) -> Any:
 
 
 WRITERS = {"md": markdown, "tex": latex, "csv": csv, "html": html}
-"""By the suffix of the file."""
+"""Writers by the suffix of the file."""
 
 
 def write(table: Table) -> dict[str, str]:

@@ -15,7 +15,7 @@ from skipbench.report.columns import (
 )
 from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS
 from skipbench.report.measured import SCORES
-from skipbench.report.origins import mixed, origin_of, origins, told
+from skipbench.report.origins import mixed, origin_of, origin_text, origins
 from skipbench.report.published import Paper, Printed
 from skipbench.report.tables.paper_rows import Half, named
 from skipbench.runs.measures import Lossless
@@ -65,7 +65,10 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
         if calibration
         else "",
         f"The runs are from {len(marks)} origins: compare them with care." if marks else "",
-        *(f"origin {mark}: {told(origin)}: {of_origin[mark]}." for origin, mark in marks.items()),
+        *(
+            f"origin {mark}: {origin_text(origin)}: {of_origin[mark]}."
+            for origin, mark in marks.items()
+        ),
         *mixed(measured),
         "Some runs were made with uncommitted changes to the code."
         if any(run.origin.dirty for run in measured)

@@ -59,7 +59,7 @@ class Number:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the published value lies in the measured interval; None without either."""
+        """True if the published value lies in the measured interval; None without either."""
         ends, value = self.measured.interval, self.printed.value
         return None if ends is None or value is None else ends[0] <= value <= ends[1]
 

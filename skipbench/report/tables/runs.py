@@ -20,7 +20,7 @@ from skipbench.report.columns import (
 )
 from skipbench.report.compared import BOLD, noise_floor, same_drafts, winners
 from skipbench.report.definitions import caution, definitions_for
-from skipbench.report.origins import mixed, origin_of, origins, told
+from skipbench.report.origins import mixed, origin_of, origin_text, origins
 from skipbench.report.tables.by_group import group_grids
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
@@ -103,7 +103,7 @@ def run_table(
         records=tuple(map(_record, everything)),
         cautions=(*([warning] if warning else []), *mixed(runs)),
         remarks=(
-            *(f"origin {mark}: {told(origin)}" for origin, mark in marks.items()),
+            *(f"origin {mark}: {origin_text(origin)}" for origin, mark in marks.items()),
             *notes,
             *same_drafts(ordered),
             *noise_floor(ordered),
