@@ -24,7 +24,8 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import choose_layers
 from skipbench.methods.knapspec import KnapSpec
-from skipbench.profile.latency import Point, fit, part_times
+from skipbench.metrics.costs import Point
+from skipbench.profile.latency import fit, part_times
 
 CONTEXT, HISTORY = 400, 8
 # children at each depth, as the classes of confidence in SWIFT's tree mix them
@@ -65,8 +66,8 @@ def calls(lm: LM) -> dict[str, Callable[[], Any]]:
     lm.cache.length = CONTEXT
     states = torch.stack(hidden_states)
     layers, skipped = states[::2, -1], lm.layers // 2
-    method = KnapSpec(lm.layers, "knapspec", Fixed(10, 0.7))
-    method.latency = fit(points, lm.layers)
+    method = KnapSpec(layers=lm.layers, name="knapspec", stop=Fixed(10, 0.7))
+    method.latency_model = fit(points, lm.layers)
     method.drafter.begin()
 
     def clasp() -> None:

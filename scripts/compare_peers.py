@@ -38,7 +38,7 @@ from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.console import progress
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method, UsesLatency
+from skipbench.decode.method import Method
 from skipbench.experiments.cell import resolve_cell
 from skipbench.metrics.interval import Interval, paired_ratio_interval
 from skipbench.models.load import DTYPES
@@ -98,11 +98,11 @@ def ours(
     def arm(name: str) -> Decode:
         cell = resolve_cell(compose([*overrides, f"method={name}"]))
         method: Method = cell.config.method.factory()(layers=lm.layers)
-        if isinstance(method, UsesLatency) and method.latency is None:
+        if method.needs_latency and method.latency_model is None:
             path = latency_path(
                 config.model, config.engine, str(lm.output_device), cell.config.results
             )
-            method.latency = stored_latency(lm, path)
+            method.latency_model = stored_latency(lm, path)
         return lambda prompt: generate(lm, method, prompt, tokens, eos).tokens
 
     return {f"skipbench, {name}": partial(arm, name) for name in methods}, ids, eos

@@ -1,7 +1,7 @@
 """Commands on finished runs, disturbed again and again: `python scripts/fault_commands.py
 [FAULTS] [SEED]`.
 
-`score`, `index`, `merge`, `table`, `report`, `search` and `submit` are struck as `fault_harness.py`
+`score`, `merge`, `table`, `report`, `search` and `submit` are struck as `fault_harness.py`
 strikes runs: SIGKILL and SIGTERM at a random moment, a full disk, a limit on the size of files,
 read-only results, a clock set back. After every fault the records are readable and the same, what a
 command had made before is as it was, and no command that ended by itself left a traceback. Then the
@@ -37,7 +37,7 @@ RUN += ["engine.warmup=0"]
 SEARCH = ["method=self-sd", "dataset=mini-math", "search.strategy=random", "search.iterations=4"]
 SEARCH += ["search.prompts=1", "search.max_new_tokens=4", "engine.warmup=0"]
 KINDS = ("SIGKILL", "SIGKILL", "SIGTERM", "full", "limit", "read-only", "clock")
-REMADE = ("index", "table", "report")
+REMADE = ("table", "report")
 """Commands that make a file anew: until the new one is whole, the old one is there."""
 FROM_NOTHING = ("merge", "search", "submit here", "submit")
 TRACEBACK = 99

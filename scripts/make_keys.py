@@ -3,26 +3,18 @@
 python scripts/make_keys.py
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import yaml
 
-from skipbench.cli.help import documented
+from skipbench.cli.help import Entry, documented
 from skipbench.config.catalog import file_of
 from skipbench.config.paths import CONF
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "keys.md"
-ENTRY = re.compile(r"\S+?(?: \((.+?)\))?: (.+?), (?:must be given|default (.*?))\.(?: (.*))?")
-KINDS = {
-    "Any": "group",
-    "Model": "group",
-    "Decoding": "group",
-    "Engine": "group",
-    "Search": "group",
-    "Profile": "group",
-}
+KINDS = ("Any", "Model", "Decoding", "Engine", "Search", "Profile")
+"""Types of groups."""
 GROUPS: dict[str, str] = {
     group: str(choice).lower().replace("none", "null")
     for entry in yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
@@ -48,31 +40,23 @@ Every key of a cell, with its type, its default and its meaning. This page is ge
 
 def page() -> str:
     """The text of docs/keys.md."""
-    rows: dict[str, dict[str, list[tuple[str, str, str]]]] = {}
-    for key, text in documented():
-        entry_parts = ENTRY.fullmatch(text)
-        assert entry_parts is not None, text
-        owner, kind, default, meaning = entry_parts.groups()
-        if not key.endswith("_target_"):
-            entry = (
-                KINDS.get(kind, kind.rpartition(".")[2]),
-                _default(key, default),
-                meaning or "",
-            )
-            rows.setdefault(owner or "", {}).setdefault(key, []).append(entry)
+    rows: dict[str, dict[str, list[Entry]]] = {}
+    for entry in documented():
+        if not entry.key.endswith("_target_"):
+            rows.setdefault(entry.owner, {}).setdefault(entry.key, []).append(entry)
     return "\n".join(
         [HEAD, *(line for owner, keys in rows.items() for line in _section(owner, keys))]
     )
 
 
-def _default(key: str, default: str | None) -> str:
+def _default(entry: Entry) -> str:
     """As code; for a group its choice in conf/config.yaml."""
-    if default is None or key in GROUPS:
-        return f"`{GROUPS[key]}`" if key in GROUPS else ""
-    return f"`{default}`" if default else "empty"
+    if entry.key in GROUPS:
+        return f"`{GROUPS[entry.key]}`"
+    return "" if entry.default is None else f"`{entry.default}`" if entry.default else "empty"
 
 
-def _section(owner: str, keys: dict[str, list[tuple[str, str, str]]]) -> Iterator[str]:
+def _section(owner: str, keys: dict[str, list[Entry]]) -> Iterator[str]:
     yield f"## {owner or 'The cell'}\n"
     group, _, choice = owner.partition("=")
     if choice:
@@ -80,17 +64,19 @@ def _section(owner: str, keys: dict[str, list[tuple[str, str, str]]]) -> Iterato
     yield "| key | type | default | meaning |"
     yield "|---|---|---|---|"
     for key, entries in keys.items():
-        kinds, defaults, meanings = (
-            dict.fromkeys(filter(None, part)) for part in zip(*entries, strict=True)
-        )
+        kinds = ("group" if e.kind in KINDS else e.kind.rpartition(".")[2] for e in entries)
         cells = [
             f"`{key}`",
-            " or ".join(kinds),
-            " or ".join(defaults) or "must be given",
-            " ".join(meanings),
+            _joined(kinds, " or "),
+            _joined(map(_default, entries), " or ") or "must be given",
+            _joined((e.text for e in entries), " "),
         ]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
+
+
+def _joined(texts: Iterable[str], between: str) -> str:
+    return between.join(dict.fromkeys(filter(None, texts)))
 
 
 def _settings(group: str, choice: str) -> Iterator[str]:

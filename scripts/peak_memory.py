@@ -23,7 +23,6 @@ from skipbench.bench.load import load_model
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
-from skipbench.decode.method import UsesLatency, log_of
 from skipbench.experiments.cell import resolve_cell
 
 METHODS = ["vanilla", "self-sd", "swift", "clasp", "knapspec"]
@@ -42,14 +41,14 @@ def peak(name: str, overrides: list[str], context: int, tokens: int) -> dict[str
     lm, _ = load_model(config.model, config.engine)
     lm.allocate(context + SCRATCH_ROWS)
     method = resolve_cell(config).config.method.factory()(layers=lm.layers)
-    if isinstance(method, UsesLatency) and method.latency is None:
+    if method.needs_latency and method.latency_model is None:
         with tempfile.TemporaryDirectory() as folder:
-            method.latency = stored_latency(lm, Path(folder) / "latency.json")
+            method.latency_model = stored_latency(lm, Path(folder) / "latency.json")
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(10, 1000, (context - tokens,), generator=generator).tolist()
     before = _bytes(lm.output_device)
     out = generate(lm, method, prompt, tokens)
-    trace = log_of(method)
+    trace = method.trace()
     # programmes of CLaSp and KnapSpec, steps of SWIFT
     searched = len(trace.get("optimised", trace.get("step", [])))
     found = {"peak": _bytes(lm.output_device), "before": before, "cache": lm.cache.bytes}

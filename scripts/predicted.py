@@ -32,9 +32,10 @@ from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
+from skipbench.decode.draft import Draft
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import _verify, generate  # the very code that runs verify with
-from skipbench.decode.method import Draft, Method, UsesLatency
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
@@ -79,8 +80,8 @@ class Watched:
 
     def __init__(self, method: Method) -> None:
         self.method = method
-        self.needs_hidden_states = bool(getattr(method, "needs_hidden_states", False))
-        self.needs_top_tokens = int(getattr(method, "needs_top_tokens", 0))
+        self.needs_hidden_states = method.needs_hidden_states
+        self.needs_top_tokens = method.needs_top_tokens
         self.rounds: Counter[Kind] = Counter()
         self.example: dict[Kind, Example] = {}
 
@@ -91,7 +92,8 @@ class Watched:
         draft = self.method.propose(state, budget)
         exit_at = len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else None
         drafter = getattr(self.method, "drafter", None)
-        skip: SkipSet | None = getattr(self.method, "skip", None) if exit_at is None else None
+        skip = self.method.skip if isinstance(self.method.skip, SkipSet) else None
+        skip = skip if exit_at is None else None
         kind = Kind(
             draft.steps if drafter is not None else 0,
             (len(skip.attention), len(skip.mlp)) if skip is not None else (0, 0),
@@ -151,8 +153,8 @@ class Bench:
     def method(self, name: str) -> Method:
         config = resolve_cell(compose([*self.overrides, f"method={name}"])).config
         method: Method = config.method.factory()(layers=self.lm.layers)
-        if isinstance(method, UsesLatency) and method.latency is None:
-            method.latency = self.latency
+        if method.needs_latency and method.latency_model is None:
+            method.latency_model = self.latency
         return method
 
     def decode(self, method: Any, prompt: list[int]) -> Any:

@@ -60,7 +60,7 @@ def _cells(line: str) -> list[str]:
 
 def older(runs: Iterable[Mapping[str, Any]]) -> bool:
     """Whether a run was measured by another engine or method than today's."""
-    for run in (run for run in runs if run["metrics"]):
+    for run in (run for run in runs if run.get("metrics")):
         needed = ["method.skip=attn:1"] if run["method"] == "fixed" else []
         now = compose([f"method={run['method']}", *needed]).method
         made = run["provenance"].get

@@ -23,13 +23,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from skipbench.bench.load import load_model
 from skipbench.bench.round_costs import measure_rounds
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.metrics.loop_costs import LoopCosts
+from skipbench.metrics.loop_costs import LoopCosts, TimedRound
 from skipbench.metrics.replay import measured, project
 from skipbench.profile import clock
 from skipbench.runs.record import Sample
@@ -63,19 +65,19 @@ def line(
     +-` what it owes to the timings of rounds: half of what `halves` of them differ by.
     """
     own, far = measured(samples), project(samples, costs)
-    each = [math.log(project([s], costs).speedup / measured([s]).speedup) for s in samples]
+    each = [math.log(project([s], costs).micro / measured([s]).micro) for s in samples]
     error = statistics.stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.nan
-    a, b = (math.log(project(samples, half).speedup) for half in halves)
+    a, b = (math.log(project(samples, half).micro) for half in halves)
     scale = far.vanilla_pass_s / own.vanilla_pass_s
     phases = {
         phase: getattr(far, f"{phase}_s") / getattr(own, f"{phase}_s") / scale
         for phase in ("draft", "verify")
     }
-    ratio = far.speedup / own.speedup
+    ratio = far.micro / own.micro
     return {
         "method": name,
-        "measured": round(own.speedup, 3),
-        "predicted": round(far.speedup, 3),
+        "measured": round(own.micro, 3),
+        "predicted": round(far.micro, 3),
         "off": f"{100 * (ratio - 1):+.1f} %",
         "runs +-": f"{100 * error:.1f} %",
         "costs +-": f"{50 * abs(a - b):.1f} %",
@@ -98,7 +100,7 @@ def row_of(name: str, samples: Sequence[Sample], points: Sequence[Any], layers: 
 
     def costs_of(measurements: Sequence[Any]) -> LoopCosts:
         rounds = median_points([p["rounds"] for p in measurements])
-        return LoopCosts({"model": {"layers": layers}, "rounds": rounds})
+        return LoopCosts(layers, msgspec.convert(rounds, list[TimedRound]))
 
     halves = [costs_of(points[i::2] or points) for i in (0, 1)]
     return line(name, samples, costs_of(points), halves)
@@ -154,7 +156,7 @@ def main() -> None:
             contexts = [min(prompts), max(prompts) + args.tokens]
             contexts = points[0]["contexts"] if points else contexts
             rounds = measure_rounds(lm, contexts, args.visits, lambda: None)
-            points.append({"contexts": contexts, "rounds": rounds})
+            points.append({"contexts": contexts, "rounds": msgspec.to_builtins(rounds)})
             kept.write_text(json.dumps(points))
         table([row_of(name, found[name], points, lm.layers)], head=not number)
     print("\nwith all timings:")

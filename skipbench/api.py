@@ -15,7 +15,7 @@ from skipbench.config.names import model_words, quoted
 from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Answer, Stream
 from skipbench.decode.loop import stream as decode_stream
-from skipbench.decode.method import Method
+from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 from skipbench.report.published import published as published
@@ -126,7 +126,7 @@ def _written(prompts: Sequence[Prompt], results: Path) -> Path:
 
 
 def _frame_row(run: Run) -> dict[str, Any]:
-    """What `compare` returns of a run."""
+    """The row of a run in the frame of `compare`."""
     metrics = run.metrics
     low, high = (metrics and metrics.speedup.ci95) or (None, None)
     return {
@@ -148,12 +148,15 @@ def custom_generate(
     method: str | Method = DEFAULT_METHOD,
     *,
     engine: str = "reference",
+    strict: bool = False,
     overrides: Sequence[str] = (),
 ) -> CustomGenerate:
     """A method for `generate` of a model that Hugging Face has loaded, whose weights it uses.
 
-    `model.generate(**inputs, custom_generate=skipbench.custom_generate())` gives the tokens of
-    `generate` where it is greedy, its distribution where it samples. Logits processors, stopping
+    `model.generate(**inputs, custom_generate=skipbench.custom_generate())` gives, in float32, the
+    tokens of `generate` where it is greedy, its distribution where it samples. In bfloat16 and
+    float16 the last bits of a logit depend on how many rows share a pass, so that near ties may
+    fall another way than in `generate`; with `strict` they do not. Logits processors, stopping
     criteria, EOS ids and a streamer are honoured; what cannot be (beams, padding, scores, a second
     model) is refused by its name. Keep the callable: it keeps the cache and what the method learns.
 
@@ -162,15 +165,23 @@ def custom_generate(
         engine: `reference` runs the model's own modules and leaves them as they are; `fused` is
             faster and gives the modules views of its own weights, which on a CPU can make
             `generate` without it slower.
+        strict: greedy tokens are those of `generate` in a low precision, too: verified rows get the
+            bits that they have alone, which costs time. Proven for the model at the first call.
         overrides: settings of the method, as on the command line: `["method.ngram=2"]`.
+
+    Raises:
+        SkipbenchError: `strict` with an engine other than `reference`; at the first call, on a
+            machine or in a precision where it cannot be kept.
     """
-    return CustomGenerate(method, engine, overrides)
+    return CustomGenerate(method, engine, overrides, strict)
 
 
 class LanguageModel:
     """A loaded model, its tokenizer and a method.
 
-    The method keeps what it learns from one prompt to the next.
+    The method keeps what it learns from one prompt to the next. Requests may come from several
+    threads, and streams may be read in turns: each has a K/V cache and a method of its own, and one
+    round of one of them runs at a time.
 
     Attributes:
         lm: the model primitive over its K/V cache.
@@ -185,9 +196,10 @@ class LanguageModel:
         """As `load` makes them; `settings` are the overrides that compose `config`."""
         self._settings = tuple(settings)
         self.config, self.lm, self.tokenizer, self.method = config, lm, tokenizer, method
+        self._methods = MethodCopies(method)
 
     def with_method(self, method: str | Method, overrides: Sequence[str] = ()) -> "LanguageModel":
-        """The same weights and cache with another method; use one of the two at a time.
+        """The same weights with another method, which may decode beside this one.
 
         Raises:
             SkipbenchError: no such method, or one that does not fit the model.
@@ -247,8 +259,9 @@ class LanguageModel:
             prompt: a text, which is continued as it is, or a list of messages, dicts with `role`
                 and `content`, which pass the model's chat template where it has one.
             max_new_tokens: most tokens of the output.
-            temperature: 0 decodes greedily: the model's own tokens. Above 0, speculative sampling
-                with the model's own distribution.
+            temperature: 0 decodes greedily: vanilla's tokens, in a low precision up to near ties
+                without `engine.strict=true`. Above 0, speculative sampling with the model's own
+                distribution.
             top_p, top_k: the usual limits of sampling; 1 and 0 are off.
             seed: of sampling; the same seed gives the same tokens, unless the method has learnt
                 from a prompt in between.
@@ -263,7 +276,8 @@ class LanguageModel:
         form = chat or ("none" if isinstance(prompt, str) else "auto")
         sampler = Sampler(temperature, top_p, top_k, seed)
         ids = encode_prompt(self.lm, self.tokenizer, prompt, max_new_tokens, form)
-        steps = decode_stream(self.lm, self.method, ids, max_new_tokens, eos_ids(self.lm), sampler)
+        eos = eos_ids(self.lm)
+        steps = decode_stream(self.lm, self._methods, ids, max_new_tokens, eos, sampler)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         answer = Stream(steps, self.tokenizer, stops, len(ids), self.method.name)
         return answer if stream else answer.answer

@@ -1,4 +1,4 @@
-"""`SkipSet`: the sub-layers that a draft leaves out.
+"""`SkipSet`: the sub-layers that a draft leaves out; and the sets that are known by rule.
 
 A model of `L` layers has `S = 2L` sub-layers: `2i` is attention of layer `i`, `2i + 1` its MLP. The
 text form names layers, not sub-layers: `attn:1,3-5;mlp:2,4`, either part optional, empty for no
@@ -21,6 +21,14 @@ _PART = re.compile(r"(attn|mlp):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 class SkipSet:
     """Skipped sub-layers of a model with `layers` layers.
 
+    >>> skip = SkipSet.parse("attn:1,3;mlp:1", layers=4)
+    >>> skip.attention, skip.mlp, skip.ratio
+    ((1, 3), (1,), 0.375)
+    >>> sorted(skip.skipped)  # attention of layer i is 2i, its MLP 2i + 1
+    [2, 3, 6]
+    >>> str(skip)
+    'attn:1,3;mlp:1'
+
     Raises:
         SkipbenchError: an index lies outside `0..2 * layers - 1`.
     """
@@ -39,6 +47,11 @@ class SkipSet:
     @classmethod
     def of(cls, layers: int, skipped: Iterable[int] = ()) -> "SkipSet":
         return cls(layers, frozenset(skipped))
+
+    @classmethod
+    def of_layers(cls, layers: int, skipped: Iterable[int]) -> "SkipSet":
+        """Skips whole layers: attention and MLP."""
+        return cls.of(layers, (s for i in skipped for s in (2 * i, 2 * i + 1)))
 
     @classmethod
     def parse(cls, text: str, layers: int) -> "SkipSet":
@@ -66,12 +79,8 @@ class SkipSet:
         return cls(layers, frozenset(skipped))
 
     def __str__(self) -> str:
-        parts = [
-            f"{n}:{','.join(map(str, of))}"
-            for n, of in (("attn", self.attention), ("mlp", self.mlp))
-            if of
-        ]
-        return ";".join(parts)
+        kinds = {"attn": self.attention, "mlp": self.mlp}
+        return ";".join(f"{kind}:{','.join(map(str, of))}" for kind, of in kinds.items() if of)
 
     @property
     def attention(self) -> tuple[int, ...]:
@@ -123,8 +132,7 @@ def fixed_set(
         if kind == "random":
             count = _skip_count(2 * layers, ratio)
             return SkipSet.of(layers, draw.sample(range(2 * layers), count))
-        chosen = _placed(kind, layers, _skip_count(layers, ratio), draw)
-        return SkipSet.of(layers, [s for i in chosen for s in (2 * i, 2 * i + 1)])
+        return SkipSet.of_layers(layers, _placed(kind, layers, _skip_count(layers, ratio), draw))
     if attention is None or mlp is None:
         raise SkipbenchError(
             f"{attention=}, {mlp=}: wanted both shares, of attention and of MLP blocks, or none"

@@ -4,15 +4,19 @@
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
@@ -218,22 +222,18 @@ def check_sampling(
         assert value > 1e-4, f"p = {value:.1e} by {name}"
 
 
-class Guesser:
+class Guesser(Method):
     """A method with wild guesses as a chain or a tree: what lookup methods propose, with no
     distribution behind it.
     """
 
-    name, feature, needs_hidden_states = "guesser", "", True
+    needs_hidden_states = True
 
     def __init__(self, vocab: int, tree: bool) -> None:
+        super().__init__(name="guesser")
         self.vocab, self.tree = vocab, tree
 
-    def begin(self, state: State) -> None:
-        pass
-
     def propose(self, state: State, budget: int) -> Any:
-        from skipbench.decode.method import Draft
-
         first, second = state.pending, (state.pending + 1) % self.vocab
         if self.tree and budget >= 2:
             return Draft([first, second, second, first, first], [-1, -1, 0, 1, 2], steps=3)
@@ -243,3 +243,37 @@ class Guesser:
         rows = len(verification.draft.tokens) + 1
         assert len(verification.hidden_states) == state.lm.sublayers + 1
         assert all(x.shape[0] == rows for x in verification.hidden_states)
+
+
+def knapsack_plain(
+    x: Tensor,
+    run_sublayer: Callable[[int, Tensor], Tensor],
+    weights: Sequence[int],
+    budget: int,
+    tau: float,
+    free: Sequence[bool],
+) -> tuple[list[int], list[frozenset[int]], list[float], Tensor]:
+    """KnapSpec's Algorithm 1 as the paper writes it, one branch after the other; arguments and
+    results of `knapspec.knapsack`.
+    """
+
+    def cosine(h: Tensor, i: int) -> float:
+        return float(cosine_similarity(h.float(), x[i].float(), dim=-1).mean())
+
+    g = {0: (cosine(x[0], 0), x[0], frozenset[int]())}  # g[0, 0] = X^(0)
+    for i, w in enumerate(weights, 1):
+        found: dict[int, tuple[float, Tensor, frozenset[int]]] = {}
+        for j, (_, states, skipped) in g.items():
+            # h_e of Eq. 7; Algorithm 2, line 6
+            executed = run_sublayer(i - 1, states[None])[0] if j else x[i]
+            sigma = cosine(executed, i) if j else 1.0
+            if sigma >= tau and (j not in found or sigma >= found[j][0]):
+                found[j] = sigma, executed, skipped
+            sigma = cosine(states, i)  # h_s of Eq. 7
+            fits = free[i - 1] and j + w <= budget
+            if fits and sigma >= tau and (j + w not in found or sigma > found[j + w][0]):  # Eq. 8
+                found[j + w] = sigma, states, skipped | {i - 1}
+        g = dict(sorted(found.items()))
+    last = [h for _, h, _ in g.values()]
+    sets = [skipped for *_, skipped in g.values()]
+    return [*g], sets, [s for s, *_ in g.values()], torch.stack(last) if last else x[:0]

@@ -10,8 +10,9 @@ from conftest import ROOT, random_lm
 
 import skipbench
 from skipbench.api import LanguageModel
+from skipbench.decode.draft import Draft
 from skipbench.decode.loop import Step, generate, stream
-from skipbench.decode.method import Draft
+from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.text import Piece, StopStrings
 from skipbench.errors import SkipbenchError
 from skipbench.methods.prompt_lookup import PromptLookup
@@ -85,7 +86,7 @@ def test_messages_without_a_template_are_plain_text(tiny: LanguageModel) -> None
 
 
 def test_a_method_of_ones_own_decodes(tiny: LanguageModel) -> None:
-    own = tiny.with_method(PromptLookup(tiny.lm.layers, "mine", ngram=1, length=4))
+    own = tiny.with_method(PromptLookup(name="mine", ngram=1, length=4))
     assert own.generate(STORY, 24).tokens == tiny.generate(STORY, 24).tokens
     assert own.generate(STORY, 24).method == "mine"
 
@@ -130,24 +131,18 @@ def test_a_wrong_name_is_told_before_loading(model: str, method: str, says: str)
         skipbench.load(model, method)
 
 
-class Named:
+class Named(Method):
     """Drafts two tokens that name their sources."""
-
-    name = "named"
-
-    def begin(self, state: object) -> None: ...
 
     def propose(self, state: object, budget: int) -> Draft:
         return Draft(self.guess[:budget], steps=budget, sources=["copy", "skip"][:budget])
 
-    def adapt(self, state: object, verification: object) -> None: ...
-
 
 def test_steps_say_what_proposed_their_tokens() -> None:
     lm, prompt = random_lm("llama", "reference"), [5, 9, 2]
-    target = generate(lm, PromptLookup(4, "x"), prompt, 6).tokens
-    method = Named()
+    target = generate(lm, PromptLookup(name="x"), prompt, 6).tokens
+    method = Named(name="named")
     method.guess = [target[1], (target[2] + 1) % 61]
-    steps: list[Step] = list(stream(lm, method, prompt, 3))
+    steps: list[Step] = list(stream(lm, MethodCopies(method), prompt, 3))
     assert [s.tokens for s in steps] == [[target[0]], target[1:3]]
     assert [s.sources for s in steps] == [[""], ["copy", ""]]

@@ -16,7 +16,7 @@ from skipbench.decode.ladder import NOTHING_LOST, SkipLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.top_tokens import choices
-from skipbench.decode.tree import Child, grow, least_slopes
+from skipbench.decode.tree import Child, grow, min_slopes
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
 from skipbench.models.random_weights import planted_model
@@ -100,7 +100,7 @@ def test_successors_forget_the_oldest() -> None:
     assert found.get(0, 1) == ([], 0) and found.get(9, 3) == ([13], 1)
     assert found.get(0, 3) == ([13], 2)
     again = Successors(2)
-    again.from_json(found.to_json())
+    again.load_state_dict(found.state_dict())
     assert again.get(0, 2) == ([12], 2)
 
 
@@ -112,7 +112,7 @@ def children(path: list[int], carried: object) -> list[Child]:
 def test_the_tree_is_the_best_of_all_sizes(rate: float) -> None:
     """Prices with a jump: rows behind it can pay although the next one does not."""
     prices = [0.0, 1.0, 1.01, 1.02, 1.3, 1.3, 1.3, 1.31, 1.32, 1.6, 2.0]
-    tree = grow(None, children, lambda p: p, prices, least_slopes(prices), rate, 6)
+    tree = grow(None, children, lambda p: p, prices, min_slopes(prices), rate, 6)
     every = grow(None, children, lambda p: p, [0.0] * 11, [0.0] * 11, rate, 6)
     assert every.products == sorted(every.products, reverse=True) and len(every.tokens) == 9
     values = [sum(every.products[:n]) - rate * prices[n + 1] for n in range(10)]
@@ -126,7 +126,7 @@ def test_chances_follow_what_is_counted() -> None:
     for _ in range(400):
         counters.update(1, True)
         calibration.update(0.5, False)
-    assert counters.p[0] == 0.5 and counters.p[1] > 0.9
+    assert counters.chance(0) == 0.5 and counters.chance(1) > 0.9
     assert calibration(0.5) < 0.1 and calibration(0.01) == 0.01
 
 

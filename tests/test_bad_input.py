@@ -70,7 +70,7 @@ def test_configuration(overrides: list[str], says: str) -> None:
         (["method.ratio=1.0"], "ratio=1.0"),
         (["method=fixed", 'method.skip="attn:12"'], r"12 layers has 0 to 23"),
         (["method=fixed", "method.skip=everything"], "attn:1,3-5;mlp:2,4"),
-        (["method.stop.max_steps=0"], "max_steps >= 1"),
+        (["method.stop.max_steps=0"], "max_steps of 1 or more"),
         (["method.tree=[3,2]"], "4 positive numbers"),
         (["limit=0"], "1 or more"),
         (["dataset.max_new_tokens=5000"], "context of 1024"),

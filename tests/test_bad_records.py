@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from conftest import unseal
+from msgspec.structs import replace
 from rich.table import Table
-from skipbench.runs.index import build, read_runs
-from skipbench.runs.rows import rows_of
-from skipbench.runs.vouched import check_figures
 from test_runs import sample
 
 from skipbench.cli import table
@@ -30,11 +29,13 @@ from skipbench.metrics.summary import summarise
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.page.collect import all_runs, one_run
 from skipbench.runs.completions import Completion, read_completions
+from skipbench.runs.frame import frame
+from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import merge_into
-from skipbench.runs.provenance import config_hash
+from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.record import Round, Seconds, dump
 from skipbench.runs.run import read_run
-from skipbench.runs.store import RunStore, read_samples
+from skipbench.runs.store import RunStore, _check_figures, read_samples
 from skipbench.runs.terminal import Console
 from skipbench.scoring.execute import score_run
 
@@ -66,14 +67,17 @@ def make_run(
     store = RunStore(
         folder,
         config,
-        provenance or {"commit": "0123abc", "device": "cpu", "versions": {"torch": "2"}},
+        msgspec.convert(
+            provenance or {"commit": "0123abc", "device": "cpu", "versions": {"torch": "2"}},
+            Provenance,
+        ),
     )
     for index in range(samples):
         store.append(
             dataclasses.replace(sample(index), skip="attn:1"),
             Completion(index, f"s{index}", "p", {}, "a", "b"),
         )
-    store.write_metrics(METRICS | {"samples": samples})
+    store.write_metrics(msgspec.convert(METRICS | {"samples": samples}, Metrics))
     store.status("done")
     store.close()
     return folder
@@ -96,10 +100,6 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
         if left := merge_into(results, target).left:
             raise SkipbenchError("; ".join(left))
 
-    def indexed() -> None:
-        if bad := build(results, fresh=True).unreadable:
-            raise SkipbenchError("; ".join(bad))
-
     def shown() -> None:
         (found,) = all_runs(results)
         if "unreadable" in found["detail"]:
@@ -113,8 +113,8 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
         "page": shown,
         "score": lambda: score_run(folder, "none", 1.0, lambda done, of: None),
         "merge": merged,
-        "index": indexed,
-        "store": lambda: RunStore(folder, CONFIG, {}).close(),
+        "frame": lambda: [frame(results), frame(results, samples=True)],
+        "store": lambda: RunStore(folder, CONFIG).close(),
     }
 
 
@@ -154,7 +154,7 @@ BAD_JSON = {
 def test_bad_json_is_refused_with_the_file(name: str, bad: str, folder: Path) -> None:
     (folder / name).write_bytes(BAD_JSON[bad])
     told = refused_by(folder)
-    assert {"read_run", "figure", "page", "merge", "index", "score"} <= told.keys()
+    assert {"read_run", "figure", "page", "merge", "frame", "score"} <= told.keys()
     assert all(name in text and "\x1b" not in text for text in told.values()), told
 
 
@@ -181,7 +181,7 @@ def test_bad_settings_are_refused_and_not_executed(
     monkeypatch.chdir(tmp_path)
     (folder / "config.yaml").write_bytes(bad.encode("latin-1"))
     told = refused_by(folder)
-    assert {"read_run", "figure", "page", "merge", "index", "score"} <= told.keys()
+    assert {"read_run", "figure", "page", "merge", "frame", "score"} <= told.keys()
     assert all(
         "config.yaml" in text and "\x1b" not in text
         for name, text in told.items()
@@ -215,7 +215,7 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     folder.parent.rmdir()
     folder.parent.symlink_to(tmp_path / "others")
-    for read in (lambda: build(tmp_path / "results"), lambda: all_runs(tmp_path / "results")):
+    for read in (lambda: frame(tmp_path / "results"), lambda: all_runs(tmp_path / "results")):
         with pytest.raises(SkipbenchError, match="symbolic link"):
             read()
 
@@ -227,11 +227,11 @@ def test_nothing_is_written_through_a_link(folder: Path, tmp_path: Path) -> None
         (folder / name).unlink()
         (folder / name).symlink_to(victim)
         try:
-            store = RunStore(folder, CONFIG, {})
+            store = RunStore(folder, CONFIG)
             try:
                 store.append(sample(9), Completion(9, "s9", "p", {}, "a", "b"))
                 store.status("done")
-                store.write_metrics(METRICS)
+                store.write_metrics(Metrics())
             finally:
                 store.close()
         except SkipbenchError:
@@ -256,8 +256,8 @@ def test_names_with_control_characters_are_refused(name: str, folder: Path) -> N
     told = refused_by(odd)
     assert told.keys() == readers(odd).keys()
     assert all(text.isprintable() for text in told.values()), told
-    (row,) = read_runs(odd.parent.parent).to_dict("records")
-    assert row["state"] == "unreadable" and row["run"].isprintable()
+    (row,) = all_runs(odd.parent.parent)
+    assert row["id"].isprintable() and "cannot be read" in row["cells"]["note"]
 
 
 VALUES: list[Any] = [
@@ -318,7 +318,7 @@ def fuzzed(name: str, data: bytes, rng: random.Random) -> bytes:
 
 @pytest.mark.parametrize("name", FILES)
 def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Path) -> None:
-    """Nothing but SkipbenchError leaves a reader; what is refused is refused by the index too; what
+    """Nothing but SkipbenchError leaves a reader; what is refused is refused by the frame too; what
     is read has its types.
     """
     rng = random.Random(f"fuzz/{name}")
@@ -329,9 +329,9 @@ def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Pat
         assert all("\x1b" not in text for text in told.values()), (data, told)
         refused += bool(told)
         if name == "samples.jsonl":
-            assert ("samples" in told) == ("index" in told) == ("merge" in told), (data, told)
+            assert ("samples" in told) == ("frame" in told) == ("merge" in told), (data, told)
             assert all(
-                "samples.jsonl, line" in told[k] for k in ("samples", "index") if k in told
+                "samples.jsonl, line" in told[k] for k in ("samples", "frame") if k in told
             ), (data, told)
             if "samples" not in told:
                 found = read_samples(folder / name)
@@ -341,7 +341,7 @@ def test_fuzzed_records_are_read_or_refused_with_the_file(name: str, folder: Pat
                 "completions", "completions.jsonl, line"
             ), told
         elif "read_run" in told:
-            assert name in told["read_run"] and name in told["index"], (data, told)
+            assert name in told["read_run"] and name in told["frame"], (data, told)
         (folder / name).write_bytes(whole)
     assert refused > 10, "the fuzzer hit nothing"
     assert refused_by(folder) == {}
@@ -365,7 +365,6 @@ def test_commands_refuse_too(folder: Path, tmp_path: Path) -> None:
     (folder / "metrics.json").write_text('{"M": "high"}')
     results = folder.parent.parent
     for call in (
-        lambda: dispatch(["index", f"results={results}"]),
         lambda: dispatch(["merge", str(results), f"results={tmp_path / 'other'}"]),
         lambda: dispatch(["figure", str(folder)]),
     ):
@@ -387,7 +386,6 @@ def test_the_page_shows_a_bad_run_as_a_row(folder: Path) -> None:
     (folder / "status.json").write_text("{")
     found = one_run(folder)
     assert "status.json cannot be read" in found["cells"]["note"]
-    assert rows_of(folder).run["state"] == "unreadable"
 
 
 @pytest.fixture(autouse=True)
@@ -413,7 +411,7 @@ def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
         (folder / name).write_bytes(DAMAGE[kind]((folder / name).read_bytes()))
     before = {name: (folder / name).read_bytes() for name in FILES}
     told = refused_by(folder)
-    assert {"samples", "figure", "page", "score", "merge", "index"} <= told.keys(), told
+    assert {"samples", "figure", "page", "score", "merge", "frame"} <= told.keys(), told
     assert all(
         "samples.jsonl, line" in text
         for name, text in told.items()
@@ -424,12 +422,12 @@ def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
     (folder / "status.json").write_text('{"state": "interrupted"}')
     (folder / "metrics.json").unlink()
     # begun, but not done: what was torn is cut off
-    store = RunStore(folder, read_run(folder).settings, {})
+    store = RunStore(folder, read_run(folder).settings)
     assert [s.index for s in store.samples()] == list(range(8 if kind == "a line too many" else 7))
     store.close()
 
 
-COMMANDS = ("read_run", "samples", "figure", "page", "score", "merge", "index")
+COMMANDS = ("read_run", "samples", "figure", "page", "score", "merge", "frame")
 
 
 def any_damage(text: bytes, rng: random.Random) -> bytes:
@@ -509,7 +507,7 @@ def test_figures_that_the_samples_do_not_give_are_refused(
     assert "samples" not in refused_by(folder)
     (folder / "metrics.json").write_text(json.dumps(METRICS | other))
     told = refused_by(folder)
-    assert {"samples", "figure", "page", "score", "merge", "index"} <= told.keys()
+    assert {"samples", "figure", "page", "score", "merge", "frame"} <= told.keys()
     assert all("metrics.json says" in told[name] for name in ("samples", "score", "merge"))
 
 
@@ -518,15 +516,13 @@ def test_figures_are_checked_by_the_definitions_of_the_metrics(tmp_path: Path) -
     rounds = [Round(3, 3, 2, 2, 3), Round(0, 0, 0, 0, 1), Round(2, 5, 0, 0, 1)]
     faster = dataclasses.replace(one.method, rounds=rounds, seconds=Seconds(0, 0.1, 0.1, 0, 0))
     samples = [one, dataclasses.replace(two, method=faster)]
-    path = tmp_path / "metrics.json"
-    path.write_text(json.dumps(metrics := summarise(samples, 4, None, None, None)))
-    check_figures(path, samples)
-    for name, values in (("M", metrics), ("alpha", metrics), ("paired", metrics["speedup"])):
-        before, values[name] = values[name], values[name] * 1.01
-        path.write_text(json.dumps(metrics))
+    metrics = summarise(samples, 4, None, None, None)
+    _check_figures(tmp_path, metrics, samples)
+    speedup = replace(metrics.speedup, paired=1.01 * (metrics.speedup.paired or 0))
+    others = {name: 1.01 * getattr(metrics, name) for name in ("M", "alpha", "tokens_per_s")}
+    for name, other in {**others, "speedup": speedup}.items():
         with pytest.raises(SkipbenchError, match=name):
-            check_figures(path, samples)
-        values[name] = before
+            _check_figures(tmp_path, replace(metrics, **{name: other}), samples)
 
 
 def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> None:
@@ -534,7 +530,7 @@ def test_metrics_of_more_samples_are_refused_in_a_failed_run(folder: Path) -> No
     lines = (folder / "samples.jsonl").read_bytes()
     (folder / "samples.jsonl").write_bytes(lines[: lines.find(b"\n") + 1])
     told = refused_by(folder)
-    assert {"samples", "page", "merge", "index"} <= told.keys()
+    assert {"samples", "page", "merge", "frame"} <= told.keys()
     assert all(
         "samples.jsonl, line 2: 1 whole lines" in text
         for name, text in told.items()

@@ -12,7 +12,7 @@ from skipbench.decode.loop import _prefill, decode_round, generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.lm.rows import TokenRows
-from skipbench.methods.cas_spec import CASSpec, Estimate, worth
+from skipbench.methods.contrib.cas_spec import CASSpec, Estimate, worth
 from skipbench.profile.clock import Clock
 
 
@@ -95,12 +95,12 @@ def check_nodes(method: CASSpec, state: State, seen: set[tuple[str, bool]]) -> N
     for node, (parent, (source, match)) in enumerate(
         zip(draft.parents(), method.tree.kinds, strict=True)
     ):
-        path = method._path(parent)
+        path = method.tree.path(parent)
         if source == method.bottom:
             seen.add(("copy", False))
             continue
         rows = TokenRows.chain(lm.cache.length, 1 + len(path))
-        logits = lm.logits([state.pending, *path], rows, method.sets[source])[-1]
+        logits = lm.logits([state.pending, *path], rows, method.skips[source])[-1]
         top = logits.topk(method.width).indices.tolist()
         assert draft.tokens[node] in (top[1:] if match < 0 else top[:1])
         above = method.tree.kinds[parent][0] if parent >= 0 else source

@@ -5,7 +5,6 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import METHODS, ROOT, Command
@@ -13,21 +12,23 @@ from conftest import METHODS, ROOT, Command
 import skipbench as package
 from skipbench.cli.compare import advice
 from skipbench.experiments.compare import LEFT_OUT, compare, conclude
+from skipbench.runs.measures import Metrics, Speedup
+from skipbench.runs.run import Run
 
 SHORT = ["dataset.max_new_tokens=12", "engine.warmup=0"]
 
 
-def run(method: str, low: float, high: float) -> dict[str, Any]:
-    speedup = {"paired": (low + high) / 2, "ci95": (low, high)}
-    return {"model": "m", "dataset": "d", "method": method, "metrics": {"speedup": speedup}}
+def run(method: str, low: float, high: float) -> Run:
+    speedup = Speedup(paired=(low + high) / 2, ci95=(low, high))
+    return Run(model="m", dataset="d", method=method, metrics=Metrics(speedup=speedup))
 
 
 def test_the_fastest_beyond_the_noise_is_recommended() -> None:
     runs = [run("vanilla", 0.98, 1.04), run("a", 1.2, 1.3), run("b", 0.9, 1.25), run("c", 0.5, 0.6)]
-    left_out = {"model": "m", "dataset": "d", "method": "x", "metrics": None, "reason": "y"}
+    left_out = Run(model="m", dataset="d", method="x", reason="y")
     found = conclude([left_out, *runs])
-    assert [r["method"] for r in found.runs] == ["a", "b", "vanilla", "c", "x"]
-    assert found.best is not None and found.best["method"] == "a" and found.tied == ["b"]
+    assert [r.method for r in found.runs] == ["a", "b", "vanilla", "c", "x"]
+    assert found.best is not None and found.best.method == "a" and found.tied == ["b"]
     text = "\n".join(advice(found, ["model=path", "model.path='/my model'"]))
     assert "Recommended: a, 1.25x [1.20, 1.30] of vanilla; not told apart from b." in text
     assert "chat 'model.path='" in text and 'load("/my model", method="a")' in text
@@ -39,7 +40,7 @@ def test_the_fastest_beyond_the_noise_is_recommended() -> None:
 
 
 @pytest.mark.parametrize("fast", [run("a", 0.99, 1.5), run("a", 1.01, 1.5)])
-def test_noise_is_not_recommended(fast: dict[str, Any]) -> None:
+def test_noise_is_not_recommended(fast: Run) -> None:
     found = conclude([run("vanilla", 0.98, 1.08), fast])
     told, command, _ = advice(found, ["model=m"])
     assert found.best is None and told.startswith("Recommended: vanilla. No method is faster")
@@ -79,7 +80,7 @@ def test_a_folder_and_a_file_of_prompts(
 def test_the_budget_leaves_methods_out(tmp_path: Path) -> None:
     settings = ["model=tiny", "dataset=mini-stories", f"results={tmp_path}", *SHORT]
     found = compare(settings, 1e-3, ["uniform", "swift"], limit=1)
-    reasons = {r["method"]: r["reason"] for r in found.runs if not r["metrics"]}
+    reasons = {r.method: str(r.reason) for r in found.runs if not r.metrics}
     assert list(reasons) == ["swift"] and "min of the" in reasons["swift"]
 
 

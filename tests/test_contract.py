@@ -18,7 +18,7 @@ from conftest import (
 )
 
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method, load_state_dict, log_of, skip_text, state_dict
+from skipbench.decode.method import Method
 from skipbench.skipset import SkipSet, fixed_set
 
 VARIANTS = {
@@ -205,8 +205,8 @@ def test_what_a_method_carries_is_all_that_lasts(name: str) -> None:
     for method in (unbroken, before):
         for prompt in prompts[:2]:
             generate(lm, method, prompt, 32)
-    load_state_dict(after, json.loads(json.dumps(state_dict(before))))
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
     wanted, found = (generate(lm, method, prompts[2], 32) for method in (unbroken, after))
     assert (found.tokens, found.rounds) == (wanted.tokens, wanted.rounds)
-    assert log_of(after) == log_of(unbroken) and skip_text(after) == skip_text(unbroken)
-    assert json.dumps(state_dict(after)) == json.dumps(state_dict(unbroken))
+    assert after.trace() == unbroken.trace() and str(after.skip) == str(unbroken.skip)
+    assert json.dumps(after.state_dict()) == json.dumps(unbroken.state_dict())

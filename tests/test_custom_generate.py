@@ -179,3 +179,55 @@ def test_other_attention_is_refused() -> None:
     model.set_attn_implementation("eager")
     with pytest.raises(SkipbenchError, match="attn_implementation='sdpa'"):
         both(model)
+
+
+def in_bfloat16(name: str) -> Any:
+    """A model of its own, in bfloat16; skips the test where products depend on the rows."""
+    made = random_model("llama") if name == "random" else skipbench.load("tiny").lm.model
+    model = made.to(torch.bfloat16)
+    given = {"custom_generate": skipbench.custom_generate("prompt-lookup", strict=True)}
+    try:
+        model.generate(PROMPT, attention_mask=torch.ones_like(PROMPT), max_new_tokens=1, **given)
+    except SkipbenchError as error:
+        if "rows" not in str(error):
+            raise
+        pytest.skip(str(error))
+    return model
+
+
+@pytest.mark.parametrize("name", ["random", "tiny"])
+def test_strict_gives_the_tokens_of_generate_in_bfloat16(name: str) -> None:
+    model = in_bfloat16(name)
+    fast = skipbench.custom_generate("recycling", strict=True, overrides=["method.nodes=20"])
+    for seed in (2, 9):
+        ids = torch.tensor([[(seed * 17 + 5 * i * i) % 61 for i in range(4 + 2 * seed)]])
+        given = {"max_new_tokens": 32, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+        plain = model.generate(ids, **given)
+        assert model.generate(ids, custom_generate=fast, **given).tolist() == plain.tolist()
+
+
+def test_strict_is_refused_where_it_cannot_be_kept(model: Any) -> None:
+    fast = skipbench.custom_generate("prompt-lookup", strict=True)
+    with pytest.raises(SkipbenchError, match=r"strict=True cannot be kept.*use strict=False \("):
+        model.generate(PROMPT, max_new_tokens=4, custom_generate=fast)  # float32
+    with pytest.raises(SkipbenchError, match="needs engine='reference', not 'fused'"):
+        skipbench.custom_generate("prompt-lookup", engine="fused", strict=True)
+    for more, says in (
+        ({"use_cache": False}, "use_cache=False with strict=True"),
+        ({"cache_implementation": "static"}, "cache_implementation with strict=True"),
+        ({"prefill_chunk_size": 4}, "prefill_chunk_size with strict=True"),
+    ):
+        with pytest.raises(SkipbenchError, match=says):
+            model.generate(PROMPT, max_new_tokens=4, custom_generate=fast, **more)
+
+
+def other_logits(module: Any, args: Any, out: Any) -> None:
+    out.logits.mul_(1.1)
+
+
+def test_strict_is_held_against_the_models_own_pass() -> None:
+    model = in_bfloat16("random")
+    model.register_forward_hook(other_logits)
+    fast = skipbench.custom_generate("prompt-lookup", strict=True)
+    with pytest.raises(SkipbenchError, match="other bits than the model's own pass"):
+        model.generate(PROMPT, max_new_tokens=4, custom_generate=fast)

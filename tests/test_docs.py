@@ -16,36 +16,28 @@ import contract
 import pytest
 from conftest import METHODS, ROOT, Command, random_lm, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from skipbench.runs.shapes import Metrics
 
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
-from skipbench.cli import answers
-from skipbench.cli.chat import FLAGS as CHAT_FLAGS
-from skipbench.cli.generate import FLAGS as GENERATE_FLAGS
-from skipbench.cli.help import COMMANDS, describe
+from skipbench.cli.commands import COMMANDS, Chat, Data, Experiments, Generate, List
+from skipbench.cli.help import describe
 from skipbench.cli.list import KINDS
 from skipbench.cli.main import HYDRA_FLAGS
-from skipbench.cli.project import KEYS
-from skipbench.cli.results import parse
+from skipbench.cli.parser import parse
+from skipbench.cli.plan import request_of
 from skipbench.config import catalog
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose, compose_cells, use_config_dir
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.plan import experiment_names, parse_request
+from skipbench.experiments.plan import experiment_names
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.tables.features import feature_tables
+from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 
 ALONE = ("README.md", "CONTRIBUTING.md", "results/README.md", "notebooks/README.md")
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
 START = "python -m skipbench"
-FLAGS = {
-    "table": ("--render-only", "--plan"),
-    "figure": ("--render-only", "--distinct"),
-    "submit": ("--print", "--plan", "--yes"),
-    "status": ("--plan",),
-}
 OUTSIDE = ROOT / "docs" / "adding-a-method.md"
 
 
@@ -109,45 +101,26 @@ def check(words: list[str]) -> list[list[str]]:
         ]
         assert {o.partition("=")[2] for o in experiments} <= {*experiment_names()}
         return cells(rest)
-    return check_command(words[0], names[1:], overrides, words[1:])
+    return check_command(words[0], words[1:])
 
 
-def check_command(
-    command: str, names: list[str], overrides: list[str], words: list[str]
-) -> list[list[str]]:
-    if command in FLAGS:
-        if names and names[0].startswith("results/"):  # a run's folder, of the reader's own
+def check_command(command: str, words: list[str]) -> list[list[str]]:
+    asked = parse(COMMANDS[command], words)
+    if isinstance(asked, Experiments):
+        if asked.words and asked.words[0].startswith("results/"):  # a folder of the reader's own
             return []
         known = [*experiment_names(), *(feature_tables() if command == "table" else [])]
-        request = parse_request(words, command, known, FLAGS[command])
+        request = request_of(asked, known)
         assert set(request.models) <= set(choices("model"))
         assert request.scale in (None, *choices("scale"))
-        return cells(request.overrides)
-    if command == "list":
-        assert names[0] in KINDS
-    elif command == "data":
-        assert names and set(names) <= {*choices("dataset"), *choices("model")}
-    elif command in ("index", "merge"):
-        parse(words, command, ("--fresh",))
-    elif command in ("generate", "chat"):
-        asked = answers.parse(words, command, [*GENERATE_FLAGS, *CHAT_FLAGS])
-        return cells([*asked.settings, f"method={asked.method}"])
-    elif command == "export":
-        assert len(names) == 1
-        return cells(overrides)
-    elif command == "compare":
-        assert not names
-        own = ("prompts", "minutes")
-        return cells([o for o in overrides if o.partition("=")[0] not in own])
-    elif command == "score":
-        assert names in (["RUN"], ["all"])
-    elif command in ("project", "diff"):  # runs and folders of the reader's own
-        assert len(names) == (1 if command == "project" else 2)
-        assert {o.partition("=")[0] for o in overrides} <= {*KEYS}
-    else:
-        assert command in ("search", "profile", "report", "doctor") and not names
-        return cells(overrides)
-    return []
+        return cells(list(request.overrides))
+    if isinstance(asked, List):
+        assert asked.words[0] in KINDS
+    elif isinstance(asked, Data):
+        assert asked.words and {*asked.words} <= {*choices("dataset"), *choices("model")}
+    elif isinstance(asked, Generate | Chat):
+        return cells([*asked.model_settings(), f"method={asked.method}"])
+    return cells(list(asked.settings)) if asked.SETTINGS else []
 
 
 DAILY = (ROOT / "README.md", ROOT / "docs" / "tutorial.md", OUTSIDE)
@@ -283,7 +256,7 @@ def test_metrics_are_those_that_are_printed() -> None:
 def test_records_name_every_key() -> None:
     text = (ROOT / "docs/records.md").read_text()
     fields = [f.name for kind in (Sample, Arm, Seconds) for f in dataclasses.fields(kind)]
-    for name in [*fields, *Round._fields, *Metrics.__annotations__]:
+    for name in [*fields, *Round._fields, *Metrics.__struct_fields__]:
         assert f"`{name}`" in text, name
 
 

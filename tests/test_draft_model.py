@@ -11,7 +11,8 @@ from conftest import compose, random_lm, random_model
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from skipbench.decode.loop import generate
+from skipbench.decode.loop import generate, stream
+from skipbench.decode.method import MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
@@ -73,6 +74,10 @@ def test_a_model_drafts_for_itself_without_a_rejection() -> None:
     ).method.factory()(layers=4)
     out = generate(target, made, [3, 1, 4, 1, 5], 24)
     assert all(r.chain == r.steps for r in out.rounds) and out.rounds[0].steps == 5
+    methods = MethodCopies(made)  # in turns with another request, too
+    both = [stream(target, methods, ids, 24) for ids in ([3, 1, 4, 1, 5], [2, 7, 1, 8])]
+    for steps in zip(*both, strict=False):
+        assert all(s.round is None or s.round.chain == s.round.steps for s in steps)
     assert out.tokens == generate(target, Vanilla(), [3, 1, 4, 1, 5], 24).tokens
 
 
@@ -92,5 +97,7 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["method.model=''", "method.dtype=int8"])
 def test_settings_that_cannot_be(setting: str) -> None:
-    with pytest.raises(SkipbenchError, match="method\\."):
+    with pytest.raises(
+        SkipbenchError, match=r"method\.model is empty|dtype='int8'; wanted dtype of target or"
+    ):
         method(setting)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT
+from msgspec.structs import replace
 
 from skipbench.cli import table
 from skipbench.config.compose import compose
@@ -24,7 +25,8 @@ from skipbench.experiments.plan import composed
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import published
-from skipbench.runs.run import read_run
+from skipbench.runs.measures import Metrics
+from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import read_samples
 
 EXPERIMENTS = experiments()
@@ -238,7 +240,7 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
 ) -> None:
     begun: list[str] = []
 
-    def run_or_fail(config: RunConfig, **options: Any) -> dict[str, Any] | None:
+    def run_or_fail(config: RunConfig, **options: Any) -> Metrics | None:
         begun.append(f"{config.method.name} {config.dataset.name}")
         if config.method.name == "uniform":
             raise RuntimeError("out of luck")
@@ -343,14 +345,14 @@ def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
         "noise floor, the speedup of vanilla over itself: tiny, mini-math"
         in (tmp_path / "tables" / "self-sd-table12.embedded.md").read_text()
     )
-    runs: list[dict[str, Any]] = []
+    runs: list[Run] = []
     planned = plan("self-sd-table12", words[1:], "embedded")
     configs = {cell.name: config for cell, config in composed("self-sd-table12", planned)}
     for cell in planned:
         runs += table_runs("self-sd-table12", cell, configs[cell.name] if cell.run else None, None)
     assert [run.metrics is not None for run in runs] == [True, False, False, False]
-    assert [run["keys"]["dtype"] for run in runs[1:]] == ["fp8", "fp4", "nf4"]
-    assert all("bitsandbytes" in run["reason"] for run in runs[1:])
+    assert [run.keys["dtype"] for run in runs[1:]] == ["fp8", "fp4", "nf4"]
+    assert all("bitsandbytes" in str(run.reason) for run in runs[1:])
 
 
 def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
@@ -368,12 +370,12 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     resolved = resolve_cell(config)
     samples = read_samples(resolved.folder / "samples.jsonl")
     group = next(iter(samples[0].groups))
-    run = run_entry(resolved) | {"keys": {"method": "uniform"}}
+    run = replace(run_entry(resolved), keys={"method": "uniform"})
     assert run.provenance.layers == 12
     split = _by_group(run, resolved, "subtask", group)
-    assert {r["keys"]["subtask"] for r in split} == {s.groups[group] for s in samples}
-    assert sum(r["metrics"]["samples"] for r in split) == len(samples) == run.metrics.samples
-    assert sum(r["metrics"]["rounds"] for r in split) == run.metrics.rounds
+    assert {r.keys["subtask"] for r in split} == {s.groups[group] for s in samples}
+    assert sum(r.measured.samples for r in split) == len(samples) == run.measured.samples
+    assert sum(r.measured.rounds for r in split) == run.measured.rounds
 
 
 def test_cells_in_a_row_share_a_model_and_draft_as_if_each_had_its_own(

@@ -26,6 +26,7 @@ def test_the_folder_decodes_in_hugging_face(
     assert (found["attention"], found["mlp"], found["ratio"]) == ([1, 2], [1, 2], 0.5)
     assert found["model"]["layers"] == 4 and len(found["model"]["weights_sha256"]) == 64
     assert found["measured"] is None and found["stop"]["max_steps"] > 0
+    assert "In float32 greedy output is\nthat of `generate`" in (out / "README.md").read_text()
 
     scope: dict[str, Any] = {}
     exec((out / "custom_generate/generate.py").read_text(), scope)

@@ -193,8 +193,8 @@ FAULTY = {  # name: function, text, text with the fault, case, file that must be
         ("vanilla", "greedy", "fused"), "decode/",
     ),
     "condition on a tensor": (
-        fused._attention, "out = attend(rotated_and_stored(qkv, cos, sin, metadata), metadata)",
-        "out = attend(rotated_and_stored(qkv, cos, sin, metadata), metadata)"
+        fused._attention, "out = attend(store(qkv, cos, sin, metadata.start), metadata)",
+        "out = attend(store(qkv, cos, sin, metadata.start), metadata)"
         " if bool(qkv.sum() < 1) or t else qkv",
         ("uniform", "greedy", "fused"), "lm/fused/engine.py",
     ),
@@ -208,8 +208,8 @@ FAULTY = {  # name: function, text, text with the fault, case, file that must be
         ("uniform", "greedy", "fused"), "lm/fused/engine.py",
     ),
     "number of the host in a capture": (
-        sublayers.Mlp.work, "gate, up = _product(",
-        "float(buffers.hidden.sum()); gate, up = _product(",
+        sublayers.Mlp.work, "gate_up = _product(",
+        "float(buffers.hidden.sum()); gate_up = _product(",
         ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/sublayers.py",
     ),
     "tables on the host": (

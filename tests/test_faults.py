@@ -11,8 +11,9 @@ import torch
 from conftest import EVERY_ENGINE, make_method, random_lm
 
 from skipbench.decode import loop, verify
+from skipbench.decode.draft import Draft
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Method
+from skipbench.decode.method import Method
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.cache import KVCache

@@ -220,7 +220,7 @@ def test_without_a_compiler_torch_multiplies_and_the_notes_say_so(bare: Path) ->
     assert native_norm(like, 1e-5) is None and FEW_ROWS not in tuned(64, 32, like.dtype, 1 << 14)[0]
 
 
-def test_the_race_is_run_anew_where_it_becomes_available(
+def test_layouts_are_tuned_anew_where_it_becomes_available(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = (64, 32, torch.bfloat16, 1 << 14)

@@ -14,13 +14,16 @@ import yaml
 from conftest import rest_slow
 from msgspec import structs
 
+from skipbench.cli.commands import Figure
 from skipbench.cli.main import dispatch
+from skipbench.cli.parser import parse
+from skipbench.cli.plan import request_of
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import SCALES, PlannedCell, plan
-from skipbench.experiments.plan import cells_of, composed, parse_request
+from skipbench.experiments.plan import cells_of, composed
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, NOTHING, Spec, draw, printed
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.figures.sweeps import VALUES, setting
@@ -182,7 +185,7 @@ def test_a_set_of_another_task_is_searched_once_and_told_apart(
     assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.embedded.svg").exists()
     dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code"])
     assert {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")} == searches
-    request = parse_request(["swift-figure2b", *words], "figure", DRAWN)
+    request = request_of(parse(Figure, ["swift-figure2b", *words]), DRAWN)
     cells = cells_of("swift-figure2b", request, "embedded")
     assert [c.overrides["search.on"] for c, _ in cells] == ["mini-math", "mini-code"]
     assert [config.search_dataset and config.search_dataset.name for _, config in cells] == [

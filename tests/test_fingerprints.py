@@ -8,15 +8,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from conftest import ROOT, unseal
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 from test_bad_records import make_run
 
 from skipbench.bench.latency_file import latency_path
 from skipbench.cli import figure, search, submit, table
+from skipbench.cli.commands import Status
+from skipbench.cli.parser import parse
+from skipbench.cli.plan import request_of
 from skipbench.config import catalog
+from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.config.paths import CONF
@@ -25,20 +31,21 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import plan
 from skipbench.experiments.table_runs import run_entry
-from skipbench.launch.status import CellStatus, cell_statuses, parse_submit
+from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.report.origins import mixed
 from skipbench.report.tables.runs import markdown_table
+from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import merge_into
-from skipbench.runs.run import read_run
+from skipbench.runs.run import Origin, Run, read_run
 from skipbench.runs.store import record_failure
 
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
 METHOD = """
 from thirds_parts import share
-from skipbench.methods.fixed import strategy
+from skipbench.methods.fixed import Strategy
 
 def make(ratio, **settings):
-    return strategy(ratio=share(ratio), **settings)
+    return Strategy(ratio=share(ratio), **settings)
 """
 
 
@@ -69,7 +76,7 @@ def words(checkpoint: Path, results: Path) -> list[str]:
     ]
 
 
-def record(config: RunConfig) -> tuple[Path, dict[str, Any]]:
+def record(config: RunConfig) -> tuple[Path, Run]:
     folder = resolve_cell(config).folder
     return folder, read_run(folder)
 
@@ -99,14 +106,14 @@ def test_other_weights_at_the_same_path_are_refused_until_told_to_start_anew(
     (folder / "status.json").write_text('{"state": "interrupted"}')  # nor does it go on with them
     (folder / "metrics.json").unlink()
     assert "other weights" in refused(config)
-    assert record(config)[1]["provenance"] == first["provenance"]
+    assert record(config)[1].provenance == first.provenance
     run_cell(compose([*words(checkpoint, tmp_path), "fresh=true", "dry_run=true"]))
-    assert record(config)[1]["provenance"] == first["provenance"]
+    assert record(config)[1].provenance == first.provenance
     run_cell(compose([*words(checkpoint, tmp_path), "fresh=true"]))
     again = record(config)[1]
-    assert again["provenance"]["weights_sha256"] != first["provenance"]["weights_sha256"]
-    assert again["metrics"]["samples"] == 1
-    assert read_run(tmp_path / "replaced" / folder.name).provenance == first["provenance"]
+    assert again.provenance.weights_sha256 != first.provenance.weights_sha256
+    assert again.measured.samples == 1
+    assert read_run(tmp_path / "replaced" / folder.name).provenance == first.provenance
     run_cell(config)
 
 
@@ -146,7 +153,7 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
 
 
 def statuses(words: list[str]) -> list[CellStatus]:
-    return cell_statuses(words[0], parse_submit(words, "status"))
+    return experiment_statuses(words[0], request_of(parse(Status, words), choices("experiment")))
 
 
 def test_edited_code_of_a_method_outside_the_package_is_refused(
@@ -183,7 +190,7 @@ def test_a_record_of_an_earlier_version_is_read_with_a_note(
     folder, state = record(config)
     old = {
         k: v
-        for k, v in state.provenance.items()
+        for k, v in msgspec.to_builtins(state.provenance).items()
         if not k.endswith("s_sha256") or k[:4] in ("rows", "prom")
     }
     del old["method_sha256"], old["package_sha256"]
@@ -201,16 +208,16 @@ def test_another_version_of_the_package_is_told_and_does_not_go_on(
     config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
     run_cell(config)
     folder, state = record(config)
-    other = state.provenance | {"package_sha256": "f" * 64}
+    other = replace(state.provenance, package_sha256="f" * 64)
     unseal(folder)
-    (folder / "provenance.json").write_text(json.dumps(other))
+    (folder / "provenance.json").write_bytes(msgspec.json.encode(other))
     capsys.readouterr()
     run_cell(config)
     assert "another version of skipbench" in capsys.readouterr().err
     own, run = state.provenance.package_sha256, run_entry(resolve_cell(config))
-    today = {**run, "provenance": {**run.provenance, "package_sha256": own}}
+    today = replace(run, origin=replace(run.origin, package_sha256=own))
     text = markdown_table("Mixed", [run, today])
-    assert "origin a" in text and "code fffffffff" in text and f"code {own[:9]}" in text
+    assert "origin a" in text and "code fffffffff" in text and f"code {str(own)[:9]}" in text
     (folder / "status.json").write_text('{"state": "interrupted"}')
     assert "other code of skipbench" in refused(config)
     (latency,) = tmp_path.glob("latency/*.json")
@@ -222,10 +229,10 @@ def test_another_version_of_the_package_is_told_and_does_not_go_on(
 
 
 def test_a_table_says_where_a_method_or_a_model_is_not_one() -> None:
-    def run(method: str, source: str, weights: str, measured: bool = True) -> dict[str, Any]:
-        origin = {"method_sha256": source, "weights_sha256": weights}
-        metrics = {"samples": 1} if measured else None
-        return {"model": "mine", "method": method, "metrics": metrics, "provenance": origin}
+    def run(method: str, source: str, weights: str, measured: bool = True) -> Run:
+        origin = Origin(method_sha256=source, weights_sha256=weights)
+        metrics = Metrics(samples=1) if measured else None
+        return Run(model="mine", method=method, metrics=metrics, origin=origin)
 
     alike = [run("swift", "1", "w"), run("clasp", "2", "w"), run("swift", "3", "w", False)]
     assert mixed(alike) == []

@@ -76,7 +76,7 @@ MISTAKES = [
     ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: records go below results=FOLDER"),
     ("hydra.sweep.dir=/tmp/x", "hydra.sweep.dir=/tmp/x: records go below results=FOLDER"),
     ("seed=x", "seed: value 'x' of type 'str' could not be converted to Integer"),
-    ("--fast", "unknown flag '--fast'. Did you mean --fresh"),
+    ("--forse", "unknown flag '--forse'. Did you mean --force"),
     ("limit=0", "limit=0; wanted 1 or more, or null for all"),
 ]
 
@@ -98,7 +98,7 @@ DAILY = (
     "+unknown=1",
     "~seed",
     "swift",
-    "--fast",
+    "--forse",
 )
 
 

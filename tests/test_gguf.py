@@ -23,7 +23,7 @@ from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.models.gguf import INNER, OUTER, _told, read_gguf
+from skipbench.models.gguf import INNER, OUTER, explained, read_gguf
 from skipbench.models.gguf_file import read_header
 from skipbench.models.load import load
 from skipbench.models.outline import layer_count
@@ -181,7 +181,7 @@ def test_a_cell_runs_from_a_file(tmp_path: Path) -> None:
     ]
     config = compose(words)
     metrics = run_cell(config, print_table=False)
-    assert metrics is not None and metrics["lossless"]["identical"] == 2
+    assert metrics is not None and metrics.lossless.identical == 2
     (folder,) = (tmp_path / "results" / "runs").iterdir()
     origin = json.loads((folder / "provenance.json").read_text())
     assert origin["weights_sha256"] == weights_sha256(config.model) is not None
@@ -293,7 +293,7 @@ def test_headers_without_bounds_are_refused(
 
 def test_a_panic_of_the_tokenizers_library_is_one_line() -> None:
     says = pytest.raises(SkipbenchError, match="its tokenizer cannot be read")
-    with says as refused, _told(Path("m.gguf"), "tokenizer"):
+    with says as refused, explained(Path("m.gguf"), "tokenizer"):
         BPE(vocab={"a": 0, "b": 1}, merges=[("a", "b")])
     assert type(refused.value.__cause__).__name__ == "PanicException"
 
@@ -317,4 +317,4 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
         load(str(tmp_path / "n.gguf"))
     path = written(tmp_path / "o.gguf", random_model("llama"))
     with pytest.raises(SkipbenchError, match="one device"):
-        load(str(path), device_map="auto")
+        load(str(path), device="auto")

@@ -53,15 +53,15 @@ def stop_rule(config: dict[str, Any], auto: list[float]) -> StopRule:
         return Fixed(config["max_step_draft"], config["th_stop_draft"])
     every, beta1, target, step, beta2 = auto
     return Adaptive(
-        config["max_step_draft"],
-        config["th_stop_draft"],
-        target,
-        step,
-        beta1,
-        beta2,
-        int(every),
-        "code",
-        True,
+        max_steps=config["max_step_draft"],
+        threshold=config["th_stop_draft"],
+        target=target,
+        step=step,
+        beta1=beta1,
+        beta2=beta2,
+        every=int(every),
+        first_beta1="code",
+        full_length_guard=True,
     )
 
 

@@ -15,7 +15,6 @@ from recorded import NEEDS_RECORDS, checkpoint, golden, skip_of, ties
 
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
-from skipbench.decode.method import log_of
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
@@ -98,9 +97,8 @@ def test_clasp_generation() -> None:
     for case in golden("clasp")["generation"]:
         lm = checkpoint(case["model"])
         stop, ratio = Fixed(case["gamma"], case["th_exit"]), case["M"] / lm.layers
-        method = CLaSp(
-            lm.layers, "clasp", stop, ratio=ratio, interval=case["optimize_interval"], start="full"
-        )
+        interval, size = case["optimize_interval"], {"layers": lm.layers, "name": "clasp"}
+        method = CLaSp(**size, stop=stop, ratio=ratio, interval=interval, start="full")
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"]
         # theirs begins with the prefill
@@ -110,7 +108,7 @@ def test_clasp_generation() -> None:
 
 def knapspec_code(layers: int, stop: Fixed, **options: Any) -> KnapSpec:
     code = {"lengths": [0, 17], "weight_cap": 5, "protect_ends": True, "drop_first": True}
-    return KnapSpec(layers, "knapspec", stop, start="full", **code, **options)
+    return KnapSpec(layers=layers, name="knapspec", stop=stop, start="full", **code, **options)
 
 
 @pytest.mark.slow
@@ -129,7 +127,7 @@ def test_knapspec_weights_candidates_and_choice() -> None:
         method.begin(State(lm, [1], Sampler(), 1, frozenset()))
         method._x = states
         method._optimise(lm)
-        trace = log_of(method)
+        trace = method.trace()
         assert trace["weights"] == [(record["w_attn"], record["w_mlp"])]
         final = [int(s in method.skip.skipped) for s in range(lm.sublayers)]
         if record["all_pruned"]:
@@ -177,9 +175,9 @@ def test_del_exit_layers_and_counts() -> None:
     for case in golden("del")["generation"]:
         lm = checkpoint(case["model"])
         method = DEL(
-            lm.layers,
-            "del",
-            Fixed(case["num_speculations_cap"]),
+            layers=lm.layers,
+            name="del",
+            stop=Fixed(case["num_speculations_cap"]),
             use_gamma=False,
             count_rejected=True,
         )
@@ -187,10 +185,14 @@ def test_del_exit_layers_and_counts() -> None:
         assert out.tokens == case["tokens"]
         ours = [
             (e, r.accepted, r.steps)
-            for e, r in zip(log_of(method)["exit_layer"], out.rounds, strict=True)
+            for e, r in zip(method.trace()["exit_layer"], out.rounds, strict=True)
         ]
         theirs = [(r["exit_layer_used"], r["accepted"], r["drafted"]) for r in case["rounds"][1:]]
         assert same_rounds(ours, theirs)
+
+
+def swift(layers: int, **options: Any) -> SWIFT:
+    return SWIFT(layers=layers, name="swift", stop=Fixed(25, 0.8), **options)
 
 
 @torch.inference_mode()
@@ -200,7 +202,7 @@ def test_swift_matchness() -> None:
         state = State(lm, case["prompt_ids"], Sampler(), 100, frozenset())
         lm.prefill(case["prompt_ids"] + case["generated_ids"][:-1])
         state.tokens += case["generated_ids"]
-        method = SWIFT(lm.layers, "swift", Fixed(25, 0.8), window=window)
+        method = swift(lm.layers, window=window)
         for record in case["sets"]:
             skip = skip_of(lm, record["attn"], record["mlp"])
             assert round(method.matchness(state, skip) * window) == record["matched"]
@@ -209,12 +211,12 @@ def test_swift_matchness() -> None:
 def test_swift_candidates() -> None:
     for case in golden("swift")["random_search"]:
         options = {"ratio": case["skip_ratio"], "seed": case["np_seed"]}
-        method = SWIFT(case["num_hidden_layers"], "swift", Fixed(25, 0.8), **options)
+        method = swift(case["num_hidden_layers"], **options)
         for attention, mlp in case["draws"]:
             skip = method.rounded(method._suggest())
             assert (list(skip.attention), list(skip.mlp)) == (attention, mlp)
     for case in golden("swift")["bo_point_rounding"]:
-        method = SWIFT(case["num_hidden_layers"], "swift", Fixed(25, 0.8))
+        method = swift(case["num_hidden_layers"])
         method.count = case["num_skip_layers"]
         point = dict(map(tuple, case["point_in_key_order"]))
         skip = method.rounded([point[f"x{i}"] for i in range(len(point))])
@@ -296,7 +298,7 @@ def test_swift_search() -> None:
             code = {"beta": 0, "initial": "odd", "seed": case["np_seed"], "tree": SWIFT_CODE_TREE}
             code["rescore"] = False
             options = {"ratio": case["skip_ratio"], "window": case["context_window"]}
-            method = SWIFT(lm.layers, "swift", Fixed(25, 0.8), **code, **options)
+            method = swift(lm.layers, **code, **options)
         # As many tokens as the code overshoots to, and the bonus that it does not count.
         out = generate(lm, method, prompts[case["model"], case["prompt"]], len(case["tokens"]) + 1)
         assert out.tokens[:-1] == case["tokens"]
@@ -316,9 +318,8 @@ def test_lookahead_steps() -> None:
             "guesses": config["GUESS_SET_SIZE"],
         }
         code = {"pool_from_prompt": config["POOL_FROM_PROMPT"], "repeat_hit": True, "whole": False}
-        method = Lookahead(
-            lm.layers, "lookahead", **sizes, **code, first_window=case["initial_window_level0"]
-        )
+        first = case["initial_window_level0"]
+        method = Lookahead(name="lookahead", **sizes, **code, first_window=first)
         out = generate(lm, method, case["prompt_ids"], len(case["tokens"]))
         assert out.tokens == case["tokens"]
         generated = list(itertools.accumulate([1, *(r.emitted for r in out.rounds)]))

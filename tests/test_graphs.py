@@ -34,6 +34,8 @@ from skipbench.lm.cuda_graphs.device import WHOLE_PASS
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.runs.provenance import Provenance
+from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
 from skipbench.skipset import SkipSet, fixed_set
 
@@ -224,11 +226,11 @@ def test_sizes() -> None:
 
 @contextlib.contextmanager
 def queued_ahead(count: int) -> Iterator[None]:
-    before, drafting.AHEAD = drafting.AHEAD, {"cpu": count}
+    before, drafting.LAUNCH_AHEAD = drafting.LAUNCH_AHEAD, {"cpu": count}
     try:
         yield
     finally:
-        drafting.AHEAD = before
+        drafting.LAUNCH_AHEAD = before
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -309,13 +311,10 @@ def test_a_run_records_the_engine_that_was_used(
 
 
 def test_what_shows_late_joins_the_provenance(tmp_path: Path) -> None:
-    store = RunStore(tmp_path, {"a": 1}, {"engine": "cuda_graphs", "notes": []})
+    store = RunStore(tmp_path, {"a": 1}, Provenance(engine="cuda_graphs"))
     store.amend(notes=["no memory"])
     store.close()
-    assert json.loads((tmp_path / "provenance.json").read_text()) == {
-        "engine": "cuda_graphs",
-        "notes": ["no memory"],
-    }
+    assert read_run(tmp_path).provenance == Provenance(engine="cuda_graphs", notes=["no memory"])
 
 
 def test_the_gpu_benchmark_runs_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:

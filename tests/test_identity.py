@@ -13,10 +13,14 @@ from conftest import ROOT, unseal
 from test_bad_records import make_run, readers, refused_by
 
 from skipbench.cli import table
+from skipbench.cli.commands import Status
+from skipbench.cli.parser import parse
+from skipbench.cli.plan import request_of
+from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.launch.status import CellStatus, cell_statuses, parse_submit
+from skipbench.launch.status import CellStatus, experiment_statuses
 from skipbench.runs import fingerprint, method_source
 from skipbench.runs.run import read_run
 
@@ -37,7 +41,7 @@ def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: 
     assert told.keys() == readers(first).keys() - {"samples", "completions"}  # a run's own files
     own = f"{first} holds another run: its config.yaml has the hash {second.name[-10:]}"
     named = {name for name, text in told.items() if own in text}
-    assert named >= {"read_run", "figure", "page", "score", "merge", "index"}
+    assert named >= {"read_run", "figure", "page", "score", "merge", "frame"}
     first.rename(mine := first.with_name("best-of-mine"))  # a name that promises nothing
     assert read_run(mine).metrics
 
@@ -49,7 +53,9 @@ def test_a_cell_under_another_cells_name_is_not_printed(
 
     def cell(ratio: float) -> CellStatus:
         words = [*given, f"method.ratio={ratio}"]
-        (found,) = cell_statuses("tiny", parse_submit(words, "status"))
+        (found,) = experiment_statuses(
+            "tiny", request_of(parse(Status, words), choices("experiment"))
+        )
         return found
 
     for ratio in (0.3, 0.7):

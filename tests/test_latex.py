@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from test_papertable import TABLES, metrics, run
 
 from skipbench.experiments.grid import experiments, plan
@@ -42,7 +43,7 @@ def runs_of_all_kinds() -> Table:
     points = ("method.interval=2", "method.skip='attn:1-3,5,7,9,11,13,15;mlp:2,4,6,8,10,12,14'")
     given = {"model": "llama2-13b", "method": "self-sd", "dataset": "cnndm"}
     runs = [
-        run(metrics(1.2 + i), **given, provenance={"commit": f"{i}123abc"}) | {"label": point}
+        replace(run(metrics(1.2 + i), **given, provenance={"commit": f"{i}123abc"}), label=point)
         for i, point in enumerate(points)
     ]
     runs.append(run(None, "needs 140 GiB | and a gated model of /a/folder_name", **given))

@@ -14,7 +14,6 @@ from scripts.peak_memory import peak
 from scripts.predicted import Bench, Kind, Watched
 from skipbench.config.compose import compose
 from skipbench.decode.loop import Generation
-from skipbench.decode.method import log_of, skip_text
 from skipbench.lm.model import LM
 from skipbench.metrics.acceptance import _mean_step_cost
 from skipbench.runs.record import Arm, Sample, Seconds
@@ -73,7 +72,7 @@ def test_every_pass_of_a_method_is_counted(
 def kept_attention(watched: Watched, out: Generation, layers: int) -> int:
     """Attention sub-layers that all draft steps ran, as a summary reads them from the record."""
     arm = Arm(out.tokens, out.rounds, Seconds(0, 0, 0, 0, 0), "length")
-    text, trace = skip_text(watched), log_of(watched)
+    text, trace = str(watched.skip), watched.trace()
     sample = Sample(0, "id", "hash", 1, [], arm, arm, "identical", skip=text, trace=trace)
     mean = _mean_step_cost([sample], layers, lambda skip: layers - len(skip.attention)) or 0.0
     return round(mean * sum(r.steps for r in out.rounds))

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import unseal
-from skipbench.runs.index import build, read_runs, rows_for_table
 from test_bad_records import make_run
 from test_identity import SMALL, interrupt
 
@@ -18,7 +18,7 @@ from skipbench.report.page.collect import all_runs
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.runs import markdown_table
 from skipbench.report.tables.stored import stored_table, summary
-from skipbench.runs.provenance import mixed_text
+from skipbench.runs.provenance import Provenance
 from skipbench.runs.run import read_run
 from skipbench.runs.store import read_samples
 
@@ -52,13 +52,12 @@ def test_a_run_does_not_go_on_elsewhere_unless_told_to_and_every_table_says_so(
     assert (one["after_samples"], one["device"], one["host"]) == (2, "cpu", here["host"])
     assert "layers" not in one  # only what is not as in the first
     run = run_entry(resolve_cell(config))
-    build(tmp_path)
     (page,) = all_runs(tmp_path)
     tables = [
         (folder / "table.md").read_text(),
         markdown_table("t", [run]),
-        markdown(stored_table(summary("t", "embedded", [run | {"keys": {}}]))),
-        markdown_table("t", rows_for_table(read_runs(tmp_path))),
+        markdown(stored_table(summary("t", "embedded", [run]))),
+        markdown_table("t", [read_run(folder)]),
         str(page["cells"]["note"]),
     ]
     for text in tables:
@@ -92,9 +91,13 @@ def test_a_process_under_the_same_conditions_goes_on_and_is_written_down(
 def test_a_return_to_the_first_conditions_is_told(tmp_path: Path) -> None:
     stretches = [{"after_samples": 2, "threads": 4}, {"after_samples": 5, "host": "b"}]
     origin = {"device": "cpu", "threads": 1, "host": "a"}
-    text = mixed_text(origin | {"resumed": stretches})
+
+    def mixed_text(**more: Any) -> str:
+        return msgspec.convert(origin | more, Provenance).mixed
+
+    text = mixed_text(resumed=stretches)
     assert text == "from sample 1 threads 1; from sample 3 threads 4; from sample 6 threads 1"
-    assert mixed_text(origin | {"resumed": stretches[1:]}) == mixed_text(origin) == ""
+    assert mixed_text(resumed=stretches[1:]) == mixed_text() == ""
     folder = make_run(tmp_path, 0, origin | {"resumed": stretches})
     unseal(folder)
     (folder / "provenance.json").write_text(json.dumps(origin | {"resumed": [{"device": 3}]}))

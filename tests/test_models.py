@@ -24,7 +24,7 @@ from skipbench.bench.cell import looped
 from skipbench.bench.load import load_model
 from skipbench.bench.memory import (
     GIB,
-    ROOM,
+    MARGIN,
     check_memory,
     fitting,
     gpus_needed,
@@ -37,7 +37,6 @@ from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_models, model_facts, shape_of
 from skipbench.config.compose import compose
 from skipbench.data.rows import Row
-from skipbench.decode.method import skip_text
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.lm.model import LM
@@ -125,7 +124,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers(
     ):
         run_cell(compose(["model=llama2-70b", "method=clasp", "limit=1", f"results={tmp_path}"]))
     config = compose(["model=llama2-7b", "dataset.max_new_tokens=64"])
-    exact = sum(needed_bytes(config.model, 64)) + ROOM
+    exact = sum(needed_bytes(config.model, 64)) + MARGIN
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact)
     check_memory(config.model, config.dataset, [])
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact - 1)
@@ -160,7 +159,7 @@ def test_the_datasets_cut_counts_in_the_memory_check(
 
 def test_models_that_need_several_gpus_are_spread() -> None:
     for name, facts in known_models().items():
-        if sum(needed_bytes(facts, 4096)) + ROOM > 47 * GIB:
+        if sum(needed_bytes(facts, 4096)) + MARGIN > 47 * GIB:
             assert model_facts(name)["device"] == "auto", name
 
 
@@ -239,7 +238,7 @@ def test_what_a_failed_load_says(
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for call in (load, layer_count, run):
         with pytest.raises(SkipbenchError, match=says):
-            call("meta-llama/Llama-2-7b-hf", "abc")
+            call("meta-llama/Llama-2-7b-hf", revision="abc")
 
 
 def test_a_hub_that_cannot_be_reached_is_told_at_once(
@@ -263,12 +262,12 @@ def test_a_checkpoint_of_other_sizes_is_refused() -> None:
     with pytest.raises(
         SkipbenchError, match=r"layers 32, not 12.*hidden 4096, not 192.*model=path"
     ):
-        load(tiny, shape=shape_of("llama2-7b"))
+        load(tiny, architecture=shape_of("llama2-7b"))
 
 
 def test_eight_bits_need_the_reference_engine_and_a_gpu() -> None:
     with pytest.raises(SkipbenchError, match="engine=reference"):
-        load("meta-llama/Llama-3.1-405B", quantization="int8", device_map="auto")
+        load("meta-llama/Llama-3.1-405B", quantization="int8", device="auto")
     with pytest.raises(SkipbenchError, match="needs a GPU"):
         load("meta-llama/Llama-3.1-405B", quantization="int8", engine="reference")
 
@@ -387,7 +386,7 @@ def test_clasp_finds_what_was_planted() -> None:
     lm, tokenizer, text = planted()
     method = make_method("clasp", "method.interval=64", layers=lm.layers)
     generate(lm, method, tokenizer.encode("Once upon a time"), 24, frozenset())
-    assert skip_text(method) == text
+    assert str(method.skip) == text
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.25, 6), (0.5, 12), (0.29, 7)])

@@ -109,6 +109,21 @@ def test_a_row_of_a_tree_has_the_bits_that_it_has_alone(
             assert torch.equal(found, case.alone(row, context, path_of(row, parent))), row
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("heads", HEADS)
+def test_a_row_that_is_not_finite_reaches_none_that_does_not_see_it(
+    heads: tuple[int, int, int], value: float, kernel: str
+) -> None:
+    for context in CONTEXTS:
+        case = Case(*heads, context, ROWS)
+        for rows in (TokenRows.chain(context, ROWS), TokenRows.tree(context, TREES[1])):
+            kept, wanted = case.rows.clone(), case.attend(case.query, metadata(rows))
+            case.rows[context + 4] = value
+            found, sees = case.attend(case.query, metadata(rows)), rows.tree_mask()[:, 4]
+            assert torch.equal(found[~sees], wanted[~sees]) and not found[sees].isfinite().any()
+            case.rows.copy_(kept)
+
+
 def test_rows_behind_scratch_see_what_is_committed(kernel: str) -> None:
     """Rows kept at 90, with 70 committed ones before them: what lies between stays unseen."""
     case = Case(9, 3, 64, 90, 6)

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from skipbench.cli.commands import COMMANDS
 from skipbench.cli.main import main
-from skipbench.experiments.plan import experiment_names, parse_request
+from skipbench.cli.parser import parse
+from skipbench.cli.plan import request_of
+from skipbench.experiments.plan import experiment_names
 
 ONE = ["swift-table2", "models=llama2-13b", "method=swift", "dataset=cnndm"]
 
@@ -39,7 +42,9 @@ def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> 
     assert (tmp_path / "tables" / "swift-table2.paper.md").exists()
     for command in ("table", "figure", "submit", "status"):
         scales = [
-            parse_request(["swift-figure2a", *words], command, experiment_names()).scale
+            request_of(
+                parse(COMMANDS[command], ["swift-figure2a", *words]), experiment_names()
+            ).scale
             for words in (
                 ["hardware=slurm-a100"],
                 ["hardware=slurm-a100", "hardware.gpus=0"],

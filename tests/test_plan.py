@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from conftest import Command
 
-from skipbench.cli.plan import bill_line
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
@@ -23,6 +22,7 @@ from skipbench.experiments.costs import (
 )
 from skipbench.experiments.grid import experiments, plan, without_repeats
 from skipbench.launch.script import memory_for
+from skipbench.launch.submit import bill_line
 
 
 def config(*words: str) -> RunConfig:

@@ -30,8 +30,9 @@ from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.profile.latency import LatencyModel, Point, fit, overhead, part_times, residuals
-from skipbench.profile.roofline import Roofline, bandwidth, match, roofline
+from skipbench.metrics.costs import LatencyModel, Point, Roofline
+from skipbench.profile.latency import fit, overhead, part_times, residuals
+from skipbench.profile.roofline import bandwidth, match, roofline
 from skipbench.report.figures.latency import latency
 from skipbench.report.latencies import notes
 
@@ -117,7 +118,7 @@ def test_a_line_is_fitted_and_residuals_say_how_far_points_are_off() -> None:
     model = fit(exact, layers=4)
     assert model == LatencyModel(pytest.approx(2.0), pytest.approx(0.5), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
     assert all(abs(r) < 1e-12 for values in residuals(model, exact).values() for r in values)
-    assert exact[0].sum_s(4) == exact[0].whole_s
+    assert model.at(10).pass_s() == pytest.approx(exact[0].whole_s)
     off = [Point(20, 1, 24.0, 6.0, 1.0, 4 * (12.0 + 3.0) + 1.0)]
     found = residuals(model, off)
     assert [found[k][0] for k in ("attention", "mlp", "head", "whole")] == pytest.approx(
@@ -163,7 +164,7 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
         ("attention", "mlp", "head", "whole"), 2
     )
     assert min(t for found in times.values() for t in found) > 0
-    assert overhead(lm, 2).target_s() > 0
+    assert overhead(lm, 2).whole_s > 0
     sizes = part_bytes(lm)
     assert lm.layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"] == lm.weight_bytes()
     assert lm.layers * sizes["row"] * lm.cache.capacity == lm.cache.bytes

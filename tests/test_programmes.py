@@ -7,16 +7,17 @@ import random
 import pytest
 import torch
 from conftest import EVERY_ENGINE, make_method, random_lm, random_model
+from contract import knapsack_plain
 from recorded import NEEDS_RECORDS, checkpoint
 
 from scripts.brute_force import one_case, states_of
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Method, skip_text
+from skipbench.decode.method import Method
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import choose_layers
-from skipbench.methods.knapspec import knapsack, knapsack_plain
+from skipbench.methods.knapspec import knapsack
 from skipbench.skipset import SkipSet
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -219,7 +220,7 @@ def test_the_identities_of_a_known_model_are_found(name: str, overrides: list[st
             accepted + sum(r.accepted for r in rounds),
             steps + sum(r.steps for r in rounds),
         )
-        found = SkipSet.parse(skip_text(method), lm.layers)
+        found = SkipSet.parse(str(method.skip), lm.layers)
     assert accepted >= 0.99 * steps > 0
     assert (
         SkipSet.parse("attn:1,2,4,6,7,9,10;mlp:1,2,4,6,7,9,10", lm.layers).skipped <= found.skipped

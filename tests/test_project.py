@@ -4,8 +4,8 @@ import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 from conftest import Command, unseal
 
@@ -14,8 +14,9 @@ from skipbench.config.compose import compose
 from skipbench.decode.stopping import Fixed
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.metrics.costs import DatasheetParts, MeasuredParts, PassCosts, pass_s
-from skipbench.metrics.loop_costs import LoopCosts
+from skipbench.metrics.costs import Costs, Datasheet
+from skipbench.metrics.latency_record import LatencyRecord
+from skipbench.metrics.loop_costs import LoopCosts, TimedRound
 from skipbench.metrics.replay import measured, project
 from skipbench.metrics.replay_rules import Baseline, sum_of, texts_of
 from skipbench.runs.record import Verified
@@ -33,25 +34,32 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def measured_costs(results: Path) -> Costs:
+    (path,) = (results / "latency").glob("*.json")
+    return msgspec.json.decode(path.read_bytes(), type=LatencyRecord).costs()
+
+
 def test_a_datasheet_gives_what_reading_the_weights_takes() -> None:
     shape, device = shape_of("llama3.1-8b"), known_hardware()["a100-80gb"]
-    costs = DatasheetParts(shape, "bfloat16", device)
+    costs = Datasheet(shape, "bfloat16", device)
     read = shape.weight_bytes("bfloat16") - 2 * shape.vocab * shape.hidden
-    assert device.bandwidth is not None
-    assert pass_s(costs, 0, 1) == pytest.approx(read / (0.6 * device.bandwidth), rel=0.01)
+    one = costs.at(0).pass_s()
+    assert device.bandwidth is not None and one == pytest.approx(read / (0.6 * device.bandwidth))
     half = fixed_set("uniform", shape.layers, 0.5)
-    assert 0.4 < pass_s(costs, 0, 1, half) / pass_s(costs, 0, 1) < 0.6
-    assert pass_s(costs, 16384, 1) > 1.1 * pass_s(costs, 0, 1)
-    assert pass_s(costs, 0, 4096) > 5 * pass_s(costs, 0, 1)  # arithmetic
+    assert 0.4 < costs.at(0).pass_s(half) / one < 0.6
+    assert costs.at(16384).pass_s() > 1.1 * one
+    assert costs.at(0, 4096).pass_s() > 5 * one  # arithmetic
+    quantized = Datasheet(shape, "bfloat16", device, "int8").at(0).pass_s()
+    read = shape.weight_bytes("bfloat16", "int8") - 2 * shape.vocab * shape.hidden
+    assert quantized == pytest.approx(read / (0.6 * device.bandwidth))
 
 
 def test_on_its_own_machine_a_run_projects_to_itself(results: Path) -> None:
-    (latency,) = (results / "latency").glob("*.json")
-    here = PassCosts(MeasuredParts(json.loads(latency.read_text())))
+    here = measured_costs(results)
     for path in results.glob("runs/*/samples.jsonl"):
         samples = read_samples(path)
         own, there = measured(samples), project(samples, here, here)
-        assert there.speedup == pytest.approx(own.speedup, rel=1e-6)
+        assert there.micro == pytest.approx(own.micro, rel=1e-6)
         assert there.tokens == own.tokens > 0
 
 
@@ -61,6 +69,10 @@ def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "projection  a100-80gb" in done.stdout and "no measurement" in done.stdout
     assert "by fixed draft length: " in done.stdout
+    headline = json.loads((run / "metrics.json").read_text())["speedup"]
+    head, own, _ = done.stdout.splitlines()[1:4]
+    assert head.split()[-2:] == ["micro", "speedup"]
+    assert own.split()[-2:] == [f"{headline['micro']:.3f}x", f"{headline['paired']:.3f}x"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +84,7 @@ def test_a_projection_says_that_it_is_one(skipbench: Command, results: Path) -> 
         (["hardware=a6000", "search=0"], "search=0"),
         (["profile=/nowhere.json"], "no latency file"),
         (["hardware=a6000", "lengths=0"], "lengths=0"),
-        (["speed=3"], "keys: "),
+        (["speed=3"], "does not take speed=3; it takes hardware"),
     ],
 )
 def test_what_cannot_be_projected_is_refused(
@@ -112,33 +124,33 @@ def test_a_folder_differs_from_itself_in_nothing(
 
 
 def test_no_costs_without_tokens() -> None:
-    parts = DatasheetParts(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
+    costs = Datasheet(shape_of("llama3-8b"), "bfloat16", known_hardware()["a6000"])
     with pytest.raises(SkipbenchError, match="no decoded tokens"):
-        project([], PassCosts(parts))
+        project([], costs)
 
 
 def test_costs_of_rounds_are_found_again() -> None:
     """Points that follow the model give the model back, between the points as well."""
-    layers, plain = 10, list[Any](Verified())
+    layers, plain = 10, Verified()
 
     def point(
-        context: int, rows: int, steps: int, attention: int, mlp: int, how: list[Any]
-    ) -> dict[str, Any]:
+        context: int, rows: int, steps: int, attention: int, mlp: int, how: Verified
+    ) -> TimedRound:
         draft = 3e-5 + steps * (1e-4 + attention * (2e-4 + 1e-7 * context) + mlp * 3e-4)
-        verify = 5e-3 + rows * (1e-3 + 1e-6 * context) + 2e-3 * bool(how[2]) * rows
-        verify += (5e-4 - 3e-4 * bool(how[2])) * bool(how[4]) * rows
-        values: dict[str, Any] = {"context": context, "rows": rows, "steps": steps, "how": how}
-        values |= {"attention": attention, "mlp": mlp, "verify_s": verify}
-        return values | {"draft_s": draft if steps else 0.0}
+        verify = 5e-3 + rows * (1e-3 + 1e-6 * context) + 2e-3 * how.tree * rows
+        verify += (5e-4 - 3e-4 * how.tree) * bool(how.top_tokens) * rows
+        return TimedRound(
+            context, rows, steps, attention, mlp, how, draft if steps else 0.0, verify
+        )
 
     points = [point(c, r, 0, 10, 10, plain) for c in (64, 512) for r in (1, 5, 17)]
     sets = ((10, 10), (5, 5), (0, 10), (10, 0))
     points += [point(c, 5, 4, a, m, plain) for c in (64, 512) for a, m in sets]
     points += [point(64, 2, 1, 5, 5, plain), point(64, 9, 8, 5, 5, plain)]
-    points += [point(64, r, 0, 10, 10, [0, 0, True, False, 0]) for r in (5, 17)]
-    points += [point(64, r, 0, 10, 10, [0, 0, True, False, 6]) for r in (5, 17)]
-    points += [point(64, r, 0, 10, 10, [0, 0, False, False, 6]) for r in (5, 17)]
-    costs = LoopCosts({"model": {"layers": layers}, "rounds": points})
+    points += [point(64, r, 0, 10, 10, Verified(tree=True)) for r in (5, 17)]
+    points += [point(64, r, 0, 10, 10, Verified(tree=True, top_tokens=6)) for r in (5, 17)]
+    points += [point(64, r, 0, 10, 10, Verified(top_tokens=6)) for r in (5, 17)]
+    costs = LoopCosts(layers, points)
     half = fixed_set("uniform", layers, 0.5)
     at = 300 + 6 / 2
     kept = layers - len(half.attention), layers - len(half.mlp)
@@ -157,15 +169,14 @@ def test_the_first_step_of_an_early_exit_has_a_price_of_its_own() -> None:
     """A short draft up to an exit is not a part of a long one: each length is found again."""
     layers, first, step = 10, 9e-4, 3e-4
 
-    def point(steps: int, kept: int, exits: int, draft_s: float) -> dict[str, Any]:
-        how = [0, exits, False, False, 0]
-        values: dict[str, Any] = {"context": 64, "rows": 1 + steps, "steps": steps, "how": how}
-        return values | {"attention": kept, "mlp": kept, "draft_s": draft_s, "verify_s": 5e-3}
+    def point(steps: int, kept: int, exits: int, draft_s: float) -> TimedRound:
+        how = Verified(exit_sublayer=exits)
+        return TimedRound(64, 1 + steps, steps, kept, kept, how, draft_s, 5e-3)
 
     points = [point(0, layers, 0, 0.0)]
     points += [point(n, kept, 0, n * kept * 4e-4) for n in (1, 4, 8) for kept in (5, 10)]
     points += [point(n, 1, 2, first + (n - 1) * step) for n in (1, 4)]
-    costs = LoopCosts({"model": {"layers": layers}, "rounds": points})
+    costs = LoopCosts(layers, points)
     late = SkipSet.of(layers, range(2, 2 * layers))
     for steps in (1, 2, 4, 8):
         found = costs.draft_s(64 - steps / 2, steps, late, Verified(exit_sublayer=2))
@@ -175,12 +186,11 @@ def test_the_first_step_of_an_early_exit_has_a_price_of_its_own() -> None:
 def test_one_row_behind_many_takes_longer() -> None:
     """The same share per e-fold of the rows before, and none behind another single row."""
 
-    def point(rows: int) -> dict[str, Any]:
-        values: dict[str, Any] = {"context": 64, "rows": rows, "steps": 0, "attention": 4, "mlp": 4}
-        seconds = {"verify_s": 1e-3 * rows, "behind_s": 1.1e-3 * (1 + 0.03 * math.log(rows))}
-        return values | seconds | {"how": list[Any](Verified()), "draft_s": 0.0}
+    def point(rows: int) -> TimedRound:
+        behind_s = 1.1e-3 * (1 + 0.03 * math.log(rows))
+        return TimedRound(64, rows, 0, 4, 4, Verified(), 0.0, 1e-3 * rows, behind_s)
 
-    costs = LoopCosts({"model": {"layers": 4}, "rounds": [point(n) for n in (1, 5, 17)]})
+    costs = LoopCosts(4, [point(n) for n in (1, 5, 17)])
     assert costs.verify_s(64, 1, Verified()) == pytest.approx(1e-3)
     behind = costs.verify_s(64, 1, Verified(), before=9)
     assert behind == pytest.approx(1e-3 * (1 + 0.03 * math.log(9)))
@@ -190,8 +200,7 @@ def test_one_row_behind_many_takes_longer() -> None:
 def test_the_rule_of_the_run_replays_to_the_run(results: Path) -> None:
     (run,) = results.glob("runs/*uniform*")
     samples = read_samples(run / "samples.jsonl")
-    (latency,) = (results / "latency").glob("*.json")
-    costs = PassCosts(MeasuredParts(json.loads(latency.read_text())))
+    costs = measured_costs(results)
     texts, base = texts_of(samples, costs.layers), Baseline.of(samples, costs)
     rule = compose(["method=uniform"]).method.make_stop()
     same, speedup = sum_of(texts, lambda: Fixed(rule.max_steps, 0.5), (), costs, base)
@@ -199,7 +208,7 @@ def test_the_rule_of_the_run_replays_to_the_run(results: Path) -> None:
     assert (same.rounds, same.steps) == (len(rounds), sum(r.steps for r in rounds))
     assert same.accepted == sum(r.accepted for r in rounds) and not same.unknown
     far = project(samples, costs)
-    assert speedup == pytest.approx(far.speedup, rel=1e-9)
+    assert speedup == pytest.approx(far.micro, rel=1e-9)
     short, _ = sum_of(texts, lambda: Fixed(1, 0.5), (), costs, base)
     assert short.steps <= short.rounds and short.emitted == same.emitted
 

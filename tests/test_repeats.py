@@ -14,12 +14,13 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import plan
-from skipbench.experiments.repeats import all_done, joined_record, repetitions
+from skipbench.experiments.repeats import all_done, joined_run, repetitions
 from skipbench.experiments.table_runs import run_entry, table_runs
 from skipbench.metrics.interval import repeated_ratio_interval
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.metrics.summary import summarise
 from skipbench.report.tables.runs import markdown_table
+from skipbench.runs.measures import Metrics
 from skipbench.runs.record import Round, Sample, Seconds
 
 SMALL = ["limit=2", "dataset.max_new_tokens=8", "engine.warmup=0", "dataset=mini-math"]
@@ -38,7 +39,7 @@ def timed(seconds: list[float]) -> list[Sample]:
     ]
 
 
-def summary(samples: list[Sample]) -> dict[str, Any]:
+def summary(samples: list[Sample]) -> Metrics:
     return summarise(samples, 4, None, None, 10)
 
 
@@ -57,14 +58,15 @@ def test_processes_differ_in_their_seeds_and_the_first_is_the_plain_run() -> Non
 def test_metrics_of_several_processes_by_hand() -> None:
     runs = [timed([2.0, 4.0]), timed([1.0, 2.0])]
     found = summarise_repeats([(run, summary(run)) for run in runs], layers=4)
-    assert (found["samples"], found["prompts"], found["repeats"]) == (4, 2, 2)
+    assert (found.samples, found.prompts, found.repeats) == (4, 2, 2)
     # speedups 2 and 1, then 4 and 2
     mean, interval = repeated_ratio_interval([{0: 2.0, 1: 1.0}, {0: 4.0, 1: 2.0}])
-    assert found["speedup"]["paired"] == pytest.approx(2) == mean
-    assert interval is not None and found["speedup"]["ci95"] == list(interval)
-    assert found["speedup"]["by_repeat"] == pytest.approx([2**0.5, 8**0.5])
-    assert found["tokens_per_s"] == pytest.approx(16 / 9) and found["peak_memory_bytes"] == 10
-    assert found["score"]["method"]["rouge"] == pytest.approx((3 + 1.5) / 2)
+    assert found.speedup.paired == pytest.approx(2) == mean
+    assert interval is not None and found.speedup.ci95 == interval
+    assert found.speedup.by_repeat == pytest.approx([2**0.5, 8**0.5])
+    assert found.tokens_per_s == pytest.approx(16 / 9) and found.peak_memory_bytes == 10
+    assert found.score is not None
+    assert found.score.method["rouge"] == pytest.approx((3 + 1.5) / 2)
 
 
 @pytest.mark.slow
@@ -77,7 +79,7 @@ def test_a_cell_runs_in_processes_of_its_own(tmp_path: Path) -> None:
     assert not all_done(config)
     metrics = run_cell(config, print_table=False)
     assert metrics is not None and all_done(config)
-    assert (metrics["prompts"], metrics["repeats"]) == (2, 2)
+    assert (metrics.prompts, metrics.repeats) == (2, 2)
     cells = repetitions(resolve_cell(config))
     assert cells[0].folder == first and (first / "samples.jsonl").read_bytes() == before
     pids = {json.loads((c.folder / "status.json").read_text())["pid"] for c in cells}
@@ -85,17 +87,17 @@ def test_a_cell_runs_in_processes_of_its_own(tmp_path: Path) -> None:
     entry = run_entry(resolve_cell(config))
     assert "| 2 x 2 |" in markdown_table("Sweep", [entry])
     shutil.rmtree(cells[1].folder)
-    record = joined_record(resolve_cell(config))
-    assert record["reason"] == "1 of 2 repeats are done" and record["metrics"]["repeats"] == 1
+    run = joined_run(resolve_cell(config))
+    assert run.reason == "1 of 2 repeats are done" and run.measured.repeats == 1
 
 
 def test_a_table_knows_how_many_samples_the_paper_has() -> None:
     def known(scale: str, *words: str) -> Any:
         given = ["method=swift", *(words or ("dataset=cnndm",))]
         cell = plan("swift-table2", given if scale == "paper" or words else given[:1], scale)[0]
-        return table_runs("swift-table2", cell, compose(cell.words("swift-table2")), None)[0].get(
-            "paper_samples"
-        )
+        return table_runs("swift-table2", cell, compose(cell.words("swift-table2")), None)[
+            0
+        ].paper_samples
 
     assert known("embedded") == known("paper") == 1000
     assert known("embedded", "dataset=mini-math") is None
@@ -106,4 +108,4 @@ def test_the_record_of_a_cell_with_a_search_of_its_own_is_found(tmp_path: Path) 
     own = ["search.own=true", "search.iterations=2", "search.prompts=1", "search.max_new_tokens=4"]
     config = compose(["method=self-sd", *own, *SMALL, f"results={tmp_path}"])
     run_cell(config, print_table=False)
-    assert joined_record(resolve_cell(config))["metrics"]["samples"] == 2
+    assert joined_run(resolve_cell(config)).measured.samples == 2

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console, RenderableType
 
-from skipbench.metrics.acceptance import Latency
+from skipbench.metrics.costs import Latency
 from skipbench.metrics.summary import summarise
 from skipbench.report.cell import cell_lines, markdown_cell, render_cell
 from skipbench.report.columns import MISSING, main_cells
@@ -67,7 +67,7 @@ def full() -> Metrics:
     more: dict[str, Any] = {"score": score, "groups": {"body": "unseen"}}
     samples = [sample(i, 0.1 + 0.01 * i, trace={"searching": [i < 9]}, **more) for i in range(19)]
     samples += [sample(19, 0.2, lossless="tie"), sample(20, 0.2, lossless="failed")]
-    return metrics(samples, Latency(2e-4, 4e-4, 3e-4, 6, 100), 0.005)
+    return metrics(samples, Latency(2e-4, 4e-4, 3e-4, 6), 0.005)
 
 
 def partial() -> list[Any]:
@@ -171,7 +171,7 @@ def test_missing_values_give_their_reason() -> None:
     )
     assert "nothing was drafted" in dict(cell_lines(one, HEADER))[MISSING]
     assert "TPT: sub-layer latencies were not profiled" in dict(cell_lines(one, HEADER))[MISSING]
-    drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], Latency(2e-4, 4e-4, 3e-4, 6, 100))
+    drafted_nothing = metrics([sample(0, 0.0, steps=0, skip="")], Latency(2e-4, 4e-4, 3e-4, 6))
     assert main_cells(drafted_nothing)["TPT"] == "256"  # 1 / (6 * 0.6 ms + 0.3 ms)
     assert "TPT" not in dict(cell_lines(drafted_nothing, HEADER))[MISSING]
     assert "needs two samples" in dict(cell_lines(one, HEADER))[MISSING]

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_method, random_lm, random_model
-from contract import PROMPT
+from contract import PROMPT, knapsack_plain
 
 from scripts.brute_force import states_of
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.loop import generate
-from skipbench.decode.method import Draft, Method, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM
 from skipbench.methods.clasp import choose_layers
-from skipbench.methods.knapspec import knapsack_plain
 from skipbench.methods.self_sd import objective
 from skipbench.skipset import SkipSet
 

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, write_atomic
+from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import (
-    PACKAGE,
+    Provenance,
     config_hash,
     installed,
     portable,
-    provenance,
     run_name,
 )
 from skipbench.runs.record import Arm, Divergence, Round, Sample, Seconds, dump, parse
@@ -43,7 +44,7 @@ def sample(index: int) -> Sample:
 
 
 def store(folder: Path) -> RunStore:
-    return RunStore(folder, {"seed": 0}, {})
+    return RunStore(folder, {"seed": 0})
 
 
 def test_a_record_survives_its_line() -> None:
@@ -76,11 +77,11 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     for index in (2, 0, 1):
         run.append(sample(index))
     run.status("done")
-    run.write_metrics({"M": 1.5})
+    run.write_metrics(Metrics(M=1.5, samples=3))
     assert [s.index for s in run.samples()] == [2, 0, 1]
     loaded = read_run(tmp_path)
     assert (loaded.metrics, loaded.status.state, loaded.settings) == (
-        {"M": 1.5},
+        Metrics(M=1.5, samples=3),
         "done",
         {"seed": 0},
     )
@@ -141,17 +142,17 @@ def test_an_index_that_occurs_twice_is_refused(tmp_path: Path) -> None:
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     store(tmp_path).close()
     with pytest.raises(SkipbenchError, match="seed"):
-        RunStore(tmp_path, {"seed": 1}, {})
+        RunStore(tmp_path, {"seed": 1})
     store(tmp_path).close()  # the refusal let go of the folder
 
 
 def test_settings_are_compared_as_they_are_stored(tmp_path: Path) -> None:
-    RunStore(tmp_path, {"protect": (0, 1)}, {}).close()
-    RunStore(tmp_path, {"protect": [0, 1]}, {}).close()
-    RunStore(tmp_path, {"protect": (0, 1)}, {}).close()
+    RunStore(tmp_path, {"protect": (0, 1)}).close()
+    RunStore(tmp_path, {"protect": [0, 1]}).close()
+    RunStore(tmp_path, {"protect": (0, 1)}).close()
     (tmp_path / "config.yaml").write_text("protect: [0")
     with pytest.raises(SkipbenchError, match=r"config\.yaml cannot be read"):
-        RunStore(tmp_path, {"protect": (0, 1)}, {})
+        RunStore(tmp_path, {"protect": (0, 1)})
 
 
 def test_a_folder_that_cannot_be_written_names_itself(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_folder_that_cannot_be_written_names_itself(tmp_path: Path) -> None:
 def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from skipbench.runs.store import RunStore; "
-        "s = RunStore(Path(sys.argv[1]), {'seed': 0}, {}); print('held', flush=True); "
+        "s = RunStore(Path(sys.argv[1]), {'seed': 0}); print('held', flush=True); "
         "time.sleep(60)"
     )
     with subprocess.Popen(
@@ -185,7 +186,7 @@ from pathlib import Path
 from skipbench.runs.record import Arm, Sample, Seconds
 from skipbench.runs.store import RunStore
 
-run = RunStore(Path(sys.argv[1]), {"seed": 0}, {})
+run = RunStore(Path(sys.argv[1]), {"seed": 0})
 arm = Arm(list(range(400)), [], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
 for index in range(len(run.samples()), 10**6):
     run.append(Sample(index, f"s{index}", "h", 7, [], arm, arm, "identical"))
@@ -291,7 +292,7 @@ def test_names_and_hashes() -> None:
 def test_provenance_names_versions_and_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret-value")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    found = provenance({"device": "cpu"})
-    assert found["device"] == "cpu" and found["slurm"] == {"SLURM_JOB_ID": "17"}
-    assert found["versions"]["torch"].startswith("2.13")
-    assert "secret-value" not in json.dumps(found)
+    found = Provenance.here()
+    assert found.slurm == {"SLURM_JOB_ID": "17"}
+    assert found.versions["torch"].startswith("2.13")
+    assert "secret-value" not in repr(found)

@@ -15,8 +15,8 @@ from conftest import rest_slow
 from scipy import stats
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from skipbench.decode.draft import Draft
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.decode.verify import verify_sampling

@@ -16,6 +16,7 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.runs.completions import Completion, cut_unfinished, read_completions
+from skipbench.runs.measures import GroupScores, Metrics, Score
 from skipbench.runs.record import Arm, Sample, Seconds, dump
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
@@ -52,14 +53,14 @@ def run_folder(
         "test": "def check(f):\n    assert f() == 3\n",
         "entry_point": "f",
     }
-    store = RunStore(tmp_path / "run", {"dataset": {"scorer": scorer, "name": "d"}, **HEADER}, {})
+    store = RunStore(tmp_path / "run", {"dataset": {"scorer": scorer, "name": "d"}, **HEADER})
     arm = Arm([1, 2], [], Seconds(0, 0, 0, 0, 0.1), "length")
     for index, (name, (vanilla, method)) in enumerate(texts.items()):
         sample = Sample(
             index, name, "h", 3, [], arm, arm, "identical", groups={"half": str(index % 2)}
         )
         store.append(sample, Completion(index, name, "def f():\n", reference, vanilla, method))
-    store.write_metrics({"samples": len(texts), "score": {"vanilla": {}, "method": {}, "by": {}}})
+    store.write_metrics(Metrics(samples=len(texts), score=Score()))
     store.close()
     return tmp_path / "run"
 
@@ -170,9 +171,8 @@ def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.Mo
         scored is not None and len(ran) == len(set(ran)) == 3 and seen == [(1, 3), (2, 3), (3, 3)]
     )
     assert scored.differ == ["T/0#1", "T/1#0"]
-    assert scored.metrics["score"]["vanilla"] == {"pass@1": 0.75} and scored.metrics["score"][
-        "method"
-    ] == {"pass@1": 0.25}
+    of_run = scored.metrics.score
+    assert of_run and of_run.vanilla == {"pass@1": 0.75} and of_run.method == {"pass@1": 0.25}
 
 
 def test_pass_at_ten_wants_ten_samples_of_every_task(
@@ -189,13 +189,13 @@ def test_pass_at_ten_wants_ten_samples_of_every_task(
     texts |= {f"T/1#{n}": (WRONG, RIGHT) for n in range(10)}
     folder = run_folder(tmp_path, texts)
     scored = score_run(folder, "none", 5.0, unseen)
-    assert scored is not None
-    score = scored.metrics["score"]
-    assert score["vanilla"] == pytest.approx(
+    assert scored is not None and scored.metrics.score is not None
+    score = scored.metrics.score
+    assert score.vanilla == pytest.approx(
         {"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2}
     )
-    assert score["method"] == {"pass@1": 1.0, "pass@10": 1.0}
-    assert set(score["by"]["half"]["0"]["vanilla"]) == {"pass@1"}  # 6 and 5 samples per task
+    assert score.method == {"pass@1": 1.0, "pass@10": 1.0}
+    assert set(score.by["half"]["0"].vanilla) == {"pass@1"}  # 6 and 5 samples per task
     assert (task_of("HumanEval/3#9"), task_of("mini-code-3")) == ("HumanEval/3", "mini-code-3")
 
 
@@ -207,15 +207,13 @@ def test_corpus_scores_join_those_of_the_samples(
 
     monkeypatch.setitem(overlap.CORPUS_SCORERS, "length", length)
     folder = run_folder(tmp_path, {"a": ("x", "yy"), "b": ("xxx", "yyyy")}, scorer="length")
-    store = RunStore(folder, read_run(folder).settings, {})
+    store = RunStore(folder, read_run(folder).settings)
     score = overlap.corpus_summary("length", store.samples(), store.completions())
     store.close()
-    assert (score["vanilla"], score["method"]) == ({"length": 4.0}, {"length": 6.0})
-    assert score["by"]["half"]["1"] == {
-        "vanilla": {"length": 3.0},
-        "method": {"length": 4.0},
-        "samples": 1,
-    }
+    assert (score.vanilla, score.method) == ({"length": 4.0}, {"length": 6.0})
+    assert score.by["half"]["1"] == GroupScores(
+        vanilla={"length": 3.0}, method={"length": 4.0}, samples=1
+    )
 
 
 def test_a_run_that_needs_no_execution_says_so(
@@ -241,7 +239,7 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for words, says in cases:
         with pytest.raises(SkipbenchError, match=says):
             dispatch(["score", *words])
-    store = RunStore(folder, {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER}, {})
+    store = RunStore(folder, {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER})
     with pytest.raises(SkipbenchError, match="another process"):
         score_run(folder, "auto", 5.0, unseen)
     store.close()
@@ -288,7 +286,7 @@ def test_a_folder_opened_again_goes_on_without_double_lines(tmp_path: Path) -> N
     first, _ = (folder / "samples.jsonl").read_text().splitlines(keepends=True)
     (folder / "samples.jsonl").write_text(first)  # killed between the two appends
     config = {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER}
-    store = RunStore(folder, config, {})
+    store = RunStore(folder, config)
     assert [c.id for c in store.completions()] == ["a"] and whole.startswith(
         (folder / "completions.jsonl").read_text()
     )

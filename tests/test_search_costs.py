@@ -4,23 +4,24 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from skipbench.config.compose import compose
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.search_costs import search_costs
 from skipbench.report.measured import measure, vanilla_arm
+from skipbench.runs.measures import Metrics, PhaseSeconds, Profiled, Skipped
 from skipbench.runs.run import read_run
-from skipbench.runs.store import read_samples
 
 SMALL = ["limit=2", "dataset.max_new_tokens=48", "engine.warmup=0"]
-PROFILED = {"attention_s": 1.0, "mlp_s": 3.0, "head_s": 2.0, "layers": 10}
-METRICS = {
-    "tokens_per_s": 20.0,
-    "tokens_per_s_vanilla": 10.0,
-    "seconds": {"prefill": 9.0, "draft": 2.0, "verify": 1.0, "adapt": 0.5, "other": 0.5},
-    "skipped": {"attention": 5.0, "mlp": 0.0, "ratio": 0.25},
-    "profiled": PROFILED,
-}
+METRICS = Metrics(
+    tokens_per_s=20.0,
+    tokens_per_s_vanilla=10.0,
+    seconds=PhaseSeconds(prefill=9.0, draft=2.0, verify=1.0, adapt=0.5, other=0.5),
+    skipped=Skipped(attention=5.0, mlp=0.0, ratio=0.25),
+    profiled=Profiled(attention_s=1.0, mlp_s=3.0, head_s=2.0, layers=10),
+)
 
 
 def test_times_per_token_are_the_phases_and_split_as_profiled() -> None:
@@ -35,7 +36,7 @@ def test_times_per_token_are_the_phases_and_split_as_profiled() -> None:
     vanilla = vanilla_arm(METRICS)
     assert measure(vanilla, "ms", "latency", "all")[0] == pytest.approx(100.0)
     assert measure(vanilla, "ms", "latency", "mlp")[0] == pytest.approx(100 * 30 / 42)
-    before = {k: v for k, v in METRICS.items() if k != "profiled"}
+    before = replace(METRICS, profiled=None)
     assert measure(before, "ms", "draft", "mlp")[2] == "sub-layers were not profiled in this run"
 
 
@@ -44,18 +45,19 @@ def test_a_search_while_decoding_is_counted_and_timed(tmp_path: Path) -> None:
     config = compose(["method=swift", f"results={tmp_path}", *SMALL, *steps])
     run_cell(config, print_table=False)
     cell = resolve_cell(config)
-    record = read_run(cell.folder).metrics
-    metrics = record | search_costs(config, cell.folder)
-    samples = read_samples(cell.folder / "samples.jsonl")
+    run = read_run(cell.folder)
+    metrics = replace(run.measured, optimisation=search_costs(config, run) or UNSET)
+    samples, adapt_s = run.samples, run.measured.seconds.adapt
+    assert adapt_s
     tried = samples[-1].trace["step"][-1] if samples[-1].trace["step"] else 0
     assert 4 <= tried <= 9
     assert measure(metrics, "bayes_steps")[0] == tried // 4
     assert measure(metrics, "random_steps")[0] == tried - tried // 4
-    assert measure(metrics, "search_s")[0] == pytest.approx(record["seconds"]["adapt"])
+    assert measure(metrics, "search_s")[0] == pytest.approx(adapt_s)
     step_ms = measure(metrics, "opt_step_ms")[0]
-    assert step_ms == pytest.approx(1e3 * record["seconds"]["adapt"] / tried)
+    assert step_ms == pytest.approx(1e3 * adapt_s / tried)
     assert measure(metrics, "ms", "draft", "attention")[0] is not None  # the run was profiled
-    assert search_costs(compose(["method=uniform", *SMALL]), cell.folder) == {}
+    assert search_costs(compose(["method=uniform", *SMALL]), run) is None
 
 
 def test_a_search_before_decoding_is_counted_and_timed(tmp_path: Path) -> None:
@@ -64,9 +66,10 @@ def test_a_search_before_decoding_is_counted_and_timed(tmp_path: Path) -> None:
         ["method=self-sd", f"results={tmp_path}", *SMALL, *words, "search.max_new_tokens=4"]
     )
     run_cell(config, print_table=False)
-    costs = search_costs(config, resolve_cell(config).folder)["optimisation"]
-    assert (costs["random_steps"], costs["bayes_steps"]) == (3, 1) and costs["seconds"] > 0
-    assert measure({"optimisation": costs}, "search_h")[0] == costs["seconds"] / 3600
+    run = read_run(resolve_cell(config).folder)
+    costs = search_costs(config, run)
+    assert costs and (costs.random_steps, costs.bayes_steps) == (3, 1) and costs.seconds > 0
+    assert measure(Metrics(optimisation=costs), "search_h")[0] == costs.seconds / 3600
     shorter = dataclasses.replace(config.search, iterations=3)
-    fewer = search_costs(dataclasses.replace(config, search=shorter), tmp_path)["optimisation"]
-    assert fewer["bayes_steps"] == 0 and fewer["seconds"] < costs["seconds"]
+    fewer = search_costs(dataclasses.replace(config, search=shorter), run)
+    assert fewer and fewer.bayes_steps == 0 and fewer.seconds < costs.seconds

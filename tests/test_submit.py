@@ -1,6 +1,5 @@
 """Without a cluster: the text of a script, the state of a run, what is submitted, and signals."""
 
-import dataclasses
 import json
 import os
 import shlex
@@ -17,14 +16,16 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from omegaconf import OmegaConf
 from test_resume import lines, records
 
 from skipbench.bench.memory import out_of_memory
+from skipbench.cli.commands import Status
+from skipbench.cli.parser import parse
+from skipbench.cli.plan import request_of
 from skipbench.cli.status import run as status
 from skipbench.cli.submit import run as submit
 from skipbench.config import catalog
-from skipbench.config.catalog import known_hardware, known_models, places
+from skipbench.config.catalog import choices, known_hardware, known_models, places
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.model import Dtype
@@ -33,13 +34,12 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import experiments
 from skipbench.experiments.set_search import search_trace
-from skipbench.launch import manifest, resolvers
-from skipbench.launch.script import Part, minutes, parts, script
+from skipbench.launch import manifest
+from skipbench.launch.script import Part, parts, script
 from skipbench.launch.slurm import requeue_self
 from skipbench.launch.status import (
     CellStatus,
-    cell_statuses,
-    parse_submit,
+    experiment_statuses,
     record_of,
     schedule_stages,
 )
@@ -58,7 +58,9 @@ def hardware(name: str = "slurm-a100", **more: Any) -> Slurm:
 
 def survey(name: str, words: list[str]) -> list[CellStatus]:
     """The cells of an experiment with their states."""
-    return cell_statuses(name, parse_submit([name, *words], "status"))
+    return experiment_statuses(
+        name, request_of(parse(Status, [name, *words]), choices("experiment"))
+    )
 
 
 FIRST = Part(0, 12)
@@ -167,28 +169,6 @@ def test_odd_names_reach_the_program_whole(tmp_path: Path) -> None:
 def test_what_no_script_can_say_is_refused(more: dict[str, Any], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
         text(**more)
-
-
-@pytest.mark.parametrize(
-    ("time", "wanted"),
-    [
-        ("90", 90),
-        ("1:30", 2),
-        ("12:00:00", 720),
-        ("2-0", 2880),
-        ("1-01:30", 1530),
-        ("1-00:00:01", 1441),
-        ("0:10:00", 10),
-    ],
-)
-def test_minutes_of_slurms_times(time: str, wanted: int) -> None:
-    assert minutes(time) == wanted
-
-
-@pytest.mark.parametrize("time", ["", "1h", "1:2:3:4", "-5"])
-def test_what_is_no_time(time: str) -> None:
-    with pytest.raises(SkipbenchError, match=r"hardware\.time"):
-        minutes(time)
 
 
 def test_hardware_changes_no_run() -> None:
@@ -689,25 +669,3 @@ def test_every_experiment_prints_and_tells(
     shown, aside, told = printed_and_told([name, f"results={tmp_path}"], capsys)
     assert f"{name}: " in told and "0 failed" in told
     assert shown.startswith("#!/bin/bash\n") or "0 cells" in aside
-
-
-def test_hydras_launcher_reads_the_same_hardware() -> None:
-    resolvers.register()
-    raw = OmegaConf.load(CONF / "hydra" / "launcher" / "slurm.yaml")
-    del raw["defaults"]
-    for place, gres, memory, limit in (
-        ("slurm-a100", "gpu:a100:1", "120G", 720),
-        (None, None, None, 60),
-    ):
-        node = None if place is None else {"hardware": dataclasses.asdict(hardware(place))}
-        made = OmegaConf.to_container(
-            OmegaConf.merge({"results": "r"}, node or {"hardware": None}, raw), resolve=True
-        )
-        assert isinstance(made, dict)
-        assert (made["gres"], made["additional_parameters"].get("mem"), made["timeout_min"]) == (
-            gres,
-            memory,
-            limit,
-        )
-        assert made["setup"] == (None if place is None else ["export HF_HUB_OFFLINE=1"])
-        assert made["array_parallelism"] == 256

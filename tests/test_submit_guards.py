@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Command
 
 from skipbench.cli.status import run as status
 from skipbench.cli.submit import run as submit
@@ -24,6 +24,7 @@ echo $n >> {0}/jobs; echo $n
 # answers the first time when two have asked, or after 3 s
 SQUEUE = """#!/bin/bash
 [ -e {0}/silent ] && exit 1
+[ -e {0}/over ] && exit 0
 cat {0}/queue
 touch {0}/asked.$$
 for _ in $(seq 30); do [ $(ls {0}/asked.* | wc -l) -gt 1 ] && break; sleep 0.1; done
@@ -70,6 +71,32 @@ def test_what_may_be_queued_is_not_submitted_again(
     (slurm / "silent").unlink()
     submit(words(tmp_path))
     assert len(sent(tmp_path)) == len(set(sent(tmp_path))) == 4
+
+
+def test_hydras_launcher_submits_what_is_missing_and_waits(
+    slurm: Path, tmp_path: Path, skipbench: Command
+) -> None:
+    small = ["method=uniform", "limit=1", "dataset.max_new_tokens=6", f"results={tmp_path}"]
+    assert skipbench("dataset=mini-math", *small).returncode == 0
+    (slurm / "over").touch()  # jobs leave the queue at once, and nothing has run them
+    command = ["-m", "dataset=mini-math,mini-code", *small, "hydra/launcher=slurm"]
+    done = skipbench(*command, "hardware=slurm-local")
+    assert done.returncode == 1 and "submitted: job 101, 1 cells" in done.stdout
+    assert "failed: dataset=mini-code: " in done.stderr
+    (cell,) = sent(tmp_path)
+    assert cell.startswith("tiny_uniform_mini-code_")
+    refused = skipbench(*command)
+    assert refused.returncode == 2 and "needs the hardware= of a cluster" in refused.stderr
+    (slurm / "silent").touch()
+    silent = skipbench(*command, "hardware=slurm-local")
+    assert silent.returncode == 2 and "squeue does not answer, and 1 of its cells" in silent.stderr
+    (slurm / "silent").unlink()
+    large = ["model=llama2-70b", "method=uniform", "dataset=specbench,cnndm", "limit=null"]
+    where = ["hydra/launcher=slurm", "hardware=slurm-a100", "hardware.exclusive=true"]
+    above = skipbench("-m", *large, *where, f"results={tmp_path}")
+    assert above.returncode == 2 and "GPU-hours would be charged, above the 100" in above.stderr
+    assert "then give hydra.launcher.confirmed=true" in above.stderr
+    assert len(sent(tmp_path)) == 1
 
 
 def test_two_submissions_at_once_take_turns(slurm: Path, tmp_path: Path) -> None:

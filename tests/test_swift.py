@@ -46,9 +46,9 @@ def decode(prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch) ->
         drafted: list[SkipSet] = []
         propose = method.drafter.propose
 
-        def watched(state: Any, skip: SkipSet, room: int) -> Any:
+        def watched(state: Any, skip: SkipSet, *more: Any) -> Any:
             drafted.append(skip)
-            return propose(state, skip, room)
+            return propose(state, skip, *more)
 
         with monkeypatch.context() as patch:
             patch.setattr(method.drafter, "propose", watched)
@@ -80,9 +80,8 @@ def test_the_first_set_is_spread_evenly(layers: int, ends: bool) -> None:
     """
     free = 2 * (layers - 2 * ends)
     for count in range(1, free):
-        skip = SWIFT(
-            layers, "swift", Fixed(8), ratio=(count + 0.5) / free, beta=0, protect_ends=ends
-        ).skip
+        given = {"layers": layers, "name": "swift", "stop": Fixed(8), "protect_ends": ends}
+        skip = SWIFT(**given, ratio=(count + 0.5) / free, beta=0).skip
         assert len(skip.skipped) == count and set(skip.mlp) <= set(skip.attention)
         assert len(skip.attention) - len(skip.mlp) == count % 2
         gaps = [b - a for a, b in zip(skip.attention, skip.attention[1:], strict=False)]
@@ -216,12 +215,14 @@ def test_scores_of_other_tokens_judge_no_candidate(
     method.matchness = watched  # type: ignore[method-assign]
     decode(method, last=1)
     steps = len(method.tried)
-    assert steps > 1 and len(scored) == (2 * steps if rescore and method.recent else steps + 1)
+    assert steps > 1 and len(scored) == (
+        2 * steps if rescore and (method.context == "recent") else steps + 1
+    )
     kept = method.score
     scored.clear()
     decode(method, first=1, last=2)
     steps = len(method.tried) - steps
-    again = rescore * (steps if method.recent else 1)
+    again = rescore * (steps if (method.context == "recent") else 1)
     assert steps > 1 and len(scored) == steps + again
     if context == "first":
         assert kept is not None

@@ -44,7 +44,7 @@ def test_a_manifest_calls_nothing_that_no_file_of_conf_names(way: str, tmp_path:
             "path": {"_target_": "skipbench.config.paths.Path", "_args_": [str(called)]},
             "content": "",
         },
-        "attribute": {**reads, "_target_": "skipbench.runs.index.pd.read_pickle"},
+        "attribute": {**reads, "_target_": "skipbench.runs.reading.yaml.unsafe_load"},
     }[way]
     config = compose(["method=uniform", f"results={tmp_path}"]).to_dict()
     config["method"]["stop"] = stop

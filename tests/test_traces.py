@@ -20,7 +20,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from skipbench.config.paths import CONF, PACKAGE
 from skipbench.decode.loop import generate
-from skipbench.decode.method import log_of, skip_text
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 
@@ -67,7 +66,7 @@ def trace(case: str, prompts: int = len(PROMPTS)) -> list[dict[str, Any]]:
         sampler = Sampler(1.0, seed=seed) if case.endswith("sampling") else None
         out = generate(lm, method, tokenizer(prompt)["input_ids"], TOKENS, sampler=sampler)
         rounds = [[r.steps, r.nodes, r.accepted, r.chain, r.emitted] for r in out.rounds]
-        own = {"rounds": rounds, "skip": skip_text(method), "log": log_of(method)}
+        own = {"rounds": rounds, "skip": str(method.skip), "log": method.trace()}
         found.append({"tokens": out.tokens, **own})
     kept: list[dict[str, Any]] = json.loads(json.dumps(found))
     return kept

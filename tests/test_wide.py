@@ -216,7 +216,7 @@ def test_a_check_that_cannot_be_made_keeps_the_sample(
     for sample in samples:
         assert sample.divergence is not None and sample.divergence.logit_gap is None
         assert why in str(sample.divergence.error)
-    assert run.metrics.lossless.unchecked == 2
-    assert main_cells(run.metrics)["lossless"] == "0/2" and exceptions(run.metrics) == [
+    assert run.measured.lossless.unchecked == 2
+    assert main_cells(run.measured)["lossless"] == "0/2" and exceptions(run.measured) == [
         "2 unchecked"
     ]

@@ -1,16 +1,18 @@
 """A method of one's own: it proposes that the last token comes once more."""
 
 import skipbench
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.state import State
 
 
-class Stutter:
-    """`begin`, `propose` and `adapt` are all that a method needs."""
+class Stutter(Method):
+    """Only `propose` must be written; `begin` and `adapt` do nothing by default."""
 
-    name = "stutter"
+    name: str = "stutter"
 
     def begin(self, state: State) -> None:
+        super().begin(state)
         self.worked = 0
 
     def propose(self, state: State, budget: int) -> Draft:

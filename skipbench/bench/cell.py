@@ -13,7 +13,7 @@ from torch import Tensor
 from skipbench.bench.order import narrow, spread
 from skipbench.bench.prompts import Prompt
 from skipbench.decode.loop import NotFinite, generate
-from skipbench.decode.method import Method, load_state_dict, log_of, skip_text, state_dict
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.text import Detokenizer
 from skipbench.errors import SkipbenchError
@@ -74,7 +74,7 @@ def run_cell(
     order = range(len(prompts)) if settings.until_ci is None else spread(prompts)
     missing = [i for i in order if i not in done]
     if samples:
-        load_state_dict(method, samples[-1].carry)
+        method.load_state_dict(samples[-1].carry)
     followed = {prompt.row.after for prompt in prompts}
     answers = {s.id: _answer(tokenizer, s) for s in samples if s.id in followed}
     for s in samples:
@@ -138,7 +138,7 @@ def _pair(
     meter: EnergyMeter,
 ) -> tuple[Sample, Completion]:
     arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
-    searching = getattr(method, "searching", None)
+    searching = method.searching
     out = {name: _decode(lm, arms[name], prompt, index, settings, meter) for name in order}
     vanilla, (ours, verified) = out["vanilla"][0], out["method"]
     kind, divergence = _compare(lm, prompt.ids, vanilla, ours, settings.temperature == 0)
@@ -161,11 +161,11 @@ def _pair(
         method=ours,
         lossless=kind,
         divergence=divergence,
-        skip=skip_text(method),
+        skip=str(method.skip),
         score=scores if scores["vanilla"] else {},
         groups=prompt.row.groups | ({"prompt": "cut"} if prompt.cut else {}),
-        carry=state_dict(method),
-        trace=log_of(method)
+        carry=method.state_dict(),
+        trace=method.trace()
         | ({} if searching is None else {"searching": [searching]})
         | {"verified": verified},
     )

@@ -1,6 +1,7 @@
 """Decoding inside Hugging Face: `model.generate(**inputs, custom_generate=...)`."""
 
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +12,14 @@ from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.bench.ready import make_method
 from skipbench.config.compose import compose
 from skipbench.config.names import quoted
+from skipbench.decode.draft import Draft
 from skipbench.decode.loop import stream
-from skipbench.decode.method import Draft, Method
+from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
+from skipbench.lm.fused.bit_exact import NotStrictError
 from skipbench.lm.model import LM
+from skipbench.lm.proof import has_own_bits
 from skipbench.models.generation import check_generation, output, own_criteria, split_processors
 
 REFUSED = ("assistant_model", "synced_gpus", "negative_prompt_ids")
@@ -25,17 +29,26 @@ class CustomGenerate:
     """The callable that `generate` calls in place of its own loop.
 
     It keeps the method, which learns from prompt to prompt, and a K/V cache; the weights are the
-    model's own.
+    model's own. What it promises of the tokens: `skipbench.custom_generate`.
 
     Attributes:
-        method: the method in use, `None` before the first call.
+        method: the method in use, `None` before the first call; calls at the same time use copies.
     """
 
-    def __init__(self, method: str | Method, engine: str, overrides: Sequence[str]) -> None:
+    def __init__(
+        self, method: str | Method, engine: str, overrides: Sequence[str], strict: bool = False
+    ) -> None:
         """As `skipbench.custom_generate` takes them."""
+        if strict and engine != "reference":
+            raise SkipbenchError(
+                f"custom_generate: strict=True needs engine='reference', not {engine!r}: only the "
+                "model's own modules give the bits of generate"
+            )
         self._given, self._engine, self._overrides = method, engine, tuple(overrides)
+        self._strict = strict
         self._lm: LM | None = None
-        self.method: Method | None = None
+        self._methods: MethodCopies | None = None
+        self._loading = threading.Lock()
 
     def __call__(
         self,
@@ -57,10 +70,16 @@ class CustomGenerate:
                 "and return sequences count)"
             )
         call = _call_of_generate()
-        check_generation(generation_config, model_kwargs, {k: call.get(k) for k in REFUSED})
+        others = {k: call.get(k) for k in REFUSED}
+        if self._strict:  # other kernels, or prompts in other pieces: other bits
+            others["use_cache=False with strict=True"] = generation_config.use_cache is False
+            for key in ("cache_implementation", "prefill_chunk_size"):
+                others[f"{key} with strict=True"] = getattr(generation_config, key, None)
+        check_generation(generation_config, model_kwargs, others)
         processors, sampling = split_processors(logits_processor, generation_config.do_sample)
         criteria, streamer = own_criteria(stopping_criteria), call.get("streamer")
-        lm, method = self._ready(model)
+        with self._loading:
+            lm, methods = self._ready(model)
         prompt = input_ids[0].tolist()
         most = generation_config.max_length - len(prompt)
         lm.allocate(len(prompt) + most + SCRATCH_ROWS)
@@ -68,7 +87,7 @@ class CustomGenerate:
         sampler = Sampler(**sampling, seed=int(torch.randint(2**31, ())) if sampling else 0)
         process = _Processed(processors, input_ids.device) if processors else None
         tokens = list(prompt)
-        steps = stream(lm, method, prompt, most, _eos(generation_config), sampler, process)
+        steps = stream(lm, methods, prompt, most, _eos(generation_config), sampler, process)
         for step in steps:
             for token in step.tokens:
                 tokens.append(token)
@@ -82,7 +101,11 @@ class CustomGenerate:
         sequences = torch.tensor([tokens], device=input_ids.device)
         return output(sequences, bool(generation_config.return_dict_in_generate))
 
-    def _ready(self, model: Any) -> tuple[LM, Method]:
+    @property
+    def method(self) -> Method | None:
+        return None if self._methods is None else self._methods.first
+
+    def _ready(self, model: Any) -> tuple[LM, MethodCopies]:
         """The primitive over the model's own weights, and the method for it; made once."""
         if self._lm is None or self._lm.model is not model:
             attention = getattr(model.config, "_attn_implementation", "sdpa")
@@ -91,22 +114,35 @@ class CustomGenerate:
                     f"custom_generate with engine=reference needs attn_implementation='sdpa', not "
                     f"{attention!r}; load the model with that, or give engine='fused'"
                 )
-            self._lm, self.method = LM(model, self._engine), None
-        if self.method is None:
-            if isinstance(self._given, str):
+            self._lm, self._methods = self._primitive(model), None
+        if self._methods is None:
+            method = self._given
+            if isinstance(method, str):
                 path = str(getattr(model.config, "_name_or_path", "")) or "model"
                 config = compose(
                     [
                         "model=path",
                         f"model.path={quoted(path)}",
-                        f"method={self._given}",
+                        f"method={method}",
                         *self._overrides,
                     ]
                 )
-                self.method = make_method(config, self._lm)
-            else:
-                self.method = self._given
-        return self._lm, self.method
+                method = make_method(config, self._lm)
+            self._methods = MethodCopies(method)
+        return self._lm, self._methods
+
+    def _primitive(self, model: Any) -> LM:
+        """Raises SkipbenchError where `strict` cannot be kept."""
+        try:
+            lm = LM(model, self._engine, self._strict)
+            if self._strict and not has_own_bits(lm):
+                raise NotStrictError("one row alone has other bits than the model's own pass")
+        except NotStrictError as error:
+            raise SkipbenchError(
+                "custom_generate: strict=True cannot be kept for this model on this machine; use "
+                f"strict=False ({error})"
+            ) from error
+        return lm
 
 
 def _call_of_generate() -> dict[str, Any]:

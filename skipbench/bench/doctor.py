@@ -22,11 +22,7 @@ from skipbench.scoring.sandbox import isolation
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
 MODEL_TOKENS = 2048  # prompt and output for which the models' memory is said
-EXTRAS = {
-    "accelerate": "big",
-    "bitsandbytes": "quant",
-    "hydra_plugins.hydra_submitit_launcher": "slurm",
-}
+EXTRAS = {"accelerate": "big", "bitsandbytes": "quant"}
 
 
 def findings(results: Path, models: Models) -> list[str]:

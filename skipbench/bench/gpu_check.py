@@ -1,4 +1,4 @@
-"""`doctor --gpu`: what a GPU does that no test on another machine can show. Five minutes.
+"""`doctor --gpu`: checks of a GPU that no test on another machine can make. Five minutes.
 
 Kernels of attention, token identity of the engines, memory of long prompts, time per pass against
 the roofline, graphs or the reason against them, and what the host waits for. Everything runs on
@@ -8,7 +8,7 @@ planted models: nothing is downloaded.
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,9 @@ from skipbench.lm.rows import TokenRows
 from skipbench.methods.clasp import CLaSp
 from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
+from skipbench.metrics.costs import Point
 from skipbench.models.random_weights import planted_model
-from skipbench.profile.latency import Point, part_times
+from skipbench.profile.latency import part_times
 from skipbench.profile.roofline import Known, roofline, row_bytes
 from skipbench.skipset import SkipSet, fixed_set
 
@@ -39,7 +40,7 @@ WORDS = 64  # ids that planted text keeps to
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is checked, small enough for a test or as large as the papers' models.
+    """Sizes of the checks, small enough for a test or as large as the papers' models.
 
     Attributes:
         shape: of the models; the layers of `long` are fewer, so that only attention counts.
@@ -77,13 +78,9 @@ def gpu_findings(device: torch.device, known: Known, sizes: Sizes = ON_GPU) -> I
 def _lm(
     device: torch.device, sizes: Sizes, dtype: torch.dtype, engine: str, capacity: int, layers: int
 ) -> LM:
-    shape = sizes.shape
-    own = Shape(
-        layers, shape.hidden, shape.heads, shape.kv_heads, shape.intermediate, shape.vocab,
-        shape.context,
-    )  # fmt: skip
+    shape = replace(sizes.shape, layers=layers)
     redundant = fixed_set("uniform", layers, 0.5) if layers > 1 else SkipSet.of(layers)
-    lm = LM(planted_model(own, redundant, 0, dtype, str(device), WORDS), engine)
+    lm = LM(planted_model(shape, redundant, 0, dtype, str(device), WORDS), engine)
     lm.allocate(capacity)
     return lm
 
@@ -141,7 +138,7 @@ def _identity(device: torch.device, sizes: Sizes) -> Iterator[str]:
             "vanilla": Vanilla(),
             "chain": FixedSet("chain", skip, Drafter(_stop(0.05))),
             "tree": FixedSet("tree", skip, Drafter(_stop(), (5, 3, 2, 1))),
-            "clasp": CLaSp(lm.layers, "clasp", _stop(), interval=4),
+            "clasp": CLaSp(layers=lm.layers, name="clasp", stop=_stop(), interval=4),
         }
         unlike = []
         for name, method in methods.items():
@@ -172,31 +169,20 @@ def _memory(device: torch.device, sizes: Sizes) -> Iterator[str]:
         ("verification of 11 rows", verify, 2 * read),
         ("the float32 check of ties", partial(float32_logits, lm.model, tokens), 2**31),
     ]
-    for name, run, most in passes:
-        before = _allocated(device)
-        run()
-        grown = _peak(device) - before
+    for name, run, limit in passes:
         if device.type != "cuda":
+            run()
             yield f"note     {name} at {sizes.long} tokens ran; memory is counted on a GPU alone"
             continue
-        kind = "ok   " if most is None or grown <= most else "fault"
-        limit = "" if most is None else f", wanted at most {most / 2**20:.0f}"
-        yield f"{kind}    {name} at {sizes.long} tokens: {grown / 2**20:.0f} MiB beside{limit}"
-
-
-def _allocated(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 0
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
-
-
-def _peak(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 0
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device)
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        torch.cuda.synchronize(device)
+        grown = torch.cuda.max_memory_allocated(device) - before
+        kind = "ok   " if limit is None or grown <= limit else "fault"
+        wanted = "" if limit is None else f", wanted at most {limit / 2**20:.0f}"
+        yield f"{kind}    {name} at {sizes.long} tokens: {grown / 2**20:.0f} MiB beside{wanted}"
 
 
 def _time(device: torch.device, sizes: Sizes, known: Known) -> Iterator[str]:

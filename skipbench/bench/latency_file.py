@@ -1,31 +1,27 @@
-"""The latency model of a machine, model and engine: measured with the points it rests on, kept in
-the results folder, and read again.
+"""The latency file of a machine, model and engine: measured, kept in the results folder, and read
+again.
 
-`profile` measures it at leisure and replaces what is there; a run that needs one and finds none
-measures a short one itself.
+`profile` measures at leisure and replaces the file; a run that needs one and finds none measures a
+short one itself.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
+
+from msgspec import to_builtins
 
 from skipbench.config.model import Model
 from skipbench.config.schemas import Engine
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
-from skipbench.profile.latency import (
-    UNTIMED,
-    LatencyModel,
-    Point,
-    fit,
-    overhead,
-    part_times,
-    residuals,
-)
-from skipbench.profile.roofline import Known, Roofline, roofline, row_bytes
+from skipbench.metrics.costs import LatencyModel, Point, Roofline
+from skipbench.metrics.latency_record import LatencyRecord
+from skipbench.profile.latency import UNTIMED, fit, overhead, part_times, residuals
+from skipbench.profile.roofline import Known, roofline, row_bytes
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import FORMS, other_package, package_sha256, weights_sha256
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
@@ -41,76 +37,59 @@ Advance = Callable[[], None]
 
 
 def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Path:
-    """The file of this machine, these weights wherever they lie, dtype and engine; `device` is the
-    name of the device the model runs on.
+    """The file of this machine, these weights in any folder, dtype and engine; `device` is the name
+    of the device the model runs on.
     """
+    weights = ("path", "revision", "deepened", "deepened_seed")
     key: dict[str, Any] = {k: getattr(model, k) for k in ("dtype", *FORMS)}
-    key["weights"] = weights_sha256(model) or [
-        getattr(model, k) for k in ("path", "revision", "deepened", "deepened_seed")
-    ]
-    key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"} | {
-        "machine": _machine(device)
-    }
+    key["weights"] = weights_sha256(model) or [getattr(model, k) for k in weights]
+    key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
+    key["machine"] = cpu_name() if device == "cpu" else device
     return results / "latency" / f"{run_name([model.name, engine.name], config_hash(key))}.json"
 
 
-def _machine(device: str) -> str:
-    return cpu_name() if device == "cpu" else device
-
-
 def stored_latency(lm: LM, path: Path) -> LatencyModel:
-    """The model in `path` where it is of this version of the package and reaches as far as this
+    """The model in `path` if this version of the package measured it and it reaches as far as this
     run's cache, else one that is measured now and kept there.
     """
     needed = lm.cache.capacity - 1
-    record = read_record(path)
-    if record is not None and other_package(record.get("package_sha256")):
-        record = None
-    if record is not None and needed <= REACH * max(record["contexts"]):
-        return LatencyModel(**record["model"])
+    record = valid_record(path)
+    if record is not None and needed <= REACH * max(record.contexts):
+        return record.model
     contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
     points = measure(lm, contexts, [1], REPEATS, lambda: None)
-    found = fit(points, lm.layers)
-    write_record(
-        path, {"contexts": contexts, "model": dataclasses.asdict(found), "points": _plain(points)}
-    )
-    return found
+    model = fit(points, lm.layers)
+    write_record(path, LatencyRecord(format=FORMAT, contexts=contexts, model=model, points=points))
+    return model
 
 
 def passes_to_measure() -> int:
-    """Passes of the model whose time `stored_latency` takes where nothing is stored: each call of
-    its parts, one after another, is a pass, and so is that of the whole.
+    """Passes of the model whose time `stored_latency` takes where nothing is stored: the calls of
+    all parts are one pass, and so is the call of the whole.
     """
     return 2 * (CONTEXTS + 1) * (REPEATS + SWEEPS * UNTIMED)
 
 
-class _Kept(TypedDict):
-    """The file of a latency model, as far as it is read."""
-
-    format: int
-    contexts: list[int]
-    model: LatencyModel
-
-
-def read_record(path: Path) -> dict[str, Any] | None:
-    """What is kept in `path`; `None` where there is nothing of this format.
+def valid_record(path: Path) -> LatencyRecord | None:
+    """The record of this format and this version of the package in `path`; None without one.
 
     Raises:
-        SkipbenchError: the file is a link, or cannot be read.
+        SkipbenchError: the file is a link.
     """
     try:
-        record = read_json(path, _Kept)
+        record: LatencyRecord | None = read_json(path, LatencyRecord)
     except SkipbenchError:
         if path.is_symlink():
             raise
         return None  # another format, or damaged: it is measured again
-    return dict(record) if record is not None and record["format"] == FORMAT else None
+    if record is None or record.format != FORMAT or other_package(record.package_sha256):
+        return None
+    return record
 
 
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Raises SkipbenchError where the results folder cannot be written to."""
-    origin = {"format": FORMAT, "package_sha256": package_sha256()}
-    write_json(path, origin | record)
+def write_record(path: Path, record: LatencyRecord) -> None:
+    """Raises SkipbenchError if the results folder is not writable."""
+    write_json(path, to_builtins(record) | {"package_sha256": package_sha256()})
 
 
 def measure(
@@ -120,15 +99,15 @@ def measure(
     points.
     """
     lm.allocate(max(contexts) + max(rows))
-    pairs = [(context, t) for context in contexts for t in rows]
-    times: dict[tuple[int, int], dict[str, list[float]]] = {pair: {} for pair in pairs}
+    times: dict[tuple[int, int], dict[str, list[float]]]
+    times = {(context, n): {} for context in contexts for n in rows}
     sweeps = min(SWEEPS, repeats)
     for _ in range(sweeps):
-        for context, t in pairs:
-            for part, found in part_times(lm, context, t, math.ceil(repeats / sweeps)).items():
-                times[context, t].setdefault(part, []).extend(found)
+        for (context, n), parts in times.items():
+            for part, seconds in part_times(lm, context, n, math.ceil(repeats / sweeps)).items():
+                parts.setdefault(part, []).extend(seconds)
             advance()
-    return [Point.of(context, t, times[context, t]) for context, t in pairs]
+    return [Point.of(context, n, parts) for (context, n), parts in times.items()]
 
 
 def points_to_measure(
@@ -156,35 +135,25 @@ def profile(
     repeats: int,
     known: Known,
     advance: Advance,
-) -> dict[str, Any]:
-    """The record of a profile, as plain JSON values; all times are seconds, all sizes bytes.
-
-    Keys: `contexts`, `model` (of `LatencyModel`), `points` (of `Point`), `residuals` of the points
-    of one row, `overhead` of one sub-layer of each kind and the head, `roofline` (of `Roofline`),
-    `floor` of every point, `bytes`, `engine`, `dtype`, `threads`.
-    """
-    # one row is what the rest is held against, and what the model is fitted to
-    rows = sorted({1, *rows})
-    points = measure(lm, contexts, rows, repeats, advance)
+) -> LatencyRecord:
+    """The record of a profile, without its rounds."""
+    # The model is fitted to points of one row, and all others are compared with them.
+    points = measure(lm, contexts, sorted({1, *rows}), repeats, advance)
     single = [p for p in points if p.rows == 1]
-    found = fit(single, lm.layers)
+    model = fit(single, lm.layers)
     rates = roofline(lm.output_device, lm.dtype, lm.weight_bytes(), known)
-    sizes = part_bytes(lm)
-    beside = overhead(lm, repeats)
-    return {
-        "contexts": list(contexts),
-        "model": dataclasses.asdict(found),
-        "points": _plain(points),
-        "residuals": residuals(found, single),
-        "overhead": {
-            "attention_s": beside.attention_s,
-            "mlp_s": beside.mlp_s,
-            "head_s": beside.head_s,
-        },
-        "roofline": dataclasses.asdict(rates),
-        "floor": [floor_s(rates, sizes, lm.layers, p.context, p.rows) for p in points],
-        "bytes": sizes,
-    }
+    sizes, beside = part_bytes(lm), overhead(lm, repeats)
+    return LatencyRecord(
+        format=FORMAT,
+        contexts=list(contexts),
+        model=model,
+        points=points,
+        residuals=residuals(model, single),
+        overhead={k: getattr(beside, k) for k in ("attention_s", "mlp_s", "head_s")},
+        roofline=rates,
+        floor=[floor_s(rates, sizes, lm.layers, p.context, p.rows) for p in points],
+        bytes=sizes,
+    )
 
 
 def part_bytes(lm: LM) -> dict[str, int]:
@@ -209,22 +178,17 @@ def part_bytes(lm: LM) -> dict[str, int]:
 def floor_s(
     rates: Roofline, sizes: dict[str, int], layers: int, context: int, rows: int
 ) -> dict[str, float]:
-    """The least seconds of one attention, one MLP, and a whole pass: weights and K/V are read once,
+    """Minimum seconds of one attention, one MLP, and a whole pass: weights and K/V are read once,
     every weight multiplies each row.
     """
 
-    def least(weights: float, cached: float) -> float:
+    def seconds(weights: float, cached: float) -> float:
         return rates.seconds(weights + cached, 2 * rows * (weights + cached) / sizes["number"])
 
     cached = (context + rows) * sizes["row"]
+    whole = layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"]
     return {
-        "attention": least(sizes["attention"], cached),
-        "mlp": least(sizes["mlp"], 0),
-        "whole": least(
-            layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"], layers * cached
-        ),
+        "attention": seconds(sizes["attention"], cached),
+        "mlp": seconds(sizes["mlp"], 0),
+        "whole": seconds(whole, layers * cached),
     }
-
-
-def _plain(points: Sequence[Point]) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(p) for p in points]

@@ -17,7 +17,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_access, check_form
-from skipbench.models.load import load, load_planted, make_lm
+from skipbench.models.load import load, make_lm
 from skipbench.models.outline import check_checkpoint, layer_count
 from skipbench.models.sparsity import Pattern, parse_sparsity, prune
 from skipbench.skipset import deepened_layers
@@ -81,34 +81,7 @@ def _sparsity(model: Model) -> Pattern | None:
 def _dense(model: Model, engine: Engine, gpus: int | None = None) -> tuple[LM, Any]:
     """`gpus`: over how many `device=auto` spreads the layers; `None` for all."""
     torch.set_num_threads(engine.threads)
-    if isinstance(model, PlantedModel):
-        assert model.architecture is not None and model.sets["self-sd"] is not None
-        return load_planted(
-            model.architecture,
-            model.sets["self-sd"],
-            model.seed,
-            model.path,
-            model.dtype,
-            engine.name,
-            model.device,
-            engine.strict,
-            engine.spare_mib,
-        )
-    return load(
-        model.path,
-        model.revision,
-        model.dtype,
-        engine.name,
-        model.device,
-        model.allow_pickle,
-        model.quantization,
-        model.architecture,
-        engine.strict,
-        engine.spare_mib,
-        model.deepened,
-        model.deepened_seed,
-        gpus,
-    )
+    return load(model, engine.name, engine.strict, engine.spare_mib, gpus)
 
 
 def check_model(model: Model, engine: Engine) -> None:
@@ -127,14 +100,7 @@ def check_model(model: Model, engine: Engine) -> None:
     _sparsity(model)
     planted = isinstance(model, PlantedModel)
     if not planted:
-        check_form(
-            model.path,
-            model.device,
-            model.quantization,
-            engine.name,
-            model.deepened,
-            model.allow_pickle,
-        )
+        check_form(model, engine.name)
     if engine.name == EngineName.reference and model.sparsity == "none":
         refuse_strict(bool(engine.strict), engine.name)
     if not planted:
@@ -166,7 +132,11 @@ def check_method(model: Model, make_method: MakeMethod) -> None:
             be read.
     """
     _sparsity(model)
-    make_method(layers=depth(model))
+    method = make_method(layers=depth(model))
+    if not isinstance(method, Method):
+        raise SkipbenchError(
+            f"{type(method).__name__} is no method; derive it from skipbench.decode.method.Method"
+        )
 
 
 def depth(model: Model) -> int:

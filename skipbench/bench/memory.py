@@ -1,11 +1,10 @@
-"""Whether a model fits, before anything of it is loaded: bytes of its weights and cache against
-what the device has.
+"""Checks whether a model fits, before anything of it is loaded: bytes of its weights and cache
+against the memory of the device.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.architecture import BYTES
@@ -16,9 +15,10 @@ from skipbench.data.rows import Row
 from skipbench.errors import NotHereError
 
 GIB = 2**30
-ROOM = GIB  # beside weights and cache: activations, logits, the CUDA context
-LEAST_ROOM = GIB // 16  # of it, for a model that is small itself
-PROMPT_TOKENS = 8192  # room for a prompt whose dataset is not read yet
+MARGIN = GIB  # beside weights and cache: activations, logits, the CUDA context
+MIN_MARGIN = GIB // 16  # for a model that is small itself
+# tokens of a prompt whose dataset is not read yet: as memory must hold it, and as hours count it
+LONG_PROMPT, USUAL_PROMPT = 8192, 1024
 TEXT_PER_TOKEN = 4  # characters; English text under the papers' tokenizers has 4 to 5
 GPUS = {
     "A100 40 GB": 39 * GIB,
@@ -33,17 +33,19 @@ Models = Mapping[str, Model]
 
 
 def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:
-    """Bytes of weights, and of the cache of `tokens` tokens with the rows for drafts behind
-    them.
-    """
+    """Bytes of weights, and of a cache for `tokens` tokens and the draft rows after them."""
     assert model.sizes is not None
     cache = model.sizes.cache_bytes(model.dtype, tokens + SCRATCH_ROWS)
     return model.sizes.weight_bytes(model.dtype, model.quantization), cache
 
 
+def _with_margin(model: Model, tokens: int) -> int:
+    return sum(needed_bytes(model, tokens)) + MARGIN
+
+
 def longest(rows: Sequence[Row], max_new_tokens: int, context: int) -> int:
-    """Tokens of the longest prompt with its output, guessed from its characters, since no tokenizer
-    is loaded yet.
+    """Tokens of the longest prompt with its output, estimated from its characters, since no
+    tokenizer is loaded yet.
     """
     prompt = max((len(row.prompt) for row in rows), default=0) // TEXT_PER_TOKEN
     return min(prompt + max_new_tokens, context)
@@ -51,24 +53,24 @@ def longest(rows: Sequence[Row], max_new_tokens: int, context: int) -> int:
 
 def fitting(models: Models, memory: int, tokens: int) -> list[str]:
     """Names of the models that fit into `memory` bytes at that length, smallest first."""
-    sizes = {name: sum(needed_bytes(model, tokens)) + ROOM for name, model in models.items()}
-    return sorted((n for n in sizes if sizes[n] <= memory), key=lambda n: (sizes[n], n))
+    sizes = sorted((_with_margin(model, tokens), name) for name, model in models.items())
+    return [name for size, name in sizes if size <= memory]
 
 
 def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
     """GPUs of `each` usable bytes for a cell, before its dataset is read; 1 for a model on the CPU
     or of unknown size.
 
-    Prompts are taken to fill `dataset.context`, or to have `PROMPT_TOKENS`.
+    Prompts are taken to fill `dataset.context`, or to have `LONG_PROMPT` tokens.
 
     Raises:
         NotHereError: such a GPU holds no layer of the model.
     """
     if model.sizes is None or model.device == "cpu":
         return 1
-    tokens = _context(model, dataset.context)
+    tokens = _context(model, dataset)
     if dataset.context is None:
-        tokens = min(PROMPT_TOKENS + dataset.max_new_tokens, tokens)
+        tokens = min(LONG_PROMPT + dataset.max_new_tokens, tokens)
     return _gpus(model, tokens, each)
 
 
@@ -79,42 +81,40 @@ def _gpus(model: Model, tokens: int, each: int) -> int:
     assert model.sizes is not None
     weights, cache = needed_bytes(model, tokens)
     total = weights + max(cache, _calibration_bytes(model))
-    if total + ROOM <= each:
+    if total + MARGIN <= each:
         return 1
-    usable = each - ROOM - weights // model.sizes.layers
+    usable = each - MARGIN - weights // model.sizes.layers
     if usable <= 0:
         raise NotHereError(
-            f"a GPU of {_gib(each)} holds no layer of {model.name!r} and {_gib(ROOM)} for the rest"
+            f"a GPU of {_gib(each)} holds no layer of {model.name!r} and {_gib(MARGIN)} for the "
+            "rest"
         )
     return max(2, -(-total // usable))
 
 
 def devices_needed(model: Model, tokens: int | None) -> int | None:
-    """The fewest of the GPUs at hand that hold a model with `tokens` tokens, the first ones; `None`
+    """The fewest of the GPUs at hand that hold a model with `tokens` tokens, the first ones; None
     where its size is not known, or all of them are needed.
 
     Args:
-        tokens: of prompt and output; `None` for a prompt of `PROMPT_TOKENS`.
+        tokens: of prompt and output; None takes twice `LONG_PROMPT`.
     """
     import torch  # not above: a plan computes sizes without it
 
     if model.sizes is None or not torch.cuda.is_available():
         return None
     free = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
-    tokens = min(tokens or 2 * PROMPT_TOKENS, model.sizes.context)
-    for count in range(1, len(free)):
-        if _gpus(model, tokens, min(free[:count])) <= count:
-            return count
-    return None
+    tokens = min(tokens or 2 * LONG_PROMPT, model.sizes.context)
+    fits = (n for n in range(1, len(free)) if _gpus(model, tokens, min(free[:n])) <= n)
+    return next(fits, None)
 
 
-def _context(model: Model, cut: int | None) -> int:
+def _context(model: Model, dataset: DatasetConfig) -> int:
     """Tokens that prompt and output have together: the model's context, or the dataset's where it
     is cut shorter.
     """
     assert model.sizes is not None
-    context = model.sizes.context
-    return context if cut is None else min(cut, context)
+    return min(dataset.context or model.sizes.context, model.sizes.context)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,10 +122,10 @@ class Need:
     """Bytes that a cell takes.
 
     Attributes:
-        tokens: of the longest prompt with its output, for which the cache is.
+        tokens: of the longest prompt with its output, which the cache holds.
         calibration_bytes: of `model.calibration`, gone before the cache comes.
         room_bytes: for the rest, such as activations and logits.
-        free_bytes: of the device; `None` where nobody says.
+        free_bytes: of the device; None if unknown.
     """
 
     weight_bytes: int
@@ -151,45 +151,37 @@ class Need:
 
 
 def memory_need(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> Need | None:
-    """What the cell takes with these rows; `None` for a model of unknown size."""
+    """The bytes that the cell takes with these rows; None for a model of unknown size."""
     if model.sizes is None:
         return None
-    tokens = longest(rows, dataset.max_new_tokens, _context(model, dataset.context))
+    tokens = longest(rows, dataset.max_new_tokens, _context(model, dataset))
     weights, cache = needed_bytes(model, tokens)
-    return Need(
-        weights,
-        cache,
-        tokens,
-        _calibration_bytes(model),
-        min(ROOM, max(weights, LEAST_ROOM)),
-        free_bytes(model.device),
-    )
+    margin = min(MARGIN, max(weights, MIN_MARGIN))
+    free = free_bytes(model.device)
+    return Need(weights, cache, tokens, _calibration_bytes(model), margin, free)
 
 
 def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> None:
     """Refuses a model of known sizes that does not fit its device.
 
     Raises:
-        NotHereError: weights, cache and room are more than is free, with the numbers and the models
-            that would fit.
+        NotHereError: weights, cache and the rest are more than is free, with the numbers and the
+            models that would fit.
     """
     need = memory_need(model, dataset, rows)
     if need is None or need.free_bytes is None or need.total_bytes <= need.free_bytes:
         return
-    fit = fitting(known_models(), need.free_bytes, need.tokens)
+    fit = ", ".join(fitting(known_models(), need.free_bytes, need.tokens))
+    on_gpu = model.device.startswith("cuda")
     raise NotHereError(
         f"model {model.name!r} needs {_gib(need.total_bytes)} on {model.device}: "
-        f"{need.text(weight_kind(model))}. Would fit: {', '.join(fit) or 'none of conf/model'}"
-        + (
-            ". Several GPUs are used with model.device=auto"
-            if model.device.startswith("cuda")
-            else ""
-        )
+        f"{need.text(weight_kind(model))}. Would fit: {fit or 'none of conf/model'}"
+        + (". Several GPUs are used with model.device=auto" if on_gpu else "")
     )
 
 
 def weight_kind(model: Model) -> str:
-    """Precision of the weights, and what was left out of them."""
+    """Precision and sparsity of the weights."""
     kinds = (k for k in (model.quantization, model.sparsity) if k != "none")
     return ", ".join([model.dtype, *kinds])
 
@@ -202,53 +194,47 @@ def _calibration_bytes(model: Model) -> int:
         return 0
     assert model.sizes is not None
     tokens = min(model.calibration.tokens, model.sizes.context)
-    bytes_each = model.sizes.hidden * BYTES[model.dtype]
-    return int(model.calibration.rows * tokens * bytes_each)
+    return int(model.calibration.rows * tokens * model.sizes.hidden * BYTES[model.dtype])
 
 
 def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | None:
-    """What a cell that ran out of memory needs at least, and smaller settings; `None` for an error
-    of another kind.
+    """The memory that a cell needs at least after it ran out, and smaller settings; None for an
+    error of another kind.
     """
     import torch  # as above
 
+    text = str(error)
     words = ("can't allocate memory", "out of memory")
-    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
-        w in str(error) for w in words
-    ):
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if not is_memory and not any(w in text for w in words):
         return None
-    reason = (
-        "out of memory "
-        f"({type(error).__name__}{': ' if str(error) else ''}{str(error).partition(chr(10))[0]})"
-    )
+    first = f": {text.partition(chr(10))[0]}" if text else ""
+    reason = f"out of memory ({type(error).__name__}{first})"
     if model.sizes is None:
         advice = "give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
         return f"{reason}; {advice}"
-    need = sum(needed_bytes(model, max_new_tokens)) + ROOM
-    changes: list[dict[str, Any]] = (
-        [{"quantization": Quantization.int8}] if model.device.startswith("cuda") else []
-    )
-    changes += [{"dtype": Dtype.bfloat16}] if model.dtype == "float32" else []
-    smaller = [
-        (sum(needed_bytes(dataclasses.replace(model, **c), max_new_tokens)) + ROOM, c)
-        for c in changes
-    ]
-    smaller_settings = [
-        f"model.{k}={v} ({_gib(size)})" for size, c in smaller if size < need for k, v in c.items()
-    ]
-    smaller_settings += [
-        f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]
-    ]
+    need = _with_margin(model, max_new_tokens)
+    changes: list[tuple[str, Quantization | Dtype]] = []
+    if model.device.startswith("cuda"):
+        changes.append(("quantization", Quantization.int8))
+    if model.dtype == "float32":
+        changes.append(("dtype", Dtype.bfloat16))
+    smaller = []
+    for key, value in changes:
+        changed = dataclasses.replace(model, **{key: value})  # type: ignore[arg-type]  # by its name
+        if (size := _with_margin(changed, max_new_tokens)) < need:
+            smaller.append(f"model.{key}={value} ({_gib(size)})")
+    smaller += [f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]]
     return (
         f"{reason}; model {model.name!r} needs {_gib(need)}, more for long prompts. "
-        f"Next smaller: {', '.join(smaller_settings) or 'no model of conf/model'}; or give the "
+        f"Next smaller: {', '.join(smaller) or 'no model of conf/model'}; or give the "
         "job more (hardware.memory=)"
     )
 
 
 def free_bytes(device: str) -> int | None:
-    """Memory that is free on a device, or on all GPUs for `auto`; `None` where a GPU is asked for
-    and there is none.
+    """Memory that is free on a device, or on all GPUs for `auto`; None where a GPU is asked for and
+    there is none.
     """
     import torch  # as above
 
@@ -262,17 +248,15 @@ def free_bytes(device: str) -> int | None:
 
 
 def host_free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """What Linux can give without swapping, and no more than the control group still allows; `None`
-    if it does not say.
+    """Memory that Linux can give without swapping, and that the control group still allows; None if
+    unknown.
     """
     try:
         lines = meminfo.read_text().splitlines()
-    except OSError:
+        available = next(line for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
         return None
-    kib = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
-    if kib is None:
-        return None
-    free = kib * 1024
+    free = int(available.split()[1]) * 1024
     group = Path("/sys/fs/cgroup")
     for limit, used in (
         ("memory.max", "memory.current"),
@@ -286,16 +270,14 @@ def host_free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 
 def gpu_lines(models: Models, tokens: int) -> list[str]:
-    """For every GPU class what fits on it that did not on the one before, then how many GPUs of 80
-    GB the others take.
+    """For every GPU class the models that fit on it and not on the one before, then the GPUs of 80
+    GB that each of the others takes.
     """
     lines, seen = [], set[str]()
     for gpu, memory in GPUS.items():
         new = [name for name in fitting(models, memory, tokens) if name not in seen]
-        lines.append(
-            f"note     fits on one {gpu}: "
-            f"{'the above and ' if seen else ''}{', '.join(new) or 'nothing more'}"
-        )
+        above = "the above and " if seen else ""
+        lines.append(f"note     fits on one {gpu}: {above}{', '.join(new) or 'nothing more'}")
         seen |= set(new)
     each = GPUS["A100 80 GB, A800, H100"]
     for name in sorted(set(models) - seen):

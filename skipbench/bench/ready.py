@@ -11,7 +11,7 @@ from skipbench.bench.prompts import SCRATCH_ROWS, encode
 from skipbench.bench.stored_sets import resolve
 from skipbench.config.run_config import RunConfig
 from skipbench.data.rows import Row
-from skipbench.decode.method import Method, UsesLatency
+from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.models.outline import sized
@@ -59,12 +59,13 @@ def with_stored_set(config: RunConfig) -> RunConfig:
 def make_method(config: RunConfig, lm: LM) -> Method:
     """The method of `config` for a loaded model; latencies are measured where it needs them."""
     method: Method = with_stored_set(config).method.factory()(layers=lm.layers)
-    if isinstance(method, UsesLatency) and method.latency is None:
+    if method.needs_latency and method.latency_model is None:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
         path = latency_path(
             config.model, config.engine, device_name(lm.output_device), Path(config.results)
         )
-        method.latency = stored_latency(lm, path)
+        with lm.turn():
+            method.latency_model = stored_latency(lm, path)
     return method
 
 

@@ -1,8 +1,8 @@
-"""Seconds of draft steps and verifications inside the decoding loop, by skip set, rows and context:
-what `project` replays a run with.
+"""Times draft steps and verifications inside the decoding loop, by skip set, rows and context, for
+`project` to replay a run with.
 
-Sub-layers that are timed one kind after another leave out what the loop adds: softmax and
-confidence per step, the choice of tokens, rows of the mask.
+Sub-layers that are timed apart leave out the loop's part: softmax and confidence per step, the
+choice of tokens, rows of the mask.
 """
 
 import itertools
@@ -14,13 +14,16 @@ from typing import Any
 import torch
 
 from skipbench.bench.latency_file import Advance
+from skipbench.decode.draft import Draft
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import decode_round
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
+from skipbench.metrics.costs import PLAIN
+from skipbench.metrics.loop_costs import TimedRound
 from skipbench.profile.clock import Clock
 from skipbench.runs.record import Verified
 from skipbench.skipset import SkipSet, fixed_set
@@ -28,13 +31,12 @@ from skipbench.skipset import SkipSet, fixed_set
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33, 49, 65, 97)
 """Rows of plain verifications; kernels take them in blocks, so that few would hide steps."""
 DRAFTED_ROWS = (9, 17, 33)
-"""Rows of verifications behind a draft, beside those of as many rows as it has tokens."""
+"""Rows of verifications after a draft, beside those of as many rows as it has tokens."""
 VARIED_ROWS = (2, 17, 81)
 """Rows at which kept states and top tokens are timed, too, and trees."""
 ROUNDS = 3
-"""Timed rounds per visit of a kind, behind one that is not timed."""
+"""Timed rounds per visit of a kind, after one that is not."""
 STEPS = 4
-PLAIN = Verified()
 WIDTHS = (10, 5, 3, 1)  # SWIFT's tree
 
 
@@ -49,16 +51,15 @@ class Kind:
     how: Verified = PLAIN
 
 
-class Scripted:
+class Scripted(Method):
     """A method whose rounds are all of one kind."""
 
-    name = "scripted"
-
     def __init__(self, kind: Kind) -> None:
+        super().__init__(name="scripted")
         how = kind.how
         self.kind = kind
         self.needs_hidden_states, self.needs_top_tokens = how.hidden_states, how.top_tokens
-        # the least threshold reads every confidence and ends no draft
+        # the smallest threshold reads every confidence and ends no draft
         stop: Any = Fixed(max(1, kind.steps), threshold=1e-12)
         self.drafter = Drafter(stop, WIDTHS if how.tree else ())
 
@@ -75,12 +76,9 @@ class Scripted:
         tree = [(n - 1) // 2 for n in range(nodes)]
         return Draft([state.pending] * nodes, [-1, *tree[1:]] if kind.how.tree and nodes else None)
 
-    def adapt(self, state: State, verification: Verification) -> None:
-        """Nothing to learn."""
-
 
 def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
-    """What is timed, at the first and the last context."""
+    """All kinds that are timed, at the first and the last context."""
     none, half = SkipSet.of(layers), fixed_set("uniform", layers, 0.5)
     attention = SkipSet.of(layers, range(0, 2 * layers, 2))
     mlp = SkipSet.of(layers, range(1, 2 * layers, 2))
@@ -110,12 +108,12 @@ def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
 @torch.inference_mode()
 def measure_rounds(
     lm: LM, contexts: Sequence[int], visits: int, advance: Advance
-) -> list[dict[str, Any]]:
-    """A point per kind of round, as plain JSON values: medians over so many visits, which are made
-    in turns; none where no context leaves room for the most rows.
+) -> list[TimedRound]:
+    """Times every kind of round: medians over so many visits, made in turns; empty if no context
+    leaves space for the largest number of rows.
 
-    Each visit is held against rounds of vanilla just before and just behind it, so that a machine
-    that slows down slows both.
+    Each visit is divided by rounds of vanilla just before and just after it, so that a machine that
+    slows down slows both.
     """
     fitting = [c for c in contexts if c + max(ROWS) + 1 <= lm.max_positions]
     if not fitting:
@@ -123,22 +121,33 @@ def measure_rounds(
     lm.allocate(max(fitting) + max(ROWS) + 1)
     tokens = [n % lm.config.vocab_size for n in range(max(fitting) + 1)]
     lm.prefill(tokens[:-1])
-    found: dict[Kind, list[tuple[float, ...]]] = {k: [] for k in kinds(lm.layers, fitting)}
+    timed: dict[Kind, list[tuple[float, ...]]] = {k: [] for k in kinds(lm.layers, fitting)}
     vanilla, seconds = Kind(min(fitting), 1, 0, SkipSet.of(lm.layers)), list[float]()
     for _ in range(visits):
         before = _visit(lm, tokens, vanilla)[2]
-        for kind, ratios in found.items():
+        for kind, ratios in timed.items():
             _, drafted, verified = _visit(lm, tokens, kind)
-            first, _, behind = _visit(lm, tokens, vanilla)
-            one = (before + behind) / 2
-            # what all others are held against is 1 by definition, not within its own noise
+            first, _, after = _visit(lm, tokens, vanilla)
+            one = (before + after) / 2
+            # vanilla is the unit: 1 by definition, not within its own noise
             verified = one if kind == vanilla else verified
             ratios.append((drafted / one, verified / one, first / one))
             seconds.append(one)
-            before = behind
+            before = after
         advance()
     one = statistics.median(seconds)
-    return [_point(kind, lm.layers, one, ratios) for kind, ratios in found.items()]
+    return [
+        TimedRound(
+            kind.context,
+            kind.rows,
+            kind.steps,
+            lm.layers - len(kind.skip.attention),
+            lm.layers - len(kind.skip.mlp),
+            kind.how,
+            *(one * statistics.median(r) for r in zip(*ratios, strict=True)),
+        )
+        for kind, ratios in timed.items()
+    ]
 
 
 def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float, float]:
@@ -148,29 +157,13 @@ def _visit(lm: LM, tokens: list[int], kind: Kind) -> tuple[float, float, float]:
     state = State(lm, tokens[: kind.context + 1], Sampler(), 10**9, frozenset())
     method, clock = Scripted(kind), Clock(lm.output_device)
     method.begin(state)
-    found = list[dict[str, float]]()
-    for rounds in (1, ROUNDS):
+
+    def run(rounds: int) -> dict[str, float]:
         clock.start()
         for _ in range(rounds):
             lm.cache.length = kind.context
             decode_round(state, method, clock)
-        found.append(clock.stop())
-    first, others = found
+        return clock.stop()
+
+    first, others = run(1), run(ROUNDS)
     return first["verify"], others["draft"] / ROUNDS, others["verify"] / ROUNDS
-
-
-def _point(
-    kind: Kind, layers: int, one: float, ratios: Sequence[tuple[float, ...]]
-) -> dict[str, Any]:
-    drafted, verified, behind = (one * statistics.median(r) for r in zip(*ratios, strict=True))
-    return {
-        "context": kind.context,
-        "rows": kind.rows,
-        "steps": kind.steps,
-        "attention": layers - len(kind.skip.attention),
-        "mlp": layers - len(kind.skip.mlp),
-        "how": list(kind.how),
-        "draft_s": drafted,
-        "verify_s": verified,
-        "behind_s": behind,  # of one row, in the round behind such ones
-    }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from msgspec import UNSET, UnsetType, to_builtins
 from msgspec.structs import replace
 
 from skipbench.bench.cell import Settings, run_cell
@@ -20,15 +21,14 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import Advance, log_to, note, progress, say, working
 from skipbench.data.rows import Row, prompts_hash, rows_hash
-from skipbench.decode.method import UsesLatency
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.elementwise import is_native
 from skipbench.lm.fused.few_rows import few_rows_kernel
 from skipbench.lm.model import LM
+from skipbench.metrics.costs import LatencyModel
 from skipbench.metrics.interval import half_width
 from skipbench.metrics.summary import speedups, summarise
 from skipbench.profile.energy import EnergyMeter, energy_meter
-from skipbench.profile.latency import LatencyModel
 from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
 from skipbench.runs.fingerprint import fingerprints, refuse_other
 from skipbench.runs.measures import Metrics, Profiled, UntilCi
@@ -61,34 +61,34 @@ def run(
         SkipbenchError: anything that the user can put right; `status.json` then says failed, with
             the reason.
     """
-    make_method = config.method.factory()
-    context = config.dataset.context or (config.model.sizes and config.model.sizes.context)
-    tokens = longest(rows, config.dataset.max_new_tokens, context) if context else None
-    with working(f"loading {config.model.name}"):
-        lm, tokenizer = loaded or load(config.model, config.engine, calibration, tokens)
+    model, dataset, make_method = config.model, config.dataset, config.method.factory()
+    context = dataset.context or (model.sizes and model.sizes.context)
+    tokens = longest(rows, dataset.max_new_tokens, context) if context else None
+    with working(f"loading {model.name}"):
+        lm, tokenizer = loaded or load(model, config.engine, calibration, tokens)
     for remark in lm.notes():
         say(remark, "dim")
     method = make_method(layers=lm.layers)
-    prompts = prepare(lm, tokenizer, rows, config.dataset)
+    prompts = prepare(lm, tokenizer, rows, dataset)
     device = device_name(lm.output_device)
-    latency_file = latency_path(config.model, config.engine, device, folder.parent.parent)
+    latency_file = latency_path(model, config.engine, device, folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
     decided_by = None
-    if isinstance(method, UsesLatency) and method.latency is None:
-        method.latency, decided_by = latency, hashed(dataclasses.asdict(latency))
+    if method.needs_latency and method.latency_model is None:
+        method.latency_model, decided_by = latency, hashed(to_builtins(latency))
     # loading may have fetched weights, and measured latencies
-    refuse_other(folder, config.model, config.method)
+    refuse_other(folder, model, config.method)
     meter = energy_meter([*lm.devices, lm.input_device, lm.output_device])
     origin = _provenance(lm, config, rows, calibration, latency_file, decided_by, meter)
     store = RunStore(folder, config.record(), origin, config.mixed)
     log_to(folder / "run.log")
     settings = Settings(
-        max_new_tokens=config.dataset.max_new_tokens,
+        max_new_tokens=dataset.max_new_tokens,
         eos=eos_ids(lm),
         **dataclasses.asdict(config.decoding),
         seed=config.seed,
-        scorer=config.dataset.scorer,
+        scorer=dataset.scorer,
         warmup=config.engine.warmup,
         until_ci=config.until_ci,
     )
@@ -104,7 +104,7 @@ def run(
         metrics = replace(
             _metrics(lm, samples, latency),
             until_ci=_stopped(samples, len(prompts), config.until_ci),
-            score=corpus_summary(config.dataset.scorer, samples, store.completions()),
+            score=corpus_summary(dataset.scorer, samples, store.completions()),
         )
         store.write_metrics(metrics)
         failed = [s for s in samples if s.lossless == "failed"]
@@ -128,10 +128,12 @@ def run(
         store.close()
 
 
-def _stopped(samples: Sequence[Sample], prompts: int, until_ci: float | None) -> UntilCi | None:
-    """How a run that may stop early ended; None for any other."""
+def _stopped(
+    samples: Sequence[Sample], prompts: int, until_ci: float | None
+) -> UntilCi | UnsetType:
+    """How a run that may stop early ended; unset for any other."""
     if until_ci is None:
-        return None
+        return UNSET
     reached = half_width(list(speedups(samples).values()))
     return UntilCi(
         wanted=until_ci,
@@ -204,9 +206,7 @@ def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> Metrics:
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     here = latency.at(context)
-    profiled = Profiled(
-        attention_s=here.attention_s, mlp_s=here.mlp_s, head_s=here.head_s, layers=lm.layers
-    )
+    profiled = Profiled(**here._asdict())
     return replace(summarise(samples, lm.layers, here, floor_s, peak), profiled=profiled)
 
 

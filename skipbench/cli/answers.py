@@ -1,15 +1,12 @@
-"""What `generate` and `chat` share: their arguments, and an answer on the terminal while it is
-decoded.
-"""
+"""Shared by `generate` and `chat`: the model, and an answer shown while it is decoded."""
 
 import json
-import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +14,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from skipbench.config.catalog import DEFAULT_METHOD, choices
-from skipbench.config.explain import did_you_mean
-from skipbench.config.names import model_words
+from skipbench.cli.commands import Chat, Generate
 from skipbench.console import err, out, say, show, working
 from skipbench.errors import SkipbenchError
 
@@ -28,89 +23,36 @@ if TYPE_CHECKING:
     from skipbench.decode.answer import Answer, Stream
     from skipbench.decode.text import Piece
 
-KEYS = ("prompt", "system", "stop", "max_new_tokens", "chat")
-"""Keys of these commands alone; every other one is a setting, as for a cell."""
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue")
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A command line of `generate` or `chat`.
-
-    Attributes:
-        settings: overrides that compose the model.
-        method: name of the method.
-        own: the keys of `KEYS` that were given.
-        text: the bare words, which are the prompt.
-        flags: such as `--json`.
-    """
-
-    settings: list[str]
-    method: str
-    own: dict[str, str]
-    text: str
-    flags: frozenset[str]
-
-    def max_new_tokens(self, model: "LanguageModel", default: int) -> int:
-        """As given, else `default`, but at most half of the model's context."""
-        given = self.own.get("max_new_tokens")
-        if given is None:
-            return min(default, model.lm.max_positions // 2)
-        if not given.isdecimal() or int(given) < 1:
-            raise SkipbenchError(f"max_new_tokens={given}; wanted a number of 1 or more")
-        return int(given)
-
-    def decoding(self, model: "LanguageModel") -> dict[str, Any]:
-        """Arguments of `LanguageModel.generate`: sampling, and where the output stops."""
-        stop = self.own.get("stop")
-        return {
-            **asdict(model.config.decoding),
-            "seed": model.config.seed,
-            "stop": () if stop is None else stop.replace(r"\n", "\n").replace(r"\t", "\t"),
-            "chat": self.own.get("chat", "auto"),
-        }
+Asked = Generate | Chat
 
 
-def parse(arguments: Sequence[str], command: str, flags: list[str]) -> Asked:
-    """Splits a command line into settings, keys of the command, and text.
-
-    Raises:
-        SkipbenchError: an unknown flag.
-    """
-    settings: list[str] = []
-    own: dict[str, str] = {}
-    words: list[str] = []
-    given: set[str] = set()
-    method = DEFAULT_METHOD
-    for word in arguments:
-        key, sign, value = word.partition("=")
-        if word.startswith("--"):
-            if word not in flags:
-                raise SkipbenchError(
-                    f"unknown flag {word!r} of {command}.{did_you_mean(word, flags)} "
-                    f"Flags: {', '.join(flags)}"
-                )
-            given.add(word)
-        elif not sign or not re.fullmatch(r"[+~]?[a-z_][\w./@]*", key):
-            words.append(word)
-        elif key in KEYS:
-            own[key] = value
-        elif key == "method":
-            method = value
-        elif key == "model" and value not in choices("model"):
-            settings += model_words(value)
-        else:
-            settings.append(word)
-    return Asked(settings, method, own, " ".join(words), frozenset(given))
+def max_new_tokens(asked: Asked, model: "LanguageModel", default: int) -> int:
+    """As given, else `default`, but at most half of the model's context."""
+    return asked.max_new_tokens or min(default, model.lm.max_positions // 2)
 
 
-def read_text(asked: Asked) -> str:
+def decoding(asked: Asked, model: "LanguageModel") -> dict[str, Any]:
+    """Arguments of `LanguageModel.generate`: sampling, and where the output stops."""
+    stop = asked.stop and asked.stop.replace(r"\n", "\n").replace(r"\t", "\t")
+    sampling = {**asdict(model.config.decoding), "seed": model.config.seed}
+    return {**sampling, "stop": () if stop is None else stop, "chat": asked.chat}
+
+
+def system_of(asked: Asked) -> list[dict[str, str]]:
+    """The system message, before those of the conversation."""
+    return [{"role": "system", "content": asked.system}] if asked.system else []
+
+
+def read_text(asked: Generate) -> str:
     """The prompt: `prompt=`, the bare words, or what is piped in.
 
     Raises:
         SkipbenchError: there is none.
     """
-    text = asked.own.get("prompt") or asked.text
+    text = asked.prompt or " ".join(asked.words)
     if not text and not sys.stdin.isatty():
         text = sys.stdin.read().strip()
     if not text:
@@ -126,7 +68,7 @@ def load_model(asked: Asked) -> "LanguageModel":
     from skipbench.api import load_settings
 
     with working("loading the model"):
-        model = load_settings(asked.settings, asked.method)
+        model = load_settings(asked.model_settings(), asked.method)
     for note in model.lm.notes():
         say(note, "dim")
     return model

@@ -6,8 +6,11 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from skipbench.cli.commands import Cell
+from skipbench.cli.parser import parse
 from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
@@ -22,23 +25,22 @@ EXIT_REPORTED = 3
 """Exit status of a watched cell that failed and wrote down why."""
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Runs cell NUMBER of MANIFEST, with a second process that watches over it.
 
     Raises:
         SkipbenchError: no such cell.
         SystemExit: 1 when the cell failed, 128 + n when signal n asked for its end, or killed it.
     """
-    if len(arguments) != 2 or not arguments[1].isdecimal():
-        raise SkipbenchError(
-            "cell needs a manifest and a number, as submit writes them into its script"
-        )
-    config = manifest.read_cell(Path(arguments[0]), int(arguments[1]))
+    path, number = parse(Cell, arguments).words
+    if not number.isdecimal():
+        raise SkipbenchError(f"cell {Cell.NEEDS}")
+    config = manifest.read_cell(Path(path), int(number))
     if os.environ.get(WATCHED) == str(os.getppid()):
         _run_watched(config)
         return
-    code = watch(cell_command(*arguments), os.environ)
-    if reason := exit_reason(code, config, Path(arguments[0]).parent):
+    code = watch(cell_command(path, number), os.environ)
+    if reason := exit_reason(code, config, Path(path).parent):
         _fail(config, reason)
     sys.exit(1 if code == EXIT_REPORTED else code if code >= 0 else 128 - code)
 
@@ -65,7 +67,7 @@ def _fail(config: RunConfig, reason: str) -> None:
 
 
 def _reason(error: Exception, config: RunConfig) -> str:
-    """Why a cell failed, in a line."""
+    """The reason of a failure in a line."""
     if isinstance(error, SkipbenchError):
         return str(error)
     text = f"{type(error).__name__}: {error}"

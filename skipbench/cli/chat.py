@@ -1,39 +1,37 @@
 """`chat`: a conversation in the terminal."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from skipbench.cli import answers
+from skipbench.cli.commands import Chat
+from skipbench.cli.parser import parse
 from skipbench.console import complain, err, say
 from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:
     from skipbench.api import LanguageModel
 
-FLAGS = ["--compare"]
 LENGTH = 512
 HELP = "/new forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 Messages = list[dict[str, str]]
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Reads a line, streams the answer, and goes on until the input ends.
 
     Raises:
         SkipbenchError: a model that cannot be loaded, or a value that cannot be used.
     """
-    asked = answers.parse(arguments, "chat", FLAGS)
-    if asked.text or "prompt" in asked.own:
-        raise SkipbenchError(
-            "chat reads its prompts from the terminal; for a single one use generate"
-        )
+    asked = parse(Chat, arguments)
+    if any(word.startswith("prompt=") for word in asked.settings):
+        raise SkipbenchError(f"chat {Chat.NEEDS}")
     model = answers.load_model(asked)
     templated = bool(getattr(model.tokenizer, "chat_template", None))
-    if not templated and asked.own.get("chat", "auto") == "auto":
+    if not templated and asked.chat == "auto":
         say("this model has no chat template: it continues the text of the conversation")
     say(f"{model.config.model.name}, {model.method.name}. {HELP}", "dim")
-    system = asked.own.get("system")
-    first: Messages = [{"role": "system", "content": system}] if system else []
     history: Messages = []
     while (line := _read()) is not None:
         if line == "/quit":
@@ -43,7 +41,7 @@ def run(arguments: list[str]) -> None:
         elif line.startswith("/"):
             say(HELP)
         elif line:
-            history = _turn(model, asked, first, [*history, {"role": "user", "content": line}])
+            history = _turn(model, asked, [*history, {"role": "user", "content": line}])
 
 
 def _read() -> str | None:
@@ -60,14 +58,13 @@ def _read() -> str | None:
     return line.strip() if line else None
 
 
-def _turn(
-    model: "LanguageModel", asked: answers.Asked, first: Messages, history: Messages
-) -> Messages:
+def _turn(model: "LanguageModel", asked: Chat, history: Messages) -> Messages:
     """Streams the answer to the last message; returns the conversation with it.
 
     The oldest turns are left out where all do not fit into the model's context.
     """
-    length, decoding = asked.max_new_tokens(model, LENGTH), asked.decoding(model)
+    length, decoding = answers.max_new_tokens(asked, model, LENGTH), answers.decoding(asked, model)
+    first = answers.system_of(asked)
     asked_now = history
     while True:
         try:
@@ -80,6 +77,6 @@ def _turn(
             history = history[2:]
             say("the oldest turn no longer fits and is left out", "dim")
     answer = answers.show_stream(stream)
-    if "--compare" in asked.flags:
+    if asked.compare:
         answers.vanilla_beside(model, answer, [*first, *history], length, decoding)
     return [*history, {"role": "assistant", "content": answer.text}]

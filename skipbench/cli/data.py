@@ -5,6 +5,8 @@ HF_HUB_OFFLINE=1 use that.
 from collections.abc import Sequence
 from pathlib import Path
 
+from skipbench.cli.commands import Data
+from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
@@ -13,14 +15,14 @@ from skipbench.console import show
 from skipbench.errors import SkipbenchError
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Fetches every name, and says of each what it found.
 
     Raises:
         SkipbenchError: an unknown name, or something that could not be fetched.
     """
-    overrides = [a for a in arguments if "=" in a]
-    names = [a for a in arguments if "=" not in a]
+    asked = parse(Data, arguments)
+    names, overrides = asked.words, asked.settings
     datasets, models = choices("dataset"), choices("model")
     known = [*datasets, *models]
     for name in names:

@@ -1,13 +1,16 @@
 """`diff`: two folders of results, cell by cell."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from skipbench.cli.commands import Diff
+from skipbench.cli.parser import parse
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.report.difference import CellDifference, differences
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Prints per cell that both folders hold the ratio of their speedups with its interval, and
     what differs in where they come from.
 
@@ -15,9 +18,7 @@ def run(arguments: list[str]) -> None:
         SkipbenchError: not two folders, or no cell that both hold.
         SystemExit: 1, when some ratio's interval leaves out 1.
     """
-    if len(arguments) != 2:
-        raise SkipbenchError("diff needs two folders of results, as in: diff results/a results/b")
-    first, second = (Path(a) for a in arguments)
+    first, second = map(Path, parse(Diff, arguments).words)
     for folder in (first, second):
         if not (folder / "runs").is_dir():
             raise SkipbenchError(f"{folder} holds no runs; give a folder of results")

@@ -3,13 +3,15 @@
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from skipbench.cli.commands import Export
+from skipbench.cli.parser import parse
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say, show
-from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
 from skipbench.runs.fingerprint import weights_sha256
 from skipbench.runs.provenance import portable
@@ -36,8 +38,9 @@ tags: [custom_generate]
 library_name: transformers
 ---
 
-{model} decoded with {method}, layer-skipping self-speculative decoding: greedy output is the
-model's own.
+{model} decoded with {method}, layer-skipping self-speculative decoding. In float32 greedy output is
+that of `generate`; in bfloat16 and float16 near ties may fall another way, unless
+`skipbench.custom_generate(..., strict=True)` is what decodes.
 
 ```python
 model.generate(**inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=True)
@@ -47,7 +50,7 @@ model.generate(**inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=Tr
 """
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Writes the folder; no weights are loaded.
 
     Raises:
@@ -56,19 +59,13 @@ def run(arguments: list[str]) -> None:
     """
     from skipbench.bench.load import depth
     from skipbench.bench.ready import with_stored_set
-    from skipbench.decode.method import skip_text
 
-    folders = [a for a in arguments if "=" not in a]
-    if len(folders) != 1 or folders[0].startswith("-"):
-        raise SkipbenchError(
-            "export needs one folder to write, as in export OUT model.path=/models/my-llama "
-            "method=self-sd"
-        )
-    config = with_stored_set(compose([a for a in arguments if "=" in a]))
+    asked = parse(Export, arguments)
+    config = with_stored_set(compose(asked.settings))
     layers = depth(config.model)
-    skip = skip_text(config.method.factory()(layers=layers))
+    skip = str(config.method.factory()(layers=layers).skip)
     found = SkipSet.parse(skip, layers)
-    folder = Path(folders[0])
+    folder = Path(asked.words[0])
     llama_cpp = prune_line(found)
     files = {
         "custom_generate/generate.py": GENERATE.format(
@@ -112,7 +109,7 @@ def describe(config: RunConfig, skip: SkipSet, llama_cpp: str | None) -> dict[st
 
 
 def _measured(config: RunConfig) -> dict[str, Any] | None:
-    """What a finished run of these settings found; `None` where there is none."""
+    """Results of the finished run of these settings; `None` without one."""
     from skipbench.experiments.cell import checked_run, resolve_cell
 
     run = checked_run(resolve_cell(config))
@@ -158,6 +155,4 @@ def _sentence(llama_cpp: str | None) -> str:
 
 def _overrides(config: RunConfig, skip: str) -> list[str]:
     """Overrides that make the method again."""
-    if config.method.skip is None:
-        return []
-    return [f"method.skip='{skip}'"]
+    return [] if config.method.skip is None else [f"method.skip='{skip}'"]

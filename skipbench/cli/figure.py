@@ -1,10 +1,14 @@
 """`figure`: runs what an experiment lacks, then draws it; or draws one run's folder."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from skipbench.cli.commands import Figure
+from skipbench.cli.parser import parse
+from skipbench.cli.plan import request_of
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
@@ -12,13 +16,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import (
-    cells_of,
-    experiment_names,
-    file_name,
-    parse_request,
-    scale_of,
-)
+from skipbench.experiments.plan import cells_of, experiment_names, file_name, scale_of
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.figures.kept import dump_runs, read_runs
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
@@ -31,7 +29,7 @@ from skipbench.runs.reading import MOST_BYTES, read_bytes
 from skipbench.runs.run import Run, Search
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Writes results/figures/NAME.SCALE.png and .svg, and the records behind them as .json, which
     can be drawn again.
 
@@ -42,7 +40,8 @@ def run(arguments: list[str]) -> None:
         SkipbenchError: no such figure; records are missing: it names them and the command that
             makes them; or runs in an earlier figure would be lost, without `--force`.
     """
-    first = next((Path(a) for a in arguments if not a.startswith("-")), None)
+    asked = parse(Figure, arguments)
+    first = Path(asked.words[0]) if asked.words else None
     if first is not None and first.suffix == ".jsonl":
         _brute_force(first)
     elif first is not None and first.suffix == ".json":
@@ -50,12 +49,11 @@ def run(arguments: list[str]) -> None:
     elif first is not None and first.is_dir():
         _one_run(first)
     else:
-        _experiment(arguments)
+        _experiment(asked, arguments)
 
 
-def _experiment(arguments: list[str]) -> None:
-    known = sorted({*experiment_names()} & {*FIGURES, *NOT_RUN})
-    request = parse_request(arguments, "figure", known, ("--render-only", "--distinct", "--force"))
+def _experiment(asked: Figure, arguments: Sequence[str]) -> None:
+    request = request_of(asked, sorted({*experiment_names()} & {*FIGURES, *NOT_RUN}))
     if len(request.names) > 1:
         raise SkipbenchError(f"figure draws one at a time, not {' and '.join(request.names)}")
     name = request.names[0]
@@ -66,7 +64,7 @@ def _experiment(arguments: list[str]) -> None:
     runs, missing, load = [], [], LastLoaded()
     for number, (cell, config) in enumerate(cells, 1):
         try:
-            if "--render-only" not in request.flags:
+            if not asked.render_only:
                 say(f"cell {number} of {len(cells)}: {cell.name}")
                 run_cell(config, print_table=False, load=load)
             if not config.dry_run:
@@ -74,19 +72,18 @@ def _experiment(arguments: list[str]) -> None:
         except SkipbenchError as error:
             missing.append(f"{cell.name}: {error}")
     if missing:
-        command = " ".join(
-            ["python -m skipbench figure", *(a for a in arguments if a != "--render-only")]
-        )
+        words = [word for word in arguments if word != "--render-only"]
+        command = " ".join(["python -m skipbench figure", *words])
         raise SkipbenchError(
             "; ".join([f"{name} lacks {len(missing)} of {len(cells)} records", *missing, command])
         )
     if runs:
         path = cells[0][1].results / "figures" / f"{file_name(name, scale)}.json"
-        if "--distinct" in request.flags and swept(runs).in_vain:
+        if asked.distinct and swept(runs).in_vain:
             _leave_out(path, f"{name} is not drawn: {swept(runs).mark}.\n")
             return
         kept = dump_runs(name, runs)
-        if (refused := would_lose(path, kept)) is not None and "--force" not in request.flags:
+        if (refused := would_lose(path, kept)) is not None and not asked.force:
             raise SkipbenchError(refused)
         write_atomic(path, kept)
         path.with_suffix(".txt").unlink(missing_ok=True)

@@ -1,13 +1,16 @@
 """`generate`: one answer to one prompt, streamed; `--compare` decodes it with vanilla, too."""
 
-from skipbench.cli import answers
+from collections.abc import Sequence
 
-FLAGS = ["--compare", "--json"]
+from skipbench.cli import answers
+from skipbench.cli.commands import Generate
+from skipbench.cli.parser import parse
+
 LENGTH = 256
 """Tokens where `max_new_tokens=` does not say otherwise."""
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Answers the prompt of the command line or of stdin.
 
     The model's chat template is used where it has one; `chat=none` continues the text as it is.
@@ -15,17 +18,14 @@ def run(arguments: list[str]) -> None:
     Raises:
         SkipbenchError: no prompt, a model that cannot be loaded, or a value that cannot be used.
     """
-    asked = answers.parse(arguments, "generate", FLAGS)
+    asked = parse(Generate, arguments)
     text = answers.read_text(asked)
     model = answers.load_model(asked)
-    system = asked.own.get("system")
-    before = [{"role": "system", "content": system}] if system else []
-    prompt = [*before, {"role": "user", "content": text}]
-    length, decoding = asked.max_new_tokens(model, LENGTH), asked.decoding(model)
+    prompt = [*answers.system_of(asked), {"role": "user", "content": text}]
+    length, decoding = answers.max_new_tokens(asked, model, LENGTH), answers.decoding(asked, model)
     stream = model.generate(prompt, length, stream=True, **decoding)
-    quiet = "--json" in asked.flags
-    done = [stream.answer if quiet else answers.show_stream(stream)]
-    if "--compare" in asked.flags:
-        done += answers.vanilla_beside(model, done[0], prompt, length, decoding, quiet)
-    if quiet:
+    done = [stream.answer if asked.json else answers.show_stream(stream)]
+    if asked.compare:
+        done += answers.vanilla_beside(model, done[0], prompt, length, decoding, asked.json)
+    if asked.json:
         answers.show_json(done)

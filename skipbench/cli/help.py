@@ -1,68 +1,22 @@
 """`--help`, and `--help KEY`: what a key means, from the documentation of what reads it."""
 
-import ast
 import dataclasses
-import importlib.util
-import itertools
 import re
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from skipbench.config.catalog import choices, file_of
+from skipbench.cli.commands import COMMANDS
+from skipbench.cli.parser import Command, declared, help_of, texts
+from skipbench.config.catalog import choices, file_of, target_of
 from skipbench.config.explain import did_you_mean
 from skipbench.config.schemas import SCHEMAS
-from skipbench.config.signature import schema_of, source_of
+from skipbench.config.signature import schema_of, settings
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
 
-COMMANDS = {
-    "compare": (
-        "which method is fastest on your model, ranked:  compare model.path=/models/my-llama "
-        "prompts=prompts.jsonl [minutes=20] [columns=ttft,tpot,joules] [--json]"
-    ),
-    "generate": (
-        'answer a prompt, streamed:  generate model=smollm2-135m "Why is the sky blue?" '
-        "[--compare] [--json]"
-    ),
-    "chat": "a conversation in the terminal:  chat model=smollm2-135m [--compare]",
-    "export": (
-        "a method for other programs: a custom_generate folder, skipset.json, llama.cpp's "
-        "prune line:  export OUT model=tiny method=self-sd"
-    ),
-    "table": (
-        "run what is missing of experiments, then write their tables:  table swift-table2 "
-        "scale=embedded [columns=ttft,tpot,joules] [--render-only] [--force] [--json]"
-    ),
-    "figure": (
-        "the same for a figure; or draw one run:  figure swift-figure6 | figure results/runs/RUN"
-    ),
-    "submit": (
-        "run what is missing on Slurm or on this machine's GPUs:  submit swift-table2 "
-        "hardware=slurm-a100 [--print|--plan|--yes]"
-    ),
-    "status": (
-        "what of experiments is done, failed, running, missing:  status swift-table2 scale=paper"
-    ),
-    "search": "search a skip set offline:  search method=self-sd model=tiny",
-    "score": "execute generated code in a sandbox and add pass@k:  score RUN | score all",
-    "profile": (
-        "sub-layer latencies by context and rows, and the roofline:  profile model=tiny "
-        "profile.contexts=[64,1024]"
-    ),
-    "data": "fetch datasets and models for machines without a network:  data cnndm llama3-8b",
-    "report": "one HTML page of all runs, tables and figures:  report results=FOLDER",
-    "merge": "bring the results of several machines together:  merge A B results=C",
-    "project": (
-        "what a run would do on another machine, or with other stop rules, from its records:  "
-        "project results/runs/RUN hardware=a100-80gb"
-    ),
-    "diff": "two folders of results, cell by cell, with intervals:  diff A B",
-    "list": "models, methods, datasets, experiments:  list models",
-    "doctor": "what this machine can run, and what is missing for more:  doctor [--gpu]",
-    "cell": "run one cell of a submitted manifest; jobs call it",
-}
 GROUPS = (
     "model",
     "method",
@@ -116,7 +70,8 @@ def print_help(words: list[str]) -> None:
 
 
 def _overview() -> str:
-    commands = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items() if name != "cell")
+    listed = [(name, help_of(kind)) for name, kind in COMMANDS.items() if name != "cell"]
+    commands = "\n".join(f"  {name:<9} {text}" for name, text in listed)
     rows = []
     for group in GROUPS:
         names = choices(group)
@@ -126,13 +81,13 @@ def _overview() -> str:
 
 
 def describe(key: str) -> str:
-    """What a key, a group or a command is, with its default and, for a group, its choices.
+    """Describes a key, a group or a command, with defaults and choices.
 
     Raises:
         SkipbenchError: no such key.
     """
     if key in COMMANDS:
-        return f"{key}: {COMMANDS[key]}"
+        return _command(COMMANDS[key])
     if key == "columns":
         return "\n".join(["columns of the tables", *map(_column, DEFINITIONS)])
     if key in GROUPS:
@@ -140,14 +95,27 @@ def describe(key: str) -> str:
             f"  {name:<20} {first_comment(file_of(key, name))}".rstrip() for name in choices(key)
         ]
         return "\n".join([f"{key}=CHOICE, one of", *lines])
-    entries = [text for name, text in documented() if name == key]
+    entries = [str(entry) for entry in documented() if entry.key == key]
     entries += [_column(key)] if key in DEFINITIONS else []
     if not entries:
-        known = sorted({name for name, _ in documented()})
+        known = sorted({entry.key for entry in documented()})
         raise SkipbenchError(
             f"unknown key {key!r}.{did_you_mean(key, known)} --help lists groups and commands"
         )
     return "\n".join(dict.fromkeys(entries))
+
+
+def _command(command: type[Command]) -> str:
+    """Describes a command: its keys with their defaults, and its flags."""
+    keys, flags = declared(command)
+    words = dict(flags)
+    for name in keys:
+        default = getattr(command(), name)
+        words[f"{name}={'' if default in (None, ()) else default}"] = name
+    meanings = texts(command)
+    lines = [f"  {word:<17} {meanings[name]}" for word, name in words.items() if name in meanings]
+    rest = ["  KEY=VALUE         a setting of a cell: --help KEY"] if command.SETTINGS else []
+    return "\n".join([f"{command.__name__.lower()}: {help_of(command)}", *lines, *rest])
 
 
 def _column(name: str) -> str:
@@ -157,102 +125,46 @@ def _column(name: str) -> str:
     )
 
 
-def documented() -> Iterator[tuple[str, str]]:
-    """Every key with a line on it: default, and the documentation beside the field or in the
-    constructor's docstring.
-    """
+class Entry(NamedTuple):
+    """One key: which choice or group it belongs to, its type, default and documentation."""
+
+    key: str
+    owner: str
+    kind: str
+    default: str | None
+    """`None` where it must be given."""
+    text: str
+
+    def __str__(self) -> str:
+        owner = f" ({self.owner})" if self.owner else ""
+        default = "must be given" if self.default is None else f"default {self.default}"
+        return f"{self.key}{owner}: {self.kind}, {default}. {self.text}".rstrip()
+
+
+def documented() -> Iterator[Entry]:
+    """Every key, as its schema, or the class or function that the choice names, documents it."""
     for (group, _), schema in SCHEMAS.items():
-        yield from _of_schema(schema, f"{group}." if group else "", group or "")
-    for group, prefix in (("method", "method"), ("stop", "method.stop")):
+        path = f"{schema.__module__}.{schema.__name__}"
+        yield from _entries(schema, path, f"{group}." if group else "", group or "")
+    for group, prefix in (("method", "method."), ("stop", "method.stop.")):
         for choice in choices(group):
-            target = re.search(
-                r"^_target_:\s*(\S+)", file_of(group, choice).read_text(), re.MULTILINE
-            )
-            if target is None:
-                continue
-            texts = _argument_texts(target[1])
-            for field in dataclasses.fields(schema_of(target[1])):
-                if field.name not in ("_target_", "name"):
-                    yield _line(
-                        f"{prefix}.{field.name}",
-                        field,
-                        texts.get(field.name, ""),
-                        f"{group}={choice}",
-                    )
+            if (target := target_of(file_of(group, choice))) is not None:
+                yield from _entries(schema_of(target), target, prefix, f"{group}={choice}")
 
 
-def _of_schema(schema: type, prefix: str, owner: str) -> Iterator[tuple[str, str]]:
-    texts = _field_texts(schema)
+def _entries(schema: type, path: str, prefix: str, owner: str) -> Iterator[Entry]:
+    texts = settings(path)
     for field in dataclasses.fields(schema):
-        if isinstance(field.default_factory, type) and dataclasses.is_dataclass(
-            field.default_factory
-        ):
-            yield from _of_schema(
-                field.default_factory, f"{prefix}{field.name}.", owner or field.name
-            )
-        else:
-            yield _line(f"{prefix}{field.name}", field, texts.get(field.name, ""), owner)
-
-
-def _line(key: str, field: "dataclasses.Field[object]", text: str, owner: str) -> tuple[str, str]:
-    if field.default_factory is not dataclasses.MISSING:
-        default: object = field.default_factory()
-    else:
-        default = field.default
-    kind = getattr(field.type, "__name__", str(field.type))
-    told = "must be given" if default in (dataclasses.MISSING, "???") else f"default {default}"
-    return key, f"{key}{f' ({owner})' if owner else ''}: {kind}, {told}. {text}".rstrip()
-
-
-def _field_texts(schema: type) -> dict[str, str]:
-    """The docstrings below the fields of a dataclass and of those that it extends."""
-    texts: dict[str, str] = {}
-    for owner in reversed(schema.__mro__):
-        if not dataclasses.is_dataclass(owner):
-            continue
-        spec = importlib.util.find_spec(owner.__module__)
-        assert spec is not None and spec.origin is not None
-        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-        body = next(
-            n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner.__name__
-        )
-        for node, after in itertools.pairwise(body):
-            text = (
-                after.value.value
-                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                else None
-            )
-            if (
-                isinstance(node, ast.AnnAssign)
-                and isinstance(node.target, ast.Name)
-                and isinstance(text, str)
-            ):
-                texts[node.target.id] = " ".join(text.split())
-    return texts
-
-
-def _argument_texts(target: str) -> dict[str, str]:
-    """The `Args:` of a class's constructor, or of a function."""
-    module, _, name = target.rpartition(".")
-    tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
-    node = next(n for n in tree.body if getattr(n, "name", None) == name)
-    documents = [ast.get_docstring(node) or ""]  # type: ignore[arg-type]  # classes and functions only
-    if isinstance(node, ast.ClassDef):
-        documents += [
-            ast.get_docstring(n) or ""
-            for n in node.body
-            if isinstance(n, ast.FunctionDef) and n.name == "__init__"
-        ]
-    texts: dict[str, str] = {}
-    for document in documents:
-        section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", document, re.MULTILINE)
-        for names, text in re.findall(
-            r"^ {4}([\w, ]+): ((?:.*\n?)(?: {8,}.*\n?)*)",
-            section[1] if section else "",
-            re.MULTILINE,
-        ):
-            texts |= {n.strip(): " ".join(text.split()) for n in names.split(",")}
-    return texts
+        made = field.default_factory
+        if isinstance(made, type) and dataclasses.is_dataclass(made):
+            below = f"{made.__module__}.{made.__name__}"
+            yield from _entries(made, below, f"{prefix}{field.name}.", owner or field.name)
+        elif "=" not in owner or field.name not in ("_target_", "name"):
+            default = field.default if made is dataclasses.MISSING else made()
+            required = default in (dataclasses.MISSING, "???")
+            kind = getattr(field.type, "__name__", str(field.type))
+            value = None if required else str(default)
+            yield Entry(f"{prefix}{field.name}", owner, kind, value, texts[field.name].text)
 
 
 def first_comment(path: Path) -> str:

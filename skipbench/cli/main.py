@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from skipbench.cli.help import COMMANDS, GROUPS, print_help
+from skipbench.cli.commands import COMMANDS
+from skipbench.cli.help import GROUPS, print_help
+from skipbench.cli.parser import declared
 from skipbench.config.catalog import choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean
@@ -22,45 +24,17 @@ from skipbench.runs.signals import Interrupted, handle_signals
 
 NEAR = 0.75
 """Likeness from which a dashed word is taken for a misspelt setting or flag."""
-HYDRA_FLAGS = {
-    "-m",
-    "--multirun",
-    "-r",
-    "--run",
-    "-c",
-    "--cfg",
-    "--resolve",
-    "-p",
-    "--package",
-    "-i",
-    "--info",
-    "-sc",
-    "--shell-completion",
-    "-cd",
-    "--config-dir",
-    "--hydra-help",
-}
-OWN_FLAGS = {
-    "-h",
-    "--help",
-    "--version",
-    "--render-only",
-    "--force",
-    "--print",
-    "--distinct",
-    "--fresh",
-    "--plan",
-    "--yes",
-    "--gpu",
-    "--json",
-}
+WITH_VALUE = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir"}
+"""Hydra's flags before a word of their own, as in `--cfg job`."""
+HYDRA_FLAGS = WITH_VALUE | {
+    "-m", "--multirun", "-r", "--run", "--resolve", "-sc", "--shell-completion", "--hydra-help",
+}  # fmt: skip
+OWN_FLAGS = {"-h", "--help", "--version"}.union(*(declared(c)[1] for c in COMMANDS.values()))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point.
-
-    Exit status 0 done, 1 something failed, 2 the command was wrong, 130 interrupted, 128 + n signal
-    n.
+    """Entry point; exit status 0 done, 1 something failed, 2 the command was wrong, 130
+    interrupted, 128 + n signal n.
     """
     with handle_signals(), one_kind_of_error():
         dispatch(list(sys.argv[1:] if argv is None else argv))
@@ -94,20 +68,19 @@ def _cell_or_sweep(argv: list[str]) -> None:
     from skipbench.launch.sweeper import job, register
 
     register()
-    # Hydra then raises its errors instead of printing them: `explained` says the same on every
-    # route.
+    # Hydra raises its errors instead of printing them: `explained` is the same on every route
     os.environ["HYDRA_FULL_ERROR"] = "1"
     with explained(overrides), json_lines(as_json):
         run_hydra(job)
 
 
 def _check_flags(argv: Sequence[str]) -> None:
-    for word in argv:
+    completion = bool({"-sc", "--shell-completion"} & set(argv))
+    for before, word in zip(["", *argv], argv, strict=False):
         flag = word.partition("=")[0]
         if word.startswith("-") and flag not in HYDRA_FLAGS:
             known = sorted(HYDRA_FLAGS | OWN_FLAGS)
-            key = flag.lstrip("-")
-            near = difflib.get_close_matches(key, GROUPS, 1, NEAR)
+            near = difflib.get_close_matches(flag.lstrip("-"), GROUPS, 1, NEAR)
             if near and not difflib.get_close_matches(flag, known, 1, NEAR):
                 raise SkipbenchError(
                     f"unknown flag {flag!r}; settings are written without dashes, as {near[0]}=..."
@@ -115,7 +88,7 @@ def _check_flags(argv: Sequence[str]) -> None:
             raise SkipbenchError(
                 f"unknown flag {flag!r}.{did_you_mean(flag, known)} Flags: {', '.join(known)}"
             )
-        if "=" not in word and not word.startswith("-") and not _is_value(argv, word):
+        if not ("=" in word or word.startswith("-") or before in WITH_VALUE or completion):
             raise _stray(checked(word))
 
 
@@ -129,13 +102,6 @@ def _stray(word: str) -> SkipbenchError:
         f"{word!r} is neither a command nor an override KEY=VALUE, such as method=uniform."
         f"{did_you_mean(word, [*COMMANDS])} Commands: {', '.join(COMMANDS)}"
     )
-
-
-def _is_value(argv: Sequence[str], word: str) -> bool:
-    """Whether a bare word belongs to the flag before it, as in `--cfg job`."""
-    at = list(argv).index(word)
-    takes = ("-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir")
-    return (at > 0 and argv[at - 1] in takes) or bool({"-sc", "--shell-completion"} & set(argv))
 
 
 def _with_config_dir(argv: list[str]) -> list[str]:
@@ -152,13 +118,9 @@ def _with_config_dir(argv: list[str]) -> list[str]:
 
 
 def _with_path(argv: list[str]) -> list[str]:
-    """A checkpoint folder of one's own takes nothing else from the embedded model, its name least
-    of all.
-    """
-    given = any(a.startswith("model.path=") for a in argv) and not any(
-        a.startswith("model=") for a in argv
-    )
-    return [*argv, "model=path"] if given else argv
+    """Adds `model=path` to `model.path=`: nothing else is taken from the embedded model."""
+    given = {word.partition("=")[0] for word in argv}
+    return [*argv, "model=path"] if "model.path" in given and "model" not in given else argv
 
 
 @contextmanager
@@ -169,7 +131,7 @@ def one_kind_of_error() -> Iterator[None]:
     except SkipbenchError as error:
         complain(f"error: {error}")
         sys.exit(2)
-    # the reader, such as `head`, has gone; nor may the interpreter's last flush fail
+    # the reader, such as `head`, is gone; the interpreter's last flush must not fail, either
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

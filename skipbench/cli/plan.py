@@ -1,25 +1,52 @@
-"""What experiments cost, without running anything: `--plan` of `table`, `submit` and `status`."""
+"""Shared by the commands on experiments: their request, and `--plan`."""
 
 from collections.abc import Sequence
 
-from skipbench.config.hardware import Local, Slurm
+from skipbench.cli.commands import Experiments, Status
+from skipbench.config.explain import did_you_mean
+from skipbench.config.hardware import Slurm
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.costs import Cost, bill, cost_of, gpu_of, plan_lines
-from skipbench.experiments.plan import Request, cells_of, scale_of
-from skipbench.launch import local
+from skipbench.experiments.costs import Cost, cost_of, gpu_of, plan_lines
+from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
+from skipbench.launch.submit import bill_line
 from skipbench.runs.provenance import config_hash
 
 
-def show_plan(names: Sequence[str], request: Request, hardware: Slurm | Local | None) -> None:
+def request_of(asked: Experiments, known: Sequence[str]) -> Request:
+    """The experiments, of those that are known, and the cells of them.
+
+    Raises:
+        SkipbenchError: no name, an unknown name or hardware.
+    """
+    command = type(asked).__name__.lower()
+    if not asked.words:
+        raise SkipbenchError(f"{command} needs an experiment; known: {', '.join(known)}")
+    for name in asked.words:
+        if name not in known:
+            raise SkipbenchError(
+                f"{command} needs an experiment, not {name!r}.{did_you_mean(name, list(known))} "
+                "They are listed by python -m skipbench list experiments"
+            )
+    hardware, scale, overrides = hardware_of(asked.settings), asked.scale, asked.settings
+    if scale is None and isinstance(hardware, Slurm):  # this machine's GPUs say nothing of its own
+        scale = "embedded" if hardware.gpus == 0 else "paper"
+    if isinstance(asked, Status):  # the configuration of a submitted cell is without hardware
+        overrides = tuple(w for w in overrides if not w.startswith("hardware"))
+    return Request(
+        asked.words, overrides, scale, asked.models, asked.budget, asked.columns, hardware
+    )
+
+
+def show_plan(request: Request) -> None:
     """Prints every cell of the experiments once, with prompts, GPUs, memory and hours, the sums,
     and what all of them take and are charged.
     """
-    gpu = gpu_of(hardware)
-    gpus = hardware.gpus if hardware is not None else None
+    gpu = gpu_of(request.hardware)
+    gpus = request.hardware.gpus if request.hardware is not None else None
     taken: set[str] = set()
     total: list[Cost | None] = []
-    for name in names:
+    for name in request.names:
         scale = scale_of(name, request.scale)
         labels, costs = list[str](), list[Cost | None]()
         repeated = 0
@@ -35,33 +62,4 @@ def show_plan(names: Sequence[str], request: Request, hardware: Slurm | Local | 
         for line in plan_lines(labels, costs, gpu):
             show(line)
         total += costs
-    show(bill_line(total, hardware)[0])
-
-
-def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
-    """What cells take together, in a line, and the GPU-hours charged for them.
-
-    Args:
-        hardware: `None` where one process runs them, one after another.
-    """
-    gpus, where = 1, "one cell after another"
-    if isinstance(hardware, Slurm):
-        if (gpus := hardware.node_gpus) < 1:
-            raise SkipbenchError(f"hardware.node_gpus={gpus}; wanted 1 or more")
-        where = f"on one node of {gpus} GPUs"
-    elif hardware is not None:
-        gpus = max(1, len(local.gpus()))
-        where = f"on this machine, as with {gpus} GPUs"
-    on_gpus = hardware is None or hardware.gpus != 0
-    known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
-    exclusive = isinstance(hardware, Slurm) and hardware.exclusive
-    hours, charged = bill(known, gpus, exclusive)
-    line = (
-        f"all: {len(costs)} cells, about {hours:.1f} h wall-clock {where}, at most {charged:.1f} "
-        "GPU-hours charged"
-    )
-    if exclusive:
-        line += f" for whole nodes, {sum(c.gpu_hours for c in known):.1f} of them used"
-    if unknown := len(costs) - len(known):
-        line += f"; {unknown} cells are not counted: their time is not known"
-    return line, charged
+    show(bill_line(total, request.hardware)[0])

@@ -2,6 +2,13 @@
 roofline.
 """
 
+from collections.abc import Sequence
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from skipbench.cli.commands import Profile
+from skipbench.cli.parser import parse
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
 from skipbench.console import progress, say, show
@@ -10,13 +17,13 @@ CALLS_PER_VISIT = 5
 """A kind of round is visited once for so many repeats of a sub-layer."""
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Measures, prints and draws; keeps the latency model that KnapSpec and TPT use.
 
     Raises:
         SkipbenchError: a model that does not fit, or numbers that no line can be laid through.
     """
-    config = compose(arguments)
+    config = compose(parse(Profile, arguments).settings)
     from skipbench.bench.latency_file import latency_path, points_to_measure, profile, write_record
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
@@ -37,19 +44,20 @@ def run(arguments: list[str]) -> None:
         record = profile(
             lm, contexts, options.rows, options.repeats, known_hardware(), lambda: advance("")
         )
-        record["rounds"] = measure_rounds(lm, contexts, visits, lambda: advance(""))
+        rounds = measure_rounds(lm, contexts, visits, lambda: advance(""))
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
-    write_record(path, record)
-    text = title(record, config.model, config.engine, device)
-    show(latency_table(record, text))
+    write_record(path, replace(record, rounds=rounds))
+    plain = to_builtins(record)
+    text = title(plain, config.model, config.engine, device)
+    show(latency_table(plain, text))
     if left_out := sorted(set(options.contexts) - set(contexts)):
         say(
             f"left out, beyond the model's {lm.max_positions} positions: "
             f"{', '.join(map(str, left_out))}"
         )
     with styled():
-        drawn = latency(record)
+        drawn = latency(plain)
     figures = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
     say(
         f"written: {path}, which method=knapspec and TPT now use; {figures[0]} and "

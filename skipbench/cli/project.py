@@ -1,4 +1,4 @@
-"""`project`: what a run would do on another machine, from its records and a latency profile."""
+"""`project`: a run on another machine, from its records and a latency profile."""
 
 import dataclasses
 import json
@@ -9,22 +9,26 @@ from typing import Any
 
 import msgspec
 
+from skipbench.cli.commands import Project
+from skipbench.cli.parser import parse
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.costs import Costs, DatasheetParts, MeasuredParts, PassCosts
+from skipbench.metrics.costs import Costs, Datasheet
+from skipbench.metrics.latency_record import LatencyRecord
 from skipbench.metrics.loop_costs import LoopCosts
 from skipbench.metrics.replay import best_length, measured, project
 from skipbench.runs.provenance import PLACES
 from skipbench.runs.record import Sample
 from skipbench.runs.run import Run, read_run
 
-KEYS = ("hardware", "profile", "here", "lengths", "search")
-
 
 def run(arguments: list[str]) -> None:
-    """Prints tokens/s and speedup as measured and as projected.
+    """Prints tokens/s and speedups as measured and as projected.
+
+    `micro` is the ratio of totals, which a projection has too; `speedup` is the run's own, the
+    geometric mean per prompt.
 
     Without a target it is the run's own machine, by the latency file beside the run, which
     `profile` has written; the run's times of drafting, verification and vanilla are not used then.
@@ -35,57 +39,55 @@ def run(arguments: list[str]) -> None:
     Raises:
         SkipbenchError: no such run, device or file, or nothing to project to.
     """
-    names = [a for a in arguments if "=" not in a]
-    given = dict(a.split("=", 1) for a in arguments if "=" in a)
-    if len(names) != 1 or set(given) - set(KEYS):
-        raise SkipbenchError(
-            "project needs one run, and for another machine hardware=DEVICE or profile=FILE, as in "
-            "project results/runs/RUN hardware=a100-80gb; keys: " + ", ".join(KEYS)
-        )
-    folder = Path(names[0])
+    asked = parse(Project, arguments)
+    given = dict(a.split("=", 1) for a in asked.given)
+    folder = Path(asked.words[0])
     record = read_run(folder)
     if not record.settings or record.provenance.layers is None:
         raise SkipbenchError(f"{folder} holds no run; results/runs has them")
     samples = record.samples
     there, name = _target(given, record, record.provenance.layers)
     here = _file(given["here"]) if "here" in given else None
-    own, far = measured(samples), project(samples, there, here)
+    speedup = "-" if record.speedup is None else f"{record.speedup:.3f}x"
     rows = [
-        ("measured", record.origin.device or "?", own),
-        ("projection", name, far),
+        ("measured", record.origin.device or "?", measured(samples), speedup),
+        ("projection", name, project(samples, there, here), "-"),
     ]
     show(f"{folder.name}: {len(samples)} samples")
-    show(f"{'':<11} {'device':<24} {'vanilla tok/s':>14} {'tok/s':>10} {'speedup':>8}")
-    for kind, device, value in rows:
+    head = f"{'vanilla tok/s':>14} {'tok/s':>10} {'micro':>8} {'speedup':>8}"
+    show(f"{'':<11} {'device':<24} {head}")
+    for kind, device, value, speedup in rows:
         show(
             f"{kind:<11} {device:<24} {value.tokens_per_s_vanilla:>14.1f} "
-            f"{value.tokens_per_s:>10.1f} {value.speedup:>7.3f}x"
+            f"{value.tokens_per_s:>10.1f} {value.micro:>7.3f}x {speedup:>8}"
         )
     show(
-        "A projection is no measurement: it keeps the run's accepted tokens, sets and rows, and "
-        "exchanges the seconds per pass."
+        "micro is the ratio of totals, speedup the geometric mean per prompt. A projection is no "
+        "measurement: it keeps the run's accepted tokens, sets and rows, and exchanges the seconds "
+        "per pass."
     )
     if "lengths" in given:
         ranked = best_length(samples, there, _count(given["lengths"], "lengths"))
-        best = ", ".join(f"{length}: {speedup:.3f}x" for length, speedup in ranked[:5])
+        best = ", ".join(f"{length}: {ratio:.3f}x" for length, ratio in ranked[:5])
         show(f"projection by fixed draft length: {best}")
     if "search" in given:
-        _search(samples, there, record.settings["method"], _count(given["search"], "search"))
+        tree = record.setting("method.tree") or ()
+        _search(samples, there, tree, _count(given["search"], "search"))
 
 
-def _search(samples: Sequence[Sample], costs: Costs, method: dict[str, Any], most: int) -> None:
+def _search(samples: Sequence[Sample], costs: Costs, tree: Sequence[int], shown: int) -> None:
     """Prints the best stop rules and trees."""
     from skipbench.experiments.stop_rules import KNOWN, search
 
     began = time.perf_counter()
-    rules = search(samples, costs, tuple(method.get("tree") or ()))
+    rules = search(samples, costs, tuple(tree))
     seconds = time.perf_counter() - began
     sound = [one for one in rules if one.known >= KNOWN]
     show(
         f"{len(rules)} stop rules and trees replayed, {60 * len(rules) / seconds:,.0f} a minute; "
         f"of {len(sound)} the records hold {KNOWN:.0%} of the rounds or more"
     )
-    for one in sound[:most]:
+    for one in sound[:shown]:
         show(
             f"{one.speedup:7.3f}x  M {one.M:.2f}  alpha {one.alpha:.3f}  known {one.known:.0%}  "
             f"{one.words}"
@@ -100,28 +102,28 @@ def _search(samples: Sequence[Sample], costs: Costs, method: dict[str, Any], mos
 def _target(given: dict[str, str], run: Run, layers: int) -> tuple[Costs, str]:
     if "hardware" in given and "profile" in given:
         raise SkipbenchError("project needs one of hardware=DEVICE and profile=FILE")
-    model = run.settings["model"]
-    if "hardware" not in given and "profile" not in given:
-        assert run.folder is not None
-        own = run.folder.parent.parent / "latency" / str(run.provenance.latency)
-        return _own(own, model["name"]), "its own machine"
     if "profile" in given:
         return _file(given["profile"]), Path(given["profile"]).stem
+    if "hardware" not in given:
+        return _own(run), "its own machine"
     rated = {n: h for n, h in known_hardware().items() if h.bandwidth}
-    if given["hardware"] not in rated:
-        raise SkipbenchError(f"hardware={given['hardware']}; wanted one of {', '.join(rated)}")
+    if (name := given["hardware"]) not in rated:
+        raise SkipbenchError(f"hardware={name}; wanted one of {', '.join(rated)}")
+    model = run.settings["model"]
     shape = dataclasses.replace(_shape(model), layers=layers)  # as it ran: some may be added
-    parts = DatasheetParts(shape, model["dtype"], rated[given["hardware"]])
-    return PassCosts(parts), given["hardware"]
+    return Datasheet(shape, model["dtype"], rated[name]), name
 
 
-def _own(path: Path, model: str) -> Costs:
+def _own(run: Run) -> Costs:
+    """Timed rounds of the run's machine, by the latency file beside the run."""
+    assert run.folder is not None
+    path = run.folder.parent.parent / "latency" / str(run.provenance.latency)
     costs = _file(str(path)) if path.is_file() else None
     if isinstance(costs, LoopCosts):
         return costs
     raise SkipbenchError(
         f"{path} holds no times of rounds; write them with: python -m skipbench profile "
-        f"model={model} results={path.parent.parent}, or project to another machine with "
+        f"model={run.model} results={path.parent.parent}, or project to another machine with "
         "hardware=DEVICE or profile=FILE"
     )
 
@@ -150,9 +152,8 @@ def _shape(model: dict[str, Any]) -> Shape:
 
 def _file(path: str) -> Costs:
     try:
-        record = json.loads(Path(path).read_text())
-        return LoopCosts(record) if record.get("rounds") else PassCosts(MeasuredParts(record))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return msgspec.json.decode(Path(path).read_bytes(), type=LatencyRecord).costs()
+    except (OSError, ValueError) as error:
         raise SkipbenchError(
             f"{path} is no latency file ({type(error).__name__}); "
             "python -m skipbench profile writes one"

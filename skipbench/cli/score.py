@@ -2,9 +2,11 @@
 metrics.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
+from skipbench.cli import commands
+from skipbench.cli.parser import parse
 from skipbench.console import progress_of, show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import header
@@ -16,56 +18,26 @@ from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
 from skipbench.scoring.execute import Scored, score_run, waits_for_score
 
-KEYS = {"sandbox": "auto", "timeout": "5", "results": "results"}
 
-
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Scores `RUN [RUN ...]`, or `all` that wait for it.
 
     Raises:
-        SkipbenchError: a run that is not there or cannot be scored, or a key that is not one of
-            `KEYS`.
+        SkipbenchError: a run that is not there or cannot be scored, or a wrong key or value.
     """
-    values = KEYS | dict(_pair(a) for a in arguments if "=" in a)
-    sandbox = _sandbox(values["sandbox"])
-    try:
-        timeout_s = float(values["timeout"])
-    except ValueError as error:
-        raise SkipbenchError(f"timeout={values['timeout']}; wanted seconds") from error
-    results, names = Path(values["results"]), [a for a in arguments if "=" not in a]
-    folders = _waiting(results) if names == ["all"] else [_folder(name, results) for name in names]
-    if names == ["all"] and not folders:
-        show(f"no run in {results} waits for a score")
-    elif not folders:
-        raise SkipbenchError(
-            "score needs a run: its folder, or its name below results/runs; or all that wait "
-            "for it: all"
-        )
+    asked = parse(commands.Score, arguments)
+    every = asked.words == ("all",)
+    folders = _waiting(asked.results) if every else [_folder(n, asked.results) for n in asked.words]
+    if not folders:
+        show(f"no run in {asked.results} waits for a score")
     for folder in folders:
         with progress_of(folder.name) as update:
-            scored = score_run(folder, sandbox, timeout_s, update)
+            scored = score_run(folder, asked.sandbox, asked.timeout, update)
         done = read_run(folder)
         if scored is not None:
             write_atomic(folder / "table.md", markdown_cell(scored.metrics, header(done)))
         for line in (folder.name, *_lines(done.metrics, scored)):
             show(line)
-
-
-def _pair(argument: str) -> tuple[str, str]:
-    key, _, value = argument.partition("=")
-    if key not in KEYS:
-        raise SkipbenchError(f"unknown key {key!r} of score; allowed: {', '.join(KEYS)}")
-    return key, value
-
-
-def _sandbox(value: str) -> Literal["auto", "none"]:
-    if value == "none":
-        return "none"
-    if value == "auto":
-        return "auto"
-    raise SkipbenchError(
-        f"sandbox={value}; choose auto, or none to run generated code without isolation"
-    )
 
 
 def _folder(name: str, results: Path) -> Path:
@@ -88,7 +60,7 @@ def _waiting(results: Path) -> list[Path]:
 
 
 def _lines(metrics: Metrics | None, scored: Scored | None) -> list[str]:
-    """What a run scored, vanilla against the method, and whether they are equal."""
+    """Scores of a run, vanilla against the method, and whether they are equal."""
     score = (metrics and metrics.score) or Score()
     vanilla, method = score.vanilla, score.method
     lines = [

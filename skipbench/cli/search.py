@@ -1,18 +1,22 @@
 """`search`: looks for a skip set offline and stores it."""
 
+from collections.abc import Sequence
+
+from skipbench.cli.commands import Search
+from skipbench.cli.parser import parse
 from skipbench.config.compose import compose
 from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.set_search import search_set
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Searches on development prompts of the dataset; `method.skip=stored` then means the best set.
 
     Raises:
         SkipbenchError: the method takes no skip set, or a value cannot be used.
     """
-    config = compose(arguments)
+    config = compose(parse(Search, arguments).settings)
     if config.method.skip is None:
         raise SkipbenchError(
             f"method={config.method.name} has no skip set to search; use method=self-sd"

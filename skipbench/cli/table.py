@@ -2,10 +2,13 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from skipbench.cli.plan import show_plan
+from skipbench.cli.commands import Table
+from skipbench.cli.parser import parse, results_of
+from skipbench.cli.plan import request_of, show_plan
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, say, show
@@ -19,24 +22,21 @@ from skipbench.experiments.plan import (
     composed,
     experiment_names,
     file_name,
-    parse_request,
     scale_of,
 )
 from skipbench.experiments.repeats import all_done
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.compared import ranked
+from skipbench.report.tables import model
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.markdown import for_terminal
-from skipbench.report.tables.model import Table
 from skipbench.report.tables.stored import read_table, stored_table, summary, would_lose
 from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run
 
-FLAGS = ("--render-only", "--force", "--plan", "--json")
 
-
-def run(arguments: list[str]) -> None:
+def run(arguments: Sequence[str]) -> None:
     """Runs and writes results/tables/NAME.*, a paper's as NAME.SCALE.*; `--render-only` only
     writes. A NAME.json is rendered again from itself.
 
@@ -46,40 +46,34 @@ def run(arguments: list[str]) -> None:
         SkipbenchError: no such experiment, scale or key.
         SystemExit: 1, when cells failed or a table was not written; what failed is printed.
     """
-    names = [a for a in arguments if "=" not in a and not a.startswith("-")]
-    if names and all(name.endswith(".json") for name in names):
-        for name in names:
-            _write(Path(name).with_suffix(""), read_table(Path(name)))
+    asked = parse(Table, arguments)
+    if asked.words and all(name.endswith(".json") for name in asked.words):
+        for name in asked.words:
+            table = read_table(Path(name))
+            write_table(Path(name).with_suffix(""), table, for_terminal(table))
         return
     features = feature_tables()
-    known = sorted([*experiment_names(), *features])
-    request = parse_request(arguments, "table", known, FLAGS)
-    if "--plan" in request.flags:
-        run_names = [name for name in request.names if name not in features]
-        show_plan(run_names, request, request.hardware)
+    request = request_of(asked, sorted([*experiment_names(), *features]))
+    if asked.plan:
+        show_plan(replace(request, names=[n for n in request.names if n not in features]))
         return
     failed, load = [], LastLoaded()
-    quiet = "--json" in request.flags
     for name in request.names:
         if name in features:
-            results = next(
-                (o.partition("=")[2] for o in request.overrides if o.startswith("results=")),
-                "results",
-            )
             table = feature_table(features[name])
-            as_json = json.dumps(list(table.records)) if quiet else None
-            _write(Path(results) / "tables" / name, table, as_json=as_json)
+            text = json.dumps(list(table.records)) if asked.json else for_terminal(table)
+            write_table(results_of(asked.settings) / "tables" / name, table, text)
         else:
-            failed += _experiment(name, request, load)
+            failed += _experiment(name, asked, request, load)
     for text in failed:
         complain(f"failed: {text}")
     if failed:
         sys.exit(1)
 
 
-def _experiment(name: str, request: Request, load: LastLoaded) -> list[str]:
+def _experiment(name: str, asked: Table, request: Request, load: LastLoaded) -> list[str]:
     """Runs and writes one experiment. Returns what failed."""
-    render_only = "--render-only" in request.flags
+    render_only = asked.render_only
     scale = scale_of(name, request.scale, without_torch=render_only)
     planned = plan(name, request.overrides, scale, request.models)
     planned = without_repeats(name, planned, scale)
@@ -101,15 +95,12 @@ def _experiment(name: str, request: Request, load: LastLoaded) -> list[str]:
         except NotHereError as error:
             reasons[tuple(cell.words(name))] = str(error)
         except Exception as error:  # the next cells do not depend on it
-            reason = (
-                str(error)
-                if isinstance(error, SkipbenchError)
-                else f"{type(error).__name__}: {error}"
-            )
+            known = isinstance(error, SkipbenchError)
+            reason = str(error) if known else f"{type(error).__name__}: {error}"
             reasons[tuple(cell.words(name))] = reason
             failed.append(f"{name}, {cell.name}: {reason}")
     if not any(config.dry_run for _, config in cells):
-        failed += _write_table(name, scale, planned, cells, reasons, request)
+        failed += _write_table(name, scale, planned, cells, reasons, asked)
     return failed
 
 
@@ -131,44 +122,40 @@ def _write_table(
     planned: list[PlannedCell],
     cells: list[tuple[PlannedCell, RunConfig]],
     reasons: dict[tuple[str, ...], str],
-    request: Request,
+    asked: Table,
 ) -> list[str]:
     """Returns why the table is not written, if it is not."""
     configs = {tuple(cell.words(name)): config for cell, config in cells}
     runs: list[Run] = []
     # one that is not run may have the overrides of one that is: `run` tells them apart
     for cell in planned:
-        key = tuple(cell.words(name))
-        runs += table_runs(
-            name, cell, configs[key] if cell.run else None, reasons.get(key) if cell.run else None
-        )
+        key = tuple(cell.words(name)) if cell.run else ()
+        runs += table_runs(name, cell, configs.get(key), reasons.get(key))
     if paper_side(name).get("ranked"):
         whole = ranked([run for run in runs if not run.group])
         runs = [*whole, *(run for run in runs if run.group)]
     results = next((config.results for _, config in cells), Path("results"))
-    stored = summary(name, scale, runs, request.columns)
-    as_json = stored if "--json" in request.flags else None
+    stored = summary(name, scale, runs, asked.columns)
+    table = stored_table(stored)
+    text = stored.rstrip() if asked.json else for_terminal(table)
     path = results / "tables" / file_name(name, scale)
     refused = would_lose(path.with_name(f"{path.name}.json"), stored)
-    if refused is not None and "--force" not in request.flags:
-        _show(stored_table(stored), as_json)
+    if refused is not None and not asked.force:
+        show(text)
         return [refused]
-    _write(path, stored_table(stored), {"json": stored}, as_json)
+    write_table(path, table, text, {"json": stored})
     return []
 
 
-def _write(
-    path: Path, table: Table, more: Mapping[str, str] | None = None, as_json: str | None = None
+def write_table(
+    path: Path, table: model.Table, text: str, more: Mapping[str, str] | None = None
 ) -> None:
-    """Writes a table in every format, and the texts of `more` by suffix, beside `path`; shows it,
-    or `as_json` in its place.
+    """Writes a table in every format, and the texts of `more` by suffix, beside `path`; shows
+    `text`.
     """
     formats = {**write(table), **(more or {})}
-    for suffix, text in formats.items():
-        write_atomic(path.with_name(f"{path.name}.{suffix}"), text)
-    _show(table, as_json)
+    for suffix, content in formats.items():
+        write_atomic(path.with_name(f"{path.name}.{suffix}"), content)
+    if text:
+        show(text)
     say(f"written: {path}.{', .'.join(formats)}")
-
-
-def _show(table: Table, as_json: str | None) -> None:
-    show(for_terminal(table) if as_json is None else as_json.rstrip())

@@ -16,7 +16,7 @@ ALIASES = {"llama3-1b": "llama3.2-1b", "llama3-3b": "llama3.2-3b"}
 HEAD_DIM = 64  # of shapes given as LAYERSxHIDDEN
 
 
-@dataclass(frozen=True)
+@dataclass
 class Shape:
     """A decoder of Llama's form.
 

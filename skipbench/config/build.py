@@ -8,6 +8,7 @@ from hydra.errors import HydraException
 
 from skipbench.config.catalog import targets
 from skipbench.config.schemas import SCHEMAS
+from skipbench.config.signature import MOVED, with_targets
 from skipbench.errors import SkipbenchError
 
 
@@ -21,9 +22,10 @@ def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
     Raises:
         SkipbenchError: what the called function raised, or why it could not be called.
     """
+    node = with_targets(node, MOVED)
     _check(node, targets() | {getattr(schema, "_target_", None) for schema in SCHEMAS.values()})
     try:
-        return hydra.utils.instantiate(dict(node), **more)
+        return hydra.utils.instantiate(node, _convert_="all", **more)
     except HydraException as error:
         causes: list[BaseException] = [error]
         while (cause := causes[-1].__cause__) is not None:

@@ -1,5 +1,5 @@
-"""What there is in `conf`: the choices of a group, the facts of the models, the axes of an
-experiment. Composes nothing.
+"""Contents of `conf` without composition: choices of a group, facts of models, axes of an
+experiment.
 """
 
 import dataclasses
@@ -50,9 +50,15 @@ def file_of(group: str, name: str) -> Path:
 
 
 def cell_command(*words: str, python: str = sys.executable) -> list[str]:
-    """The command `cell` for another process, which is told the added folders."""
+    """The command `cell` for another process, with the added folders."""
     folders = (w for folder in _folders if folder != CONF for w in ("--config-dir", str(folder)))
     return [python, "-m", "skipbench", *folders, "cell", *words]
+
+
+def target_of(path: Path) -> str | None:
+    """The `_target_` of a file of a choice, if it names one."""
+    found = re.search(r"^_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return found and found[1]
 
 
 def targets() -> set[str]:
@@ -67,10 +73,22 @@ def choices(group: str) -> list[str]:
     return sorted({p.stem for folder in _folders for p in (folder / group).glob("*.yaml")})
 
 
+@functools.cache
+def _read(path: Path, mtime_ns: int) -> dict[str, Any]:
+    """Contents of a file as of the time when it was last written; not to be changed."""
+    plain = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _plain(group: str, name: str) -> dict[str, Any]:
+    """The file of a choice as plain values, interpolations as text; not to be changed."""
+    path = file_of(group, name)
+    return _read(path, path.stat().st_mtime_ns)
+
+
 def model_facts(name: str) -> dict[str, Any]:
-    """What `conf/model/<name>.yaml` says, with what it takes over from the file it names in its
-    defaults.
-    """
+    """The keys of `conf/model/<name>.yaml`, over those of the file that its defaults name."""
     raw = OmegaConf.load(file_of("model", name))
     assert isinstance(raw, DictConfig)
     base = next(str(d) for d in raw.pop("defaults"))
@@ -85,35 +103,21 @@ def model_facts(name: str) -> dict[str, Any]:
 
 @functools.cache
 def known_models() -> dict[str, Model]:
-    """The models whose sizes are known, by name: what their files say, with the defaults of the
-    schema.
+    """The models whose sizes are known, by name.
 
     Slow: every file of `conf/model` is parsed. Only advice after an error, and listings, need it.
     """
     facts = {name: model_facts(name) for name in choices("model")}
-    return {
-        name: msgspec.convert(found, HubModel)
-        for name, found in facts.items()
-        if found.get("architecture")
-    }
-
-
-@functools.cache
-def _plain(path: Path, mtime_ns: int) -> Any:
-    """What a file held when it was last written; for reading only."""
-    return OmegaConf.to_container(OmegaConf.load(path))
+    sized = {name: found for name, found in facts.items() if found.get("architecture")}
+    return {name: msgspec.convert(found, HubModel) for name, found in sized.items()}
 
 
 def places() -> list[str]:
-    """The choices of `hardware` on which cells can be run, whatever their files are called: by the
-    schema that these take.
+    """The choices of `hardware` on which cells can run: those that take one of their schemas,
+    whatever the files are called.
     """
-
-    def takes(name: str) -> set[str]:
-        facts = _plain(path := file_of("hardware", name), path.stat().st_mtime_ns)
-        return {str(d) for d in facts.get("defaults", [])} if isinstance(facts, dict) else set()
-
-    return [name for name in choices("hardware") if takes(name) & {"_slurm", "_local"}]
+    taken = {name: _plain("hardware", name).get("defaults", []) for name in choices("hardware")}
+    return [name for name, schemas in taken.items() if {*map(str, schemas)} & {"_slurm", "_local"}]
 
 
 def known_hardware() -> dict[str, Hardware]:
@@ -124,14 +128,13 @@ def known_hardware() -> dict[str, Hardware]:
     """
     found = {}
     for name in sorted(set(choices("hardware")) - set(places())):
-        path = file_of("hardware", name)
-        facts = _plain(path, path.stat().st_mtime_ns)
-        assert isinstance(facts, dict)
+        facts = _plain("hardware", name)
         try:
-            if unknown := set(facts) - {f.name for f in dataclasses.fields(Hardware)}:
-                raise msgspec.ValidationError(f"unknown key {sorted(unknown)[0]}")
+            if unknown := sorted(set(facts) - {f.name for f in dataclasses.fields(Hardware)}):
+                raise msgspec.ValidationError(f"unknown key {unknown[0]}")
             found[name] = msgspec.convert(facts, Hardware)
         except msgspec.ValidationError as error:
+            path = file_of("hardware", name)
             raise SkipbenchError(f"{path} is not as config/hardware.py says: {error}") from error
     return found
 
@@ -155,27 +158,24 @@ def shape_of(name: str) -> Shape:
     return Shape(**model_facts(found)["architecture"])
 
 
-@functools.cache
 def samples_in_paper(dataset: str, paper: str) -> int | None:
-    """How many instances of `dataset` a paper decodes; None where it does not say, or takes all."""
+    """Instances of `dataset` that a paper decodes; `None` if it does not say, or takes all."""
     if dataset not in choices("dataset"):
         return None
-    raw = OmegaConf.to_container(OmegaConf.load(file_of("dataset", dataset)))
-    assert isinstance(raw, dict)
-    size = (raw.get("variants") or {}).get(paper, {}).get("size", raw.get("size"))
+    facts = _plain("dataset", dataset)
+    size = (facts.get("variants") or {}).get(paper, {}).get("size", facts.get("size"))
     return None if size is None else int(size)
 
 
 def axes(experiment: str) -> dict[str, str]:
     """The grid of an experiment: for every axis its values, separated by commas."""
-    params = OmegaConf.load(file_of("experiment", experiment)).hydra.sweeper.params
+    params = _plain("experiment", experiment)["hydra"]["sweeper"]["params"]
     return {str(axis): str(values) for axis, values in params.items()}
 
 
 def paper_side(experiment: str) -> dict[str, Any]:
-    """What `published` of an experiment says: `cases`, each a grid over the common axes, and
-    `groups`, the samples' groups.
+    """`published` of an experiment: `cases`, each a grid over the common axes, and `groups`, the
+    samples' groups.
     """
-    raw = OmegaConf.to_container(OmegaConf.load(file_of("experiment", experiment)))
-    assert isinstance(raw, dict)
-    return {str(k): v for k, v in (raw.get("published") or {}).items()}
+    found: dict[str, Any] = _plain("experiment", experiment).get("published") or {}
+    return found

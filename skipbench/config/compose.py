@@ -8,6 +8,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from skipbench.config import derived, resolvers
-from skipbench.config.catalog import (
-    add_config_folder,
-    choices,
-    config_folders,
-    with_search_path,
-)
+from skipbench.config import resolvers
+from skipbench.config.catalog import add_config_folder, choices, config_folders, with_search_path
 from skipbench.config.decoding import check_decoding
+from skipbench.config.derived import derived
 from skipbench.config.explain import explain, hydra_initialized
 from skipbench.config.paths import CONF
 from skipbench.config.run_config import RunConfig
@@ -43,7 +40,7 @@ Their nodes are composed once per choice.
 IGNORED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")
 """Keys of Hydra's own folders, in which nothing is written here."""
 FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
-"""What Hydra raises for a wrong override; the last, for a key below one that is null."""
+"""Errors of Hydra for a wrong override; the last one for a key below one that is null."""
 
 resolvers.register()
 register(CONF)
@@ -101,8 +98,8 @@ Nodes = dict[tuple[str, ...], DictConfig]
 
 @functools.lru_cache(maxsize=1)
 def _nodes(stamp: tuple[tuple[str, int], ...]) -> Nodes:
-    """What this process has composed since a file was last changed: Hydra takes ten times as long
-    as it takes to put a cell together from its nodes.
+    """The cache of this process, empty after a change of a file: to compose takes Hydra ten times
+    as long as to put a cell together from its nodes.
     """
     return {}
 
@@ -114,28 +111,14 @@ def _stamp() -> tuple[tuple[str, int], ...]:
 
 
 def _assemble(overrides: list[str], cache: Nodes) -> DictConfig:
-    """One cell, from nodes that other cells may have composed before."""
-    chosen = {
-        group: tuple(w for w in overrides if _choice(w) and _group(w) == group)
-        for group in (*SWAPPED, "")
-    }
-    config = _node([w for w in overrides if _choice(w)], chosen, cache)
-    parser = OverridesParser.create()
-    for parsed in parser.parse_overrides([w for w in overrides if not _choice(w)]):
-        OmegaConf.update(config, parsed.key_or_group, parsed.value(), force_add=False)
-    return config
-
-
-def _node(
-    words: Sequence[str],
-    chosen: Mapping[str, Sequence[str]],
-    cache: Nodes,
-) -> DictConfig:
-    """The configuration of these choices; Hydra composes it only where one of its nodes is new."""
+    """One cell, from cached nodes; Hydra composes only if one of them is new."""
+    groups = [(word, _group(word)) for word in overrides]
+    chosen = {group: tuple(w for w, of in groups if of == group) for group in (*SWAPPED, "")}
     keys = {group: (group, *chosen[""], *chosen[group]) for group in SWAPPED}
     root = ("", *chosen[""])
     if root not in cache or not cache.keys() >= set(keys.values()):
-        whole = hydra.compose("config", overrides=with_search_path(list(words)))
+        words = [word for word, of in groups if of is not None]
+        whole = hydra.compose("config", overrides=with_search_path(words))
         with open_dict(whole):
             cache |= {key: whole.pop(group) for group, key in keys.items()}
         cache[root] = whole
@@ -143,18 +126,19 @@ def _node(
     with open_dict(config):
         for group, key in keys.items():
             config[group] = cache[key]
+    values = [word for word, of in groups if of is None]
+    for parsed in OverridesParser.create().parse_overrides(values):
+        OmegaConf.update(config, parsed.key_or_group, parsed.value(), force_add=False)
     return config
 
 
-def _choice(word: str) -> bool:
-    """Whether an override chooses a file of a group."""
-    key = word.partition("=")[0].partition("@")[0]
-    return any((folder / key).is_dir() for folder in config_folders())
-
-
-def _group(word: str) -> str:
-    """The swapped group whose node an override of a choice changes; empty for any other."""
+def _group(word: str) -> str | None:
+    """The swapped group that an override changes by a choice; empty for another choice, `None` for
+    a value.
+    """
     group, _, package = word.partition("=")[0].partition("@")
+    if not any((folder / group).is_dir() for folder in config_folders()):
+        return None
     owner = (package or group).partition(".")[0]
     return owner if owner in SWAPPED else ""
 
@@ -190,22 +174,27 @@ def to_run_config(config: DictConfig) -> RunConfig:
     """Resolves a composed configuration.
 
     Raises:
-        SkipbenchError: a value that must be given is missing.
+        SkipbenchError: a value that must be given is missing, or cannot be used.
     """
     plain = OmegaConf.to_container(config, resolve=True, enum_to_str=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     check_decoding(**plain["decoding"])
     _check_finite(plain)
-    _check_stop(plain["method"].get("stop"))
-    _check_until(plain["until_ci"])
-    plain["model"] |= derived.planted(plain["model"])
-    plain["model"] |= derived.packaged(plain["model"])
-    plain["model"] |= derived.deepened(plain["model"])
+    if isinstance(stop := plain["method"].get("stop"), str):
+        raise SkipbenchError(
+            f"method.stop={stop}; a stop rule is chosen by "
+            f"stop@method.stop={'|'.join(choices('stop'))}"
+        )
+    if (until_ci := plain["until_ci"]) is not None and not 0 < until_ci < 1:
+        raise SkipbenchError(
+            f"until_ci={until_ci}; wanted a share of the speedup above 0 and below 1, such as "
+            "0.02, or null"
+        )
     if plain["search"]["own"]:
         plain["search_dataset"] = _without_variants(_search_dataset(config, plain))
-    return RunConfig.from_dict(
-        {str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")}
-    )
+    kept = {str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")}
+    run = RunConfig.from_dict(kept)
+    return replace(run, model=derived(run.model))
 
 
 def _check_finite(value: Any, key: str = "") -> None:
@@ -215,26 +204,6 @@ def _check_finite(value: Any, key: str = "") -> None:
     items = value.items() if isinstance(value, dict) else ()
     for name, part in items or (enumerate(value) if isinstance(value, list) else ()):
         _check_finite(part, f"{key}.{name}".lstrip("."))
-
-
-def _check_until(until_ci: float | None) -> None:
-    """Raises SkipbenchError for a width that no interval can be compared with."""
-    if until_ci is not None and not 0 < until_ci < 1:
-        raise SkipbenchError(
-            f"until_ci={until_ci}; wanted a share of the speedup above 0 and below 1, such as "
-            "0.02, or null"
-        )
-
-
-def _check_stop(stop: Any) -> None:
-    """Raises SkipbenchError for a word in place of a stop rule: the rule is chosen by a key of its
-    own.
-    """
-    if isinstance(stop, str):
-        raise SkipbenchError(
-            f"method.stop={stop}; a stop rule is chosen by "
-            f"stop@method.stop={'|'.join(choices('stop'))}"
-        )
 
 
 def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:

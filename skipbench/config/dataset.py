@@ -28,7 +28,7 @@ class Chat(StrEnum):
     vicuna = "vicuna"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Dataset:
     _target_: str = MISSING
     name: str = MISSING
@@ -55,7 +55,7 @@ class Dataset:
     """Seed by which rows and shots are drawn."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class MiniDataset(Dataset):
     _target_: str = "skipbench.data.datasets.mini"
     family: str = MISSING
@@ -68,7 +68,7 @@ class MiniDataset(Dataset):
     """
 
 
-@dataclass(frozen=True)
+@dataclass
 class HubDataset(Dataset):
     """A dataset of the papers.
 
@@ -116,21 +116,21 @@ class HubDataset(Dataset):
     """A local file for the shots."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class TinyStories(HubDataset):
     _target_: str = "skipbench.data.datasets.tinystories"
     prefix_words: int = 30
     """Words of a story that are the prompt."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SpeedBench(HubDataset):
     _target_: str = "skipbench.data.chat.speed_bench"
     leave_out: bool = False
     """Leaves out the rows whose text NVIDIA may not hand on; false refuses them."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stream(Dataset):
     _target_: str = "skipbench.data.datasets.stream"
     size: int = 500
@@ -139,7 +139,7 @@ class Stream(Dataset):
     """The datasets of the tasks, in order."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class HumanEval(Dataset):
     _target_: str = "skipbench.data.humaneval.humaneval"
     prompt: str = "plain"
@@ -154,7 +154,7 @@ class HumanEval(Dataset):
     """Completions per task; 10 for pass@10."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sampled(Dataset):
     """Rows that are on every machine, of which a sample is drawn."""
 
@@ -164,7 +164,7 @@ class Sampled(Dataset):
     """Draws rows at random instead of in their order."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class OwnPrompts(Dataset):
     _target_: str = "skipbench.data.own.prompts"
     path: str = MISSING

@@ -1,14 +1,10 @@
 """`DatasetConfig`: a dataset, its prompt form and its scorer, and the rows that it gives."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from skipbench.config.build import instantiate
-from skipbench.config.dataset import Dataset
 from skipbench.errors import SkipbenchError
 
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
@@ -20,12 +16,6 @@ class DatasetConfig:
     """A dataset, its prompt form and its scorer."""
 
     node: Mapping[str, Any]
-
-    @property
-    def form(self) -> Dataset:
-        """The keys that every dataset has."""
-        known = {f.name for f in dataclasses.fields(Dataset)}
-        return msgspec.convert({k: v for k, v in self.node.items() if k in known}, Dataset)
 
     @property
     def name(self) -> str:
@@ -41,8 +31,8 @@ class DatasetConfig:
 
     @property
     def context(self) -> int | None:
-        context: int | None = self.node["context"]
-        return context
+        found: int | None = self.node["context"]
+        return found
 
     @property
     def revision(self) -> str | None:
@@ -57,7 +47,7 @@ class DatasetConfig:
         return DatasetConfig({**self.node, "max_new_tokens": count})
 
     def rows(self, limit: int | None, seed_offset: int = 0, key: str = "limit") -> list[Any]:
-        """Returns the rows, all of them or the first `limit`.
+        """The rows: all of them, or the first `limit`.
 
         Args:
             limit: counts what the dataset's `size` counts: instances, whole conversations, or the
@@ -94,7 +84,7 @@ class DatasetConfig:
 
     @property
     def run_limit_matters(self) -> bool:
-        """Whether the rows of a search depend on those of the run, for want of a training split."""
+        """True if the rows of a search depend on those of the run: there is no training split."""
         return "run_limit" in self.for_search(None).node
 
     def search_rows(self, count: int) -> tuple[list[Any], int]:
@@ -144,7 +134,7 @@ def _for_search(node: Mapping[str, Any], limit: int | None) -> dict[str, Any]:
 
 
 def _row_arguments(node: Mapping[str, Any], seed_offset: int) -> dict[str, Any]:
-    """What the dataset's function takes; `name` only where rows come from somebody else."""
+    """Arguments of the dataset's function; `name` only for rows of the hub."""
     left_out = {*FORM, "scorer", "variants", "run_limit"} | (set() if "hub" in node else {"name"})
     arguments = {k: v for k, v in node.items() if k not in left_out}
     if "parts" in arguments:  # a stream draws nothing itself

@@ -1,6 +1,4 @@
-"""What the settings of decoding may be; needs no torch, so that a configuration is checked before
-anything is loaded.
-"""
+"""Bounds of the settings of decoding; without torch, so that they are checked before a load."""
 
 import math
 

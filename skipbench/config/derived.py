@@ -1,11 +1,10 @@
-"""What follows from the settings of a model: sizes, path, name, and the skip set that is known."""
+"""Settings of a model that follow from others: sizes, path, name, and the known skip set."""
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from skipbench.config.catalog import shape_of
-from skipbench.config.model import Source, Wheel, is_gguf
+from skipbench.config.model import Model, PlantedModel, Source, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import deepened_set, planted_set
 
@@ -13,47 +12,40 @@ KNOWN = ("self-sd", "self-sd-c", "fixed")
 """Methods to which the known set of a deepened model is given as `skip=stored`."""
 
 
-def planted(model: dict[str, Any]) -> dict[str, Any]:
-    """What follows from the shape of a planted model: its sizes, and the skip set that was
-    planted.
-    """
-    if "redundant" not in model:
-        return {}
-    architecture = shape_of(model["shape"])
-    skip = str(planted_set(architecture.layers, model["redundant"], model["seed"]))
-    return {
-        "architecture": dataclasses.asdict(architecture),
-        "sets": {"self-sd": skip, "self-sd-c": skip},
-    }
-
-
-def packaged(model: dict[str, Any]) -> dict[str, Any]:
-    """Path and name of a checkpoint that is taken from the package that holds it, too.
-
-    With `source=auto` that is done where the package was fetched and the hub's cache is without the
-    weights.
+def derived(model: Model) -> Model:
+    """The model with all that follows from its settings.
 
     Raises:
-        SkipbenchError: `source=package` for a model that comes in no package.
+        SkipbenchError: `source=package` for a model that comes in no package, or a planted model
+            that is to be deepened.
     """
-    if model["wheel"] is None or is_gguf(model["path"]) or Path(model["path"]).is_dir():
-        if model["source"] == Source.package:
+    if isinstance(model, PlantedModel):
+        architecture = shape_of(model.shape)
+        skip = str(planted_set(architecture.layers, model.redundant, model.seed))
+        model = replace(model, architecture=architecture, sets={"self-sd": skip, "self-sd-c": skip})
+    return _deepened(_packaged(model))
+
+
+def _packaged(model: Model) -> Model:
+    """With path and name of the checkpoint in its package, if it is taken from there.
+
+    With `source=auto` it is, if the package was fetched and the hub's cache lacks the weights.
+    """
+    if model.wheel is None or is_gguf(model.path) or Path(model.path).is_dir():
+        if model.source == Source.package:
             raise SkipbenchError(
-                f"model.source=package, but {model['path']!r} comes in no package; leave it out"
+                f"model.source=package, but {model.path!r} comes in no package; leave it out"
             )
-        return {}
-    wheel = Wheel(**model["wheel"])
-    there = (wheel.folder / "config.json").is_file()
-    if model["source"] == Source.hub or (
-        model["source"] == Source.auto
-        and (not there or _in_hub_cache(model["path"], model["revision"]))
-    ):
-        return {}
-    return {
-        "path": str(wheel.folder),
-        "revision": None,
-        "name": f"{model['name']}-{wheel.label}",
-    }
+        return model
+    folder = model.wheel.folder
+    if model.source == Source.auto:
+        there = (folder / "config.json").is_file()
+        from_hub = not there or _in_hub_cache(model.path, model.revision)
+    else:
+        from_hub = model.source == Source.hub
+    if from_hub:
+        return model
+    return replace(model, path=str(folder), revision=None, name=f"{model.name}-{model.wheel.label}")
 
 
 def _in_hub_cache(path: str, revision: str | None) -> bool:
@@ -65,24 +57,20 @@ def _in_hub_cache(path: str, revision: str | None) -> bool:
         return False
 
 
-def deepened(model: dict[str, Any]) -> dict[str, Any]:
-    """Name of a deepened model, and its known skip set where the checkpoint's sizes are known.
-
-    Raises:
-        SkipbenchError: a share that cannot be, or a planted model.
-    """
-    share, seed = model["deepened"], model["deepened_seed"]
+def _deepened(model: Model) -> Model:
+    """With the name of a deepened model, and its known skip set if the sizes are known."""
+    share = model.deepened
     if not share:
-        return {}
-    if "redundant" in model:
+        return model
+    if isinstance(model, PlantedModel):
         raise SkipbenchError(
             f"model.deepened={share}: a planted model has its redundant sub-layers already; set "
             "model.redundant"
         )
     ending = "-deep" if share == 1 else f"-deep{share:g}"
-    name = str(model["name"])
-    found: dict[str, Any] = {"name": name if name.endswith(ending) else name + ending}
-    if model["architecture"] is not None:
-        skip = str(deepened_set(model["architecture"]["layers"], share, seed))
-        found["sets"] = dict.fromkeys(KNOWN, skip) | model["sets"]
-    return found
+    if not model.name.endswith(ending):
+        model = replace(model, name=model.name + ending)
+    if model.architecture is None:
+        return model
+    skip = str(deepened_set(model.architecture.layers, share, model.deepened_seed))
+    return replace(model, sets={**dict.fromkeys(KNOWN, skip), **model.sets})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 
-@dataclass(frozen=True)
+@dataclass
 class Hardware:
     """A device: rates from the maker's datasheet; those that are missing are measured."""
 
@@ -22,7 +22,7 @@ class Hardware:
     """Floating-point operations/s of dense matrix products, by dtype."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Slurm:
     """A cluster; no run's hash depends on it.
 
@@ -73,7 +73,7 @@ class Slurm:
     """The interpreter on the nodes; null takes the one that submits."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Local:
     """This machine, as a queue of cells."""
 

@@ -45,7 +45,7 @@ class Source(StrEnum):
     package = "package"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Wheel:
     """A package of the Python index that holds a checkpoint as a GGUF file, for machines without a
     hub.
@@ -68,7 +68,7 @@ class Wheel:
         return cache_folder() / f"{self.requirement.replace('==', '-')}-{self.sha256[:16]}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Calibration:
     """Texts by which `sparsity` weighs the inputs: at most so many rows of the run's dataset, each
     cut behind so many tokens.
@@ -84,7 +84,7 @@ class Calibration:
     """Tokens per row."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Model:
     name: str = MISSING
     """Its name in records and tables."""
@@ -153,7 +153,7 @@ class Model:
         return dataclasses.replace(self.architecture, layers=layers)
 
 
-@dataclass(frozen=True)
+@dataclass
 class HubModel(Model):
     """A checkpoint of a paper: on a GPU, in the half precision of their tables (SWIFT C, CLaSp 4;
     Self-SD used bfloat16).
@@ -163,7 +163,7 @@ class HubModel(Model):
     device: str = "cuda"
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlantedModel(Model):
     shape: str = "llama3-1b"
     """Architecture of the random model: a model of conf/model, or LAYERSxHIDDEN, such as 24x256."""
@@ -175,7 +175,7 @@ class PlantedModel(Model):
 
 
 def is_gguf(path: str) -> bool:
-    """Whether a path names a GGUF file, there or not."""
+    """True for the name of a GGUF file, there or not."""
     return path.endswith(".gguf")
 
 
@@ -225,7 +225,7 @@ def check_path(path: str, named: str = "model.path") -> None:
 
 
 def _instead(folder: Path) -> str:
-    """What a folder without config.json holds, and what to give in its place."""
+    """Contents of a folder without config.json, and what to give in its place."""
     names = sorted(entry.name for entry in folder.iterdir())
     below = [n for n in names if any((folder / n / c).is_file() for c in CONFIGS)]
     files = [n for n in names if is_gguf(n)]

@@ -11,12 +11,12 @@ CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "co
 
 
 def hub_offline() -> bool:
-    """Whether HF_HUB_OFFLINE forbids the hub, by the words that its library takes for yes."""
+    """True if HF_HUB_OFFLINE forbids the hub, by the words that its library takes for yes."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def hub_unreachable() -> bool:
-    """Whether this machine cannot resolve the hub's name, so that every request would be retried
+    """True if this machine cannot resolve the hub's name, so that every request would be retried
     for half a minute; never where a proxy stands between.
     """
     proxies = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")

@@ -13,6 +13,7 @@ from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.schemas import Decoding, Engine, Profile, Search
+from skipbench.config.signature import FIRST, MOVED, with_targets
 from skipbench.errors import SkipbenchError
 
 IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit")
@@ -26,7 +27,7 @@ class MethodConfig:
     """A decoding method and its settings."""
 
     node: Mapping[str, Any]
-    """`_target_`, and the keyword arguments of what it names."""
+    """`_target_`, as records name it, and the keyword arguments of what it names."""
 
     @property
     def name(self) -> str:
@@ -35,7 +36,8 @@ class MethodConfig:
     @property
     def target(self) -> str:
         """Dotted path of the class or function that makes the method."""
-        return str(self.node["_target_"])
+        path = str(self.node["_target_"])
+        return MOVED.get(path, path)
 
     @property
     def skip(self) -> str | None:
@@ -170,43 +172,37 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "RunConfig":
-        """Raises SkipbenchError for a key that is not known."""
+        """Reads what `to_dict` made.
+
+        Raises:
+            SkipbenchError: a key that is not known.
+        """
         known = {f.name for f in dataclasses.fields(cls)}
         if unknown := sorted(set(plain) - known):
             raise SkipbenchError(
                 f"unknown key {unknown[0]!r}. Allowed here: {', '.join(sorted(known))}"
             )
-        parts: dict[str, Any] = {
-            "model": msgspec.convert(
-                plain["model"], PlantedModel if "redundant" in plain["model"] else Model
-            ),
-            "method": MethodConfig(plain["method"]),
-            "dataset": DatasetConfig(plain["dataset"]),
+        kinds: dict[str, Any] = {
+            "model": PlantedModel if "redundant" in plain["model"] else Model,
+            "decoding": Decoding,
+            "engine": Engine,
+            "search": Search,
+            "profile": Profile,
+            "hardware": Local if "workers" in (plain.get("hardware") or ()) else Slurm,
+        }
+        made = {
+            key: msgspec.convert(plain[key], kind)
+            for key, kind in kinds.items()
+            if key != "hardware" or plain.get(key) is not None
+        }
+        for key in ("dataset", "search_dataset"):
+            if plain.get(key) is not None:
+                made[key] = DatasetConfig(plain[key])
+        made |= {
+            "method": MethodConfig(with_targets(plain["method"], FIRST)),
             "results": Path(plain["results"]),
         }
-        for key, kind in (
-            ("decoding", Decoding),
-            ("engine", Engine),
-            ("search", Search),
-            ("profile", Profile),
-        ):
-            parts[key] = msgspec.convert(plain[key], kind)
-        hardware, dataset = plain.get("hardware"), plain.get("search_dataset")
-        parts["hardware"] = (
-            None
-            if hardware is None
-            else msgspec.convert(hardware, Local if "workers" in hardware else Slurm)
-        )
-        parts["search_dataset"] = None if dataset is None else DatasetConfig(dataset)
-        return cls(
-            **parts,
-            **{key: plain[key] for key in ("seed", "limit", "dry_run")},
-            fresh=plain.get("fresh", False),
-            mixed=plain.get("mixed", False),
-            repeats=plain.get("repeats", 1),
-            until_ci=plain.get("until_ci"),
-            label=plain.get("label"),
-        )
+        return cls(**{**plain, **made})
 
 
 def _encode(value: Any) -> Any:

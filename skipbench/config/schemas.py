@@ -1,11 +1,8 @@
-"""Schemas of `conf/`: every key with its type and default, checked before anything is loaded."""
+"""Schemas of `conf/`: every key with its type and default, checked before anything is loaded.
 
-import dataclasses
-import functools
-import operator
-import re
-import types
-import typing
+They are not frozen: OmegaConf makes nodes of frozen dataclasses read-only.
+"""
+
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from skipbench.config.catalog import target_of
 from skipbench.config.dataset import (
     HubDataset,
     HumanEval,
@@ -47,7 +45,7 @@ class StrategyName(StrEnum):
     nested = "nested"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Decoding:
     temperature: float = 0.0
     """0 decodes greedily; above 0 is speculative sampling at that temperature."""
@@ -57,7 +55,7 @@ class Decoding:
     """Samples among the k most likely tokens; 0 keeps all."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Engine:
     name: EngineName = EngineName.fused
     """`reference` runs Hugging Face's modules, `fused` fewer and larger calls, `cuda_graphs`
@@ -75,7 +73,7 @@ class Engine:
     """Memory for a second layout of weights on a CPU, in MiB; 0 keeps one layout per weight."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Search:
     strategy: StrategyName = StrategyName.bayes
     """How the next set is chosen. `nested` tries the sub-layers that change their input least, in
@@ -109,7 +107,7 @@ class Search:
     """Sub-layers that are never skipped: 2i is the attention of layer i, 2i + 1 its MLP."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Profile:
     contexts: list[int] = field(default_factory=lambda: [64, 256, 512, 1024])
     """Context lengths in tokens at which sub-layers are timed."""
@@ -119,7 +117,7 @@ class Profile:
     """Timed repetitions per point."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     """The composed configuration as Hydra sees it; `RunConfig` is what the package gets."""
 
@@ -191,7 +189,6 @@ SCHEMAS: dict[tuple[str | None, str], type] = {
     ("hardware", "_slurm"): Slurm,
     ("hardware", "_local"): Local,
 }
-TWIN = "Twin"
 FROM_SIGNATURE = ("method", "stop")
 """Groups whose files name a `_target_`; the schema `_<file>` follows from its signature."""
 
@@ -205,53 +202,8 @@ def register(folder: Path) -> None:
     """
     store = ConfigStore.instance()
     for (group, name), schema in SCHEMAS.items():
-        store.store(group=group, name=name, node=writable(schema))
+        store.store(group=group, name=name, node=schema)
     for group in FROM_SIGNATURE:
         for path in sorted((folder / group).glob("*.yaml")):
-            target = re.search(
-                r"^_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE
-            )
-            if target is not None:
-                store.store(group=group, name=f"_{path.stem}", node=schema_of(target[1]))
-
-
-@functools.cache
-def writable(schema: type) -> type:
-    """A twin of a frozen dataclass that Hydra may change: OmegaConf makes nodes of frozen ones
-    read-only.
-    """
-    fields = []
-    for name, kind in typing.get_type_hints(schema).items():
-        own = next(f for f in dataclasses.fields(schema) if f.name == name)
-        copied: dict[str, Any] = {"default": own.default, "default_factory": own.default_factory}
-        if dataclasses.is_dataclass(own.default_factory):
-            copied["default_factory"] = writable(own.default_factory)
-        fields.append((name, _twin(kind), dataclasses.field(**copied)))
-    bases = tuple(writable(base) for base in schema.__bases__ if dataclasses.is_dataclass(base))
-    made = dataclasses.make_dataclass(schema.__name__, fields, bases=bases)
-    made.__module__, made.__qualname__ = __name__, f"{schema.__name__}{TWIN}"
-    return made
-
-
-def __getattr__(name: str) -> type:
-    """A twin by its name: so the jobs of a launcher unpickle the class itself."""
-    if name.endswith(TWIN):
-        for schema in SCHEMAS.values():
-            for part in (*schema.__mro__, *_parts(schema)):
-                if part.__name__ + TWIN == name:
-                    return writable(part)
-    raise AttributeError(name)
-
-
-def _parts(schema: type) -> list[type]:
-    """The dataclasses that fields of a schema hold, directly or deeper."""
-    kinds = typing.get_type_hints(schema).values()
-    flat = [part for kind in kinds for part in typing.get_args(kind) or (kind,)]
-    own = [part for part in flat if dataclasses.is_dataclass(part) and isinstance(part, type)]
-    return [*own, *(deeper for part in own for deeper in _parts(part))]
-
-
-def _twin(kind: Any) -> Any:
-    if isinstance(kind, types.UnionType):
-        return functools.reduce(operator.or_, (_twin(part) for part in kind.__args__))
-    return writable(kind) if dataclasses.is_dataclass(kind) and isinstance(kind, type) else kind
+            if (target := target_of(path)) is not None:
+                store.store(group=group, name=f"_{path.stem}", node=schema_of(target))

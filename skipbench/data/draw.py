@@ -1,20 +1,53 @@
-"""The sample of a dataset that a paper ran, and the examples (shots) shown before each of its
-prompts.
-"""
+"""The sample of a dataset that a paper ran, and the examples (shots) shown before each prompt."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Generic, TypeVar, get_origin, get_type_hints
 
+import msgspec
+
+from skipbench.data.rows import Row
 from skipbench.data.source import read_rows
 from skipbench.errors import SkipbenchError
 
+F = TypeVar("F", bound=msgspec.Struct)
 
-class Where(TypedDict):
-    """What every dataset of a paper is read and drawn by; the keys of its file in
-    `conf/dataset`.
+
+@dataclass(frozen=True)
+class Drawn(Generic[F]):
+    """A row of a sample.
+
+    Attributes:
+        name: of the dataset.
+        index: place in the dataset, from 0.
+        source: hash of the fields and of the shots.
+    """
+
+    name: str
+    index: int
+    fields: F
+    source: str
+
+    def row(
+        self,
+        prompt: str,
+        reference: Mapping[str, object] | None = None,
+        groups: dict[str, str] | None = None,
+    ) -> Row:
+        name = f"{self.name}-{self.index}"
+        return Row(name, prompt, dict(reference or {}), groups or {}, source=self.source)
+
+    def refused(self, reason: str) -> SkipbenchError:
+        return SkipbenchError(f"{self.name} row {self.index}: {reason}")
+
+
+@dataclass(frozen=True)
+class Where:
+    """The rows of a dataset of a paper, and how the sample is drawn from them: the keys of a file
+    of `conf/dataset`.
     """
 
     name: str
@@ -31,110 +64,98 @@ class Where(TypedDict):
     shots_split: str
     shots_path: str | None
 
+    def draw(
+        self, kind: type[F], may_be_empty: Sequence[str] = (), whole: bool = False
+    ) -> tuple[list[Drawn[F]], list[F]]:
+        """Draws the sample and its shots. A smaller `size` is a prefix of a larger one.
 
-@dataclass(frozen=True)
-class Drawn:
-    """A row of a sample: its place in the dataset from 0, its fields, and the hash of these and of
-    the shots.
-    """
+        With `shuffle` rows are taken in the order of `datasets.Dataset.shuffle(seed)`, which is
+        NumPy's PCG64 permutation, so that a complete local file gives the sample that the hub
+        gives. Shots are drawn in the same way from `shots_split` or `shots_path`; a local file
+        alone gives its first rows as shots. Rows that serve as shots are left out of the sample.
 
-    index: int
-    fields: dict[str, Any]
-    source: str
+        Args:
+            kind: the fields of a row; `columns` names the column that holds each.
+            may_be_empty: fields that may hold an empty text.
+            whole: returns all rows whatever the size, which is only checked.
 
+        Raises:
+            SkipbenchError: a size below 1, a negative number of shots, too few rows, or rows that
+                cannot be read.
+        """
+        size, shots, path = self.size, self.shots, self.path
+        if size is not None and size < 1:
+            raise SkipbenchError(
+                f"dataset.size={size} leaves no rows; give 1 or more, or null for all"
+            )
+        if shots < 0:
+            raise SkipbenchError(f"dataset.shots={shots}; give 0 or more")
+        rows = self._read(kind, self.split, path, may_be_empty)
+        # rows that serve as shots: at the start of a local file, and at the start of the order
+        first = drawn = 0
+        examples: list[F] = []
+        if shots and path is not None and self.shots_path is None:
+            if len(rows) <= shots:
+                raise SkipbenchError(
+                    f"{path} has {len(rows)} rows, and dataset.shots={shots} of them would be "
+                    "examples; give more rows, fewer shots, or the examples in a file of their "
+                    "own: dataset.shots_path=FILE"
+                )
+            first = shots
+            examples = [self._fields(kind, rows[i]) for i in range(shots)]
+        elif shots:
+            train = self._read(kind, self.shots_split, self.shots_path, may_be_empty)
+            if len(train) < shots:
+                raise SkipbenchError(
+                    f"dataset.shots={shots}, but there are only {len(train)} rows to draw them from"
+                )
+            examples = [self._fields(kind, train[i]) for i in self._order(len(train))[:shots]]
+            if path == self.shots_path and (path or self.split == self.shots_split):
+                drawn = shots
+        sample = []
+        for place in self._order(len(rows) - first)[drawn:][: None if whole else size]:
+            fields = self._fields(kind, rows[first + place])
+            parts = [msgspec.structs.asdict(part) for part in (fields, *examples)]
+            digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+            sample.append(Drawn(self.name, first + place, fields, digest))
+        return sample, examples
 
-def draw(
-    kinds: Mapping[str, type], where: Where, may_be_empty: Sequence[str] = ()
-) -> tuple[list[Drawn], list[dict[str, Any]]]:
-    """The sample, and its shots. A smaller `size` is a prefix of a larger one.
+    def _order(self, count: int) -> list[int]:
+        """The places 0 .. count - 1 in the order in which they are drawn."""
+        if not self.shuffle:
+            return list(range(count))
+        import numpy as np  # slow to import, and most commands do not need it
 
-    With `shuffle` rows are taken in the order of `datasets.Dataset.shuffle(seed)`, which is NumPy's
-    PCG64 permutation, so that a complete local file gives the sample that the hub gives. Shots are
-    drawn alike from `shots_split` or `shots_path`; a local file alone gives its first rows as
-    shots. Rows that serve as shots are left out of the sample.
+        return [int(i) for i in np.random.default_rng(self.seed).permutation(count)]
 
-    Args:
-        kinds: type of each field; `where["columns"]` names the column that holds it.
-
-    Raises:
-        SkipbenchError: a size below 1, a negative number of shots, too few rows, or rows that
-            cannot be read.
-    """
-    size, shots, path = where["size"], where["shots"], where["path"]
-    if size is not None and size < 1:
-        raise SkipbenchError(f"dataset.size={size} leaves no rows; give 1 or more, or null for all")
-    if shots < 0:
-        raise SkipbenchError(f"dataset.shots={shots}; give 0 or more")
-    unknown = set(kinds) - set(where["columns"])
-    if unknown:
-        raise SkipbenchError(
-            f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column"
+    def _read(
+        self, kind: type[F], split: str, path: str | None, may_be_empty: Sequence[str]
+    ) -> Sequence[Mapping[str, Any]]:
+        kinds = _kinds(kind)
+        if unknown := kinds.keys() - self.columns:
+            raise SkipbenchError(
+                f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column"
+            )
+        wanted = {self.columns[field]: of for field, of in kinds.items()}
+        empty = [self.columns[field] for field in may_be_empty]
+        return read_rows(
+            self.hub, self.config, split, self.revision, path, wanted, empty, self.name
         )
-    rows = _read(kinds, where, where["split"], path, may_be_empty)
-    # rows that serve as shots: at the start of a local file, and at the start of the order
-    first = drawn = 0
-    examples: list[dict[str, Any]] = []
-    if shots and path is not None and where["shots_path"] is None:
-        if len(rows) <= shots:
-            raise SkipbenchError(
-                f"{path} has {len(rows)} rows, and dataset.shots={shots} of them would be "
-                "examples; give more rows, fewer shots, or the examples in a file of their own: "
-                "dataset.shots_path=FILE"
-            )
-        first = shots
-        examples = [_fields(rows[i], kinds, where) for i in range(shots)]
-    elif shots:
-        train = _read(kinds, where, where["shots_split"], where["shots_path"], may_be_empty)
-        if len(train) < shots:
-            raise SkipbenchError(
-                f"dataset.shots={shots}, but there are only {len(train)} rows to draw them from"
-            )
-        examples = [_fields(train[i], kinds, where) for i in order(len(train), where)[:shots]]
-        if path == where["shots_path"] and (path or where["split"] == where["shots_split"]):
-            drawn = shots
-    sample = []
-    for place in order(len(rows) - first, where)[drawn:][:size]:
-        fields = _fields(rows[first + place], kinds, where)
-        sample.append(Drawn(first + place, fields, _digest([fields, *examples])))
-    return sample, examples
+
+    def _fields(self, kind: type[F], row: Mapping[str, Any]) -> F:
+        values = {field: row[self.columns[field]] for field in kind.__struct_fields__}
+        # Local files are checked when they are read; of the hub's rows only those that are drawn.
+        for field, of in _kinds(kind).items():
+            if not isinstance(values[field], of):
+                raise SkipbenchError(
+                    f"{self.name}: column {self.columns[field]!r} holds a "
+                    f"{type(values[field]).__name__}, but must be a {of.__name__}; the dataset has "
+                    "changed: pin dataset.revision"
+                )
+        return kind(**values)
 
 
-def order(rows: int, where: Where) -> list[int]:
-    """The places 0 .. rows - 1 as they are to be taken."""
-    if not where["shuffle"]:
-        return list(range(rows))
-    import numpy as np  # most commands never come here, and it is slow to import
-
-    return [int(i) for i in np.random.default_rng(where["seed"]).permutation(rows)]
-
-
-def _read(
-    kinds: Mapping[str, type],
-    where: Where,
-    split: str,
-    path: str | None,
-    may_be_empty: Sequence[str],
-) -> Sequence[dict[str, Any]]:
-    columns = {where["columns"][field]: kind for field, kind in kinds.items()}
-    empty = [where["columns"][field] for field in may_be_empty]
-    return read_rows(
-        where["hub"], where["config"], split, where["revision"], path, columns, empty, where["name"]
-    )
-
-
-def _fields(row: dict[str, Any], kinds: Mapping[str, type], where: Where) -> dict[str, Any]:
-    fields = {field: row[where["columns"][field]] for field in kinds}
-    for field, kind in kinds.items():
-        # A local file was checked as a whole when it was read; of the hub's rows only those drawn
-        # are looked at.
-        if not isinstance(fields[field], kind):
-            column = where["columns"][field]
-            raise SkipbenchError(
-                f"{where['name']}: column {column!r} holds a {type(fields[field]).__name__}, but "
-                f"must be a {kind.__name__}; the dataset has changed: pin dataset.revision"
-            )
-    return fields
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+@functools.cache
+def _kinds(kind: type[msgspec.Struct]) -> dict[str, type]:
+    """The type of each field, `list` for `list[str]`."""
+    return {field: get_origin(hint) or hint for field, hint in get_type_hints(kind).items()}

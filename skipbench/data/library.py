@@ -23,7 +23,6 @@ SHOWN = 0.25  # share of the lines below the docstring that are in the prompt
 SECTION = (1200, 4000)  # characters, for prompts of 300 to 1500 tokens
 NEEDED = 3  # times that a term must stand in a section to be asked for
 LEFT_OUT = ("idlelib", "lib2to3", "this", "antigravity", "turtle")
-PLAIN = r"[a-z_]\w+"
 
 
 def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
@@ -38,8 +37,7 @@ def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
         SkipbenchError: the library's source is not installed, or a size below 1.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
-    rows = list(_library(folder))
-    if not rows:
+    if not (rows := _library(folder)):
         raise SkipbenchError(
             f"stdlib-code: {folder} holds no source of the standard library; use a Python "
             "installed with it, or dataset=prompts"
@@ -72,10 +70,8 @@ def _functions(path: Path) -> Iterator[Row]:
         if node.end_lineno - cut < 4:
             continue
         head = f"# {path.name} of Python's standard library\n\n"
-        prompt, rest = (
-            "".join(lines[a:b]) for a, b in ((node.lineno - 1, cut), (cut, node.end_lineno))
-        )
-        yield Row(f"{path.stem}.{node.name}", head + prompt, {"code": rest}, {})
+        prompt, rest = "".join(lines[node.lineno - 1 : cut]), "".join(lines[cut : node.end_lineno])
+        yield Row(f"{path.stem}.{node.name}", head + prompt, {"code": rest})
 
 
 def pydoc_summary(size: int | None, seed: int, shuffle: bool) -> list[Row]:
@@ -99,26 +95,19 @@ def pydoc_summary(size: int | None, seed: int, shuffle: bool) -> list[Row]:
     rows = []
     for topic, text in sorted(topics.items()):
         for number, section in enumerate(_sections(text)):
-            name = f"{topic}-{number}"
-            rows.append(
-                Row(
-                    f"{name}-summary",
-                    "Summarise this section of the Python language reference in a short "
-                    f"paragraph. Keep its own terms.\n\n{section}",
-                    {},
-                    {"task": "summary"},
-                )
-            )
+            prompts = {
+                "summary": "Summarise this section of the Python language reference in a short "
+                f"paragraph. Keep its own terms.\n\n{section}"
+            }
             if term := _term(section):
-                rows.append(
-                    Row(
-                        f"{name}-question",
-                        f"{section}\n\nWhat does this section of the Python language reference say "
-                        f"about {term}? Quote the sentences that answer it, then explain them.",
-                        {},
-                        {"task": "question"},
-                    )
+                prompts["question"] = (
+                    f"{section}\n\nWhat does this section of the Python language reference say "
+                    f"about {term}? Quote the sentences that answer it, then explain them."
                 )
+            rows += [
+                Row(f"{topic}-{number}-{task}", prompt, groups={"task": task})
+                for task, prompt in prompts.items()
+            ]
     return sample_rows(rows, size, seed, shuffle)
 
 
@@ -140,11 +129,6 @@ def _sections(text: str) -> Iterator[str]:
 
 
 def _term(section: str) -> str | None:
-    """The word that a section puts in quotes most often, the first of several; None where none is
-    there often enough.
-    """
-    counts = Counter(re.findall(rf'"({PLAIN})(?:\(\))?"', section, re.IGNORECASE))
-    if not counts:
-        return None
-    word, times = counts.most_common(1)[0]
-    return f'"{word}"' if times >= NEEDED else None
+    """The word that a section puts in quotes most often; None below `NEEDED` times."""
+    counts = Counter(re.findall(r'"([a-z_]\w+)(?:\(\))?"', section, re.IGNORECASE))
+    return next((f'"{word}"' for word, n in counts.most_common(1) if n >= NEEDED), None)

@@ -1,4 +1,4 @@
-"""`dataset=prompts`: a file of anybody's own prompts, without answers to compare with."""
+"""`dataset=prompts`: a file of the user's prompts, without reference answers."""
 
 import hashlib
 import json
@@ -40,9 +40,8 @@ def _lines(file: Path) -> Iterator[Row]:
         raise SkipbenchError(
             f"dataset.path={file} cannot be read as UTF-8 ({error}); convert it"
         ) from error
-    kept = [line for line in lines if line.strip()]
-    for number, line in enumerate(kept, 1):
-        yield Row(f"prompts-{number}", line, {}, {}, source=_digest(line))
+    for number, line in enumerate(filter(str.strip, lines), 1):
+        yield Row(f"prompts-{number}", line, source=_digest(line))
 
 
 def _rows(file: Path) -> Iterator[Row]:
@@ -50,7 +49,7 @@ def _rows(file: Path) -> Iterator[Row]:
     for number, (place, row) in enumerate(found, 1):
         name = f"prompts-{number}"
         if "prompt" in row:
-            yield Row(name, row["prompt"], {}, {}, source=_digest(row["prompt"]))
+            yield Row(name, row["prompt"], source=_digest(row["prompt"]))
             continue
         messages = tuple(_message(m, place) for m in row["messages"])
         if messages[-1]["role"] not in ("user", "tool"):
@@ -59,11 +58,10 @@ def _rows(file: Path) -> Iterator[Row]:
                 "of the user, so leave its answer out"
             )
         plain = "\n\n".join(m["content"] for m in messages)
-        yield Row(name, plain, {}, {}, source=_digest(messages), messages=messages)
+        yield Row(name, plain, source=_digest(messages), messages=messages)
 
 
 def _message(found: Any, place: str) -> dict[str, str]:
-    """Role and content of one message."""
     if isinstance(found, Mapping):
         role, content = found.get("role"), found.get("content")
         if role in ROLES and isinstance(content, str):

@@ -1,45 +1,47 @@
-"""`Row`, the one form in which a dataset reaches the benchmark, and the reading of local files into
-it.
-"""
+"""`Row`, the form of every dataset's prompts, and the reading of local files."""
 
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from skipbench.errors import SkipbenchError
 
 _SUFFIXES = (".jsonl", ".parquet")
+Reference = dict[str, object]
+"""The right answer, by the names that a scorer reads."""
+_Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt, what its scorer compares the completion with, and the groups whose results are
-    reported apart.
+    """A prompt with its reference.
+
+    Attributes:
+        reference: the scorer compares the completion with it.
+        groups: labels by which results are also reported.
+        after: id of an earlier row of the same conversation: its prompt and the answer precede this
+            prompt.
+        messages: role and content of a whole conversation, for a chat template; `prompt` is then
+            its plain text.
+        source: SHA-256 (hex) of the dataset rows that it was made from; empty for generated rows.
     """
 
     id: str
     prompt: str
-    reference: dict[str, Any]
-    groups: dict[str, str]
+    reference: Reference = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
     after: str | None = None
-    """Id of an earlier row whose conversation this one goes on with: its prompt and the answer come
-    before this prompt.
-    """
     messages: tuple[dict[str, str], ...] = ()
-    """Role and content of a whole conversation, for a chat template; `prompt` is then its plain
-    text.
-    """
     source: str = ""
-    """SHA-256 (hex) of the dataset rows that it was made from, where they are someone else's."""
 
 
 def read_file(
     path: Path, columns: Sequence[str] | Mapping[str, type], may_be_empty: Sequence[str] = ()
-) -> list[dict[str, Any]]:
+) -> list[_Row]:
     """The named columns of a .jsonl or .parquet file, in file order.
 
     A sequence of names wants text everywhere; a mapping gives each column its type (`{"turns":
@@ -49,11 +51,9 @@ def read_file(
         SkipbenchError: no such file, a directory, another suffix, no rows, a row that cannot be
             read, or a value that is missing, null, empty or of another type.
     """
-    path = Path(path)
     wanted = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, str)
-    _check_file(path, _SUFFIXES)
-    source = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, wanted)
-    rows = [_checked(found, wanted, place, may_be_empty) for place, found in source]
+    found = _rows(Path(path), wanted, _SUFFIXES)
+    rows = [_checked(row, wanted, place, may_be_empty) for place, row in found]
     if not rows:
         raise SkipbenchError(
             f"{path} has no rows; give a file with the columns {', '.join(wanted)}"
@@ -61,20 +61,7 @@ def read_file(
     return rows
 
 
-def _check_file(path: Path, suffixes: Sequence[str]) -> None:
-    """Raises SkipbenchError unless the path is that of a file with one of the suffixes."""
-    ends = " or ".join(suffixes)
-    if path.is_dir():
-        raise SkipbenchError(f"{path} is a directory; name one file in it that ends in {ends}")
-    if not path.is_file():
-        raise SkipbenchError(f"{path} does not exist; give the path of a file that ends in {ends}")
-    if path.suffix not in suffixes:
-        raise SkipbenchError(f"{path} has the suffix {path.suffix!r}; files may be {ends}")
-
-
-def read_either(
-    path: Path, columns: Mapping[str, type], other: str = ""
-) -> list[tuple[str, dict[str, Any]]]:
+def read_either(path: Path, columns: Mapping[str, type], other: str) -> list[tuple[str, _Row]]:
     """Rows of a .jsonl or .parquet file that have one of several columns, with their place in it.
 
     Args:
@@ -84,24 +71,36 @@ def read_either(
     Raises:
         SkipbenchError: as `read_file`, or a row with none of the columns.
     """
-    _check_file(path, (*_SUFFIXES, *filter(None, [other])))
-    source = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, columns, any)
     rows = []
-    for place, found in source:
+    for place, found in _rows(path, columns, (*_SUFFIXES, other), one_is_enough=True):
         name = next((c for c in columns if found.get(c) is not None), None)
         if name is None:
             raise SkipbenchError(
-                f"{place} has none of {', '.join(columns)}; its columns are "
-                f"{', '.join(map(repr, found)) or 'none'}"
+                f"{place} has none of {', '.join(columns)}; its columns are {_listed(found)}"
             )
         rows.append((place, _checked(found, {name: columns[name]}, place, ())))
     return rows
 
 
-def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(
+    path: Path, wanted: Mapping[str, type], suffixes: Sequence[str], one_is_enough: bool = False
+) -> Iterator[tuple[str, _Row]]:
+    """The rows of a file with their places in it; arguments of `_parquet`."""
+    ends = " or ".join(suffixes)
+    if path.is_dir():
+        raise SkipbenchError(f"{path} is a directory; name one file in it that ends in {ends}")
+    if not path.is_file():
+        raise SkipbenchError(f"{path} does not exist; give the path of a file that ends in {ends}")
+    if path.suffix not in suffixes:
+        raise SkipbenchError(f"{path} has the suffix {path.suffix!r}; files may be {ends}")
+    return _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, wanted, one_is_enough)
+
+
+def _jsonl(path: Path) -> Iterator[tuple[str, _Row]]:
     blank = 0
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
+            place = f"{path} line {number}"
             if not line.strip():
                 blank = blank or number
                 continue
@@ -109,34 +108,28 @@ def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise SkipbenchError(
                     f"{path} line {blank} is blank, but rows follow it; remove the blank line"
                 )
-            yield f"{path} line {number}", _json_object(line, f"{path} line {number}")
-
-
-def _json_object(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise SkipbenchError(
-            f"{place} is not UTF-8 (byte {error.start}: {error.reason}); convert it"
-        ) from error
-    # ValueError: bad JSON, and also an integer of too many digits
-    except (ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{place} is not JSON ({error}); each line must be one JSON object"
-        ) from error
-    if not isinstance(found, dict):
-        raise SkipbenchError(
-            f"{place} holds a JSON {type(found).__name__}; each line must be one JSON object"
-        )
-    return found
+            try:
+                row = json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise SkipbenchError(
+                    f"{place} is not UTF-8 (byte {error.start}: {error.reason}); convert it"
+                ) from error
+            # ValueError: bad JSON, and also an integer of too many digits
+            except (ValueError, RecursionError) as error:
+                raise SkipbenchError(
+                    f"{place} is not JSON ({error}); each line must be one JSON object"
+                ) from error
+            if not isinstance(row, dict):
+                raise SkipbenchError(
+                    f"{place} holds a JSON {type(row).__name__}; each line must be one JSON object"
+                )
+            yield place, row
 
 
 def _parquet(
-    path: Path,
-    wanted: Mapping[str, type],
-    needed: Callable[[Iterable[bool]], bool] = all,
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows with the columns that are there, of which `needed` says whether they are enough."""
+    path: Path, wanted: Mapping[str, type], one_is_enough: bool
+) -> Iterator[tuple[str, _Row]]:
+    """Rows with those of the wanted columns that the file has: all of them, or at least one."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -147,35 +140,35 @@ def _parquet(
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            there = [column for column in wanted if column in names]
-            if not needed(column in names for column in wanted):
-                lacking = next(column for column in wanted if column not in names)
-                raise SkipbenchError(_lacks(str(path), lacking, names))
+            lacking = [column for column in wanted if column not in names]
+            if len(lacking) == len(wanted) or (lacking and not one_is_enough):
+                raise SkipbenchError(_lacks(str(path), lacking[0], names))
             number = 0
-            for batch in file.iter_batches(columns=there):
-                for found in batch.to_pylist():
+            for batch in file.iter_batches(columns=[c for c in wanted if c in names]):
+                for row in batch.to_pylist():
                     number += 1
-                    yield f"{path} row {number}", found
+                    yield f"{path} row {number}", row
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SkipbenchError(
             f"{path} cannot be read as parquet ({error}); fetch or write it again"
         ) from error
 
 
-def _lacks(place: str, column: str, found: Sequence[str]) -> str:
-    return (
-        f"{place} lacks the column {column!r}; its columns are "
-        f"{', '.join(map(repr, found)) or 'none'}"
-    )
+def _listed(columns: Iterable[str]) -> str:
+    return ", ".join(map(repr, columns)) or "none"
+
+
+def _lacks(place: str, column: str, columns: Iterable[str]) -> str:
+    return f"{place} lacks the column {column!r}; its columns are {_listed(columns)}"
 
 
 def _checked(
-    found: dict[str, Any], wanted: Mapping[str, type], place: str, may_be_empty: Sequence[str]
-) -> dict[str, Any]:
+    row: _Row, wanted: Mapping[str, type], place: str, may_be_empty: Sequence[str]
+) -> _Row:
     for column, kind in wanted.items():
-        if column not in found:
-            raise SkipbenchError(_lacks(place, column, list(found)))
-        value = found[column]
+        if column not in row:
+            raise SkipbenchError(_lacks(place, column, row))
+        value = row[column]
         # Not isinstance: JSON's true would pass for the integer 1.
         if type(value) is not kind:
             wrong = "null" if value is None else f"of type {type(value).__name__}"
@@ -187,9 +180,9 @@ def _checked(
             continue
         raise SkipbenchError(
             f"{place}: column {column!r} is {wrong}, but must be a {kind.__name__} with content; "
-            f"correct or remove the row (its columns are {', '.join(map(repr, found))})"
+            f"correct or remove the row (its columns are {', '.join(map(repr, row))})"
         )
-    return {column: found[column] for column in wanted}
+    return {column: row[column] for column in wanted}
 
 
 def prompts_hash(rows: Sequence[Row]) -> str:
@@ -200,7 +193,7 @@ def prompts_hash(rows: Sequence[Row]) -> str:
 
 
 def rows_hash(rows: Sequence[Row]) -> str:
-    """SHA-256 (hex) of what the rows were made from, whatever the wording of the prompts."""
+    """SHA-256 (hex) of the data that the rows were made from, whatever the prompts' wording."""
     made_from = [[row.id, row.source or [row.prompt, row.reference], row.after] for row in rows]
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 

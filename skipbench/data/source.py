@@ -1,8 +1,6 @@
-"""Where the rows of a dataset come from: a local file, a dataset on the hub, or one file of a
-repository.
+"""Reading the rows of a dataset: from a local file, the hub, or one file of a repository.
 
-Nothing is fetched twice: the hub library and `fetch` keep what they got, and HF_HUB_OFFLINE=1
-forbids the network.
+The hub library and `fetch` cache what they fetched; HF_HUB_OFFLINE=1 forbids the network.
 """
 
 import contextlib
@@ -46,7 +44,7 @@ def read_rows(
         path: a local file in the hub's columns, read instead.
         columns: type of each column that is needed.
         may_be_empty: columns whose text may be empty.
-        name: what `python -m skipbench data` calls the dataset, for messages.
+        name: of the dataset, for messages.
 
     Raises:
         SkipbenchError: a file that `read_file` refuses; no network and not cached; an unknown
@@ -58,13 +56,10 @@ def read_rows(
     advice = _ADVICE.format(name=name, columns=", ".join(columns))
     if hub.startswith("https://"):
         return read_file(fetch(hub, revision, advice), columns, may_be_empty)
-    parts = [
-        _from_hub(hub, part, split, revision, columns, advice) for part in (config or "").split("+")
-    ]
-    if len(parts) == 1:
-        # not copied: a train split has hundreds of thousands of rows, of which a few are drawn
-        return parts[0]
-    return [row for part in parts for row in part]
+    names = (config or "").split("+")
+    parts = [_from_hub(hub, one, split, revision, columns, advice) for one in names]
+    # One part is not copied: a train split has hundreds of thousands of rows, a few are drawn.
+    return parts[0] if len(parts) == 1 else [row for part in parts for row in part]
 
 
 def _from_hub(
@@ -87,11 +82,8 @@ def _from_hub(
         )
     # Offline the library takes the newest copy in its cache, whichever revision was asked for.
     origins = list(getattr(found.info, "download_checksums", None) or {})
-    if (
-        origins
-        and _SHA1.fullmatch(revision)
-        and not any(f"@{revision}/" in origin for origin in origins)
-    ):
+    same = any(f"@{revision}/" in origin for origin in origins)
+    if origins and _SHA1.fullmatch(revision) and not same:
         raise SkipbenchError(f"{place}: the cache holds another revision ({origins[0]}). {advice}")
     rows: Sequence[dict[str, Any]] = found.select_columns(list(columns))
     return rows
@@ -99,30 +91,26 @@ def _from_hub(
 
 @contextlib.contextmanager
 def _without_retries() -> Iterator[None]:
-    """Where the hub cannot be reached, only the cache is looked at: the library would ask again for
-    half a minute.
+    """Sets the libraries offline where the hub cannot be reached: they would retry for half a
+    minute.
     """
-    if not hub_unreachable():
-        yield
-        return
     import datasets
     from huggingface_hub import constants
 
-    modules: tuple[Any, ...] = (constants, datasets.config)
-    kept = [(module, module.HF_HUB_OFFLINE) for module in modules]
+    modules: tuple[Any, ...] = (constants, datasets.config) if hub_unreachable() else ()
+    before = [module.HF_HUB_OFFLINE for module in modules]
     try:
-        for module, _ in kept:
+        for module in modules:
             module.HF_HUB_OFFLINE = True
         yield
     finally:
-        for module, value in kept:
+        for module, value in zip(modules, before, strict=True):
             module.HF_HUB_OFFLINE = value
 
 
 def _reason(error: Exception) -> str:
     import datasets
 
-    offline = hub_offline()
     text = str(error)
     if isinstance(error, datasets.exceptions.DatasetNotFoundError):
         if text.startswith("Revision"):
@@ -133,7 +121,7 @@ def _reason(error: Exception) -> str:
             return "access must be asked for on its page, then log in with `hf auth login`"
         return "the hub has no such dataset, or you may not read it"
     if isinstance(error, ConnectionError) or "Couldn't find cache" in text:
-        why = "HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached"
+        why = "HF_HUB_OFFLINE is set" if hub_offline() else "the hub cannot be reached"
         return f"it is not in the cache, and {why}"
     if isinstance(error, ValueError):
         return "it has no such configuration or split, or cannot be read"
@@ -141,16 +129,16 @@ def _reason(error: Exception) -> str:
 
 
 def fetch(url: str, sha256: str, advice: str = "") -> Path:
-    """The file behind an address, from the cache (`~/.cache/skipbench`, or below XDG_CACHE_HOME) or
-    the network.
+    """The file at an address, from the cache (`~/.cache/skipbench`, or below XDG_CACHE_HOME) or the
+    network.
 
     Raises:
-        SkipbenchError: it cannot be fetched, HF_HUB_OFFLINE forbids it, or its content is not that
-            of `sha256`.
+        SkipbenchError: it cannot be fetched, HF_HUB_OFFLINE forbids it, or its SHA-256 (hex) is
+            another.
     """
-    kept = cache_folder() / f"{sha256[:16]}-{url.rpartition('/')[2]}"
-    if kept.is_file():
-        data = kept.read_bytes()
+    cached = cache_folder() / f"{sha256[:16]}-{url.rpartition('/')[2]}"
+    if known := cached.is_file():
+        data = cached.read_bytes()
     elif hub_offline():
         raise SkipbenchError(
             f"{url} is not in the cache, and HF_HUB_OFFLINE is set. {advice}".rstrip()
@@ -163,24 +151,20 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
             raise SkipbenchError(f"{url} cannot be fetched ({error}). {advice}".rstrip()) from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
-        kept.unlink(missing_ok=True)
+        cached.unlink(missing_ok=True)
         raise SkipbenchError(
             f"{url} has changed: its SHA-256 is {digest}, wanted {sha256}. Try again, or set "
             "dataset.revision to the new one if you trust it"
         )
-    if not kept.is_file():
-        _keep(kept, data)
-    return kept
-
-
-def _keep(path: Path, data: bytes) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, path)  # a reader in another process sees the whole file or none
+        if not known:
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=cached.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(name, cached)  # a reader in another process sees the whole file or none
     except OSError as error:
         raise SkipbenchError(
-            f"cannot write {path} ({error}); set XDG_CACHE_HOME to a folder with space"
+            f"cannot write {cached} ({error}); set XDG_CACHE_HOME to a folder with space"
         ) from error
+    return cached

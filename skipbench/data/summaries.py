@@ -1,52 +1,51 @@
 """Articles, reports and books to be summarised, in the wording of the papers that use them."""
 
-from typing import Unpack
+from typing import Any
 
-from skipbench.data.draw import Where, draw
+from msgspec import Struct
+
+from skipbench.data.draw import Where
 from skipbench.data.rows import Row
 
 
-def article(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """CNN/DailyMail and XSum as Self-SD (arXiv:2309.08168) and SWIFT (arXiv:2410.06916) show them
-    to base models.
+class Text(Struct):
+    text: str
 
-    Every shot is an article with its summary, whose lines are joined without a space, as the
-    published code does. One XSum document is empty, and stays as it does there.
+
+class Summarised(Text):
+    summary: str
+
+
+def article(prompt: str, **where: Any) -> list[Row]:
+    """CNN/DailyMail and XSum in the prompts of Self-SD (arXiv:2309.08168) and SWIFT
+    (arXiv:2410.06916) for base models.
+
+    Every shot is an article with its summary, whose lines are joined without a space, as in the
+    published code. One XSum document is empty there, and here too.
 
     Raises:
         SkipbenchError: rows that cannot be drawn.
     """
-    sample, shots = draw({"text": str, "summary": str}, where, may_be_empty=("text",))
-    head = ""
-    for shot in shots:
-        summary = shot["summary"].replace("\n", "")
-        head += f"Article: {shot['text']}\nSummary: {summary}\n"
+    sample, shots = Where(**where).draw(Summarised, may_be_empty=("text",))
+    parts = [(shot.text, shot.summary.replace("\n", "")) for shot in shots]
+    head = "".join(f"Article: {text}\nSummary: {summary}\n" for text, summary in parts)
     return [
-        Row(
-            f"{where['name']}-{row.index}",
-            f"{head}Article: {row.fields['text']}\nSummary:",
-            {"summary": row.fields["summary"]},
-            {},
-            source=row.source,
-        )
-        for row in sample
+        r.row(f"{head}Article: {r.fields.text}\nSummary:", {"summary": r.fields.summary})
+        for r in sample
     ]
 
 
-def long_text(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """GovReport, PG-19 and BookSum as KnapSpec asks for their summary.
+def long_text(prompt: str, **where: Any) -> list[Row]:
+    """GovReport, PG-19 and BookSum in KnapSpec's prompt for a summary.
 
-    A text without a column `summary` in `where["columns"]`, such as a novel, has nothing to be
-    scored against.
+    A text without a column `summary` in `columns`, such as a novel, has no reference.
 
     Raises:
         SkipbenchError: rows that cannot be drawn.
     """
-    kinds = {"text": str} | ({"summary": str} if "summary" in where["columns"] else {})
-    sample, _ = draw(kinds, where)
-    rows = []
-    for row in sample:
-        text = f"Summarize the following text:\n\n{row.fields['text']}\n\nSummary:"
-        reference = {k: v for k, v in row.fields.items() if k == "summary"}
-        rows.append(Row(f"{where['name']}-{row.index}", text, reference, {}, source=row.source))
+    source, rows = Where(**where), []
+    for row in source.draw(Summarised if "summary" in source.columns else Text)[0]:
+        text = f"Summarize the following text:\n\n{row.fields.text}\n\nSummary:"
+        summary = {"summary": row.fields.summary} if isinstance(row.fields, Summarised) else None
+        rows.append(row.row(text, summary))
     return rows

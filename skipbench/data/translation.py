@@ -1,37 +1,37 @@
 """WMT news translation from German to English."""
 
-from typing import Unpack
+from typing import Any
 
-from skipbench.data.draw import Where, draw
+from msgspec import Struct
+
+from skipbench.data.draw import Where
 from skipbench.data.rows import Row
 from skipbench.errors import SkipbenchError
 
 
-def german_english(prompt: str, **where: Unpack[Where]) -> list[Row]:
-    """WMT14 and WMT16: a German sentence, and its English translation in
-    `reference["translation"]`.
+class Sentence(Struct):
+    pair: dict[str, str]
+
+
+def german_english(prompt: str, **where: Any) -> list[Row]:
+    """WMT14 and WMT16: German sentences, with the English one in `reference["translation"]`.
 
     SWIFT published neither wording nor shots for them; both are ours.
 
     Raises:
         SkipbenchError: rows that cannot be drawn, or a pair that lacks a language.
     """
-    sample, shots = draw({"pair": dict}, where)
-    for fields in [*shots, *(row.fields for row in sample)]:
-        if not isinstance(fields["pair"].get("de"), str) or not isinstance(
-            fields["pair"].get("en"), str
-        ):
+    source = Where(**where)
+    sample, shots = source.draw(Sentence)
+    for fields in (*shots, *(row.fields for row in sample)):
+        if not all(isinstance(fields.pair.get(language), str) for language in ("de", "en")):
             raise SkipbenchError(
-                f"{where['name']}: a row of column {where['columns']['pair']!r} lacks 'de' or 'en'"
+                f"{source.name}: a row of column {source.columns['pair']!r} lacks 'de' or 'en'"
             )
-    head = "".join(f"German: {s['pair']['de']}\nEnglish: {s['pair']['en']}\n\n" for s in shots)
+    head = "".join(f"German: {s.pair['de']}\nEnglish: {s.pair['en']}\n\n" for s in shots)
     return [
-        Row(
-            f"{where['name']}-{row.index}",
-            f"{head}German: {row.fields['pair']['de']}\nEnglish:",
-            {"translation": row.fields["pair"]["en"]},
-            {},
-            source=row.source,
+        r.row(
+            f"{head}German: {r.fields.pair['de']}\nEnglish:", {"translation": r.fields.pair["en"]}
         )
-        for row in sample
+        for r in sample
     ]

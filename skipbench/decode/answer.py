@@ -1,9 +1,10 @@
 """One answer while it is decoded: an iterator of pieces of text, with counts and time."""
 
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from skipbench.decode.loop import Generation, NotFinite, Step
@@ -13,16 +14,16 @@ from skipbench.errors import SkipbenchError
 Finish = Literal["eos", "length", "stop", "unfinished"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Answer:
     """Output of one prompt, and what the method did for it.
 
     Attributes:
+        prompt_tokens: length of the prompt.
+        method: name of the method.
         text: without special tokens and without the stop string.
         tokens: emitted ids; an EOS, and the tokens of a stop string, are among them.
         finish: `eos`, `length` (max_new_tokens), `stop` (a stop string), or `unfinished`.
-        prompt_tokens: length of the prompt.
-        method: name of the method.
         rounds: verification passes, each a full forward; the prefill is not among them.
         drafted: draft steps; a guess that needs no forward pass counts one per token.
         accepted: draft tokens that verification accepted.
@@ -30,16 +31,16 @@ class Answer:
         first_token_s: from the call to the first token (TTFT): the prefill.
     """
 
-    text: str
-    tokens: list[int]
-    finish: Finish
     prompt_tokens: int
     method: str
-    rounds: int
-    drafted: int
-    accepted: int
-    seconds: float
-    first_token_s: float
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    finish: Finish = "unfinished"
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+    first_token_s: float = 0.0
 
     def __str__(self) -> str:
         return self.text
@@ -77,17 +78,12 @@ class Stream:
         """
         if "" in stop:
             raise SkipbenchError("stop: an empty text stops before the first token; leave it out")
-        self._steps, self._prompt_tokens, self._method = steps, prompt_tokens, method
+        self._steps, self._answer = steps, Answer(prompt_tokens, method)
         self._text = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
         self._stops = StopStrings(stop)
         self._ready: deque[Piece] = deque()
         self._open: list[int] = []  # tokens of a character that is not complete
-        self._shown: list[str] = []
-        self._tokens: list[int] = []
-        self._finish: Finish = "unfinished"
         self._ended = False
-        self._rounds = self._drafted = self._accepted = 0
-        self._seconds = self._first_token_s = 0.0
 
     def __iter__(self) -> Iterator[Piece]:
         return self
@@ -98,24 +94,13 @@ class Stream:
                 raise StopIteration
             self._step()
         piece = self._ready.popleft()
-        self._shown.append(piece.text)
+        self._answer.text += piece.text
         return piece
 
     @property
     def so_far(self) -> Answer:
         """The answer up to the last piece that was read."""
-        return Answer(
-            text="".join(self._shown),
-            tokens=list(self._tokens),
-            finish=self._finish,
-            prompt_tokens=self._prompt_tokens,
-            method=self._method,
-            rounds=self._rounds,
-            drafted=self._drafted,
-            accepted=self._accepted,
-            seconds=self._seconds,
-            first_token_s=self._first_token_s,
-        )
+        return dataclasses.replace(self._answer, tokens=list(self._answer.tokens))
 
     @property
     def answer(self) -> Answer:
@@ -131,7 +116,7 @@ class Stream:
 
     def _step(self) -> None:
         """Decodes one round."""
-        began = time.perf_counter()
+        answer, began = self._answer, time.perf_counter()
         try:
             step = next(self._steps)
         except StopIteration as end:
@@ -142,36 +127,32 @@ class Stream:
                 f"{error}; float16 may overflow, try dtype bfloat16 or float32"
             ) from error
         finally:
-            self._seconds += time.perf_counter() - began
+            answer.seconds += time.perf_counter() - began
         if step.round is None:
-            self._first_token_s = self._seconds
+            answer.first_token_s = answer.seconds
         else:
-            self._rounds += 1
-            self._drafted += step.round.steps
-            self._accepted += sum(source != "" for source in step.sources)
+            answer.rounds += 1
+            answer.drafted += step.round.steps
+            answer.accepted += sum(source != "" for source in step.sources)
         for token, source in zip(step.tokens, step.sources, strict=True):
-            self._add(token, source)
+            answer.tokens.append(token)
+            self._open.append(token)
+            if text := self._text.add(token):
+                self._put(text, source)
             if self._stops.found is not None:
                 self._steps.close()
-                self._finish, self._ended = "stop", True
+                answer.finish, self._ended = "stop", True
                 return
-
-    def _add(self, token: int, source: str) -> None:
-        self._tokens.append(token)
-        self._open.append(token)
-        text = self._text.add(token)
-        if text:
-            self._put(text, source)
 
     def _put(self, text: str, source: str) -> None:
         self._ready += self._stops.add(Piece(text, tuple(self._open), source))
         self._open = []
 
     def _end(self, finish: Finish) -> None:
-        """Shows what was held back."""
+        """Shows the text that was held back."""
         if rest := self._text.rest():
             self._put(rest, "")
         if self._stops.found is None:
             self._ready += self._stops.rest()
-        self._finish = finish if self._stops.found is None else "stop"
+        self._answer.finish = finish if self._stops.found is None else "stop"
         self._ended = True

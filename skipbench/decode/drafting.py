@@ -1,5 +1,4 @@
-"""Drafting with the model's own sub-layers left out: the part that all layer-skipping methods
-share.
+"""Drafting with the model's own sub-layers left out, shared by all layer-skipping methods.
 
 A method chooses the skip set; the `Drafter` runs the steps, asks the stop rule, and widens the
 chain to SWIFT's tree where widths are given.
@@ -12,20 +11,80 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skipbench.decode.deferred import DeferredScalar
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet
 
-AHEAD = {"cuda": 2}
-"""By kind of device, sub-layers of a step that are queued before the confidence of the last token
-is read: the device works on while the host reads, at the price of these sub-layers where the draft
-ends. Their K/V stand in scratch rows.
+LAUNCH_AHEAD = {"cuda": 2}
+"""By kind of device, sub-layers of the next draft step that are launched before the host reads the
+last confidence. Hides the wait for the device; wasted once per draft, when the draft ends.
 """
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
+
+
+class DeferredScalar:
+    """One number on its way from a device to the host, which may launch more work meanwhile."""
+
+    def __init__(self, value: Tensor) -> None:
+        """`value`: a tensor of one element, on any device."""
+        self._host = value
+        self._arrived: torch.cuda.Event | None = None
+        if value.device.type == "cuda":
+            self._host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+            self._host.copy_(value, non_blocking=True)
+            arrived: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it so
+            arrived.record(torch.cuda.current_stream(value.device))
+            self._arrived = arrived
+
+    def read(self) -> float:
+        """The number; waits for the work launched before it, and for none after it."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return float(self._host)
+
+
+class _Steps:
+    """Forward passes of one draft, one per step, in two halves: `begin` launches what the host
+    need not wait for, `finish` returns the logits [1, V].
+    """
+
+    def __init__(
+        self,
+        state: State,
+        skip: SkipSet,
+        exit_sublayer: int | None = None,
+        first: Tensor | None = None,
+        ahead: int = 0,
+    ) -> None:
+        """`first`: logits of the first step, if they are there; the rest as in
+        `Drafter.propose` and `LAUNCH_AHEAD`.
+        """
+        self.lm, self.base, self.skip = state.lm, state.lm.cache.length, skip
+        self.exit_sublayer, self.first, self.ahead = exit_sublayer, first, ahead
+        self.count = 0
+        self.early: list[list[Tensor]] = []
+
+    def begin(self, token: list[int] | Tensor) -> None:
+        self.token = token
+        self.rows = self.lm.metadata(TokenRows.chain(self.base + self.count, 1))
+        self.hidden: Tensor | None = None
+        if self.ahead and self.count:
+            self.hidden = self.lm.run(self.lm.embed(token), self.rows, self.skip, last=self.ahead)
+
+    def finish(self) -> Tensor:
+        lm, self.count = self.lm, self.count + 1
+        if self.first is not None and self.count == 1:
+            return self.first
+        if self.hidden is not None:
+            return lm.head(lm.run(self.hidden, self.rows, self.skip, first=self.ahead))
+        if self.exit_sublayer is None:
+            return lm.logits(self.token, self.rows, self.skip)
+        self.early.append([])
+        hidden, states = lm.embed(self.token), self.early[-1]
+        return lm.head(lm.run(hidden, self.rows, last=self.exit_sublayer, hidden_states=states))
 
 
 class Drafter:
@@ -34,7 +93,7 @@ class Drafter:
     The tree is SWIFT's (arXiv:2410.06916, section 4.2.2): the chain of first choices, and beside
     each of its nodes `width - 1` leaves; the width falls with the confidence of the first choice.
     Under sampling, all children of a node are drawn from the draft's distribution without
-    replacement, and the first drawn one goes on.
+    replacement, and the first one drawn is continued.
     """
 
     def __init__(self, stop: StopRule, widths: Sequence[int] = ()) -> None:
@@ -78,8 +137,8 @@ class Drafter:
         is below the threshold.
 
         With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the
-        trace, and the draft carries the states of the sub-layers before, for verification to go on
-        from. `first`: the draft's logits [1, V] behind the pending token, where they are there.
+        trace, and the draft carries the states of the sub-layers before, for verification to
+        continue from. `first`: the draft's logits [1, V] after the pending token, if known.
         """
         if skip is not self._skip and skip != self._skip:
             self._skip = skip
@@ -87,48 +146,38 @@ class Drafter:
         steps = min(self.stop.max_steps, budget)
         if self.widths and not state.sampler.greedy:
             return self._sampled_tree(state, skip, steps, first)
-        # Tokens stay on the device and go from one step into the next; the host reads confidences,
+        # Tokens stay on the device and go from one step into the next. The host reads confidences,
         # where a threshold wants them, and at the end the tokens, of a tree with their siblings.
-        lm, base, threshold = state.lm, state.lm.cache.length, self.stop.threshold
-        ahead = (
-            AHEAD.get(lm.output_device.type, 0) if exit_sublayer is None and threshold > 0 else 0
-        )
+        ahead = 0
+        if exit_sublayer is None and self.stop.threshold > 0:
+            ahead = LAUNCH_AHEAD.get(state.lm.output_device.type, 0)
+        passes = _Steps(state, skip, exit_sublayer, first, ahead)
         tokens: list[Tensor] = []
         siblings: list[Tensor] = []
         q: dict[int, Tensor] = {}
-        early: list[list[Tensor]] = []
         token: list[int] | Tensor = [state.pending]
         confidence: DeferredScalar | None = None
         for step in range(steps):
-            metadata, begun, hidden = lm.metadata(TokenRows.chain(base + step, 1)), 0, None
-            if ahead and confidence is not None:
-                hidden, begun = lm.run(lm.embed(token), metadata, skip, last=ahead), ahead
-            if confidence is not None:
-                self._confidence.append(confidence.read())
-                if self._confidence[-1] < threshold:
-                    break
-            if first is not None and step == 0:
-                logits = first
-            elif exit_sublayer is not None:
-                early.append([])
-                logits = lm.head(
-                    lm.run(lm.embed(token), metadata, last=exit_sublayer, hidden_states=early[-1])
-                )
-            elif hidden is not None:
-                logits = lm.head(lm.run(hidden, metadata, skip, first=begun))
-            else:
-                logits = lm.logits(token, metadata, skip)
+            passes.begin(token)
+            if confidence is not None and not self._goes_on(confidence):
+                break
+            logits = passes.finish()
             token, probability = self._next(state, logits, q, step - 1)
             tokens.append(token)
             if self.widths:
                 best = logits[0].topk(min(max(self.widths), logits.shape[-1])).indices
                 # doubles hold every index, so that all comes to the host at once
                 siblings.append(torch.cat([x.double() for x in (probability, token, best)]))
-            confidence = DeferredScalar(probability) if threshold > 0 else None
+            confidence = DeferredScalar(probability) if self.stop.threshold > 0 else None
         if self.widths:
             return self._tree(torch.stack(siblings).tolist() if siblings else [])
-        found = torch.cat(tokens).tolist() if tokens else []
-        return Draft(found, None, q, len(found), early_exit_states=early)
+        chain = torch.cat(tokens).tolist() if tokens else []
+        return Draft(chain, None, q, len(chain), early_exit_states=passes.early)
+
+    def _goes_on(self, confidence: DeferredScalar) -> bool:
+        """Whether the last token was confident enough for another step."""
+        self._confidence.append(confidence.read())
+        return self._confidence[-1] >= self.stop.threshold
 
     def _next(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
@@ -166,25 +215,20 @@ class Drafter:
 
     def _sampled_tree(self, state: State, skip: SkipSet, steps: int, first: Tensor | None) -> Draft:
         """The tree under sampling: the host draws, and reads what it drew in every step."""
-        lm, base, parent = state.lm, state.lm.cache.length, -1
+        passes, token, parent = _Steps(state, skip, first=first), state.pending, -1
         tokens: list[int] = []
         parents: list[int] = []
         q: dict[int, Tensor] = {}
-        token = state.pending
-        for step in range(steps):
-            if first is None or step:
-                logits = lm.logits([token], TokenRows.chain(base + step, 1), skip)
-            else:
-                logits = first
-            children, confidence = self._children(state, logits, q, parent)
+        for _ in range(steps):
+            passes.begin([token])
+            children, confidence = self._children(state, passes.finish(), q, parent)
             parents += [parent] * len(children)
             token, parent = children[0], len(tokens)
             tokens += children
             self._confidence.append(confidence)
             if confidence < self.stop.threshold:
-                steps = step + 1
                 break
-        return Draft(tokens, parents, q, steps)
+        return Draft(tokens, parents, q, passes.count)
 
     def _children(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
@@ -205,7 +249,7 @@ class Drafter:
             child = state.sampler.pick(left)
             siblings += [left.sum()[None].double(), child.double()]
         values = torch.cat(siblings).tolist() if siblings else []
-        # where nothing is left, what is picked can not be drawn
+        # if no probability is left, ignore the pick
         pairs = zip(values[::2], values[1::2], strict=True)
         drawn = itertools.takewhile(lambda pair: pair[0] > 0, pairs)
         return [int(first), *(int(token) for _, token in drawn)], confidence
@@ -214,9 +258,7 @@ class Drafter:
         return self.widths[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]
 
     def update(self, verification: Verification) -> None:
-        """Tells the stop rule how the round went; in a tree only the chain of first choices
-        counts.
-        """
+        """Updates the stop rule and the log; in a tree only the chain of first choices counts."""
         chain = verification.draft.first_choices()
         accepted = sum(node in chain for node in verification.accepted)
         self.stop.update(accepted, verification.draft.steps)

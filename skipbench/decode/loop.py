@@ -5,7 +5,7 @@ One round, with K = 3 drafted tokens of which the target accepts two:
     committed          pending   draft       cache rows 0 .. length - 1 committed, then scratch
     t0 t1 t2 t3 t4     t5        a   b   c   propose: a, b, c
                        |         |   |   |
-    one full pass over t5        a   b   c   score: logits behind each of the four rows
+    one full pass over t5        a   b   c   score: logits after each of the four rows
                        a         b   x       the target's choices: a, b accepted, x the bonus
     t0 t1 t2 t3 t4 t5 a b        x           commit: K/V rows of t5, a, b kept; x is pending
 """
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from skipbench.decode.method import Draft, Method, Verification
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.state import Finish, Process, State
 from skipbench.decode.top_tokens import choices
@@ -50,8 +51,8 @@ class Step:
 
     Attributes:
         tokens: emitted ids, cut at EOS and at the token limit.
-        sources: per token what proposed it; empty for the target's own, `draft` where the method
-            does not say more (`Draft.sources`).
+        sources: what proposed each token; empty for the target, `draft` where the method does not
+            say more (`Draft.sources`).
         round: counts of the round; `None` for the prefill.
     """
 
@@ -84,18 +85,19 @@ def generate(
     """
     state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos)
     steps = _steps(state, method, clock or Clock(lm.output_device))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Generation = end.value
-            return result
+    with lm.turn():
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Generation = end.value
+                return result
 
 
 @torch.inference_mode()
 def stream(
     lm: LM,
-    method: Method,
+    methods: MethodCopies,
     prompt: list[int],
     max_new_tokens: int,
     eos: frozenset[int] = frozenset(),
@@ -104,13 +106,28 @@ def stream(
 ) -> Generator[Step, None, Generation]:
     """Decodes one prompt and yields what every round emitted; arguments and errors as `generate`.
 
-    Closed early, it leaves the method as after the last round; the next prompt begins anew.
+    Several may be read in turns or in threads: each has its rows of the cache and its method, and
+    one round runs at a time. Closed early, it leaves the method as after the last round.
 
     Args:
+        methods: gives the method, at the first step.
         process: changes the target's logits before tokens are chosen from them.
     """
     state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos, process)
-    return (yield from _steps(state, method, Clock(lm.output_device)))
+    with lm.turn(state):
+        method = methods.take()
+    steps = _steps(state, method, Clock(lm.output_device))
+    try:
+        while True:
+            try:
+                with lm.turn(state):
+                    step = next(steps)
+            except StopIteration as end:
+                result: Generation = end.value
+                return result
+            yield step
+    finally:
+        methods.give_back(method)
 
 
 def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, Generation]:
@@ -134,15 +151,10 @@ def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, 
 
 
 def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
-    """One round behind a prefilled prompt, its phases marked on the clock."""
+    """One round after a prefilled prompt, its phases marked on the clock."""
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
-    verification = _verify(
-        state,
-        draft,
-        bool(getattr(method, "needs_hidden_states", False)),
-        int(getattr(method, "needs_top_tokens", 0)),
-    )
+    verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
     clock.mark("verify")
     counts = _round(verification, state.commit(verification))
     clock.mark("other")
@@ -152,7 +164,7 @@ def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verificati
 
 
 def _how(verification: Verification, method: Method) -> Verified:
-    """What the time of a verification depends on beside its nodes."""
+    """How a round is verified: everything but the nodes that the time depends on."""
     draft = verification.draft
     nodes = len(draft.tokens)
     return Verified(
@@ -160,7 +172,7 @@ def _how(verification: Verification, method: Method) -> Verified:
         exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
         tree=draft.parent is not None,
         hidden_states=bool(verification.hidden_states),
-        top_tokens=int(getattr(method, "needs_top_tokens", 0)),
+        top_tokens=method.needs_top_tokens,
     )
 
 
@@ -179,7 +191,9 @@ def _prefill(state: State) -> int:
     """Fills the cache with the prompt. Returns the first token of the output."""
     state.lm.cache.length = 0
     logits = state.lm.prefill(state.tokens)
-    return _accept(state, Draft(), logits)[1]  # an empty draft: the bonus alone
+    draft = Draft()  # an empty one: the bonus alone
+    logits, best, _ = _choices(state, draft, logits)
+    return _accept(state, draft, logits, best)[1]
 
 
 def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
@@ -189,27 +203,42 @@ def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verific
     hidden_states: list[Tensor] = []
     rows = draft.token_rows(state.lm.cache.length)
     tokens = [state.pending, *draft.tokens]
-    logits = state.lm.score(
-        tokens, rows, draft.early_exit_states, hidden_states if keeps_states else None
-    )
-    accepted, bonus, best, top_tokens = _accept(state, draft, logits, top)
+    kept = hidden_states if keeps_states else None
+    logits = state.lm.score(tokens, rows, draft.early_exit_states, kept)
+    logits, best, top_tokens = _choices(state, draft, logits, top)
+    if min(best) < 0:  # a rejected row may have reached others
+        hidden_states.clear()
+        logits = state.lm.score_alone(tokens, rows, kept)
+        logits, best, top_tokens = _choices(state, draft, logits, top)
+    accepted, bonus = _accept(state, draft, logits, best)
+    best = [max(0, token) for token in best]
     return Verification(draft, accepted, bonus, best, hidden_states, top_tokens)
 
 
-def _accept(
+def _choices(
     state: State, draft: Draft, logits: Tensor, top: int = 0
-) -> tuple[list[int], int, list[int], list[list[int]]]:
-    """Accepted nodes, the bonus, and the target's best tokens, the first and `top` of them;
-    `logits` [n + 1, V] of the pending token and every node.
+) -> tuple[Tensor, list[int], list[list[int]]]:
+    """The logits [n + 1, V] of the pending token and every node to choose from, and the target's
+    best tokens, the first (-1: not finite) and `top` of them.
     """
     if state.process is not None:
         logits = state.process(state.tokens, draft, logits)
-    best, top_tokens = choices(logits, top)
-    if min(best) < 0:
-        raise NotFinite(f"logits are not finite behind token {len(state.tokens)} of the sequence")
-    if state.sampler.greedy:
-        return *verify_greedy(draft, best), best, top_tokens
-    return *verify_sampling(draft, logits, state.sampler), best, top_tokens
+    return logits, *choices(logits, top)
+
+
+def _accept(state: State, draft: Draft, logits: Tensor, best: list[int]) -> tuple[list[int], int]:
+    """Accepted nodes and the bonus. Rows that they do not come from need not be finite."""
+    accepted, bonus = (
+        verify_greedy(draft, best)
+        if state.sampler.greedy
+        else verify_sampling(draft, logits, state.sampler)
+    )
+    # no node is accepted behind a row that is not finite
+    if best[accepted[-1] + 1 if accepted else 0] < 0:
+        state.lm.cache.clear(0)
+        at = len(state.tokens) + len(accepted)
+        raise NotFinite(f"logits are not finite behind token {at} of the sequence")
+    return accepted, bonus
 
 
 def _round(verification: Verification, emitted: int) -> Round:

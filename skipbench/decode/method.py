@@ -1,169 +1,144 @@
-"""What a decoding method is: the two verbs `propose` and `adapt`, and the values that pass between
-it and the loop.
+"""`Method`: the base class of decoding methods; `SkipMethod`: of those that draft with a skip
+set.
 """
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+import copy
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any, ClassVar
 
-from torch import Tensor
+from skipbench.config.configurable import Configurable, Positive
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.drafting import Drafter
+from skipbench.decode.state import State
+from skipbench.decode.stopping import StopRule
+from skipbench.metrics.costs import Latency, LatencyModel
+from skipbench.skipset import SkipSet
 
-from skipbench.lm.rows import TokenRows
-from skipbench.profile.latency import LatencyModel
 
-if TYPE_CHECKING:
-    from skipbench.decode.state import State
+class Method(Configurable):
+    """A decoding method: `propose`, and where it learns `begin` and `adapt`.
 
-
-@dataclass(frozen=True)
-class Draft:
-    """Proposed tokens below the pending token: a chain, or a tree when `parent` says so.
-
-    Attributes:
-        tokens: n proposed ids, parents before children.
-        parent: index of each node's parent, -1 for the pending token; `None` for a chain.
-        q: for the children of a node (-1: of the pending token), the distribution [V] they were
-            drawn from, in the order of the nodes and without replacement. A node that is missing
-            has children that are guesses, not samples.
-        steps: forward passes of the drafting model; a guess that needed none counts one per token.
-        num_verifiable: only the first so many nodes may be accepted, all when `None`; the rows
-            behind them are computed for the method's own use (Lookahead's window).
-        early_exit_states: for early exit, the states of the pending token and of the first nodes of
-            a chain whose early sub-layers have run as the target's own: one list per row, [1, D]
-            before the first and after every sub-layer. Verification goes on behind the last of
-            them.
-        sources: what proposed each node, for a method with several sources; empty where it has
-            one.
+    >>> class Stutter(Method):
+    ...     times: Positive = 2
+    ...
+    ...     def propose(self, state: State, budget: int) -> Draft:
+    ...         tokens = [state.pending] * min(self.times, budget)
+    ...         return Draft(tokens, steps=len(tokens))
+    >>> Stutter(name="stutter", times=0)
+    Traceback (most recent call last):
+    skipbench.errors.SkipbenchError: stutter: times=0; wanted times of 1 or more
     """
 
-    tokens: list[int] = field(default_factory=list)
-    parent: list[int] | None = None
-    q: dict[int, Tensor] = field(default_factory=dict)
-    steps: int = 0
-    num_verifiable: int | None = None
-    early_exit_states: list[list[Tensor]] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
+    layers: int = 0
+    """L, decoder layers of the model."""
+    name: str
+    """Name in records and tables."""
 
-    def parents(self) -> list[int]:
-        """Parent of every node, also for a chain."""
-        return list(range(-1, len(self.tokens) - 1)) if self.parent is None else self.parent
-
-    def token_rows(self, start: int) -> TokenRows:
-        """The rows of its verification: the pending token at cache row `start`, the nodes behind
-        it.
-        """
-        if self.parent is None:
-            return TokenRows.chain(start, 1 + len(self.tokens)).verified()
-        return TokenRows.tree(start, (-1, *(parent + 1 for parent in self.parent))).verified()
-
-    def first_choices(self) -> set[int]:
-        """Nodes on the chain that follows the first child of every node."""
-        chain, last = set[int](), -1
-        for node, parent in enumerate(self.parents()[: self.num_verifiable]):
-            if parent == last:
-                chain.add(node)
-                last = node
-        return chain
-
-
-@dataclass(frozen=True)
-class Verification:
-    """Result of one verification pass.
-
-    Attributes:
-        accepted: accepted nodes of the draft, in order, before any cut at EOS or at the token
-            limit.
-        bonus: the target's own token behind them.
-        target_tokens: the target's most likely token behind the pending token and behind every
-            node, n + 1 of them.
-        hidden_states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that
-            need them, else empty.
-        top_tokens: the target's `needs_top_tokens` most likely tokens behind the pending token and
-            behind every node, most likely first, n + 1 lists, for methods that need them, else
-            empty.
-    """
-
-    draft: Draft
-    accepted: list[int]
-    bonus: int
-    target_tokens: list[int]
-    hidden_states: list[Tensor]
-    top_tokens: list[list[int]] = field(default_factory=list)
+    needs_hidden_states = False
+    """`adapt` reads the target's hidden states."""
+    needs_top_tokens = 0
+    """How many of the target's most likely tokens per row `adapt` reads."""
+    needs_latency = False
+    """`latency_model` is set before the first prompt, unless it is there already."""
+    logged: ClassVar[tuple[str, ...]] = ()
+    """Names of the quantities in `log`."""
+    latency_model: LatencyModel | None = field(default=None, init=False)
+    skip: SkipSet | str = field(default="", init=False)
+    """The skip set that drafts now; its text is recorded per sample."""
+    log: dict[str, list[Any]] = field(default_factory=dict, init=False)
+    """Quantities of the present prompt."""
 
     @property
-    def last_row(self) -> int:
-        """Row of the pass whose output became the bonus: that of the last accepted token, 0 for the
-        pending one.
-        """
-        return self.accepted[-1] + 1 if self.accepted else 0
+    def label(self) -> str:
+        return self.name
 
+    @property
+    def searching(self) -> bool | None:
+        """Whether an online search for a skip set is going on; `None` for a method without one."""
+        return None
 
-class Method(Protocol):
-    """A decoding method: `begin`, `propose`, `adapt`. Nothing else has to be written.
+    def latency_at(self, state: State) -> Latency | None:
+        """Sub-layer latencies at the present context length."""
+        return None if self.latency_model is None else self.latency_model.at(state.lm.cache.length)
 
-    Optional attributes, with the value that counts where one is missing:
-        needs_hidden_states (False): `adapt` reads the target's hidden states.
-        needs_top_tokens (0): `adapt` reads so many of the target's most likely tokens per row.
-        skip ("" for none): the skip set that drafts now; `str` of it is recorded per sample.
-        state_dict ({}): JSON values that the next prompt starts from, so that an interrupted run
-            can go on. A property with a setter where they are not one plain dict.
-        searching (none): whether the search for a skip set that goes on while decoding lasts.
-        log ({}): the method's quantities over the prompt at hand, one list per quantity; set anew
-            in `begin`.
-        drafter (None): the `Drafter` in use, whose log and stop rule are recorded with the method's
-            own.
-    """
-
-    name: str
-
-    def begin(self, state: "State") -> None:
+    def begin(self, state: State) -> None:
         """Starts a prompt, which has been prefilled."""
-        ...
+        self.log = {name: [] for name in self.logged}
 
-    def propose(self, state: "State", budget: int) -> Draft:
+    def propose(self, state: State, budget: int) -> Draft:
         """Proposes at most `budget` tokens below the pending one.
 
         Scratch rows of the cache may be overwritten.
         """
-        ...
+        raise NotImplementedError
 
-    def adapt(self, state: "State", verification: Verification) -> None:
+    def adapt(self, state: State, verification: Verification) -> None:
         """Learns from a round; the accepted tokens are already committed."""
-        ...
+
+    def trace(self) -> dict[str, list[Any]]:
+        """Everything logged for the prompt that just ended."""
+        return self.log
 
 
-def skip_text(method: Method) -> str:
-    """The current skip set in text form, empty for none."""
-    return str(getattr(method, "skip", ""))
-
-
-def state_dict(method: Method) -> dict[str, Any]:
-    """What the next prompt starts from, as plain JSON values."""
-    stop = getattr(getattr(method, "drafter", None), "stop", None)
-    return {
-        **getattr(method, "state_dict", {}),
-        **({} if stop is None else {"stop": stop.state_dict}),
-    }
-
-
-def load_state_dict(method: Method, state: dict[str, Any]) -> None:
-    """Restores what `state_dict` returned."""
-    own = dict(state)
-    if (stop := own.pop("stop", None)) is not None:
-        method.drafter.stop.state_dict = stop  # type: ignore[attr-defined]  # an optional attribute
-    if own:
-        method.state_dict = own  # type: ignore[attr-defined]  # an optional attribute
-
-
-def log_of(method: Method) -> dict[str, list[Any]]:
-    """The quantities of the prompt that just ended: the drafter's and the method's own."""
-    drafter = getattr(method, "drafter", None)
-    return {**({} if drafter is None else drafter.log), **getattr(method, "log", {})}
-
-
-@runtime_checkable
-class UsesLatency(Protocol):
-    """A method that weighs sub-layers by their latency: `latency`, where it is `None`, is set
-    before the first prompt.
+class MethodCopies:
+    """One method per request in flight: the given one while it is idle, else a copy with what that
+    one has learnt, which serves later requests, too.
     """
 
-    latency: LatencyModel | None
+    def __init__(self, method: Method) -> None:
+        self.first = method
+        self._idle = [method]
+
+    def take(self) -> Method:
+        """A method for one request, between two rounds of the others."""
+        return self._idle.pop() if self._idle else copy.deepcopy(self.first)
+
+    def give_back(self, method: Method) -> None:
+        self._idle.insert(len(self._idle) if method is self.first else 0, method)
+
+
+class SkipMethod(Method):
+    """Drafts with a skip set, a stop rule, and SWIFT's tree where `tree` has widths."""
+
+    layers: Positive
+    stop: StopRule
+    """When a chain of draft steps ends; chosen by `stop@method.stop`."""
+    tree: Sequence[Positive] = ()
+    """Children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the first
+    choice included, such as [10, 5, 3, 1]; empty drafts a chain.
+    """
+
+    skip: SkipSet = field(init=False)
+    drafter: Drafter = field(init=False)
+    exit_sublayer: int | None = field(default=None, init=False)
+    """As in `Drafter.propose`; `None` shares no states with verification."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.drafter, self.skip = Drafter(self.stop, self.tree), SkipSet.of(self.layers)
+
+    def begin(self, state: State) -> None:
+        super().begin(state)
+        self.drafter.begin()
+
+    def propose(self, state: State, budget: int) -> Draft:
+        return self.drafter.propose(state, self.skip, budget, self.exit_sublayer)
+
+    def adapt(self, state: State, verification: Verification) -> None:
+        self.drafter.update(verification)
+
+    def trace(self) -> dict[str, list[Any]]:
+        return {**self.drafter.log, **self.log}
+
+    def state_dict(self) -> Any:
+        state = super().state_dict()
+        if "skip" in state:
+            state["skip"] = str(self.skip)
+        return state | {"stop": self.stop.state_dict()}
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        if "skip" in self.carried:
+            self.skip = SkipSet.parse(state["skip"], self.layers)
+        self.stop.load_state_dict(state["stop"])

@@ -61,7 +61,7 @@ class Sampler:
         p = logits.softmax(-1)
         if self.top_p < 1:
             ordered, index = p.sort(-1, descending=True)
-            # what stands before a token already makes up top_p
+            # cut where the tokens before already reach top_p
             cut = ordered.cumsum(-1) - ordered >= self.top_p
             p = p.masked_fill(cut.scatter(-1, index, cut), 0.0)
             p = p / p.sum(-1, keepdim=True)

@@ -1,8 +1,10 @@
-"""Sources of draft tokens that need no forward pass: earlier occurrences of the text's own n-grams,
+"""Sources of draft tokens that need no forward pass: earlier occurrences of the text's n-grams,
 and the target's most likely tokens where a context was verified before.
 """
 
 from collections.abc import Sequence
+
+from skipbench.config.configurable import Stateful
 
 Match = tuple[int, int]
 """Index in the text of the token that follows an occurrence, and how many tokens before it are
@@ -12,7 +14,7 @@ SEPARATOR = -1  # between two texts; no token
 
 
 class TextIndex:
-    """Finds where the last tokens of a text, or of a path drafted behind it, stood before.
+    """Finds earlier occurrences of the last tokens of a text, or of a path drafted after it.
 
     Occurrences are kept by their last two tokens, the newest `matches` of them, and compared
     backwards; a context whose last two tokens are new is looked up by the last one.
@@ -22,11 +24,11 @@ class TextIndex:
         """`matches`: occurrences looked at per context; `longest`: tokens compared."""
         self.matches, self.longest = matches, longest
         self.earlier: list[int] = []
-        """Texts of earlier prompts, each with a separator behind it."""
+        """Earlier texts, each followed by a separator."""
         self.begin([])
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """A new text starts; what stands in `earlier` is found, too."""
+        """A new text starts, after the `earlier` ones."""
         self.text = list(self.earlier)
         self._pairs: dict[tuple[int, int], list[int]] = {}
         self._single: dict[int, int] = {}
@@ -51,15 +53,14 @@ class TextIndex:
                     del found[: self.matches]
         self._indexed = len(text)
 
-    def keep(self, output: Sequence[int], most: int) -> None:
-        """Puts an output into `earlier`, of which the newest `most` tokens stay."""
-        if most:
-            self.earlier = [*self.earlier, *output, SEPARATOR][-most:]
+    def keep(self, output: Sequence[int], limit: int) -> None:
+        """Puts an output into `earlier`, of which the newest `limit` tokens stay."""
+        if limit:
+            self.earlier = [*self.earlier, *output, SEPARATOR][-limit:]
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of the present text."""
-        return len(self.text) - self._start
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Appends the tokens of the present text that are new."""
+        self.extend(tokens[len(self.text) - self._start :])
 
     def find(self, path: Sequence[int] = ()) -> list[Match]:
         """Occurrences of the end of the text followed by `path`, the longest first, of equal ones
@@ -81,8 +82,8 @@ class TextIndex:
             return [] if at is None else [(at, 1)]
         found: list[Match] = []
         for at in positions[-self.matches :][::-1]:
-            length, most = 2, min(self.longest, at)
-            while length < most and text[at - 1 - length] == back(length + 1) != SEPARATOR:
+            length, longest = 2, min(self.longest, at)
+            while length < longest and text[at - 1 - length] == back(length + 1) != SEPARATOR:
                 length += 1
             found.append((at, length))
         found.sort(key=lambda match: -match[1])  # stable: of equal ones the newest stays first
@@ -98,8 +99,8 @@ class TextIndex:
         ]
 
 
-class Successors:
-    """The target's most likely tokens behind a context of one or two tokens, as last verified
+class Successors(Stateful):
+    """The target's most likely tokens after a context of one or two tokens, as last verified
     (Token Recycling's matrix, arXiv:2408.08696, with a second one for pairs of tokens).
     """
 
@@ -112,7 +113,7 @@ class Successors:
         self._pair: dict[tuple[int, int], list[int]] = {}
 
     def get(self, before: int, token: int) -> tuple[list[int], int]:
-        """The tokens last seen as most likely behind `before`, `token`, and how many tokens of the
+        """The tokens last seen as most likely after `before`, `token`, and how many tokens of the
         context that rests on: 2, 1, or 0 for none.
         """
         found = self._pair.get((before, token))
@@ -124,7 +125,7 @@ class Successors:
     def update(self, before: int, token: int, top: list[int]) -> None:
         """Enters the most likely tokens `top` of a verified row."""
         single, pair = self._single, self._pair
-        single.pop(token, None)  # what is entered again stands last
+        single.pop(token, None)  # what is entered again is the newest
         single[token] = top
         if len(single) > self.capacity:
             del single[next(iter(single))]
@@ -137,7 +138,7 @@ class Successors:
     def learn(
         self, before: int, pending: int, tokens: list[int], parents: list[int], top: list[list[int]]
     ) -> None:
-        """Enters every row of a verification: `pending` behind `before`, and the nodes `tokens`.
+        """Enters every row of a verification: `pending` after `before`, and the nodes `tokens`.
 
         Nodes nearer to the front are entered last, so that of rows with one context the likelier
         one stays.
@@ -147,14 +148,13 @@ class Successors:
             self.update(tokens[parent] if parent >= 0 else pending, tokens[node], top[node + 1])
         self.update(before, pending, top[0])
 
-    def to_json(self) -> list[list[list[int]]]:
+    def state_dict(self) -> list[list[list[int]]]:
         """Rows `[token, *top]` and `[before, token, *top]`, oldest first."""
         return [
             [[token, *top] for token, top in self._single.items()],
             [[*context, *top] for context, top in self._pair.items()],
         ]
 
-    def from_json(self, rows: list[list[list[int]]]) -> None:
-        """Restores what `to_json` returned."""
-        self._single = {row[0]: row[1:] for row in rows[0]}
-        self._pair = {(row[0], row[1]): row[2:] for row in rows[1]}
+    def load_state_dict(self, state: list[list[list[int]]]) -> None:
+        self._single = {row[0]: row[1:] for row in state[0]}
+        self._pair = {(row[0], row[1]): row[2:] for row in state[1]}

@@ -5,13 +5,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 
 Finish = Literal["eos", "length"]
 Process = Callable[[list[int], Draft, Tensor], Tensor]
-"""Committed tokens, the draft, and the target's logits [n + 1, V] behind the pending token and
+"""Committed tokens, the draft, and the target's logits [n + 1, V] after the pending token and
 every node -> the logits to choose from; only the target's, so that any draft stays lossless.
 """
 

@@ -2,73 +2,45 @@
 adaptive threshold.
 """
 
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Literal
 
-from skipbench.errors import SkipbenchError
+from msgspec import Meta
 
-CONFIDENCES = ("top", "sampled")
+from skipbench.config.configurable import Configurable, Positive, Share
 
 
-class StopRule(Protocol):
+class StopRule(Configurable, kw_only=False):
     """Decides after every draft step whether to take another, and learns after every round."""
 
-    max_steps: int
-    """K: most draft steps of a round."""
-    threshold: float
-    """Drafting ends behind a token whose confidence is below this; 0 never ends it."""
-    confidence: str
-    """Under sampling, the confidence of a step: `top`, the draft's largest probability, or
-    `sampled`, that of the token drawn.
+    max_steps: Positive = 8
+    """K, maximum draft steps per round."""
+    threshold: Share = 0.0
+    """A draft token whose confidence is below it is the last one; 0 never ends a draft."""
+    confidence: Literal["top", "sampled"] = "top"
+    """Under sampling, `top` compares the draft's largest probability with the threshold, `sampled`
+    that of the token drawn; both before temperature and top-p.
     """
+
+    @property
+    def label(self) -> str:
+        return "stop rule"
 
     def begin(self) -> None:
         """A new prompt starts."""
-        ...
 
     def update(self, accepted: int, drafted: int) -> None:
-        """`accepted` of `drafted` tokens of a round were right."""
-        ...
-
-    state_dict: dict[str, Any]
-    """JSON values that the next prompt starts from; optional."""
+        """Learns from a round in which `accepted` of `drafted` tokens were right."""
 
 
-def _check(max_steps: int, threshold: float, confidence: str) -> None:
-    if max_steps < 1 or not 0 <= threshold <= 1 or confidence not in CONFIDENCES:
-        raise SkipbenchError(
-            f"stop rule: {max_steps=}, {threshold=}, {confidence=}; wanted max_steps >= 1, "
-            f"0 <= threshold <= 1 and confidence {' or '.join(CONFIDENCES)}"
-        )
-
-
-class Fixed:
+class Fixed(StopRule):
     """K steps, or fewer where a static confidence threshold ends them (Self-SD Tables 3 and 4).
 
-    Args:
-        max_steps: K, most draft steps per round.
-        threshold: a draft token whose confidence is below it is the last one; 0 never ends a
-            draft.
-        confidence: under sampling, `top` compares the draft's largest probability, `sampled` that
-            of the token drawn; both before temperature and top-p.
-
-    Raises:
-        SkipbenchError: a number out of range, or a word that is not known.
+    >>> Fixed(max_steps=5, threshold=0.7).threshold
+    0.7
     """
 
-    def __init__(self, max_steps: int = 8, threshold: float = 0.0, confidence: str = "top") -> None:
-        _check(max_steps, threshold, confidence)
-        self.max_steps, self.threshold, self.confidence = max_steps, threshold, confidence
 
-    def begin(self) -> None:
-        """Nothing to reset."""
-
-    def update(self, accepted: int, drafted: int) -> None:
-        """Nothing to learn."""
-
-    state_dict: ClassVar[dict[str, Any]] = {}
-
-
-class Adaptive:
+class Adaptive(StopRule):
     """Draft & Verify's adaptive draft-exiting (arXiv:2309.08168, section 3.4, Eqs. 2 to 4).
 
     | paper | here | |
@@ -78,53 +50,37 @@ class Adaptive:
     | epsilon | `step` | |
     | beta1, beta2 | `beta1`, `beta2` | smoothing of the acceptance rate and of gamma |
 
-    Deviations, with their switches: docs/methods/self-sd.md.
-
     The acceptance rate starts anew with every prompt and gamma is carried over, as in the published
-    code.
+    code. Deviations, with their switches: docs/methods/self-sd.md.
 
-    Args:
-        max_steps: K, most draft steps per round.
-        threshold: gamma at the start, 0 to 1.
-        target: alpha, the acceptance rate that the rule holds, 0 to 1.
-        step: epsilon, by which gamma moves per update.
-        beta1: weight of the past in the acceptance rate, 0 to below 1.
-        beta2: weight of the past in gamma, 0 to 1.
-        every: rounds per update of gamma.
-        first_beta1: beta1 in a prompt's first round: 0 (`paper`), or unchanged (`code`).
-        full_length_guard: leaves gamma alone after a draft of full length with acceptance above
-            alpha.
-        confidence: under sampling, `top` compares the draft's largest probability with gamma,
-            `sampled` that of the token drawn; both before temperature and top-p.
-
-    Raises:
-        SkipbenchError: a number out of range, or a word that is not known.
+    >>> rule = Adaptive(threshold=0.6, step=0.1, beta2=0.5)
+    >>> rule.update(accepted=1, drafted=4)  # too few were right: a higher threshold drafts fewer
+    >>> round(rule.threshold, 3)
+    0.65
     """
 
-    def __init__(
-        self,
-        max_steps: int = 12,
-        threshold: float = 0.6,
-        target: float = 0.9,
-        step: float = 0.01,
-        beta1: float = 0.5,
-        beta2: float = 0.9,
-        every: int = 1,
-        first_beta1: str = "paper",
-        full_length_guard: bool = False,
-        confidence: str = "top",
-    ) -> None:
-        _check(max_steps, threshold, confidence)
-        if first_beta1 not in ("paper", "code"):
-            raise SkipbenchError(f"stop rule: {first_beta1=}; wanted 'paper' or 'code'")
-        self.max_steps, self.threshold, self.confidence = max_steps, threshold, confidence
-        self.target, self.step, self.beta1, self.beta2 = target, step, beta1, beta2
-        self.every, self.first_beta1, self.full_length_guard = every, first_beta1, full_length_guard
-        if every < 1 or not (0 <= target <= 1 and 0 <= beta1 < 1 and 0 <= beta2 <= 1 and step >= 0):
-            raise SkipbenchError(
-                f"stop rule: {every=}, {target=}, {beta1=}, {beta2=}, {step=}; wanted every >= 1, "
-                "target and beta2 from 0 to 1, beta1 from 0 to below 1, step >= 0"
-            )
+    max_steps: Positive = 12
+    threshold: Share = 0.6
+    """gamma at the start, 0 to 1."""
+    target: Share = 0.9
+    """alpha, the acceptance rate that the rule holds, 0 to 1."""
+    step: Annotated[float, Meta(ge=0)] = 0.01
+    """epsilon, by which gamma moves per update."""
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+    """Weight of the past in the acceptance rate, 0 to below 1."""
+    beta2: Share = 0.9
+    """Weight of the past in gamma, 0 to 1."""
+    every: Positive = 1
+    """Rounds per update of gamma."""
+    first_beta1: Literal["paper", "code"] = "paper"
+    """beta1 in a prompt's first round: 0 (`paper`), or unchanged (`code`)."""
+    full_length_guard: bool = False
+    """Leaves gamma alone after a draft of full length with acceptance above alpha."""
+
+    carried = ("threshold",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.begin()
 
     def begin(self) -> None:
@@ -151,12 +107,3 @@ class Adaptive:
         else:
             moved = self.threshold - self.step  # Eq. 3
         self.threshold = self.beta2 * self.threshold + (1 - self.beta2) * moved  # Eq. 4
-
-    @property
-    def state_dict(self) -> dict[str, Any]:
-        """gamma, which goes from prompt to prompt."""
-        return {"threshold": self.threshold}
-
-    @state_dict.setter
-    def state_dict(self, state: dict[str, Any]) -> None:
-        self.threshold = state["threshold"]

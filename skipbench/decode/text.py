@@ -1,4 +1,4 @@
-"""From tokens to text while they come: whole characters only, and nothing behind a stop string."""
+"""Tokens to text while they are decoded: whole characters, and nothing after a stop string."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Piece:
     Attributes:
         text: what the tokens add to the output; may be empty where a stop string cut it.
         tokens: ids, in order.
-        source: what proposed the last token; empty where it is the target's own, `draft` where the
-            method does not say more.
+        source: what proposed the last token; empty for the target, `draft` where the method does
+            not say more.
     """
 
     text: str
@@ -29,7 +29,7 @@ class Piece:
 class Detokenizer:
     """Text of one token after another.
 
-    Tokens are decoded behind the few before them, since a tokenizer drops the space in front of a
+    Tokens are decoded after the few before them, since a tokenizer drops the space in front of a
     first token; as vLLM and text-generation-inference do.
     """
 
@@ -80,14 +80,14 @@ class StopStrings:
             yield self._held.pop(0)
 
     def _cut(self, length: int) -> Iterator[Piece]:
-        """The held pieces, of which only `length` characters are shown."""
+        """Yields the first `length` characters of the held pieces."""
         for held in self._held:
             yield Piece(held.text[:length], held.tokens, held.source)
             length = max(0, length - len(held.text))
         self._held = []
 
     def rest(self) -> Iterator[Piece]:
-        """What was held back when the output ends without a stop string."""
+        """Yields what was held back when the output ends without a stop string."""
         yield from self._held
         self._held = []
 

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from skipbench.decode.sampling import best_tokens
-from skipbench.lm.fused.top_k import native_top_k
+from skipbench.lm.fused.elementwise import native_top_k
 
 GROUP = 64  # entries of a row of which the largest is found first
 LOW = 0xFFFFFFFF  # bits of a key that hold the index

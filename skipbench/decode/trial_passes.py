@@ -1,57 +1,67 @@
-"""Passes over scratch rows of the cache: what a method runs beside drafting and verification,
-without touching what is committed.
-"""
+"""Passes of a method beside drafting and verification, over scratch rows of the cache."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from skipbench.decode.sampling import best_tokens
 from skipbench.decode.state import State
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet
 
-# rows per pass of branches: in one of all, attention would spend most of its time on masked pairs
-PASS_ROWS = 128
+PASS_ROWS = 128  # in a pass of more, attention would spend most of its time on masked pairs
 
 
-def forward_committed(
+def recent_states(state: State, rows: int) -> list[Tensor]:
+    """The target's hidden states of the last `rows` cached tokens, or of all if these are fewer.
+
+    Returns:
+        S + 1 tensors [rows, D]: before the first and after every sub-layer.
+    """
+    states: list[Tensor] = []
+    rows = min(rows, state.lm.cache.length)
+    _forward(state, state.lm.cache.length - rows, rows, hidden_states=states)
+    return states
+
+
+def predicts(state: State, at: int, rows: int, skip: SkipSet) -> list[bool]:
+    """Whether the model without `skip` predicts each of the `rows` tokens after position `at`, in
+    one pass (SWIFT Eqs. 3 and 4).
+    """
+    said = best_tokens(state.lm.head(_forward(state, at, rows, skip))).tolist()
+    wanted = state.tokens[at + 1 : at + rows + 1]
+    return [a == b for a, b in zip(said, wanted, strict=True)]
+
+
+def _forward(
     state: State,
     at: int,
     rows: int,
     skip: SkipSet | None = None,
     hidden_states: list[Tensor] | None = None,
-    last: int | None = None,
 ) -> Tensor:
-    """Runs `rows` committed tokens from position `at` on once more, without `skip`, up to sub-layer
-    `last`.
-
-    They see the cached rows before `at` and one another; `hidden_states` as in `LM.run`.
-
-    Returns:
-        States [rows, D].
+    """Runs `rows` committed tokens from position `at` on again; they see the cached rows before
+    `at` and one another. Arguments and result [rows, D] as of `LM.run`.
     """
     lm = state.lm
     token_rows = TokenRows.chain(lm.cache.length, rows, context_len=at)
-    return lm.run(
-        lm.embed(state.tokens[at : at + rows]),
-        token_rows,
-        skip,
-        last=last,
-        hidden_states=hidden_states,
-    )
+    hidden = lm.embed(state.tokens[at : at + rows])
+    return lm.run(hidden, token_rows, skip, hidden_states=hidden_states)
 
 
 def parallel_branches(
     lm: LM, tokens: int, branches: int, size: int = 1
 ) -> Callable[[int, Tensor], Tensor]:
-    """Runs unit after unit (`size` sub-layers each) on alternatives for the last `tokens` tokens in
-    the cache.
+    """Runs alternatives for the last `tokens` cached tokens, unit after unit.
 
     All alternatives see the cached rows before those tokens and themselves; their K/V goes to
-    scratch rows, and none is copied (CLaSp section 3.6). At most `branches` alternatives are given
-    at once.
+    scratch rows, and none is copied (CLaSp section 3.6).
+
+    Args:
+        branches: maximum alternatives per call.
+        size: sub-layers per unit.
 
     Returns:
         A function of the unit's index and states [n, tokens, D] that returns [n, tokens, D].
@@ -62,7 +72,7 @@ def parallel_branches(
     metadata = lm.metadata(TokenRows.branches(length, length - tokens, count, tokens))
 
     def run(unit: int, states: Tensor) -> Tensor:
-        if size == 1 and unit % 2:  # an MLP: its rows see nothing of one another, and take one pass
+        if size == 1 and unit % 2:  # the rows of an MLP are independent: one pass takes all
             found = lm.run(states.flatten(0, 1), metadata, first=unit, last=unit + 1)
             return found.clone().view(states.shape).to(states.device)
         parts = []

@@ -1,23 +1,26 @@
-"""Verification: which proposed tokens the target accepts, and its own token behind them. Three
-functions.
+"""Verification: which proposed tokens the target accepts, and its next token.
 
 Words (Leviathan et al., arXiv:2211.17192): p is the target's distribution, q the one a proposed
-token was drawn from; the bonus token is drawn from p behind the last accepted one, or from what p
-has left over where a token was rejected.
+token was drawn from; the bonus token is drawn from p after the last accepted one, or from the
+residual of p where a token was rejected.
 """
 
 import torch
 from torch import Tensor
 
-from skipbench.decode.method import Draft
+from skipbench.decode.draft import Draft
 from skipbench.decode.sampling import Sampler
 
 
 def verify_greedy(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
-    """Accepts a node when it is the target's choice behind its parent; chains and trees.
+    """Accepts a node when it is the target's choice after its parent; chains and trees.
+
+    >>> draft = Draft([7, 8, 9], parent=[-1, -1, 1])  # 7 or 8, then 9 after 8
+    >>> verify_greedy(draft, choice=[8, 0, 9, 3])
+    ([1, 2], 3)
 
     Args:
-        choice: the target's argmax behind the pending token and behind every node, [n + 1].
+        choice: the target's argmax after the pending token and after every node, [n + 1].
 
     Returns:
         The accepted nodes in order, and the bonus token.
@@ -25,8 +28,8 @@ def verify_greedy(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
     path: list[int] = []
     at = -1
     for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
-        # Parents come first, so a node whose parent is the last accepted one continues the path.
-        # Siblings behind an accepted node cannot match, because their parent is no longer the last.
+        # Parents come first, so a node whose parent is the last accepted one continues the path;
+        # the parent of an accepted node's later siblings is no longer the last.
         if parent == at and draft.tokens[node] == choice[at + 1]:
             path.append(node)
             at = node
@@ -35,7 +38,7 @@ def verify_greedy(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
 
 def verify_sampling(draft: Draft, logits: Tensor, sampler: Sampler) -> tuple[list[int], int]:
     """Speculative sampling over a chain or a tree; the emitted tokens are distributed as the
-    target's own.
+    target's.
 
     Children of one node are tried in order (Leviathan et al. Algorithm 1; SpecInfer,
     arXiv:2305.09781, Algorithm 2 for several): child x is accepted with probability min(1, p(x) /
@@ -43,7 +46,7 @@ def verify_sampling(draft: Draft, logits: Tensor, sampler: Sampler) -> tuple[lis
     replacement. A guess has q = 1 at its token.
 
     Args:
-        logits: the target's [n + 1, V], row 0 behind the pending token, row n + 1 behind node n.
+        logits: the target's [n + 1, V], row 0 after the pending token, row n + 1 after node n.
     """
     p_all = sampler.probs(logits)
     children: dict[int, list[int]] = {}
@@ -84,18 +87,18 @@ def _first_children(
 def _siblings(
     draft: Draft, nodes: list[int], p: Tensor, q: Tensor | None, sampler: Sampler
 ) -> tuple[int | None, Tensor]:
-    """Tries the children behind the first, which was rejected; their chances come in one transfer.
+    """Tries the children after the first, which was rejected; their chances come in one transfer.
 
     Returns:
-        The accepted one, if any, and what p has left over behind those that were rejected.
+        The accepted one, if any, and the residual of p after those that were rejected.
     """
     left: list[Tensor] = []
     chances: list[Tensor] = []
-    for node, behind in zip(nodes, [*nodes[1:], None], strict=True):
+    for node, sibling in zip(nodes, [*nodes[1:], None], strict=True):
         p, q = _after_rejection(p, q, draft.tokens[node])
         left.append(p)
-        if behind is not None:
-            token = draft.tokens[behind]
+        if sibling is not None:
+            token = draft.tokens[sibling]
             chances += [p[token], torch.ones_like(p[token]) if q is None else q[token]]
     values = torch.stack(chances).tolist() if chances else []
     for node, target, proposed in zip(nodes[1:], values[::2], values[1::2], strict=True):
@@ -116,6 +119,5 @@ def _after_rejection(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, T
         left = q.sum()
         q = torch.where(left > 0, q / left, q)
     total = residual.sum()
-    # p == q leaves nothing but rounding: then the rejection itself had probability zero, and p
-    # stands.
+    # p == q leaves nothing but rounding: the rejection itself had probability zero, so keep p
     return torch.where(total > 0, residual / total, p), q

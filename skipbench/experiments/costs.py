@@ -5,18 +5,18 @@ A decoded token reads all weights and the K/V rows before it; a prompt costs ari
 are taken to be as slow as vanilla and to fill `max_new_tokens`, so that hours are an upper bound.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skipbench.bench.memory import GIB, GPUS, ROOM, gpus_needed, needed_bytes
+from skipbench.bench.memory import GIB, GPUS, MARGIN, USUAL_PROMPT, gpus_needed, needed_bytes
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware, Local, Slurm
 from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.metrics.costs import Datasheet
 
-READS, COMPUTES = 0.6, 0.4  # shares of the datasheet's rates that decoding and prefill reach
-PROMPT_TOKENS = 1024  # of a prompt whose dataset is not read yet and is not cut
 LOADED_PER_S = 1e9  # bytes of weights read from disk
 LEAST = 4  # prompts of a cell that a budget leaves at least
 WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, "mini-stories": 300}
@@ -24,12 +24,12 @@ WHOLE = {"specbench": 480, "speedbench": 880, "mt-bench": 80, "humaneval": 164, 
 TURNS = {"specbench": 560 / 480, "mt-bench": 2.0}
 """Turns per conversation."""
 DEVICE = "a100-80gb"
-"""Of `conf/hardware`; what is estimated for where no hardware is given."""
+"""The device of `conf/hardware` that is estimated for where no hardware is given."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """Rates of one GPU, and what a process can use of its memory."""
+    """Rates of one GPU, and the part of its memory that a process can use."""
 
     name: str
     facts: Hardware
@@ -71,90 +71,75 @@ def gpu_of(hardware: Slurm | Local | None) -> Gpu:
     Raises:
         SkipbenchError: `hardware.device` is no device of conf/hardware.
     """
-    named = hardware.device if isinstance(hardware, Slurm) and hardware.device else DEVICE
-    known = known_hardware()
+    slurm = hardware if isinstance(hardware, Slurm) else Slurm()
+    named, known = slurm.device or DEVICE, known_hardware()
     if named not in known or not known[named].bandwidth:
         rated = ", ".join(sorted(n for n, h in known.items() if h.bandwidth))
         raise SkipbenchError(f"hardware.device={named}; wanted one of {rated}")
-    given = hardware.gpu_memory_gib if isinstance(hardware, Slurm) else None
     facts = known[named]
-    at_least = [b for b in GPUS.values() if b <= (facts.memory_bytes or 0) * 1.07]
-    usable = int(given * GIB) if given else max(at_least, default=int(facts.memory_bytes or 0))
-    return Gpu(named, facts, usable)
+    if slurm.gpu_memory_gib:
+        return Gpu(named, facts, int(slurm.gpu_memory_gib * GIB))
+    memory = int(facts.memory_bytes or 0)
+    return Gpu(named, facts, max((b for b in GPUS.values() if b <= memory * 1.07), default=memory))
 
 
 def prompts_of(config: RunConfig) -> tuple[int, int]:
     """Prompts that a cell runs, and those of its dataset's sample, in the units of `limit`, before
     the dataset is read.
     """
-    node = config.dataset.node
-    size = node.get("size")
+    size = config.dataset.node.get("size")
     whole = int(size if size is not None else WHOLE.get(config.dataset.name, 1000))
     return whole if config.limit is None else min(config.limit, whole), whole
 
 
 def cost_of(config: RunConfig, gpu: Gpu, gpus: int | None = None) -> Cost | None:
-    """What a cell costs; `None` for a model of unknown size.
+    """What a cell costs; None for a model of unknown size.
 
     Args:
         gpus: per cell where the user chose; else as many as hold the model.
     """
     model, dataset = config.model, config.dataset
-    shape = model.sizes
-    if shape is None or gpu.facts.bandwidth is None:
+    if model.sizes is None or gpu.facts.bandwidth is None:
         return None
     prompts, whole = prompts_of(config)
-    cut = min(shape.context, dataset.context or shape.context)
-    most = cut - dataset.max_new_tokens
-    prompt_tokens = max(1, most if dataset.context is not None else min(PROMPT_TOKENS, most))
+    context = min(model.sizes.context, dataset.context or model.sizes.context)
+    longest = context - dataset.max_new_tokens
+    usual = longest if dataset.context is not None else min(USUAL_PROMPT, longest)
+    prompt_tokens = max(1, usual)
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
-    memory = weights + cache + ROOM
-
-    def decoded_s(tokens: int) -> float:
-        return arm_s(model, gpu, prompt_tokens, tokens)
-
+    memory = weights + cache + MARGIN
     turns = TURNS.get(dataset.name, 1.0) * float(dataset.node.get("samples_per_task", 1))
     turns *= len(dataset.node.get("parts", [])) or 1
     fixed_s = weights / LOADED_PER_S
     if config.search_dataset is not None:
         search = config.search
-        fixed_s += search.iterations * search.prompts * decoded_s(search.max_new_tokens)
-    fixed_h, prompt_h = fixed_s / 3600, 2 * turns * decoded_s(dataset.max_new_tokens) / 3600
+        decoded = search.iterations * search.prompts
+        fixed_s += decoded * arm_s(model, gpu.facts, prompt_tokens, search.max_new_tokens)
+    prompt_s = 2 * turns * arm_s(model, gpu.facts, prompt_tokens, dataset.max_new_tokens)
+    cost = Cost(prompts, whole, 0, memory, fixed_s / 3600, prompt_s / 3600)
     try:
-        needed = gpus or gpus_needed(model, dataset, gpu.usable_bytes)
+        return replace(cost, gpus=gpus or gpus_needed(model, dataset, gpu.usable_bytes))
     except NotHereError as error:
-        return Cost(prompts, whole, 0, memory, fixed_h, prompt_h, str(error))
-    return Cost(prompts, whole, needed, memory, fixed_h, prompt_h)
+        return replace(cost, reason=str(error))
 
 
 def arm_s(
-    model: Model, gpu: Gpu, prompt_tokens: int, tokens: int, step_s: float | None = None
+    model: Model, device: Hardware, prompt_tokens: int, tokens: int, step_s: float | None = None
 ) -> float:
     """Seconds of vanilla for a prompt and `tokens` new tokens.
 
     Args:
-        step_s: of one decoded token, where that was measured.
+        step_s: of one decoded token; None takes the datasheet's.
     """
-    shape = model.sizes
-    assert shape is not None
+    costs = datasheet_of(model, device)
     if step_s is None:
-        step_s = read_s(model, gpu.facts.bandwidth or 1, prompt_tokens + tokens // 2)
-    flops = gpu.facts.flops.get(str(model.dtype), (gpu.facts.bandwidth or 1) * 100)
-    return tokens * step_s + 2 * shape.parameters * prompt_tokens / (COMPUTES * flops)
+        step_s = costs.verify_s(prompt_tokens + tokens // 2, 1)
+    return tokens * step_s + costs.prefill_s(prompt_tokens)
 
 
-def read_s(model: Model, bandwidth: float, context_tokens: int) -> float:
-    """Seconds in which a decoded token reads the weights and the K/V rows before it.
-
-    Args:
-        bandwidth: of the memory, bytes/s.
-    """
-    shape = model.sizes
-    assert shape is not None
-    weights, _ = needed_bytes(model, 0)
-    table = 0 if shape.tied else shape.vocab * shape.hidden * 2
-    rows = shape.cache_bytes(model.dtype, context_tokens)
-    return (weights - table + rows) / (READS * bandwidth)
+def datasheet_of(model: Model, device: Hardware) -> Datasheet:
+    assert model.sizes is not None
+    return Datasheet(model.sizes, str(model.dtype), device, str(model.quantization))
 
 
 def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:
@@ -162,7 +147,7 @@ def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:
     every cell's, at least `LEAST`.
 
     Raises:
-        SkipbenchError: the least takes more.
+        SkipbenchError: that minimum takes more.
     """
 
     def at(share: float) -> list[Cost]:
@@ -170,32 +155,33 @@ def within(costs: Sequence[Cost], budget_h: float) -> list[Cost]:
             replace(c, prompts=min(c.prompts, max(LEAST, int(share * c.prompts)))) for c in costs
         ]
 
-    least = sum(c.gpu_hours for c in at(0.0))
-    if least > budget_h:
+    def hours(share: float) -> float:
+        return sum(c.gpu_hours for c in at(share))
+
+    if (minimum := hours(0.0)) > budget_h:
         raise SkipbenchError(
-            f"budget={budget_h:g}h: {LEAST} prompts per cell take {least:.1f} GPU-hours; give "
+            f"budget={budget_h:g}h: {LEAST} prompts per cell take {minimum:.1f} GPU-hours; give "
             "more, or fewer models with models=A,B"
         )
+    if hours(1.0) <= budget_h:
+        return at(1.0)
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high) if sum(c.gpu_hours for c in at(middle)) <= budget_h else (low, middle)
-        )
-    whole = at(1.0)
-    return whole if sum(c.gpu_hours for c in whole) <= budget_h else at(low)
+        low, high = (middle, high) if hours(middle) <= budget_h else (low, middle)
+    return at(low)
 
 
 def limited(configs: Sequence[RunConfig], budget_h: float, gpu: Gpu) -> list[RunConfig]:
     """The cells with the prompts that a budget leaves; those of unknown size stay as they are."""
-    known = {i: c for i, x in enumerate(configs) if (c := cost_of(x, gpu)) is not None}
-    chosen = dict(zip(known, within(list(known.values()), budget_h), strict=True))
-    return [
-        replace(x, limit=chosen[i].prompts)
-        if i in chosen and chosen[i].prompts < chosen[i].of
-        else x
-        for i, x in enumerate(configs)
-    ]
+    costs = [cost_of(config, gpu) for config in configs]
+    left = iter(within([cost for cost in costs if cost is not None], budget_h))
+    cells = []
+    for config, cost in zip(configs, costs, strict=True):
+        fewer = next(left) if cost is not None else None
+        cut = fewer is not None and fewer.prompts < fewer.of
+        cells.append(replace(config, limit=fewer.prompts) if fewer and cut else config)
+    return cells
 
 
 def budget_hours(text: str) -> float:
@@ -204,10 +190,10 @@ def budget_hours(text: str) -> float:
     Raises:
         SkipbenchError: something else.
     """
-    number, unit = text.rstrip("hmin "), text.lstrip("0123456789. ")
+    match = re.fullmatch(r"([\d.]+) *(h|min|m|)", text.strip(" "))
     try:
-        value = float(number) / {"": 1, "h": 1, "min": 60, "m": 60}[unit]
-    except (ValueError, KeyError):
+        value = float(match[1]) / {"min": 60, "m": 60}.get(match[2], 1) if match else 0.0
+    except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
         raise SkipbenchError(f"budget={text}; wanted GPU-hours above 0, as in budget=200h")
@@ -233,28 +219,23 @@ def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple
 
 def plan_lines(names: Sequence[str], costs: Sequence[Cost | None], gpu: Gpu) -> list[str]:
     """A line per cell, and the sum."""
-    known = [c for c in costs if c is not None]
     width = max((len(name) for name in names), default=4)
-    head = f"{'cell':<{width}}  prompts        GPUs  memory     hours  GPU-hours"
-    lines = [head]
+    lines = [f"{'cell':<{width}}  prompts        GPUs  memory     hours  GPU-hours"]
     for name, cost in zip(names, costs, strict=True):
         if cost is None:
             lines.append(f"{name:<{width}}  -              -     -          -      -")
             continue
         prompts = f"{cost.prompts}" + (f" of {cost.of}" if cost.prompts < cost.of else "")
-        line = (
+        lines.append(
             f"{name:<{width}}  {prompts:<13}  {cost.gpus or '-':<4}  "
             f"{cost.memory_bytes / GIB:>6.1f} GiB{cost.hours:>8.2f}  {cost.gpu_hours:>8.2f}"
+            + (f"  {cost.reason}" if cost.reason else "")
         )
-        lines.append(line + (f"  {cost.reason}" if cost.reason else ""))
-    several = sum(c.gpus > 1 for c in known)
+    known = [c for c in costs if c is not None]
+    unknown = len(names) - len(known)
     lines.append(
-        f"sum: {len(names)} cells, {several} of several GPUs, at most "
+        f"sum: {len(names)} cells, {sum(c.gpus > 1 for c in known)} of several GPUs, at most "
         f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu.name}"
-        + (
-            f"; {len(names) - len(known)} of models of unknown size"
-            if len(known) < len(names)
-            else ""
-        )
+        + (f"; {unknown} of models of unknown size" if unknown else "")
     )
     return lines

@@ -6,17 +6,15 @@ from typing import Any
 
 import torch
 
-from skipbench.bench.latency_file import latency_path, passes_to_measure, read_record
+from skipbench.bench.latency_file import latency_path, passes_to_measure, valid_record
 from skipbench.bench.memory import GIB, weight_kind
 from skipbench.bench.preflight import Preflight
 from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import duration
-from skipbench.experiments.costs import LOADED_PER_S, Gpu, arm_s, read_s
-from skipbench.profile.latency import LatencyModel
+from skipbench.experiments.costs import LOADED_PER_S, arm_s, datasheet_of
 from skipbench.profile.roofline import device_name, norm_s, roofline
-from skipbench.runs.fingerprint import other_package
 from skipbench.skipset import SkipSet
 
 NORMS_PER_SUBLAYER = 5.5
@@ -101,31 +99,23 @@ def _seconds(config: RunConfig, found: Preflight) -> tuple[float | None, str | N
     """Seconds of loading and of both arms of every prompt, and what the estimate rests on."""
     if found.model.sizes is None or not found.rows:
         return None, None
-    on_gpu = config.model.device != "cpu" and torch.cuda.is_available()
+    shape, on_gpu = found.model.sizes, config.model.device != "cpu" and torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
-    prompt = found.prompt_tokens // len(found.rows)
-    tokens = config.dataset.max_new_tokens
-    profiled_s = _profiled_step(config, device, prompt + tokens // 2)
-    weights = found.need.weight_bytes if found.need else 0
+    prompt, tokens = found.prompt_tokens // len(found.rows), config.dataset.max_new_tokens
+    context, weights = prompt + tokens // 2, found.need.weight_bytes if found.need else 0
     dtype = getattr(torch, str(config.model.dtype))
     rates = roofline(device, dtype, weights, known_hardware())
     facts = Hardware([rates.name], None, rates.bandwidth, {str(config.model.dtype): rates.flops})
-    step_s = profiled_s or read_s(found.model, rates.bandwidth, prompt + tokens // 2)
-    if profiled_s is None and not on_gpu:  # a GPU computes while the host calls
-        shape = found.model.sizes
-        step_s += 2 * shape.layers * NORMS_PER_SUBLAYER * norm_s(shape.hidden, dtype)
-    one = arm_s(found.model, Gpu(rates.name, facts, 0), prompt, tokens, step_s)
-    warmup = min(config.engine.warmup, len(found.rows))
-    how = "from profiled latencies" if profiled_s else f"from {rates.source} memory bandwidth"
     fixed_s = START_S + weights / LOADED_PER_S
-    fixed_s += 0.0 if profiled_s else passes_to_measure() * step_s
-    return fixed_s + 2 * (len(found.rows) + warmup) * one, how
-
-
-def _profiled_step(config: RunConfig, device: torch.device, context: int) -> float | None:
-    """Seconds of one decoded token in this engine, where a run or `profile` measured it here."""
     path = latency_path(config.model, config.engine, device_name(device), Path(config.results))
-    record = read_record(path)
-    if record is None or other_package(record.get("package_sha256")):
-        return None
-    return LatencyModel(**record["model"]).at(context).target_s()
+    if (record := valid_record(path)) is not None:  # a run or `profile` measured this engine here
+        step_s, how = record.model.verify_s(context, 1), "from profiled latencies"
+    else:
+        how = f"from {rates.source} memory bandwidth"
+        step_s = datasheet_of(found.model, facts).verify_s(context, 1)
+        if not on_gpu:  # a GPU computes while the host calls
+            step_s += 2 * shape.layers * NORMS_PER_SUBLAYER * norm_s(shape.hidden, dtype)
+        fixed_s += passes_to_measure() * step_s
+    one = arm_s(found.model, facts, prompt, tokens, step_s)
+    warmup = min(config.engine.warmup, len(found.rows))
+    return fixed_s + 2 * (len(found.rows) + warmup) * one, how

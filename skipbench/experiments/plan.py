@@ -8,7 +8,6 @@ from pathlib import Path
 
 from skipbench.config.catalog import choices, places
 from skipbench.config.compose import compose, compose_cells
-from skipbench.config.explain import did_you_mean
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
@@ -16,13 +15,10 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import PlannedCell, noise_cells, plan, without_repeats
 from skipbench.report.published import paper_of
 
-OWN = ("scale", "models", "budget", "columns")
-"""Keys of a command on experiments that are no overrides of a cell."""
-
 
 @dataclass(frozen=True)
 class Request:
-    """What a command line asks of experiments.
+    """Cells of experiments that a command line asks for.
 
     Attributes:
         names: the experiments.
@@ -30,59 +26,18 @@ class Request:
         scale: `paper`, `embedded` or `laptop`; not given, a cluster decides: `paper`, `embedded`
             where its nodes have no GPU; `None`: by the device.
         models: only these of the paper's models; all where empty.
-        flags: words with a leading dash.
         budget: GPU-hours for all cells of an experiment together, as given; `None` for no limit.
         columns: more of them for a table of runs, by key.
         hardware: of `hardware=`.
     """
 
-    names: list[str]
-    overrides: list[str]
-    scale: str | None
-    models: list[str]
-    flags: list[str]
+    names: Sequence[str]
+    overrides: Sequence[str]
+    scale: str | None = None
+    models: Sequence[str] = ()
     budget: str | None = None
-    columns: tuple[str, ...] = ()
+    columns: Sequence[str] = ()
     hardware: Slurm | Local | None = None
-
-
-def parse_request(
-    words: Sequence[str], command: str, known: Sequence[str], flags: Sequence[str] = ()
-) -> Request:
-    """Reads `NAME [NAME ...] [key=value ...] [--flag]`.
-
-    Args:
-        known: names that may be given.
-        flags: those that the command has.
-
-    Raises:
-        SkipbenchError: no name, an unknown name, flag or hardware.
-    """
-    words = _with_budget(words)
-    names = [w for w in words if "=" not in w and not w.startswith("-")]
-    if not names:
-        raise SkipbenchError(f"{command} needs an experiment; known: {', '.join(known)}")
-    for name in names:
-        if name not in known:
-            raise SkipbenchError(
-                f"{command} needs an experiment, not {name!r}.{did_you_mean(name, list(known))} "
-                "They are listed by python -m skipbench list experiments"
-            )
-    given = [w for w in words if w.startswith("-")]
-    for flag in given:
-        if flag not in flags:
-            raise SkipbenchError(
-                f"{command} has no flag {flag}; it has {', '.join(flags) or 'none'}"
-            )
-    pairs = [w for w in words if "=" in w and not w.startswith("-")]
-    own = dict(w.split("=", 1) for w in pairs if w.partition("=")[0] in OWN)
-    overrides = [w for w in pairs if w.partition("=")[0] not in OWN]
-    models = [m for m in own.get("models", "").split(",") if m]
-    columns = tuple(c for c in own.get("columns", "").split(",") if c)
-    hardware, scale = hardware_of(overrides), own.get("scale")
-    if scale is None and isinstance(hardware, Slurm):  # this machine's GPUs say nothing of its own
-        scale = "embedded" if hardware.gpus == 0 else "paper"
-    return Request(names, overrides, scale, models, given, own.get("budget"), columns, hardware)
 
 
 def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
@@ -103,15 +58,6 @@ def hardware_of(words: Sequence[str]) -> Slurm | Local | None:
             "defaults, as in slurm-a100.yaml"
         )
     return hardware
-
-
-def _with_budget(words: Sequence[str]) -> list[str]:
-    """`--budget 200h` and `--budget=200h` as `budget=200h`."""
-    found, rest = list[str](), iter(words)
-    for word in rest:
-        flag, _, value = word.partition("=")
-        found.append(f"budget={value or next(rest, '')}" if flag == "--budget" else word)
-    return found
 
 
 def scale_of(experiment: str, given: str | None, without_torch: bool = False) -> str:

@@ -67,7 +67,7 @@ def rules(longest: int) -> Iterator[tuple[str, Callable[[], Rule]]]:
             yield (
                 f"stop@method.stop=adaptive method.stop.max_steps={steps} "
                 f"method.stop.target={target:g}",
-                partial(Adaptive, steps, target=target),
+                partial(Adaptive, max_steps=steps, target=target),
             )
 
 

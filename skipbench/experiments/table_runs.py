@@ -1,5 +1,6 @@
 """What a table is given of an experiment: one run per cell, from its record."""
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from skipbench.config.catalog import paper_side, samples_in_paper
@@ -48,7 +49,9 @@ def table_runs(
     if one.noise:
         return [replace(run, noise=True)]
     if run.metrics is not None:
-        run = replace(run, metrics=replace(run.metrics, optimisation=search_costs(config, run)))
+        run = replace(
+            run, metrics=replace(run.metrics, optimisation=search_costs(config, run) or UNSET)
+        )
     groups = paper_side(experiment).get("groups", {})
     missing = {key: group for key, group in groups.items() if key not in one.keys}
     if missing:

@@ -1,25 +1,21 @@
-"""A queue of cells on this machine: a cell has its GPUs, one or several, to itself; without GPUs
-one cell runs after another.
-"""
+"""The GPUs of this machine, and a queue of commands on them: no two commands share a GPU."""
 
 import os
-import queue
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from skipbench.errors import SkipbenchError
 
 RESERVED = 2**30
 """Bytes of a GPU that the driver counts and no process gets."""
-Ended = Callable[[int, int], None]
-"""Told of every cell its number and exit status."""
 
 
 def gpus() -> list[str]:
-    """What `CUDA_VISIBLE_DEVICES` may be set to, one GPU each: those that this process may see;
-    none where no driver answers.
+    """Values of `CUDA_VISIBLE_DEVICES`, one per GPU that this process may see; none if no driver
+    answers.
     """
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None:
@@ -30,8 +26,8 @@ def gpus() -> list[str]:
 
 
 def gpu_bytes(found: Sequence[str]) -> int | None:
-    """What a process can use of the smallest of the GPUs; `None` where the driver does not say, as
-    of a part of one (MIG).
+    """Usable bytes of the smallest of the GPUs; `None` if the driver does not say, as for a part
+    of one (MIG).
     """
     sizes: dict[str, int] = {}
     for line in _driver("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
@@ -47,7 +43,7 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
 
 
 def _driver(*words: str) -> list[str]:
-    """Lines of the driver's own tool; none where it is not there or does not answer."""
+    """Lines that nvidia-smi prints; none if it is missing or does not answer."""
     try:
         said = subprocess.run(
             ["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=True
@@ -58,17 +54,17 @@ def _driver(*words: str) -> list[str]:
 
 
 def slots(workers: int | None, found: Sequence[str]) -> list[dict[str, str]]:
-    """What each worker adds to the environment of its cells.
+    """The environment of each worker: its GPU.
 
     Raises:
-        SkipbenchError: no worker, or more of them than GPUs, two of which would share one and
-            disturb each other's timings.
+        SkipbenchError: no worker, or more workers than GPUs: two on one GPU would disturb each
+            other's timings.
     """
     if workers is None:
         workers = max(1, len(found))
     if workers < 1 or (found and workers > len(found)):
-        most = f" to {len(found)}, the GPUs at hand" if found else " or more"
-        raise SkipbenchError(f"hardware.workers={workers}; wanted 1{most}")
+        upper = f" to {len(found)}, the GPUs at hand" if found else " or more"
+        raise SkipbenchError(f"hardware.workers={workers}; wanted 1{upper}")
     return [{"CUDA_VISIBLE_DEVICES": name} for name in found[:workers]] or [
         {} for _ in range(workers)
     ]
@@ -78,82 +74,79 @@ def run_cells(
     commands: Mapping[int, Sequence[str]],
     logs: Path,
     places: Sequence[dict[str, str]],
-    ended: Ended,
+    ended: Callable[[int, int], None],
     needs: Mapping[int, int] | None = None,
-    most: int | None = None,
+    at_once: int | None = None,
 ) -> None:
-    """Runs every command, each known by a number, as many at a time as places allow; what they
-    print goes to `logs`/NUMBER.log.
+    """Runs every command, each known by a number, as many at a time as places allow; their output
+    goes to `logs`/NUMBER.log.
 
     An exception, such as that of Ctrl-C or of a signal, ends the processes by SIGTERM, and waits
     for them.
 
     Args:
-        needs: places of a command, 1 where it is not there and never more than there are. Those
-            that need most go first.
-        most: commands at a time, however many places are left.
+        places: what each place adds to the environment of the command that has it.
+        ended: called with the number and the exit status of each command that is over.
+        needs: places per command, 1 by default and never more than there are. Commands that need
+            more go first.
+        at_once: maximum number of commands at a time, however many places are free.
     """
-    places_of = dict.fromkeys(commands, 1) | dict(needs or {})
-    todo = sorted(commands, key=lambda number: -places_of[number])
+    count = dict.fromkeys(commands, 1) | dict(needs or {})
+    todo = sorted(commands, key=lambda number: -count[number])
     free = list(range(len(places)))
-    changed = threading.Condition()
-    over: queue.SimpleQueue[tuple[int, int] | OSError] = queue.SimpleQueue()
-    running: dict[int, subprocess.Popen[bytes]] = {}
-    # held by whoever starts a process, and for ever by whoever wants no more of them
-    starting = threading.Lock()
+    processes: list[subprocess.Popen[bytes]] = []
+    starting, stopped = threading.Lock(), threading.Event()
 
-    def start(number: int, place: dict[str, str]) -> subprocess.Popen[bytes]:
+    # Processes start in threads: an exception in this one leaves no process unknown.
+    def run(number: int, place: dict[str, str]) -> int:
         with starting, (logs / f"{number}.log").open("ab") as log:
-            # Out of the terminal's reach: Ctrl-C meets only this process, which then asks each cell
-            # once for its end.
-            running[number] = subprocess.Popen(
+            if stopped.is_set():
+                return 1
+            # In a session of its own Ctrl-C does not reach it; SIGTERM below ends it, once.
+            process = subprocess.Popen(
                 commands[number],
                 env=os.environ | place,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        return running[number]
+            processes.append(process)
+        return process.wait()
 
-    def next_of() -> int | None:
-        return next((number for number in todo if places_of[number] <= len(free)), None)
+    def start() -> None:
+        while len(running) < workers:
+            n = next((number for number in todo if count[number] <= len(free)), None)
+            if n is None:
+                return
+            todo.remove(n)
+            taken = [free.pop(0) for _ in range(count[n])]
+            joined = {key: ",".join(places[i][key] for i in taken) for key in places[0]}
+            running[pool.submit(run, n, joined)] = n, taken
 
-    def work() -> None:
-        while True:
-            with changed:
-                changed.wait_for(lambda: not todo or next_of() is not None)
-                number = next_of()
-                if number is None:
-                    return
-                todo.remove(number)
-                taken = [free.pop(0) for _ in range(places_of[number])]
-            try:
-                over.put((number, start(number, _joined([places[i] for i in taken])).wait()))
-            except OSError as error:
-                over.put(error)
-            with changed:
+    workers = at_once or len(places)
+    pool = ThreadPoolExecutor(workers)
+    running: dict[Future[int], tuple[int, list[int]]] = {}
+    try:
+        start()
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                number, taken = running.pop(future)
                 free.extend(taken)
                 free.sort()  # neighbours stay together
-                changed.notify_all()
-
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(most or len(places))]
-    for worker in workers:
-        worker.start()
-    try:
-        for _ in commands:
-            found = over.get()
-            if isinstance(found, OSError):
-                raise SkipbenchError(f"cannot start a cell, or write its log: {found}") from found
-            ended(*found)
+                start()
+                try:
+                    code = future.result()
+                except OSError as error:
+                    text = f"cannot start a cell, or write its log: {error}"
+                    raise SkipbenchError(text) from error
+                ended(number, code)
     except BaseException:
-        starting.acquire()
-        for process in running.values():
-            process.terminate()
-        for process in running.values():
+        stopped.set()
+        with starting:
+            for process in processes:
+                process.terminate()
+        for process in processes:
             process.wait()
         raise
-
-
-def _joined(places: Sequence[dict[str, str]]) -> dict[str, str]:
-    """One environment that shows the GPUs of all these places."""
-    return {key: ",".join(place[key] for place in places) for key in places[0]}
+    finally:
+        pool.shutdown(wait=False)

@@ -4,22 +4,22 @@ made of them.
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines, write_atomic, writing
-from skipbench.runs.reading import MOST_SAMPLES, read_bytes, strict_json
+from skipbench.runs.reading import MOST_SAMPLES, read_bytes
 
 CELLS = "cells.jsonl"
 
 
 def next_folder(results: Path, name: str, make: bool) -> Path:
-    """The first free folder of `name`; with `make` it is this process's own."""
+    """The first free folder of `name`; with `make` it is made, by this process alone."""
     number = 1
     while True:
         folder = results / "submit" / f"{name}-{number}"
@@ -48,31 +48,37 @@ def read_cell(path: Path, index: int) -> RunConfig:
         SkipbenchError: no such file or line, or no cell in it.
     """
     try:
-        found = read_bytes(path, MOST_SAMPLES)
-        if found is None:
+        data = read_bytes(path, MOST_SAMPLES)
+        if data is None:
             raise FileNotFoundError("no such file")
-        lines = found.decode().splitlines()
-        config = (
-            RunConfig.from_dict(json.loads(lines[index])["config"])
-            if 0 <= index < len(lines)
-            else None
-        )
+        lines = data.decode().splitlines()
+        if 0 <= index < len(lines):
+            return RunConfig.from_dict(json.loads(lines[index])["config"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SkipbenchError(
             f"{path} cannot be read ({type(error).__name__}: {error}); submit again"
         ) from error
-    if config is None:
-        raise SkipbenchError(f"{path} has {len(lines)} cells and no number {index}; the first is 0")
-    return config
+    raise SkipbenchError(f"{path} has {len(lines)} cells and no number {index}; the first is 0")
+
+
+class Array(msgspec.Struct, frozen=True):
+    """A job of Slurm that runs `count` cells from number `first` on."""
+
+    job: Annotated[str, msgspec.Meta(pattern=r"^\w{1,64}$")]
+    first: Annotated[int, msgspec.Meta(ge=0)]
+    count: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Cell(msgspec.Struct):
+    folder: str
 
 
 def add_job(folder: Path, job: str, first: int, count: int) -> None:
-    """Notes that an array `job` runs `count` cells from `first` on."""
-    append_line(folder / "jobs.jsonl", json.dumps({"job": job, "first": first, "count": count}))
+    """Records that an array `job` runs `count` cells from `first` on."""
+    append_line(folder / "jobs.jsonl", msgspec.json.encode(Array(job, first, count)).decode())
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A cell given to Slurm: id of its job, as ARRAY_TASK, and its log, which is there once it has
     begun.
     """
@@ -82,21 +88,19 @@ class Task:
 
 
 def tasks(results: Path) -> dict[str, list[Task]]:
-    """By the folder of a run, what was submitted of it, the last at the end."""
+    """The tasks of all submissions by the folder of their run, the last at the end."""
     found: dict[str, list[Task]] = {}
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         try:
-            cells = [strict_json(line)["folder"] for _, line in read_lines(path.parent / CELLS)]
-            arrays = [strict_json(line) for _, line in read_lines(path)]
-            jobs = [
-                (f"{a['job']}_{n}", str(cells[a["first"] + n]))
-                for a in arrays
-                for n in range(a["count"])
+            cells = [
+                msgspec.json.decode(line, type=_Cell).folder
+                for _, line in read_lines(path.parent / CELLS)
             ]
-        # it blocks no other
-        except (SkipbenchError, ValueError, LookupError, TypeError, RecursionError):
+            arrays = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]
+            jobs = [(f"{a.job}_{n}", cells[a.first + n]) for a in arrays for n in range(a.count)]
+        # it blocks no other submission
+        except (SkipbenchError, msgspec.MsgspecError, LookupError, RecursionError):
             continue
         for job, folder in jobs:
-            if re.fullmatch(r"\w{1,64}", job):  # else its log could be any file
-                found.setdefault(folder, []).append(Task(job, path.parent / f"{job}.log"))
+            found.setdefault(folder, []).append(Task(job, path.parent / f"{job}.log"))
     return found

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from skipbench.config.catalog import cell_command
 from skipbench.config.hardware import Slurm
@@ -56,25 +55,12 @@ def script(name: str, manifest: Path, part: Part, hardware: Slurm, python: str, 
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in _options(name, manifest.parent, part, hardware, cwd)),
         f"export SKIPBENCH_REQUEUES={_number(hardware, 'requeues', 0)}",
-        *setup(hardware),
+        *(["export HF_HUB_OFFLINE=1"] if hardware.offline else []),
+        *hardware.setup,
         "# In the place of the shell: Slurm's signals go to what the batch script itself is.",
         f"exec {command}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def setup(hardware: Slurm) -> list[str]:
-    """Lines of shell before the command."""
-    return [*(["export HF_HUB_OFFLINE=1"] if hardware.offline else []), *hardware.setup]
-
-
-def gres(hardware: Slurm) -> str | None:
-    """The GPUs in Slurm's words, as `gpu:a100:1`; `None` for none.
-
-    Where `gpus` is null, whatever the model, it is one.
-    """
-    gpus = 1 if hardware.gpus is None else _number(hardware, "gpus", 0)
-    return ":".join(["gpu", *filter(None, [hardware.gpu]), str(gpus)]) if gpus else None
 
 
 def memory_for(asked: str | None, weight_bytes: int) -> str | None:
@@ -91,32 +77,6 @@ def memory_for(asked: str | None, weight_bytes: int) -> str | None:
     return asked if given_gib >= needed else f"{needed}G"
 
 
-def more(hardware: Slurm) -> dict[str, Any]:
-    """Memory and exclusiveness by sbatch's names: submitit's own keys take whole gigabytes, and no
-    exclusive node.
-    """
-    found = {"mem": hardware.memory, "exclusive": hardware.exclusive}
-    return {key: value for key, value in found.items() if value}
-
-
-def minutes(time: str) -> int:
-    """Whole minutes, rounded up, of a time as Slurm reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
-
-    Raises:
-        SkipbenchError: something else.
-    """
-    if not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", time):
-        raise SkipbenchError(
-            f"hardware.time={time}; wanted minutes, or as in 12:00:00 or 2-12:00:00"
-        )
-    days, dash, clock = time.rpartition("-")
-    numbers = [int(n) for n in clock.split(":")]
-    if not dash and len(numbers) < 3:
-        numbers = [0, *numbers]
-    h, m, s = [*numbers, 0, 0][:3]
-    return -(-(int(days or 0) * 86400 + h * 3600 + m * 60 + s) // 60)
-
-
 def _options(name: str, folder: Path, part: Part, hardware: Slurm, cwd: Path) -> Iterator[str]:
     parallel = "" if hardware.parallel is None else f"%{_number(hardware, 'parallel', 1)}"
     yield _option("job-name", name)
@@ -130,8 +90,8 @@ def _options(name: str, folder: Path, part: Part, hardware: Slurm, cwd: Path) ->
     yield f"--signal=B:USR2@{_number(hardware, 'signal_s', 1)}"
     yield "--ntasks=1"
     yield f"--cpus-per-task={_number(hardware, 'cpus', 1)}"
-    if asked := gres(hardware):
-        yield _option("gres", asked)
+    if gpus := 1 if hardware.gpus is None else _number(hardware, "gpus", 0):
+        yield _option("gres", ":".join(["gpu", *filter(None, [hardware.gpu]), str(gpus)]))
     for key, option in (
         ("memory", "mem"),
         *((k, k) for k in ("partition", "account", "qos", "constraint", "time")),

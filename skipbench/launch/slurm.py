@@ -1,8 +1,9 @@
-"""Slurm's commands as functions; nothing here waits for a job."""
+"""Slurm's commands as functions."""
 
 import os
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ ARRAY_LIMIT = 1001
 
 
 def _ask(*words: str) -> str | None:
-    """What a command prints; `None` where it is not there, fails, or does not answer."""
+    """Output of a command; `None` if it is missing, fails, or does not answer."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -45,21 +46,25 @@ def jobs() -> dict[str, str] | None:
     return found
 
 
+def wait(ids: Sequence[str], poll_s: float) -> None:
+    """Returns once none of the jobs `ids` is queued or runs; asks squeue every `poll_s` seconds."""
+    while ids:
+        live = jobs()
+        if live is not None and not {job.partition("_")[0] for job in live}.intersection(ids):
+            return
+        time.sleep(poll_s)
+
+
 def sbatch(script: Path, after: Sequence[str] = ()) -> str:
     """Submits a script and returns the id of its job, which waits for the jobs `after` to be over.
 
     Raises:
         SkipbenchError: there is no sbatch, or it refuses; with its words.
     """
-    words = [
-        "sbatch",
-        "--parsable",
-        *([f"--dependency=afterany:{':'.join(after)}"] if after else []),
-    ]
+    depends = [f"--dependency=afterany:{':'.join(after)}"] if after else []
+    words = ["sbatch", "--parsable", *depends, str(script)]
     try:
-        done = subprocess.run(
-            [*words, str(script)], capture_output=True, text=True, timeout=TIMEOUT_S
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
     except FileNotFoundError as error:
         raise SkipbenchError(
             "no sbatch here; submit from a login node, or see the script with --print"

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.plan import Request, cells_of, experiment_names, parse_request, scale_of
+from skipbench.experiments.plan import Request, cells_of, scale_of
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
 from skipbench.runs.fingerprint import refuse_other
@@ -64,45 +63,25 @@ class CellStatus:
         return search_trace(self.config).parent.name
 
 
-@dataclass(frozen=True)
-class SubmitRequest:
-    """What a command line of `submit` or `status` asks for."""
-
-    request: Request
-    hardware: Slurm | Local | None
-    stale_s: float
-    words: list[str]
+def experiment_statuses(
+    experiment: str, request: Request, stale_s: float | None = None
+) -> list[CellStatus]:
+    """The cells of an experiment that can be run, with their states; arguments as below."""
+    planned = cells_of(experiment, request, scale_of(experiment, request.scale))
+    return cell_statuses([config for _, config in planned], stale_s)
 
 
-def parse_submit(
-    arguments: Sequence[str], command: str, flags: Sequence[str] = ()
-) -> SubmitRequest:
-    """Reads experiments, overrides, `hardware=`, `scale=`, `models=`, `stale=SECONDS`.
+def cell_statuses(configs: Sequence[RunConfig], stale_s: float | None = None) -> list[CellStatus]:
+    """The repetitions of all cells with their states; those that become one run, once.
 
-    Raises:
-        SkipbenchError: an unknown name, flag, or hardware, or a value that is no number.
-    """
-    request = parse_request(arguments, command, experiment_names(), flags)
-    words = request.overrides
-    stale = [w.partition("=")[2] for w in words if w.startswith("stale=")]
-    request = replace(
-        request, overrides=[w for w in words if not w.startswith(("hardware", "stale="))]
-    )
-    given = [a for a in arguments if "=" in a and not a.startswith("-")]
-    stale_s = _seconds(stale[-1]) if stale else STALE_S
-    return SubmitRequest(request, request.hardware, stale_s, given)
-
-
-def cell_statuses(experiment: str, asked: SubmitRequest) -> list[CellStatus]:
-    """Every cell of an experiment that can be run, those that become one run once, with its
-    state.
+    Args:
+        stale_s: age in seconds from which the status of a run on another machine counts as stale.
     """
     live = slurm.jobs()
     submitted: dict[str, list[manifest.Task]] | None = None
     cells: dict[str, CellStatus] = {}
-    planned = cells_of(experiment, asked.request, scale_of(experiment, asked.request.scale))
-    for config in (one for _, whole in planned for one in whole.repetitions()):
-        cell = _status(config, live, asked.stale_s)
+    for config in (one for whole in configs for one in whole.repetitions()):
+        cell = _status(config, live, STALE_S if stale_s is None else stale_s)
         if submitted is None:
             submitted = manifest.tasks(config.results)
         tasks = submitted.get(cell.key, [])
@@ -174,7 +153,7 @@ def schedule_stages(cells: Sequence[CellStatus]) -> list[list[CellStatus]]:
 
 
 def counts(cells: Sequence[CellStatus]) -> str:
-    """How many cells are in which state, in a line."""
+    """Number of cells in each state, in a line."""
     count = Counter(cell.state.state for cell in cells)
     return f"{len(cells)} cells: " + ", ".join(f"{count[state]} {state}" for state in STATES)
 
@@ -183,13 +162,6 @@ def command_line(command: str, name: str, words: Sequence[str]) -> str:
     """The command on an experiment with the same words."""
     kept = [w for w in words if command != "table" or not w.startswith(("hardware", "stale="))]
     return shlex.join(["python", "-m", "skipbench", command, name, *kept])
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise SkipbenchError(f"stale={text}; wanted a number of seconds") from None
 
 
 def record_of(cell: CellStatus) -> dict[str, Any]:

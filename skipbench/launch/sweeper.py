@@ -6,6 +6,7 @@ hydra.sweeper.direction=maximize`.
 """
 
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -29,7 +29,7 @@ from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import scale_of
 from skipbench.experiments.table_runs import run_entry
-from skipbench.launch import resolvers
+from skipbench.launch.launcher import SlurmLauncher
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import run_table
 
@@ -75,30 +75,22 @@ class ExperimentSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        names = [
-            name
-            for a in arguments
-            if a.startswith("experiment=")
-            for name in a.partition("=")[2].split(",")
-        ]
+        chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
+        names = [name for value in chosen for name in value.split(",")]
         others = [a for a in arguments if not a.startswith("experiment=")]
-        points = (
-            [point for name in names for point in self._cells(name, others)]
-            if names
-            else self._grid(others)
-        )
+        points = self._grid(others) if not names else []
+        for name in names:
+            points += self._cells(name, others)
         if not points:
             raise SkipbenchError(
                 f"experiment={','.join(names)} has no cell with {' '.join(others)}"
             )
-        names_of = labels(points)
-        batch = [
-            [*point, f"label='{label}'"] for point, label in zip(points, names_of, strict=True)
-        ]
+        found = labels(points)
+        batch = [[*point, f"label='{label}'"] for point, label in zip(points, found, strict=True)]
         for words in batch:
             self._check(words)
         returns = self.launcher.launch(batch, initial_job_idx=0)
-        _compare(returns, names_of)
+        _compare(returns, found)
         return returns
 
     def _check(self, words: list[str]) -> None:
@@ -116,37 +108,33 @@ class ExperimentSweeper(Sweeper):
         axes: dict[str, list[str]] = {}
         for override in parser.parse_overrides(words):
             key = override.get_key_element()
-            if (
-                key == "method.skip"
-                and override.is_sweep_override()
-                and not all(map(_is_set, _values(override)))
-            ):
-                raise SkipbenchError(unreadable(str(override.input_line)))
-            if override.is_sweep_override():
-                if not override.is_discrete_sweep():
-                    raise SkipbenchError(
-                        f"{key}: a range without steps needs a sweeper that searches, "
-                        "hydra/sweeper=optuna"
-                    )
-                axes[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-            else:
+            if not override.is_sweep_override():
                 axes[key] = [f"{key}={override.get_value_element_as_str()}"]
+                continue
+            values = (
+                [*map(str, override.sweep_string_iterator())]
+                if override.is_discrete_sweep()
+                else []
+            )
+            if key == "method.skip" and not all(map(_is_set, values)):
+                raise SkipbenchError(unreadable(str(override.input_line)))
+            if not values:
+                raise SkipbenchError(
+                    f"{key}: a range without steps needs a sweeper that searches, "
+                    "hydra/sweeper=optuna"
+                )
+            axes[key] = [f"{key}={value}" for value in values]
         return [list(point) for point in itertools.product(*axes.values())]
 
     def _cells(self, name: str, arguments: Sequence[str]) -> list[list[str]]:
         """The cells of an experiment that can be run, as overrides."""
-        own = {
-            key: value
-            for key, _, value in (a.partition("=") for a in arguments)
-            if key in ("scale", "models")
-        }
+        pairs = [a.partition("=") for a in arguments]
+        own = {key: value for key, _, value in pairs if key in ("scale", "models")}
         overrides = [a for a in arguments if a.partition("=")[0] not in own]
         models = [m for m in own.get("models", "").strip("[]").split(",") if m]
         cells = plan(name, overrides, scale_of(name, own.get("scale")), models)
-        return [
-            list(words)
-            for words in dict.fromkeys(tuple(cell.words(name)) for cell in cells if cell.run)
-        ]
+        unique = dict.fromkeys(tuple(cell.words(name)) for cell in cells if cell.run)
+        return [list(words) for words in unique]
 
 
 def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
@@ -161,11 +149,11 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
             runs.append(run_entry(resolve_cell(config)))
     if len(runs) > 1 and not is_json():  # each cell has printed its record
         show(for_terminal(run_table("Sweep", runs)))
+    errors = [*failed.values()]
     reasons = [
-        str(e) if isinstance(e, SkipbenchError) else f"{type(e).__name__}: {e}"
-        for e in failed.values()
+        f"{'' if isinstance(e, SkipbenchError) else f'{type(e).__name__}: '}{e}" for e in errors
     ]
-    first = next(iter(failed.values()), None)
+    first = errors[0] if errors else None
     if len(failed) == len(returns) and len(set(reasons)) == 1 and isinstance(first, SkipbenchError):
         raise first
     for name, reason in zip(failed, reasons, strict=True):
@@ -174,33 +162,20 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
         sys.exit(2 if len(failed) == len(returns) else 1)
 
 
-def _values(override: Override) -> list[str]:
-    return (
-        [str(value) for value in override.sweep_string_iterator()]
-        if override.is_discrete_sweep()
-        else []
-    )
-
-
 def _is_set(value: str) -> bool:
-    """Whether a value is a skip set, and no part of one that its commas took apart."""
+    """True for a skip set, False for a part of one that was split at its commas."""
     return value.strip("'\"").startswith(("attn", "mlp", "stored")) or value in ("''", '""')
 
 
 def labels(points: Sequence[Sequence[str]]) -> list[str]:
-    """The overrides of each point in which it differs from the others; quotes are left out."""
-    if len(points) == 1:
-        return [_label(points[0])]
-    common = set(points[0]).intersection(*points[1:])
-    return [_label([word for word in point if word not in common]) for point in points]
-
-
-def _label(words: Sequence[str]) -> str:
-    return " ".join(words).replace("'", "").replace('"', "").replace("\\", "")
+    """The overrides of each point in which it differs from the others, without quotes."""
+    common = set(points[0]).intersection(*points[1:]) if len(points) > 1 else set()
+    own = (" ".join(word for word in point if word not in common) for point in points)
+    return [re.sub(r"[\"'\\\\]", "", words) for words in own]
 
 
 def register() -> None:
-    """Makes the sweeper known to Hydra, and what `conf/hydra` needs of resolvers.
+    """Makes the sweeper and the launcher known to Hydra.
 
     Its folder is on the path, too: a launcher's jobs import the sweeper by the name that Hydra
     wants.
@@ -208,5 +183,5 @@ def register() -> None:
     if PLUGIN not in sys.path:
         sys.path.append(PLUGIN)
     # a process that has composed before does not look again
-    Plugins.instance().register(ExperimentSweeper)
-    resolvers.register()
+    for plugin in (ExperimentSweeper, SlurmLauncher):
+        Plugins.instance().register(plugin)

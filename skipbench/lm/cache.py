@@ -1,5 +1,11 @@
 """The K/V cache: preallocated, shared by draft and target, with a length instead of a history."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
 import torch
 from torch import Tensor
 
@@ -11,9 +17,8 @@ class KVCache:
     """Keys and values of every layer, `[capacity, 2 * KV, d]` each: a row holds the keys of all
     heads, then the values.
 
-    Rows `0 .. length - 1` are committed. Rows behind them are scratch: any pass may write there,
-    and nothing reads a row that the token_rows of a pass does not name, so a rejected draft costs
-    nothing.
+    Rows `0 .. length - 1` are committed. Rows after them are scratch: any pass may write there,
+    and a pass reads only the rows that its `TokenRows` names, so a rejected draft costs nothing.
     """
 
     def __init__(
@@ -23,15 +28,20 @@ class KVCache:
         self.capacity = 0
         self.length = 0
         self.spare = 0
-        """Rows behind the last one, which no token_rows names: an engine that rounds row counts up
+        """Rows after the last one, which no `TokenRows` has: an engine that rounds row counts up
         writes there.
         """
+        self.lock = threading.RLock()
+        self._served: ref[Any] | None = None
+        """The request whose rows are committed."""
+        self._aside: WeakKeyDictionary[Any, list[Tensor]] = WeakKeyDictionary()
+        """Committed rows of the other requests."""
         self.rows: list[Tensor] = []
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
 
     def allocate(self, capacity: int) -> None:
-        """Makes room for `capacity` rows; never shrinks. The contents are lost when it grows."""
+        """Allocates `capacity` rows; never shrinks. The contents are lost when it grows."""
         if capacity <= self.capacity:
             return
         self.capacity, self.length = capacity, 0
@@ -42,8 +52,13 @@ class KVCache:
         self.keys = [r[:, : self.kv_heads].transpose(0, 1)[None] for r in self.rows]
         self.values = [r[:, self.kv_heads :].transpose(0, 1)[None] for r in self.rows]
 
+    def clear(self, start: int, end: int | None = None) -> None:
+        """Zeroes the rows from `start` to before `end`, where some may not be finite."""
+        for layer in self.rows:
+            layer[start:end] = 0
+
     def check(self, end: int) -> None:
-        """Raises SkipbenchError when a pass would write behind the last row."""
+        """Raises SkipbenchError when a pass would write after the last row."""
         if end > self.capacity:
             raise SkipbenchError(
                 f"cache of {self.capacity} rows is full: a pass needs {end}; allocate more rows"
@@ -52,7 +67,7 @@ class KVCache:
     def keep(self, rows: list[int]) -> None:
         """Appends the scratch rows `rows` (ascending cache rows) to the committed ones.
 
-        Rows that already stand where they belong are not moved, so that a chain costs nothing.
+        Rows that are already in their place are not moved, so that a chain costs nothing.
         """
         start = self.length
         if rows != list(range(start, start + len(rows))):
@@ -61,6 +76,29 @@ class KVCache:
             for layer in self.rows:
                 layer[start : start + len(rows)] = layer[index[layer.device]]
         self.length = start + len(rows)
+
+    def copied(self) -> list[Tensor]:
+        """A copy of the committed rows of every layer."""
+        return [rows[: self.length].clone() for rows in self.rows]
+
+    @contextmanager
+    def turn(self, request: object | None = None) -> Iterator[None]:
+        """Holds the cache for one request, whose committed rows are in it meanwhile.
+
+        The rows of another are copied when it loses its place, kept until its next turn, and
+        forgotten with it. `None` for passes that belong to no request.
+        """
+        with self.lock:
+            before = None if self._served is None else self._served()
+            if before is not request:
+                if before is not None:
+                    self._aside[before] = self.copied()
+                self._served = None if request is None else ref(request)
+                copied = [] if request is None else self._aside.pop(request, [])
+                self.length = len(copied[0]) if copied else 0
+                for rows, own in zip(self.rows, copied, strict=False):
+                    rows[: self.length] = own
+            yield
 
     @property
     def bytes(self) -> int:

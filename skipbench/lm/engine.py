@@ -1,4 +1,4 @@
-"""`Engine`: how sub-layers are executed. What they compute is the same in every engine."""
+"""`Engine`: executes sub-layers, with the same results in every engine."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -18,18 +18,18 @@ SPARE_MIB = 512
 
 
 class Engine(Protocol):
-    """Executes sub-layers over a model's weights and a K/V cache."""
+    """Executes sub-layers over a model's weights and a K/V cache; engines inherit the defaults."""
 
     name: str
     sublayers: list[Sublayer]
     """S = 2L of them, in the order in which they run."""
     kernels: dict[str, str]
     """Layouts of the weights by shape `INxOUT`, where the engine chooses any."""
-    result_is_borrowed: bool
-    """Whether a result is a buffer that the next sub-layer overwrites."""
+    result_is_borrowed: bool = False
+    """True if a result is a buffer that the next sub-layer overwrites."""
 
     def notes(self) -> list[str]:
-        """Lines on what this machine lacks, what is used instead, and what it costs."""
+        """Lines on the parts that this machine lacks, their replacement, and its cost."""
         ...
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -44,18 +44,18 @@ class Engine(Protocol):
         """All sub-layers at once, [T, D] -> [T, D]; `None` where the engine runs them one by
         one.
         """
-        ...
+        return None
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "Engine":
         """Called whenever the cache or its rotary tables were made anew.
 
         Returns the engine to go on with.
         """
-        ...
+        return self
 
 
 class MakeEngine(Protocol):
-    """Makes an engine; one that cannot run here returns what replaces it, whose notes say why."""
+    """Makes an engine, or where it cannot run here another one whose notes say why."""
 
     def __call__(
         self, model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
@@ -82,6 +82,5 @@ def refuse_strict(strict: bool, name: str) -> None:
     """Raises SkipbenchError where an engine without a strict mode is asked for it."""
     if strict:
         raise SkipbenchError(
-            f"engine.strict=true needs engine=fused, not {name}: it alone gives "
-            "verified rows the bits that they have alone"
+            f"engine.strict=true needs engine=fused, not {name}; use that, or engine.strict=false"
         )

@@ -7,6 +7,7 @@ Yi, DeepSeek-Coder and Vicuna; Phi-3's covers Phi-4. A model of another family i
 (`lm/traced.py`).
 """
 
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,17 +26,22 @@ from skipbench.lm.layer import (
 )
 from skipbench.lm.traced import trace
 
-SANDWICH = (
-    Block("self_attn", "input_layernorm", "post_attention_layernorm"),
-    Block("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
-)
-"""Norms before and behind both sub-layers, as Gemma names them."""
 POST_NORM = (
     Block("self_attn", None, "post_attention_layernorm"),
     Block("mlp", None, "post_feedforward_layernorm"),
 )
 PARALLEL = (Block("self_attn", "input_layernorm"), Block("mlp", "input_layernorm"))
 """One norm, whose output attention and MLP share."""
+GEMMA = Family(
+    Block("self_attn", "input_layernorm", "post_attention_layernorm"),
+    Block("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    norm="rms1",
+    window=window_by_layer,
+    logit_cap="final_logit_softcapping",
+)
+COHERE = Family(
+    *PARALLEL, parallel=True, norm="layer", rotary_pairs=True, logit_scale="logit_scale"
+)
 
 FAMILIES = {
     "llama": Family(),
@@ -50,28 +56,12 @@ FAMILIES = {
         logit_divisor="logits_scaling",
     ),
     "olmo2": Family(*POST_NORM, qk_norm="row"),
-    "gemma2": Family(
-        *SANDWICH,
-        norm="rms1",
-        window=window_by_layer,
-        attention_kernel="eager",
-        logit_cap="final_logit_softcapping",
-    ),
-    "gemma3_text": Family(
-        *SANDWICH,
-        norm="rms1",
+    "gemma2": replace(GEMMA, attention_kernel="eager"),
+    "gemma3_text": replace(GEMMA, qk_norm="head", rotary_kind=rotary_by_layer),
+    "gemma3": replace(
+        GEMMA,
         qk_norm="head",
-        window=window_by_layer,
         rotary_kind=rotary_by_layer,
-        logit_cap="final_logit_softcapping",
-    ),
-    "gemma3": Family(
-        *SANDWICH,
-        norm="rms1",
-        qk_norm="head",
-        window=window_by_layer,
-        rotary_kind=rotary_by_layer,
-        logit_cap="final_logit_softcapping",
         embedding_path="model.language_model.embed_tokens",
         layers_path="model.language_model.layers",
         norm_path="model.language_model.norm",
@@ -98,21 +88,8 @@ FAMILIES = {
         down="fc2",
         norm_path="model.final_layernorm",
     ),
-    "cohere": Family(
-        *PARALLEL,
-        parallel=True,
-        norm="layer",
-        rotary_pairs=True,
-        logit_scale="logit_scale",
-    ),
-    "cohere2": Family(
-        *PARALLEL,
-        parallel=True,
-        norm="layer",
-        rotary_pairs=True,
-        window=window_by_layer,
-        logit_scale="logit_scale",
-    ),
+    "cohere": COHERE,
+    "cohere2": replace(COHERE, window=window_by_layer),
 }
 
 HEAD = ("lm_head",)
@@ -124,7 +101,7 @@ _traced: "WeakKeyDictionary[Any, Family]" = WeakKeyDictionary()
 
 
 def describe(model: Any) -> Family:
-    """The row of a Hugging Face model, or what tracing it finds.
+    """The family of a Hugging Face model: its row, or a traced one.
 
     Raises:
         SkipbenchError: as `check_config` and `trace`.
@@ -146,7 +123,7 @@ def attention_kernel(config: Any) -> str | None:
 
 
 def check_config(config: Any) -> None:
-    """What a config alone can tell.
+    """Checks a config by itself.
 
     Raises:
         SkipbenchError: rotary positions that change with the length of the text.
@@ -161,8 +138,8 @@ def check_config(config: Any) -> None:
 
 
 def angle_limit(config: Any) -> int | None:
-    """Under longrope the most tokens of a text, the context that the model was first trained with:
-    beyond it the angles of all positions change. Else `None`.
+    """The longest text under longrope, in tokens: beyond the context that the model was first
+    trained with, the angles of all positions change. Else `None`.
     """
     for rope in _rope_parameters(config):
         if rope["rope_type"] == "longrope":
@@ -173,8 +150,8 @@ def angle_limit(config: Any) -> int | None:
 
 def kv_shape(model: Any) -> tuple[int, int]:
     """Key heads, and the size of a head."""
-    if (found := describe(model).kv_shape) is not None:
-        return found
+    if (traced := describe(model).kv_shape) is not None:
+        return traced
     config = text_config(model.config)
     heads = int(config.num_attention_heads)
     kv = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -183,8 +160,8 @@ def kv_shape(model: Any) -> tuple[int, int]:
 
 def _rope_parameters(config: Any) -> list[dict[str, Any]]:
     """One dictionary, or one for each type of layer; none without rotary positions."""
-    found = getattr(config, "rope_parameters", None) or {}
-    return [found] if "rope_type" in found else [rope for rope in found.values() if rope]
+    ropes = getattr(config, "rope_parameters", None) or {}
+    return [ropes] if "rope_type" in ropes else [rope for rope in ropes.values() if rope]
 
 
 def parts_of(model: Any) -> ModelParts:
@@ -218,49 +195,37 @@ def parts_of(model: Any) -> ModelParts:
 
 
 def _attention(family: Family, layer: Any, rotary_kind: str | None) -> AttentionParts:
-    names = family.attention
-    module = getattr(layer, names.module)
+    norm, module, after = _block(layer, family.attention)
     norms = (module.q_norm, module.k_norm) if family.qk_norm else None
-    return AttentionParts(
-        _norm(layer, names.before),
-        module,
-        None if names.after is None else getattr(layer, names.after),
-        _linears(module, family.qkv),
-        getattr(module, family.output, None),
-        norms,
-        rotary_kind,
-    )
+    linears, output = _linears(module, family.qkv), getattr(module, family.output, None)
+    return AttentionParts(norm, module, after, linears, output, norms, rotary_kind)
 
 
 def _mlp(family: Family, layer: Any, config: Any) -> MlpParts:
-    names = family.mlp
-    module = getattr(layer, names.module)
+    norm, module, after = _block(layer, family.mlp)
     inactive = 0
     if family.experts_per_token and hasattr(module, "experts"):
         held = list(module.experts.parameters())
         whole, count = sum(p.numel() * p.element_size() for p in held), len(held[0])
         inactive = whole - whole * getattr(config, family.experts_per_token) // count
-    return MlpParts(
-        _norm(layer, names.before),
-        module,
-        None if names.after is None else getattr(layer, names.after),
-        _linears(module, family.gate_up),
-        getattr(module, family.down, None),
-        inactive,
-    )
+    linears, down = _linears(module, family.gate_up), getattr(module, family.down, None)
+    return MlpParts(norm, module, after, linears, down, inactive)
 
 
-def _norm(layer: Any, name: str | None) -> Any:
-    return (lambda x: x) if name is None else getattr(layer, name)
+def _block(layer: Any, names: Block) -> tuple[Any, Any, Any]:
+    """Norm before the module, module, and norm after it."""
+    norm = (lambda x: x) if names.before is None else getattr(layer, names.before)
+    after = None if names.after is None else getattr(layer, names.after)
+    return norm, getattr(layer, names.module), after
 
 
 def _linears(module: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    found = [getattr(module, name, None) for name in names]
-    return () if None in found else tuple(found)
+    linears = [getattr(module, name, None) for name in names]
+    return () if None in linears else tuple(linears)
 
 
 def unlike_llama(model: Any) -> str | None:
-    """What of a model's layer the fused engine does not compute, `None` if it computes all."""
+    """The parts of a model's layer that the fused engine does not compute; `None` for none."""
     family, parts, config = describe(model), parts_of(model), text_config(model.config)
     kinds = {attention.rotary_kind for attention, _ in parts.layers}
     activation = getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None)
@@ -268,7 +233,7 @@ def unlike_llama(model: Any) -> str | None:
     partial = any(
         rope.get("partial_rotary_factor", 1.0) != 1.0 for rope in _rope_parameters(config)
     )
-    found = {
+    differences = {
         "a layer that was traced by hooks": family.traced,
         "norms behind attention and MLP": family.attention.after is not None,
         "attention and MLP side by side": family.parallel,
@@ -287,7 +252,7 @@ def unlike_llama(model: Any) -> str | None:
         "scaled embeddings, residuals or logits": set(scales) != {1.0},
         "capped logits": parts.logit_cap is not None,
     }
-    return "; ".join(text for text, differs in found.items() if differs) or None
+    return "; ".join(text for text, differs in differences.items() if differs) or None
 
 
 def family_of(config: Any) -> Family:

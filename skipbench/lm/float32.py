@@ -1,4 +1,4 @@
-"""Logits in float32 arithmetic from a model of any precision: what decides whether two outputs part
+"""Logits in float32 arithmetic from a model of any precision, which decide whether two outputs part
 at a tie.
 
 Every weight is widened where it is used and dropped again, so that no second copy of the model is
@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.attention import fold, unfold
 from skipbench.lm.cache import KVCache
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of, unlike_llama
 from skipbench.lm.layer import ModelParts, text_config
+from skipbench.lm.llama import fold, unfold
 from skipbench.lm.metadata import AttentionMetadata, rotary_cache, rotary_tables
 from skipbench.lm.reference import ReferenceEngine, scaled_logits
 from skipbench.lm.rows import TokenRows

@@ -1,8 +1,8 @@
-"""`Family`: a decoder layer as data, and the modules of a model that it leads to.
+"""`Family`: a decoder layer as data, and the modules of a model that it names.
 
-Every layer is two sub-layers, which both are `x + scale * after(module(before(x)))`. A family says
-which modules these are, which norms stand before and behind them, and what else differs from
-Llama's layer; nothing in it computes.
+Every layer is two sub-layers, which both are `x + scale * after(module(before(x)))`. A family names
+these modules, the norms before and after them, and what else differs from Llama's layer; nothing in
+it computes.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Arguments = tuple[tuple[str, str], ...]
-"""Parameters of an attention module's `forward`, and what each is given: `hidden` (the normed
+"""Parameters of an attention module's `forward`, and the value of each: `hidden` (the normed
 state), `rotary` (cosine and sine), `mask` (additive), `positions`, or `cache`."""
 
 
@@ -64,15 +64,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Family:
-    """A decoder layer and what stands around it; the defaults are Llama's.
+    """A decoder layer, embedding and head of a model family; the defaults are Llama's.
 
-    Names of a configuration's fields stand for their values; an empty name stands for 1.
+    Factors are given as names of a configuration's fields; an empty name means 1.
     """
 
     attention: Block = Block("self_attn", "input_layernorm")
     mlp: Block = Block("mlp", "post_attention_layernorm")
     parallel: bool = False
-    """Whether the MLP reads the layer's input, not what attention made of it."""
+    """The MLP reads the layer's input, not the output of attention."""
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     """Linear modules of queries, keys and values: three, or one that holds all."""
     output: str = "o_proj"
@@ -80,17 +80,17 @@ class Family:
     """Linear modules of gate and input: two, or one that holds both."""
     down: str = "down_proj"
     gated: bool = True
-    """Whether the MLP is `down(act(gate) * up)`, not `down(act(up))`."""
+    """The MLP is `down(act(gate) * up)`, not `down(act(up))`."""
     norm: str = "rms"
     """`rms` (times w), `rms1` (times 1 + w, Gemma), or `layer` (mean taken off)."""
     qk_norm: str = ""
     """Norms of queries and keys: `head` for each head by itself, `row` for all heads at once."""
     rotary_pairs: bool = False
-    """Whether rotary positions turn neighbouring numbers of a head, not its halves."""
+    """Rotary positions turn neighbouring numbers of a head, not its halves."""
     window: Callable[[Any, int], int | None] = no_window
     """Sliding window in tokens of one layer of a config, `None` for full attention."""
     rotary_kind: Callable[[Any, int], str | None] = one_rotary
-    """Which rotary tables a layer of a config uses, `None` for none."""
+    """Kind of rotary tables of one layer of a config, `None` for none."""
     experts_per_token: str = ""
     """Field with the number of experts that a token passes; empty without experts."""
     attention_kernel: str = "sdpa"
@@ -98,7 +98,7 @@ class Family:
     embedding_scale: str = ""
     """Factor of the embedding that the embedding's module does not apply itself."""
     residual_scale: str = ""
-    """Factor of what a sub-layer adds."""
+    """Factor of a sub-layer's output."""
     logit_scale: str = ""
     logit_divisor: str = ""
     logit_cap: str = ""
@@ -115,20 +115,31 @@ class Family:
         ("past_key_values", "cache"),
     )
     kv_shape: tuple[int, int] | None = None
-    """Key heads and size of a head, where the configuration does not tell."""
+    """Key heads and size of a head, where the configuration does not have them."""
     traced: bool = False
-    """Whether it was found by hooks at load (`lm/traced.py`), not written down."""
+    """Described by hooks at load (`lm/traced.py`), not by a row of `FAMILIES`."""
 
 
 @dataclass(frozen=True)
-class AttentionParts:
-    """One attention sub-layer: its norms, its module, and the linear modules in it."""
+class SublayerParts:
+    """The modules that attention and MLP have alike."""
 
     norm: Any
     """Before the module; the identity where there is none."""
     module: Any
     after: Any | None
-    """Norm behind the module, ahead of the residual sum."""
+    """Norm of the module's output, ahead of the residual sum."""
+
+    @property
+    def modules(self) -> list[Any]:
+        """The modules that hold weights of this sub-layer."""
+        return [m for m in (self.norm, self.module, self.after) if hasattr(m, "parameters")]
+
+
+@dataclass(frozen=True)
+class AttentionParts(SublayerParts):
+    """One attention sub-layer, and the linear modules in it."""
+
     qkv: tuple[Any, ...]
     """Empty where the family does not name them."""
     output: Any
@@ -139,36 +150,19 @@ class AttentionParts:
     """Key into the rotary tables; `None` without rotary positions."""
 
     @property
-    def modules(self) -> list[Any]:
-        """What holds weights of this sub-layer."""
-        return [m for m in (self.norm, self.module, self.after) if hasattr(m, "parameters")]
-
-    @property
-    def head_dim(self) -> int:
-        return int(self.module.head_dim)
-
-    @property
     def scale(self) -> float:
         """Factor of the products of queries and keys."""
         return float(self.module.scaling)
 
 
 @dataclass(frozen=True)
-class MlpParts:
+class MlpParts(SublayerParts):
     """One MLP sub-layer; its linear modules are named only where it has no experts."""
 
-    norm: Any
-    module: Any
-    after: Any | None
     gate_up: tuple[Any, ...]
     down: Any
     inactive_bytes: int
     """Bytes of the experts that one token does not pass."""
-
-    @property
-    def modules(self) -> list[Any]:
-        """What holds weights of this sub-layer."""
-        return [m for m in (self.norm, self.module, self.after) if hasattr(m, "parameters")]
 
 
 @dataclass(frozen=True)

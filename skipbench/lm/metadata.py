@@ -1,6 +1,4 @@
-"""`AttentionMetadata`: a token_rows prepared for the sub-layers: rotary tables and masks of its
-rows, made once per pass.
-"""
+"""`AttentionMetadata`: rotary tables and masks of one `TokenRows`, made once per pass."""
 
 import copy
 import functools
@@ -18,7 +16,7 @@ BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of on
 
 
 class RotaryCache:
-    """Rotary angles and the causal band of one device, for every position up to `positions`."""
+    """Rotary tables and the causal band of one device, for every position up to `positions`."""
 
     def __init__(
         self,
@@ -31,38 +29,41 @@ class RotaryCache:
         one, and one without rotary positions none.
         """
         self.kinds, self.device, self.dtype, self.positions = kinds, device, dtype, positions
-        if kinds:
-            self.cos, self.sin = next(iter(kinds.values()))
         self.band: Tensor | None = None
-        self.rope_cos_sin: tuple[Tensor, Tensor] | None = None
-        """What an engine keeps of these tables in its own layout; likewise in a metadata."""
+
+    @functools.cached_property
+    def rope(self) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [P, 1, d] of the first kind; the sine has the sign of `rotate_half`."""
+        cos, sin = next(iter(self.kinds.values()))
+        half = sin.shape[1] // 2
+        sin = torch.cat((-sin[:, :half], sin[:, half:]), -1)
+        return cos[:, None].contiguous(), sin[:, None]
 
     def chain_mask(self, start: int, rows: int) -> Tensor:
         """Additive mask [rows, start + rows] of a chain whose rows all follow `start` committed
         ones.
         """
         if rows > BAND_ROWS:
-            blocked = torch.ones(rows, start + rows, dtype=torch.bool, device=self.device).triu_(
-                start + 1
-            )
-            return torch.zeros(
-                rows, start + rows, dtype=self.dtype, device=self.device
-            ).masked_fill_(blocked, float("-inf"))
+            return self._causal(rows, start)
         if self.band is None:
-            shape = (BAND_ROWS, self.positions + BAND_ROWS)
-            self.band = torch.full(
-                shape, float("-inf"), dtype=self.dtype, device=self.device
-            ).triu_(self.positions + 1)
+            self.band = self._causal(BAND_ROWS, self.positions)
         return self.band[:rows, self.positions - start : self.positions + rows]
+
+    def _causal(self, rows: int, start: int) -> Tensor:
+        blocked = torch.full(
+            (rows, start + rows), float("-inf"), dtype=self.dtype, device=self.device
+        )
+        return blocked.triu_(start + 1)
 
 
 class AttentionMetadata:
-    """One token_rows on one device.
+    """Positions, rotary tables and masks of one `TokenRows` on one device.
 
     Attributes:
-        cos, sin: [T, d] rotary tables of the rows.
-        start, end: cache rows written, and the first row behind them.
-        whole: the metadata that this one is the first rows of.
+        start, end: first cache row written, and the first one after the rows.
+        index: positions of the rows, as an index into the rotary tables.
+        steps: `bit_exact.steps`, once they are made.
+        whole: the metadata whose first rows these are.
     """
 
     def __init__(self, token_rows: TokenRows, tables: RotaryCache) -> None:
@@ -73,7 +74,6 @@ class AttentionMetadata:
             self.index: slice | Tensor = slice(positions.start, positions.stop)
         else:
             self.index = upload(torch.tensor(positions), tables.device)
-        self.rope_cos_sin: tuple[Tensor, Tensor] | None = None
         self.steps: list[Any] | None = None
         self._masks: dict[tuple[int | None, int], Tensor | None] = {}
         self.whole: AttentionMetadata | None = None
@@ -88,6 +88,17 @@ class AttentionMetadata:
         above = self.token_rows.parent
         return torch.tensor(range(-1, self.rows - 1) if above is None else above, dtype=torch.int32)
 
+    @functools.cached_property
+    def rope(self) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [T, 1, d] of the rows, as `RotaryCache.rope`."""
+        if self.whole is not None:
+            cos, sin = self.whole.rope
+            return cos[: self.rows], sin[: self.rows]
+        cos, sin = self.tables.rope
+        if isinstance(self.index, slice):
+            return cos[self.index], sin[self.index]
+        return cos.index_select(0, self.index), sin.index_select(0, self.index)
+
     @property
     def positions(self) -> Tensor:
         """Position of every row, [T]."""
@@ -100,11 +111,12 @@ class AttentionMetadata:
         part = copy.copy(self)
         assert isinstance(self.index, Tensor)
         part.rows, part.end, part.index = rows, self.start + rows, self.index[:rows]
-        part.rope_cos_sin, part.steps, part._masks, part.whole = None, None, {}, self
+        part.steps, part._masks, part.whole = None, {}, self
+        part.__dict__.pop("rope", None)
         return part
 
     def within(self, window: int | None) -> bool:
-        """Whether a window of this many positions hides nothing from any row."""
+        """True if a window of this many positions hides nothing from any row."""
         return window is None or max(self.token_rows.positions) < window
 
     def mask(self, window: int | None, group: int = 1) -> Tensor | None:
@@ -122,7 +134,7 @@ class AttentionMetadata:
         return self._masks[window, group]
 
     def causal_mask(self, window: int | None) -> Tensor:
-        """`mask`, or where that is `None` the one that says the same."""
+        """`mask`, or where that is `None` the equivalent causal mask."""
         mask = self.mask(window)
         if mask is None:
             # without a window, a chain from row 0 or a single row
@@ -163,10 +175,7 @@ class AttentionMetadata:
         sees = upload(torch.from_numpy(token_rows.tree_mask()), device)
         mask[:, token_rows.start :].masked_fill_(sees, 0.0)
         if window is not None:
-            positions, index = token_rows.positions, self.index
-            if isinstance(positions, range):
-                index = torch.arange(positions.start, positions.stop, device=device)
-            assert isinstance(index, Tensor)
+            index = self.positions
             columns = torch.arange(token_rows.end, device=device)
             columns[token_rows.start :] = index
             mask.masked_fill_(index[:, None] - columns >= window, float("-inf"))
@@ -174,8 +183,8 @@ class AttentionMetadata:
 
 
 class ForwardMetadata:
-    """One token_rows on every device of a model: made once where many passes run over the same
-    rows.
+    """The `AttentionMetadata` of one `TokenRows` on every device of a model, for all passes over
+    the same rows.
     """
 
     def __init__(self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]) -> None:
@@ -184,7 +193,7 @@ class ForwardMetadata:
 
     @property
     def end(self) -> int:
-        """First cache row behind the token_rows."""
+        """First cache row after the rows."""
         return self.token_rows.end
 
     def on(self, device: torch.device) -> AttentionMetadata:
@@ -193,7 +202,7 @@ class ForwardMetadata:
         return self._frames[device]
 
     def first(self, rows: int) -> "ForwardMetadata":
-        """The same without its last rows, for spans whose rows are given one by one."""
+        """The same without its last rows."""
         part = copy.copy(self)
         part._frames = {device: self.on(device).first(rows) for device in self._tables}
         return part

@@ -1,6 +1,7 @@
 """`LM`: the one model primitive, `run`, over a shared K/V cache."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -10,11 +11,10 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine, engine_factory
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
-from skipbench.lm.fused.bit_exact import self_test
 from skipbench.lm.fused.weights import pass_bytes
 from skipbench.lm.layer import text_config
 from skipbench.lm.metadata import ForwardMetadata, RotaryCache, rotary_cache
-from skipbench.lm.proof import prove
+from skipbench.lm.proof import prove, self_test
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 from skipbench.skipset import SkipSet
@@ -36,8 +36,8 @@ class LM:
         """
         Args:
             model: a causal language model of Hugging Face, in evaluation mode.
-            engine: one of `ENGINES`; where it cannot run here, what replaces it is used, and
-                `notes` say why.
+            engine: one of `ENGINES`; where it cannot run here, another replaces it, and `notes`
+                say why.
             strict: verified rows get the bits that decoding them alone would give; proven here,
                 engine `fused` only.
             spare_mib: memory that second layouts of weights may take, MiB.
@@ -94,10 +94,27 @@ class LM:
         )
         return [*self.engine.notes(), *self.remarks, *filter(None, [cost])]
 
+    def turn(self, request: object | None = None) -> AbstractContextManager[None]:
+        """Holds the model for one request, as `KVCache.turn`."""
+        return self.cache.turn(request)
+
+    def __deepcopy__(self, memo: object) -> "LM":
+        """Itself: the copy of a method that drafts with a model takes turns on it."""
+        return self
+
     def allocate(self, capacity: int) -> None:
-        """Makes room in the cache for `capacity` tokens and prepares the tables; what the cache
-        held is lost.
+        """Allocates `capacity` cache rows and prepares the tables; the rows of a request in flight
+        are kept, others are lost when the cache grows.
         """
+        with self.cache.lock:
+            tables = (self._tables.get(device) for device in self.devices)
+            if capacity > self.cache.capacity or any(
+                t is None or t.positions < capacity for t in tables
+            ):
+                with self.turn():
+                    self._allocate(capacity)
+
+    def _allocate(self, capacity: int) -> None:
         before = self.cache.rows
         self.cache.allocate(capacity)
         for device in dict.fromkeys(self.devices):
@@ -173,7 +190,7 @@ class LM:
         return hidden
 
     def _kept(self, hidden: Tensor) -> Tensor:
-        """A state where methods hold it against others."""
+        """A state on the device where methods compare it with others."""
         return hidden if self._one_device else hidden.to(self.output_device)
 
     def _choose(self, skip: SkipSet | None, first: int, last: int) -> list[int]:
@@ -244,8 +261,35 @@ class LM:
         hidden = torch.cat([row[first] for row in states])
         return self.head(self.run(hidden, token_rows, first=first, hidden_states=hidden_states))
 
+    def score_alone(
+        self, tokens: list[int], token_rows: TokenRows, hidden_states: list[Tensor] | None = None
+    ) -> Tensor:
+        """The result of `score` with each row in a pass of its own after its ancestors: torch's
+        attention multiplies masked rows by 0, and 0 * NaN is NaN. The cache keeps none.
+        """
+        start, layers = token_rows.start, self.cache.rows
+        self.cache.clear(start)
+        logits, states, made = list[Tensor](), list[list[Tensor]](), list[list[Tensor]]()
+        for token, (*above, row) in zip(tokens, token_rows.paths(), strict=True):
+            for at, node in enumerate(above, start):
+                for layer, cached in zip(layers, made[node], strict=True):
+                    layer[at] = cached
+            at = start + len(above)
+            states.append([])
+            alone = TokenRows.chain(at, 1).verified()
+            logits.append(self.logits([token], alone, hidden_states=states[row]))
+            made.append([layer[at].clone() for layer in layers])
+            self.cache.clear(start, at + 1)  # graphs read and mask whole buckets
+        finite = torch.cat(logits).isfinite().any(-1)[:, None, None]
+        for layer, kept in zip(layers, zip(*made, strict=True), strict=True):
+            rows = torch.stack(kept)
+            layer[start : token_rows.end] = torch.where(finite.to(rows.device), rows, 0.0)
+        if hidden_states is not None:
+            hidden_states += [torch.cat(state) for state in zip(*states, strict=True)]
+        return torch.cat(logits)
+
     def weight_bytes(self) -> int:
-        """Bytes that one decoding step must read: all weights but the embedding table, which it
-        only looks one row up in.
+        """Bytes that one decoding step must read: all weights but the embedding table, of which it
+        reads one row.
         """
         return self._weight_bytes

@@ -1,26 +1,37 @@
-"""The proof at load of a model whose layer was traced: its logits against the model's own."""
+"""Proofs at load: a traced layer has the logits of the model's own forward pass, tokens one by one
+have the bits of its own, and verified rows have the bits that each has alone.
+"""
 
+import statistics
+import time
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
+from skipbench.lm.cache import KVCache
+from skipbench.lm.fused.bit_exact import MOST, NotStrictError
 from skipbench.lm.layer import Family
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.traced import TOKENS, probe_tokens
 
-COMMITTED = 8  # tokens behind which a chain and a tree are run
+COMMITTED = 8  # tokens before the chain and the tree of `prove`
+PROMPT = 24  # likewise of `self_test`
+TIMED_ROWS = 9  # rows of the verification whose cost is reported
+TREE = (-1, 0, 0, 1, 1, 1, 3, 3, 2, 8)  # parents; branches that go on, and leaves between them
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 LOW_PRECISION = 0.05
 """Largest difference of two logits, as a share of the largest logit, by precision."""
 
 
 class Proven(Protocol):
-    """What the proof uses of an LM."""
+    """An `LM`, as far as the proofs use it."""
 
     model: Any
+    config: Any
     dtype: torch.dtype
+    cache: KVCache
 
     def allocate(self, capacity: int) -> None: ...
     def embed(self, tokens: list[int] | Tensor) -> Tensor: ...
@@ -33,8 +44,8 @@ class Proven(Protocol):
 
 @torch.inference_mode()
 def prove(lm: Proven, family: Family) -> str:
-    """Runs a short random prompt, a chain and a tree behind a part of it, and holds every logit
-    against the model's own forward pass.
+    """Runs a short random prompt, a chain and a tree after a part of it, and compares every logit
+    with the model's own forward pass.
 
     Returns:
         A line for the notes.
@@ -71,6 +82,68 @@ def prove(lm: Proven, family: Family) -> str:
         f"proven against the model's own forward pass over {TOKENS} tokens, a chain and a tree "
         f"(logits differ by {max(gaps):.1g} at most, of {float(wanted.abs().max()):.3g})"
     )
+
+
+@torch.inference_mode()
+def has_own_bits(lm: Proven) -> bool:
+    """Compares tokens one by one after a short random prompt, bit for bit, with the logits of the
+    model's own passes with its own cache: as `generate` decodes.
+    """
+    lm.allocate(TOKENS)
+    tokens = probe_tokens(lm.model)
+    lm.prefill(tokens[0, :COMMITTED].tolist())
+    own, equal = lm.model(tokens[:, :COMMITTED], use_cache=True), True
+    for at in range(COMMITTED, TOKENS):
+        token, cache = tokens[:, at : at + 1], own.past_key_values
+        own = lm.model(token, past_key_values=cache, use_cache=True)
+        ours = lm.logits(token[0].tolist(), TokenRows.chain(at, 1))
+        equal &= torch.equal(ours.cpu(), own.logits[0].cpu())
+    return equal
+
+
+@torch.inference_mode()
+def self_test(lm: Proven) -> float:
+    """Runs random tokens one by one and together, as chains of 2 to 16 rows and as a tree; every
+    bit must be the same.
+
+    Returns:
+        Time of verifying 9 rows so, over that without; the median of a few turns.
+
+    Raises:
+        NotStrictError: a logit or a cached key or value differs, with the rows and the size of it.
+    """
+    lm.allocate(PROMPT + MOST)
+    vocabulary = int(lm.config.vocab_size)
+    tokens = torch.randint(
+        vocabulary, (PROMPT + MOST,), generator=torch.Generator().manual_seed(0)
+    ).tolist()
+    prompt, rest = tokens[:PROMPT], tokens[PROMPT:]
+    lm.prefill(prompt)
+    alone, cached = _one_by_one(lm, rest)
+    for count in range(2, MOST + 1):
+        logits = lm.logits(rest[:count], TokenRows.chain(PROMPT, count).verified())
+        _compare(f"{count} rows", logits, alone[:count])
+        for layer, rows in enumerate(lm.cache.rows):
+            _compare(
+                f"keys and values of {count} rows",
+                rows[PROMPT : PROMPT + count],
+                cached[layer][:count],
+            )
+    together = lm.logits(rest[: len(TREE)], TokenRows.tree(PROMPT, TREE).verified())
+    for row, path in enumerate(TokenRows.tree(PROMPT, TREE).paths()):
+        _compare(
+            f"a tree of {len(TREE)} rows",
+            together[row : row + 1],
+            _one_by_one(lm, [rest[n] for n in path])[0][-1:],
+        )
+    chain, times = TokenRows.chain(PROMPT, TIMED_ROWS), []
+    for _ in range(5):
+        began = time.perf_counter()
+        lm.logits(rest[:TIMED_ROWS], chain).argmax(-1).tolist()
+        between = time.perf_counter()
+        lm.logits(rest[:TIMED_ROWS], chain.verified()).argmax(-1).tolist()
+        times.append((time.perf_counter() - between) / (between - began))
+    return statistics.median(times)
 
 
 def _own(lm: Proven, tokens: list[int]) -> Tensor:
@@ -119,4 +192,30 @@ def _message(lm: Proven, where: str, gap: float, allowed: float) -> str:
         f"model family {lm.model.config.model_type!r} has no row in skipbench/lm/families.py, and "
         f"its traced layer does not give the model's own forward pass: {where} differs; the "
         f"logits by up to {gap:.3g}, allowed {allowed:.3g}"
+    )
+
+
+def _one_by_one(lm: Proven, tokens: list[int]) -> tuple[Tensor, list[Tensor]]:
+    """Logits [n, V] and the cache rows of a chain behind the prompt, decoded as vanilla would."""
+    logits = [lm.logits([token], TokenRows.chain(PROMPT + n, 1)) for n, token in enumerate(tokens)]
+    return torch.cat(logits), [
+        rows[PROMPT : PROMPT + len(tokens)].clone() for rows in lm.cache.rows
+    ]
+
+
+def _compare(what: str, found: Tensor, alone: Tensor) -> None:
+    if torch.equal(found, alone):
+        return
+    gap = float((found.float() - alone.float()).abs().max())
+    where = f"{found.device} in {str(found.dtype).removeprefix('torch.')}"
+    instead = (
+        "the products of float32 add in another order for one row and for several, and its tokens "
+        "have to be vanilla's without strict: use engine.strict=false, or model.dtype=bfloat16"
+        if found.dtype == torch.float32
+        else "the kernels of this machine add in another order when rows share a call: use "
+        "engine.strict=false, which classifies every divergence by its logit gap"
+    )
+    raise NotStrictError(
+        f"engine.strict=true cannot be kept on {where}: {what} at once differ from the same "
+        f"rows one by one by up to {gap:.3g}; {instead}"
     )

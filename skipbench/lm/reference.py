@@ -6,18 +6,19 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Sublayer, refuse_strict
+from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import parts_of, unlike_llama
+from skipbench.lm.fused.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.layer import AttentionParts, Family, MlpParts, ModelParts, text_config
-from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.metadata import AttentionMetadata
+from skipbench.lm.rows import TokenRows
 
 
 def make_engine(
     model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
 ) -> "ReferenceEngine":
     """As `MakeEngine`; it lays no weights out, so that `spare_mib` has no effect."""
-    refuse_strict(strict, "reference")
-    return ReferenceEngine(model, family, cache)
+    return ReferenceEngine(model, family, cache, strict=strict)
 
 
 def reference_instead(
@@ -37,8 +38,8 @@ def reference_instead(
 
 
 class _LayerView:
-    """The cache as a Hugging Face attention module sees it: `update` writes the rows and returns
-    all up to their end.
+    """The cache for a Hugging Face attention module: `update` writes the rows and returns all up to
+    their end.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -56,7 +57,7 @@ class _LayerView:
         return self.cache.keys[layer][:, :, :end], self.cache.values[layer][:, :, :end]
 
 
-class ReferenceEngine:
+class ReferenceEngine(Engine):
     """Sub-layers of any family: `x + scale * after(module(before(x)))` by Hugging Face's modules.
 
     In a family whose attention and MLP stand side by side, the MLP reads the layer's input: the
@@ -65,10 +66,22 @@ class ReferenceEngine:
     """
 
     name = "reference"
-    result_is_borrowed = False
 
-    def __init__(self, model: Any, family: Family, cache: KVCache, note: str | None = None) -> None:
-        """`note`: why this engine was taken in the place of another."""
+    def __init__(
+        self,
+        model: Any,
+        family: Family,
+        cache: KVCache,
+        note: str | None = None,
+        strict: bool = False,
+    ) -> None:
+        """
+        Args:
+            note: the reason why this engine replaces another.
+            strict: verified rows pass attention one by one, with the very calls of one row, and
+                other modules `MOST` at once.
+        """
+        self._strict = strict
         self.parts, self.family = parts_of(model), family
         self.kernels: dict[str, str] = {}
         self._notes = [note] if note else []
@@ -86,23 +99,17 @@ class ReferenceEngine:
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(self.parts.layers):
             self.sublayers += [
-                self._attention(attention, family.window(text_config(model.config), index)),
+                self._attention(attention, index, family.window(config, index)),
                 self._mlp(mlp),
             ]
 
     def notes(self) -> list[str]:
         return self._notes
 
-    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> None:
-        """Sub-layers run one by one."""
-
-    def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "ReferenceEngine":
-        return self
-
-    def _attention(self, parts: AttentionParts, window: int | None) -> Sublayer:
+    def _attention(self, parts: AttentionParts, index: int, window: int | None) -> Sublayer:
         family, needs_mask, on_gpu = self.family, self._needs_mask, self._mask_on_gpu
 
-        def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
+        def attended(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
             self._view.metadata = metadata
             wanted = needs_mask and metadata.rows > 1
             wanted |= on_gpu and metadata.tables.device.type != "cpu"
@@ -115,7 +122,19 @@ class ReferenceEngine:
                 "cache": self._view,
             }
             out = parts.module(**{name: values[role] for name, role in family.arguments})
-            result = self._added(hidden, out, parts.after)
+            return self._added(hidden, out, parts.after)
+
+        def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
+            if self._strict and metadata.rows > 1 and metadata.token_rows.verifies:
+                # keys and values of a tree, which its rows take their ancestors' from
+                for at in range(0, metadata.rows if metadata.token_rows.parent else 0, MOST):
+                    positions = metadata.token_rows.positions[at : at + MOST]
+                    rows = TokenRows(metadata.start + at, metadata.start, positions)
+                    attended(hidden[at : at + MOST], AttentionMetadata(rows, metadata.tables))
+                steps = rows_one_by_one(metadata, self._view.cache.rows[index])
+                result = torch.cat([attended(hidden[s.row : s.row + 1], s.alone) for s in steps])
+            else:
+                result = attended(hidden, metadata)
             if family.parallel:
                 self._handed = hidden, result
             return result
@@ -123,12 +142,18 @@ class ReferenceEngine:
         return run
 
     def _mlp(self, parts: MlpParts) -> Sublayer:
+        def output(read: Tensor) -> Any:
+            return parts.module(parts.norm(read[None]))
+
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
             read = hidden
             if self._handed is not None and hidden is self._handed[1]:
                 read = self._handed[0]
             self._handed = None
-            return self._added(hidden, parts.module(parts.norm(read[None])), parts.after)
+            if self._strict and metadata.token_rows.verifies:
+                pairs = zip(torch.split(hidden, MOST), torch.split(read, MOST), strict=True)
+                return torch.cat([self._added(h, output(r), parts.after) for h, r in pairs])
+            return self._added(hidden, output(read), parts.after)
 
         return run
 
@@ -148,11 +173,13 @@ class ReferenceEngine:
         return rows if self.parts.embedding_scale == 1.0 else rows * self.parts.embedding_scale
 
     def head(self, hidden: Tensor) -> Tensor:
-        return scaled_logits(self.parts, self.parts.head(self.parts.norm(hidden[None]))[0])
+        parts = torch.split(hidden, MOST) if self._strict else [hidden]
+        logits = [self.parts.head(self.parts.norm(part[None]))[0] for part in parts]
+        return scaled_logits(self.parts, logits[0] if len(parts) == 1 else torch.cat(logits))
 
 
 def scaled_logits(parts: ModelParts, logits: Tensor) -> Tensor:
-    """What a family does with the product of its head."""
+    """Scales and caps the product of the head as the family does."""
     if parts.logit_scale != 1.0:
         logits = logits * parts.logit_scale
     return (
@@ -163,8 +190,8 @@ def scaled_logits(parts: ModelParts, logits: Tensor) -> Tensor:
 
 
 def _rotary(parts: AttentionParts, metadata: AttentionMetadata) -> tuple[Tensor, Tensor] | None:
-    """Cosine and sine [1, T, d] of the rows; the first tables where the layer uses none, which its
-    module leaves alone.
+    """Cosine and sine [1, T, d] of the rows. A layer that uses none gets the first tables, which
+    its module ignores.
     """
     tables, index = metadata.tables.kinds, metadata.index
     if not tables:

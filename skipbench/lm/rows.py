@@ -1,4 +1,4 @@
-"""`TokenRows`: which rows one forward pass runs, at which positions, and what each row may see."""
+"""`TokenRows`: the rows of one forward pass, their positions, and the rows that each may see."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ class TokenRows:
     """`T` rows, written to the cache rows `start .. start + T - 1`.
 
     Every row sees the committed rows `0 .. context_len - 1`, itself, and its ancestors among the
-    rows of the token_rows. Rows between `context_len` and `start` are scratch of somebody else and
+    rows of the token_rows. Rows between `context_len` and `start` are scratch of another pass and
     stay unseen.
     """
 
@@ -25,9 +25,7 @@ class TokenRows:
     chain.
     """
     verifies: bool = False
-    """Whether the rows decide what is emitted: then a strict engine runs each as if it were
-    alone.
-    """
+    """The rows decide the emitted tokens: a strict engine gives each the bits that it has alone."""
 
     @property
     def rows(self) -> int:
@@ -35,18 +33,18 @@ class TokenRows:
 
     @property
     def end(self) -> int:
-        """First cache row behind the token_rows; attention reads no further."""
+        """First cache row after the last one; attention reads no further."""
         return self.start + len(self.positions)
 
     @property
     def contiguous_chain(self) -> bool:
-        """Whether row `i` sees exactly the cache rows `0 .. start + i`."""
+        """True if row `i` sees exactly the cache rows `0 .. start + i`."""
         return (self.parent is None or self.rows == 1) and self.start == self.context_len
 
     @classmethod
     def chain(cls, start: int, rows: int, context_len: int | None = None) -> "TokenRows":
-        """Rows that follow one another in the text; behind `context_len` committed rows if they are
-        not kept at `start`.
+        """Rows that follow one another in the text; after `context_len` committed rows if they are
+        not written at `start`.
         """
         base = start if context_len is None else context_len
         return cls(start, base, range(base, base + rows))
@@ -61,10 +59,8 @@ class TokenRows:
 
     @classmethod
     def branches(cls, start: int, context_len: int, count: int, rows: int = 1) -> "TokenRows":
-        """`count` alternatives for the text behind `context_len` committed rows, a chain of `rows`
-        each, kept from `start` on.
-
-        They share the committed rows and do not see one another.
+        """`count` alternative continuations of `context_len` committed rows, a chain of `rows`
+        each, written from `start` on. They do not see one another.
         """
         parent = tuple(
             -1 if row == 0 else branch * rows + row - 1
@@ -74,6 +70,14 @@ class TokenRows:
         return cls(
             start, context_len, tuple(range(context_len, context_len + rows)) * count, parent
         )
+
+    def paths(self) -> list[list[int]]:
+        """Ancestors of each row, first to last, then itself."""
+        paths: list[list[int]] = []
+        for row in range(self.rows):
+            parent = row - 1 if self.parent is None else self.parent[row]
+            paths.append([*(paths[parent] if parent >= 0 else []), row])
+        return paths
 
     def verified(self) -> "TokenRows":
         """The same rows as those of a verification."""
@@ -88,7 +92,7 @@ class TokenRows:
 
 @functools.lru_cache(maxsize=256)
 def _tree_mask(rows: int, parent: tuple[int, ...] | None) -> NDArray[np.bool_]:
-    """Kept by shape: a drafter makes the same few trees again and again."""
+    """Cached by shape: a drafter makes the same few trees again and again."""
     if parent is None:
         return np.tri(rows, dtype=bool)
     sees = np.eye(rows, dtype=bool)

@@ -1,9 +1,9 @@
 """Families without a row: the decoder layer is found by hooks on its modules in one forward pass.
 
-Tensors are followed by identity: the norm whose output is the input of attention stands before it,
-the norm whose input is the output of attention stands behind it, and so on. What this cannot tell,
-as a factor of the residual sum, `prove` finds (`lm/proof.py`): it holds the engine's logits against
-the model's own.
+Tensors are followed by identity: the norm whose output is the input of attention comes before it,
+the norm whose input is the output of attention comes after it, and so on. Differences that this
+cannot see, as a factor of the residual sum, are caught by `prove` (`lm/proof.py`), which compares
+the engine's logits with the model's own.
 """
 
 import inspect
@@ -33,7 +33,7 @@ KNOWN_WINDOWS = (
     "use_sliding_window",
     "max_window_layers",
 )
-"""Fields that `layer_types`, which every configuration derives from them, stands for."""
+"""Fields whose meaning is in `layer_types`, which every configuration derives from them."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _rotary(outer: list[Call], layers: list[_Layer]) -> tuple[Call | None, list[
 
 
 def _layer(model: Any, whole: Call, calls: list[Call]) -> _Layer:
-    """How the modules of one layer hang together."""
+    """Connects the modules of one layer by their tensors."""
     calls = [call for call in calls if not isinstance(call.module, nn.Dropout | nn.Identity)]
     attentions = [call for call in calls if any(_is_cache(v) for v in call.given.values())]
     norms = [call for call in calls if "norm" in type(call.module).__name__.lower()]
@@ -173,7 +173,9 @@ def _layer(model: Any, whole: Call, calls: list[Call]) -> _Layer:
 
 
 def _arguments(model: Any, attention: Call) -> Arguments:
-    """What the attention module is given by name; its own defaults fill the rest."""
+    """The roles of the arguments that the attention module is given by name; its defaults fill the
+    rest.
+    """
     roles: list[tuple[str, str]] = []
     named = inspect.signature(attention.module.forward).parameters
     for name, value in attention.given.items():
@@ -245,7 +247,7 @@ def _is_cache(value: Any) -> bool:
 
 
 def _is_pair(value: Any) -> bool:
-    """Whether these are rotary tables: cosine and sine."""
+    """True for rotary tables: cosine and sine."""
     return (
         isinstance(value, tuple) and len(value) == 2 and all(isinstance(v, Tensor) for v in value)
     )
@@ -253,7 +255,7 @@ def _is_pair(value: Any) -> bool:
 
 @contextmanager
 def _recorded(watched: list[tuple[list[Call], str, nn.Module]]) -> Iterator[None]:
-    """Notes the calls of modules meanwhile."""
+    """Records the calls of modules meanwhile."""
     handles = []
     for calls, name, module in watched:
         signature = inspect.signature(module.forward)

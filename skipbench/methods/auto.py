@@ -10,29 +10,33 @@ measured price, and a node is added while its chance is worth more than its pric
 | C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
 | c | `ladder.steps` | price of one draft step with a skip set |
-| a | `ladder.agreement.p` | chance that a token drafted with a skip set is right |
+| a | `ladder.agreement` | chance that a token drafted with a skip set is right |
 | round's value | `sum p - rho * (steps * c + C(1 + nodes))` | what a round makes largest |
 
 The derivation (renewal reward), what the rule contains as special cases, and measurements:
 docs/auto.md.
 """
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 
+from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
 from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
-from skipbench.decode.ladder import MOST_STEPS, SkipLadder
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.ladder import MAX_STEPS, SkipLadder
+from skipbench.decode.method import Method
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.state import State
-from skipbench.decode.tree import Child, Tree, grow, least_slopes
+from skipbench.decode.tree import Child, Tree, grow, min_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
-from skipbench.profile.latency import LatencyModel
 from skipbench.profile.rows import ROWS, curve, kept_verification_seconds
+from skipbench.runs.record import SOURCES
 
 RATE_SHARE = 0.05  # of the newest round in the rate
 TOP = 6  # of the target's most likely tokens kept per context; later ones are not worth a row
@@ -41,133 +45,136 @@ CONTINUATIONS = 3  # different tokens that copies propose per node
 # Kinds of free tokens: class of the longest match, rank among the continuations of the matches,
 # rank among recycled successors, and tokens of context that these rest on.
 MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer ones are class 5
-MATCH_CHANCE = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)  # priors, as SmolLM2-135M's own outputs have it
+MATCH_CHANCE = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)  # priors, measured on SmolLM2-135M's outputs
 LATER_SHARE = (1.0, 0.3, 0.1)  # of the first continuation, the second, the third
 RECYCLED_CHANCE = (0.42, 0.12, 0.07, 0.05, 0.035, 0.025)
 BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # of it, where the match says another token
 NONE, ABSENT = CONTINUATIONS, TOP  # ranks of a token that the source does not propose
 
-SOURCES = {"s": "copied", "r": "recycled", "b": "copied and recycled", "d": "layers", "o": "other"}
-"""What a letter of the trace means."""
+
+class Kind(NamedTuple):
+    """Kind of a free token; its number is its place in `KINDS`."""
+
+    match: int
+    """Class of the longest match's length; -1 without one."""
+    copied: int
+    """Rank among the copied continuations, or NONE."""
+    recycled: int
+    """Rank among the recycled successors, or ABSENT."""
+    context: int
+    """Tokens of context that the successors were stored under; 0 without any."""
+
+    @property
+    def source(self) -> str:
+        """`s`uffix match, `r`ecycled, or `b`oth."""
+        if self.copied == NONE:
+            return "r"
+        return "s" if self.recycled == ABSENT else "b"
 
 
-def kind_of(match: int, copied: int, recycled: int, context: int) -> int:
-    """Index of a kind; `match` is -1 without one."""
-    return (((match + 1) * (CONTINUATIONS + 1) + copied) * (TOP + 1) + recycled) * 3 + context
-
-
-def prior(match: int, copied: int, recycled: int) -> float:
+def prior(kind: Kind) -> float:
     """Chance of a kind before it was tried."""
-    if copied < NONE and match >= 0:
-        chance = MATCH_CHANCE[match] * LATER_SHARE[copied]
-        return 1 - (1 - chance) * 0.8 if recycled == 0 else chance
-    chance = RECYCLED_CHANCE[min(recycled, TOP - 1)]
-    return chance * BESIDE_A_MATCH[match] if match >= 0 else chance
+    if kind.copied < NONE and kind.match >= 0:
+        chance = MATCH_CHANCE[kind.match] * LATER_SHARE[kind.copied]
+        return 1 - (1 - chance) * 0.8 if kind.recycled == 0 else chance
+    chance = RECYCLED_CHANCE[min(kind.recycled, TOP - 1)]
+    return chance * BESIDE_A_MATCH[kind.match] if kind.match >= 0 else chance
 
 
-PRIORS = [
-    prior(match, copied, recycled)
-    for match in range(-1, len(MATCH_CHANCE))
-    for copied in range(CONTINUATIONS + 1)
-    for recycled in range(TOP + 1)
-    for _ in range(3)
-]
-# Kinds of drafted tokens stand behind them: by the confidence of the draft, and whether a free
-# source says the same: none, recycled successors, a copy.
-FREE = len(PRIORS)
+RANKS = range(-1, len(MATCH_CHANCE)), range(CONTINUATIONS + 1), range(TOP + 1), range(3)
+KINDS = [Kind(*ranks) for ranks in itertools.product(*RANKS)]
+NUMBER: dict[tuple[int, ...], int] = {kind: number for number, kind in enumerate(KINDS)}
+PRIORS = [prior(kind) for kind in KINDS]
+# Then the kinds of drafted tokens: by the confidence of the draft, and by which free source
+# proposes the same token: none, recycled successors, a copy.
+FREE = len(KINDS)
 DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)  # of a set that is wrong as often as `USUAL_ERROR`
 USUAL_ERROR = 0.1
 PRIORS += [1 - (1 - p) * doubt for p in DRAFTED_CHANCE for doubt in (1.0, 0.8, 0.4)]
 FREE_WEIGHT = 4.0  # accepted tokens that the priors of all free kinds together count for
 UNCOUNTED = -1  # kind of a free token beside a drafted one, which is right more often than not
-
+LETTERS = [*(kind.source for kind in KINDS), *("d" * (len(PRIORS) - FREE)), "o"]
+"""Source by kind, in the trace: of free kinds, `d`rafted, or `o`ther, for `UNCOUNTED`."""
 
 Carried = tuple[list[Match], int]
-"""Occurrences of the path to a node's parent, and where on the drafted chain the node stands, -1
-beside it.
+"""Occurrences of the path to a node's parent, and the node's place on the drafted chain, -1 beside
+it.
 """
 
 
-class Auto:
+class Auto(Method):
     """Copies, recycled successors and drafts of skip sets in one tree per round, by value.
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        max_nodes: most nodes of a tree; the price decides below it.
-        memory: contexts whose successors are kept, of one token and of two each.
-        earlier: tokens of earlier outputs in which copies are looked up, too; 0 looks in the prompt
-            and its own output only.
-        window: output tokens that a skip set is tried on.
-        explore: share of the time that may be spent on trying skip sets, beside four passes at the
-            start; 0 never drafts with a skip set.
-        row_prices: seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them before the
-            first prompt.
+    >>> from skipbench.decode.sampling import Sampler
+    >>> method = Auto(name="auto", layers=4, row_prices=[1, 1.02, 1.04, 1.1, 1.2, 1.4])
+    >>> lm = type("LM", (), {"cache": type("Cache", (), {"length": 6})})  # only its length is read
+    >>> method.begin(state := State(lm, [1, 2, 3, 4, 1, 2], Sampler(), 8, frozenset()))
+    >>> method.propose(state, budget=7).tokens[:2]  # cheap rows: copies what followed 1, 2
+    [3, 4]
 
     Raises:
-        SkipbenchError: a number out of range, or prices that are not one positive number per size.
+        SkipbenchError: prices that are not one positive number per size.
     """
 
-    needs_top_tokens = TOP
+    layers: Positive
+    max_nodes: Positive = 31
+    """Maximum nodes of a tree; the price decides below it."""
+    memory: Positive = 1024
+    """Contexts whose successors are kept, of one token and of two each."""
+    earlier: Natural = 0
+    """Tokens of earlier outputs in which copies are looked up, too; 0 looks in the prompt and its
+    output only.
+    """
+    window: Positive = 24
+    """Output tokens that a skip set is tried on."""
+    explore: Share = 0.01
+    """Share of the time that may be spent on trying skip sets, beside four passes at the start; 0
+    never drafts with a skip set.
+    """
+    row_prices: Sequence[PositiveFloat] = ()
+    """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them before the first
+    prompt.
+    """
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        max_nodes: int = 31,
-        memory: int = 1024,
-        earlier: int = 0,
-        window: int = 24,
-        explore: float = 0.01,
-        row_prices: Sequence[float] = (),
-    ) -> None:
-        if min(max_nodes, memory, window) < 1 or earlier < 0 or not 0 <= explore <= 1:
+    needs_latency, needs_top_tokens = True, TOP
+    carried = ("successors", "counters", "calibration", "free", "rate", "ladder", "measured")
+    logged = ("expected", "price", "source", "sets", "explored")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.row_prices and len(self.row_prices) != len(ROWS):
             raise SkipbenchError(
-                f"auto: {max_nodes=}, {memory=}, {window=}, {earlier=}, {explore=}; wanted "
-                "max_nodes, memory and window of 1 or more, earlier of 0 or more, explore from 0 "
-                "to 1"
+                f"auto: row_prices={list(self.row_prices)}; wanted {len(ROWS)} positive numbers, "
+                f"the seconds of {', '.join(map(str, ROWS))} rows, or none to measure them"
             )
-        if row_prices and (len(row_prices) != len(ROWS) or min(row_prices) <= 0):
-            raise SkipbenchError(
-                f"auto: row_prices={list(row_prices)}; wanted {len(ROWS)} positive numbers, the "
-                f"seconds of {', '.join(map(str, ROWS))} rows, or none to measure them"
-            )
-        self.name, self.max_nodes, self.earlier = name, max_nodes, earlier
-        self.given = dict(zip(ROWS, row_prices, strict=True)) if row_prices else None
-        self.text, self.successors = TextIndex(), Successors(memory)
+        self.text, self.successors = TextIndex(), Successors(self.memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
-        self.free_counts = [0.0, 0.0]
+        self.free = [0.0, 0.0]
         """Free tokens accepted, and how many the priors expected, where the parent was."""
-        self.ladder = SkipLadder(layers, window, explore)
-        self.latency: LatencyModel | None = None
+        self.ladder = SkipLadder(self.layers, self.window, self.explore)
         self.rate = 1.2
-        self.measured: dict[str, dict[int, float]] = {}
+        self.measured: dict[str, dict[str, float]] = {}
         """Seconds by rows, by class of the context's length."""
 
     def begin(self, state: State) -> None:
-        self.log: dict[str, list[Any]] = {
-            "expected": [],
-            "price": [],
-            "source": [],
-            "sets": [],
-            "explored": [],
-        }
+        super().begin(state)
         self._drafted: list[tuple[int, float, int]] = []  # token, confidence, its class
         self._rung = -1
         self.text.begin(state.tokens)
         self.prices = curve(self._seconds(state), self.max_nodes + 1)
-        self.slopes = least_slopes(self.prices)
-        self.ladder.begin(state, self.latency)
+        self.slopes = min_slopes(self.prices)
+        self.ladder.begin(self.latency_at(state))
 
     def _seconds(self, state: State) -> dict[int, float]:
         """Measured where the context is below 1024 tokens, and anew at every fourfold above."""
-        if self.given is not None:
-            return self.given
+        if self.row_prices:
+            return dict(zip(ROWS, self.row_prices, strict=True))
         length_class = max(0, state.lm.cache.length.bit_length() - 9) // 2
         key = str(length_class)
         if key not in self.measured:
-            self.measured[key] = kept_verification_seconds(state.lm, length_class)
-        return self.measured[key]
+            seconds = kept_verification_seconds(state.lm, length_class)
+            self.measured[key] = {str(rows): s for rows, s in seconds.items()}
+        return {int(rows): s for rows, s in self.measured[key].items()}
 
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
@@ -181,9 +188,9 @@ class Auto:
             self._draft(state, rung, rate, budget)
             self.tree = self._grow(rate, budget)
             self._step_price = len(self._drafted) * self.ladder.steps[rung]
-        tokens, parents = self.tree.tokens, self.tree.parents
-        sources = [SOURCES[_letter(kind)] for kind in self.tree.kinds]
-        return Draft(tokens, parents, steps=len(tokens), sources=sources)
+        tree = self.tree
+        sources = [SOURCES[LETTERS[kind]] for kind in tree.kinds]
+        return Draft(tree.tokens, tree.parents, steps=len(tree.tokens), sources=sources)
 
     def _grow(self, rate: float, budget: int) -> Tree:
         """The tree of all sources, the drafted chain among them."""
@@ -198,7 +205,7 @@ class Auto:
             self._rung = rung
             self.log["sets"].append([len(self.log["source"]), str(skip)])
         chance, token = 1.0, state.pending
-        for at in range(min(budget, MOST_STEPS, self.max_nodes)):
+        for at in range(min(budget, MAX_STEPS, self.max_nodes)):
             if at and chance * agreement <= rate * (step + self.slopes[1 + at]):
                 break
             p = lm.logits([token], TokenRows.chain(base + at, 1), skip).float().softmax(-1)
@@ -212,10 +219,10 @@ class Auto:
     def _drafted_chance(self, kind: int) -> float:
         """Chance of a drafted token: the prior of its kind errs in proportion to its skip set."""
         doubt = (1 - self.ladder.chance(self._rung)) / USUAL_ERROR
-        return self.counters.given_prior(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
+        return self.counters.chance(kind, 1 - min(1.0, (1 - PRIORS[kind]) * doubt))
 
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
-        """What every source proposes behind a path, the likeliest first."""
+        """Every source's proposals after a path, the likeliest first."""
         matches, step = carried
         if path:
             matches = self.text.follow(matches, path[-1])
@@ -233,11 +240,10 @@ class Auto:
             if len(ranks) == CONTINUATIONS:
                 break
         recycled, context = self.successors.get(before, token)
-        share, chance_of = self.prior_share, self.counters.given_prior
-        first = kind_of(match, 0, 0, context)  # kinds of this node differ from it by the ranks
+        share, chance_of = self.prior_share, self.counters.chance
 
         def free(copied: int, rank: int, candidate: int) -> Child:
-            kind = first + (copied * (TOP + 1) + rank) * 3
+            kind = NUMBER[match, copied, rank, context]
             return chance_of(kind, share * PRIORS[kind]), candidate, kind, None
 
         children = [free(ranks.pop(c, NONE), rank, c) for rank, c in enumerate(recycled)]
@@ -245,7 +251,7 @@ class Auto:
         drafted = self._drafted[step][0] if 0 <= step < len(self._drafted) else None
         if drafted is not None:
             children = self._with_drafted(children, step)
-        children.sort(key=_likeliest)
+        children.sort(key=itemgetter(0), reverse=True)
         beside = (matches, -1)
         return [
             (chance, token, kind, (matches, step + 1) if token == drafted else beside)
@@ -254,22 +260,22 @@ class Auto:
 
     @property
     def prior_share(self) -> float:
-        """Of the priors of free tokens, what all of them together leave of it: where nothing can be
-        copied, a kind that was not tried is not believed, either.
+        """Factor of the priors of free tokens, by how often all of them together were right: where
+        copies fail, kinds that were not tried are trusted less, too.
         """
-        hits, expected = self.free_counts
+        hits, expected = self.free
         return min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
 
-    def _with_drafted(self, found: list[Child], step: int) -> list[Child]:
-        """The children of a node with the drafted one among them; the others are as likely as they
-        were where that one is wrong.
+    def _with_drafted(self, free: list[Child], step: int) -> list[Child]:
+        """The children of a node with the drafted one among them; the chances of the others hold
+        where that one is wrong.
         """
         token, _, kind = self._drafted[step]
-        same = [child for child in found if child[1] == token]
+        same = [child for child in free if child[1] == token]
         if same:
-            kind += 2 if _letter(same[0][2]) in "sb" else 1
+            kind += 2 if LETTERS[same[0][2]] in "sb" else 1
         chance = self._drafted_chance(kind)
-        others = [(p * (1 - chance), t, UNCOUNTED, None) for p, t, _, _ in found if t != token]
+        others = [(p * (1 - chance), t, UNCOUNTED, None) for p, t, _, _ in free if t != token]
         return [(chance, token, kind, None), *others]
 
     def adapt(self, state: State, verification: Verification) -> None:
@@ -279,8 +285,8 @@ class Auto:
             if kind != UNCOUNTED:
                 self.counters.update(kind, hit)
                 if kind < FREE:
-                    self.free_counts[0] += hit
-                    self.free_counts[1] += PRIORS[kind]
+                    self.free[0] += hit
+                    self.free[1] += PRIORS[kind]
             if kind >= FREE:
                 self.ladder.agreement.update(self._rung, hit)
         path = set(accepted)
@@ -291,53 +297,24 @@ class Auto:
         self.successors.learn(
             self._before, self._pending, tree.tokens, tree.parents, verification.top_tokens
         )
-        self.text.extend(state.tokens[self.text.tokens :])
+        self.text.advance(state.tokens)
         if state.finish is not None:
             self.text.keep(state.output, self.earlier)
         self.ladder.spent += price
         explored = 0.0
         if state.finish is None:
             explored = self.ladder.explore_one(state, self.prices, max(1.0, self.rate))
-        self.log["explored"].append(round(explored, 4))
-        self.log["expected"].append(round(tree.expected + 1, 4))
-        self.log["price"].append(round(price, 4))
-        self.log["source"].append("".join(_letter(tree.kinds[node]) for node in accepted))
+        for name, value in (
+            ("explored", explored),
+            ("expected", tree.expected + 1),
+            ("price", price),
+        ):
+            self.log[name].append(round(value, 4))
+        self.log["source"].append("".join(LETTERS[tree.kinds[node]] for node in accepted))
 
-    @property
-    def state_dict(self) -> dict[str, Any]:
-        """Successors, counters, calibration, rate and prices, which go from prompt to prompt."""
-        return {
-            "successors": self.successors.to_json(),
-            "counters": self.counters.state_dict,
-            "calibration": self.calibration.state_dict,
-            "free": list(self.free_counts),
-            "rate": self.rate,
-            "earlier": self.text.earlier,
-            "ladder": self.ladder.state_dict,
-            "measured": {k: {str(n): s for n, s in v.items()} for k, v in self.measured.items()},
-        }
+    def state_dict(self) -> Any:
+        return super().state_dict() | {"earlier": self.text.earlier}
 
-    @state_dict.setter
-    def state_dict(self, state: dict[str, Any]) -> None:
-        self.successors.from_json(state["successors"])
-        self.counters.state_dict = state["counters"]
-        self.calibration.state_dict = state["calibration"]
-        self.free_counts = list(state["free"])
-        self.rate, self.text.earlier = state["rate"], list(state["earlier"])
-        self.ladder.state_dict = state["ladder"]
-        self.measured = {k: {int(n): s for n, s in v.items()} for k, v in state["measured"].items()}
-
-
-def _likeliest(child: Child) -> float:
-    return -child[0]
-
-
-def _letter(kind: int) -> str:
-    """Which source proposed a token: `s`uffix match, `r`ecycled, `b`oth, `d`rafted, or `o`ther: a
-    free token beside a drafted one.
-    """
-    if kind == UNCOUNTED or kind >= FREE:
-        return "d" if kind >= FREE else "o"
-    recycled = kind // 3 % (TOP + 1) != ABSENT
-    copied = kind // (3 * (TOP + 1)) % (CONTINUATIONS + 1) != NONE
-    return "b" if recycled and copied else "s" if copied else "r"
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        self.text.earlier = list(state["earlier"])

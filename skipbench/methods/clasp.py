@@ -1,6 +1,6 @@
 """CLaSp: In-Context Layer Skip for Self-Speculative Decoding, arXiv:2505.24196.
 
-After a verification, the target's own hidden states of the last accepted token are the objective: a
+After a verification, the target's hidden states of the last accepted token are the objective: a
 dynamic programme picks the M layers whose absence turns the last state least (Algorithm 1, Eq. 2).
 All branches of a step run as one sequence of siblings over the shared K/V cache (section 3.6), and
 the programme runs only now and then (section 3.7).
@@ -9,8 +9,8 @@ the programme runs only now and then (section 3.7).
 |---|---|---|
 | L, f_i | `units`, `run_unit(i - 1, ...)` | layers (or sub-layers) and their forward |
 | M | `skipped` | units to skip |
-| x_i | `x[i]` [D] | target's state of the last accepted token behind unit i, x_0 its embedding |
-| g[i, j] | `g[j]` [M + 1, D] | best state behind unit i with j units skipped; one i is kept |
+| x_i | `x[i]` [D] | target's state of the last accepted token after unit i, x_0 its embedding |
+| g[i, j] | `g[j]` [M + 1, D] | best state after unit i with j units skipped; one i is kept |
 | S | the returned list | skipped units |
 | K, draft-exiting threshold | `stop.max_steps`, `stop.threshold` | |
 | layer optimisation interval | `interval` | |
@@ -20,20 +20,18 @@ Deviations from the paper and its published code, with their switches: docs/meth
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Verification
+from skipbench.config.configurable import Positive
+from skipbench.decode.draft import Verification
+from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.stopping import StopRule
-from skipbench.decode.trial_passes import forward_committed, parallel_branches
+from skipbench.decode.trial_passes import parallel_branches, recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
-
-UNITS, INTERVAL_UNITS, STARTS = ("layer", "sublayer"), ("rounds", "tokens"), ("prompt", "full")
 
 
 def choose_layers(
@@ -42,7 +40,7 @@ def choose_layers(
     """Algorithm 1.
 
     Args:
-        x: [N + 1, D] the target's states of one token, before the first and behind every one of N
+        x: [N + 1, D] the target's states of one token, before the first and after every one of N
             units.
         run_unit: unit index, states [M, D] -> [M, D]; the states are alternatives for the same
             token.
@@ -88,82 +86,58 @@ def backtrack(executed: list[list[bool]], skipped: int) -> list[int]:
     return chosen[::-1]
 
 
-class CLaSp:
+class CLaSp(SkipMethod):
     """Layer skipping in context: a new set every `interval` rounds or tokens.
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        ratio: share of the units to skip; M is `round(units * ratio)`.
-        interval: rounds or tokens between two programmes (layer optimisation interval).
-        interval_unit: `rounds` or `tokens`: what `interval` counts.
-        start: `prompt` runs the first programme on the prompt's last token; `full` drafts with the
-            full model until the first interval ends.
-        unit: `layer` skips whole layers; `sublayer` skips attention and MLP one by one.
-        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
-            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
+    >>> from skipbench.decode.stopping import Fixed
+    >>> method = CLaSp(name="clasp", layers=8, ratio=0.25, stop=Fixed(max_steps=10))
+    >>> method.skipped  # layers per set; `choose_layers` picks them from hidden states
+    2
+    >>> states = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])  # only layer 0 adds nothing
+    >>> choose_layers(states, lambda unit, g: g + (states[unit + 1] - states[unit]), skipped=1)[0]
+    [0]
 
     Raises:
-        SkipbenchError: a ratio that skips nothing or everything, an interval below 1, or a word
-            that is not known.
+        SkipbenchError: a ratio that skips nothing or everything.
     """
 
-    needs_hidden_states = True
+    ratio: float = 0.5
+    """Share of the units to skip; M is `round(units * ratio)`."""
+    interval: Positive = 64
+    """Rounds or tokens between two programmes (layer optimisation interval)."""
+    interval_unit: Literal["rounds", "tokens"] = "rounds"
+    """`rounds` or `tokens`: what `interval` counts."""
+    start: Literal["prompt", "full"] = "prompt"
+    """`prompt` runs the first programme on the prompt's last token; `full` drafts with the full
+    model until the first interval ends.
+    """
+    unit: Literal["layer", "sublayer"] = "layer"
+    """`layer` skips whole layers; `sublayer` skips attention and MLP one by one."""
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        stop: StopRule,
-        ratio: float = 0.5,
-        interval: int = 64,
-        interval_unit: str = "rounds",
-        start: str = "prompt",
-        unit: str = "layer",
-        tree: Sequence[int] = (),
-    ) -> None:
-        words = {
-            "unit": (unit, UNITS),
-            "interval_unit": (interval_unit, INTERVAL_UNITS),
-            "start": (start, STARTS),
-        }
-        for key, (word, known) in words.items():
-            if word not in known:
-                raise SkipbenchError(f"clasp: {key}={word!r}; wanted {' or '.join(known)}")
-        if interval < 1:
-            raise SkipbenchError(f"clasp: {interval=}; wanted 1 or more {interval_unit}")
-        self.size = 2 if unit == "layer" else 1  # sub-layers per unit
-        units = 2 * layers // self.size
-        self.skipped = round(units * ratio)
+    needs_hidden_states, logged = True, ("optimised", "cosine")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.size = 2 if self.unit == "layer" else 1  # sub-layers per unit
+        units = 2 * self.layers // self.size
+        self.skipped = round(units * self.ratio)
         if not 0 < self.skipped < units:
             raise SkipbenchError(
-                f"clasp: {ratio=} skips {self.skipped} of {units} {unit}s; choose from "
-                f"{1 / units:.3f} to {1 - 1 / units:.3f}"
+                f"clasp: ratio={self.ratio} skips {self.skipped} of {units} {self.unit}s; choose "
+                f"from {1 / units:.3f} to {1 - 1 / units:.3f}"
             )
-        self.name, self.layers, self.interval, self.start = name, layers, interval, start
-        self.by_tokens = interval_unit == "tokens"
-        self.drafter, self.skip = Drafter(stop, tree), SkipSet.of(layers)
 
     def begin(self, state: State) -> None:
-        self.drafter.begin()
+        super().begin(state)
         self.skip = SkipSet.of(self.layers)
         self._since: int | None = None  # rounds or tokens since the last programme
-        self.log: dict[str, list[Any]] = {"optimised": [], "cosine": []}
         if self.start == "prompt":
-            hidden_states: list[Tensor] = []
-            # The prefill keeps no states.
-            at = state.lm.cache.length - 1
-            forward_committed(state, at, 1, hidden_states=hidden_states)
-            self._optimise(state, [x[0] for x in hidden_states])
-
-    def propose(self, state: State, budget: int) -> Draft:
-        return self.drafter.propose(state, self.skip, budget)
+            self._optimise(state, [x[0] for x in recent_states(state, 1)])
 
     def adapt(self, state: State, verification: Verification) -> None:
-        self.drafter.update(verification)
+        super().adapt(state, verification)
         if self._since is not None:
-            self._since += 1 if not self.by_tokens else len(verification.accepted) + 1
+            self._since += 1 if self.interval_unit == "rounds" else len(verification.accepted) + 1
         if state.finish is None and (self._since is None or self._since >= self.interval):
             self._optimise(state, [x[verification.last_row] for x in verification.hidden_states])
 

@@ -1,7 +1,7 @@
 """DEL: Context-Aware Dynamic Exit Layer for Efficient Self-Speculative Decoding, arXiv:2504.05598.
 
 Early exit whose layer and length change every round: all layers' predictions at the tokens that a
-round has passed through the model anyway (shadow tokens) are held against the target's, and the
+round has passed through the model anyway (shadow tokens) are compared with the target's, and the
 exit layer and draft length with the most tokens per layer (TPL, Eq. 2 of the KnapSpec paper) are
 taken for the next round. Early layers are shared exactly, as in LayerSkip, and like LayerSkip it is
 meant for checkpoints trained for early exit.
@@ -18,16 +18,19 @@ The published code is the port of KnapSpec's authors.
 Deviations from the paper and its published code, with their switches: docs/methods/del.md.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Annotated
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Verification
+from skipbench.config.configurable import Positive
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.stopping import StopRule
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
@@ -35,69 +38,55 @@ from skipbench.skipset import SkipSet
 CONTEXT_TOKENS = 33
 
 
-class DEL:
+class DEL(SkipMethod):
     """Dynamic early exit.
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        max_length: d_max: draft lengths 0 to `max_length - 1` are compared.
-        omega: decay of the match counts per round, above 0 to 1.
-        use_gamma: drafts the length that was chosen; false drafts up to `stop.max_steps` tokens.
-        dynamic_threshold: stops at the threshold tau_l of the exit layer; false uses
-            `stop.threshold`.
-        count_rejected: counts the rows of rejected tokens as shadow tokens where the exit layer is
-            1, as the published code.
+    >>> from skipbench.decode.stopping import Fixed
+    >>> method = DEL(name="del", layers=4, max_length=3, stop=Fixed())
+    >>> method.counts = torch.tensor([[0.0, 4.0], [3.0, 1.0], [4.0, 0.0]])  # matching and other
+    >>> method._choose()  # layer 3 is always right: 3 tokens per 2 * 3 + 4 layers
+    >>> method.exit_layer, method.length
+    (3, 2)
 
     Raises:
-        SkipbenchError: a decay outside 0 to 1, a length below 1, or a model of one layer.
+        SkipbenchError: a model of one layer.
     """
 
-    needs_hidden_states = True
+    tree: Sequence[int] = field(default=(), init=False)
+    max_length: Positive = 18
+    """d_max: draft lengths 0 to `max_length - 1` are compared."""
+    omega: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    """Decay of the match counts per round, above 0 to 1."""
+    use_gamma: bool = True
+    """Drafts the length that was chosen; false drafts up to `stop.max_steps` tokens."""
+    dynamic_threshold: bool = True
+    """Stops at the threshold tau_l of the exit layer; false uses `stop.threshold`."""
+    count_rejected: bool = False
+    """Counts the rows of rejected tokens as shadow tokens where the exit layer is 1, as the
+    published code.
+    """
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        stop: StopRule,
-        max_length: int = 18,
-        omega: float = 0.95,
-        use_gamma: bool = True,
-        dynamic_threshold: bool = True,
-        count_rejected: bool = False,
-    ) -> None:
-        if not 0 < omega <= 1 or max_length < 1 or layers < 2:
-            raise SkipbenchError(
-                f"del: {omega=}, {max_length=}, {layers=}; wanted 0 < omega <= 1, max_length "
-                "of 1 or more, and 2 layers or more"
-            )
-        self.name, self.layers, self.max_length, self.omega = name, layers, max_length, omega
-        self.use_gamma, self.dynamic_threshold, self.count_rejected = (
-            use_gamma,
-            dynamic_threshold,
-            count_rejected,
-        )
-        self.drafter = Drafter(stop)
-        exits = torch.arange(1, layers)[:, None]
+    needs_hidden_states, logged = True, ("exit_layer", "length")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layers < 2:
+            raise SkipbenchError(f"del: layers={self.layers}; wanted 2 layers or more")
+        exits = torch.arange(1, self.layers)[:, None]
         # denominator of TPL [L - 1, d_max]
-        self._layers_run = (torch.arange(max_length) * exits + layers).double()
+        self._layers_run = (torch.arange(self.max_length) * exits + self.layers).double()
 
     def begin(self, state: State) -> None:
-        self.drafter.begin()
+        super().begin(state)
         # matching and other shadow tokens per layer
         self.counts = torch.zeros(self.layers - 1, 2, dtype=torch.float64)
         self.confidence = torch.zeros_like(self.counts)  # sums of their probabilities
-        self.log: dict[str, list[Any]] = {"exit_layer": [], "length": []}
-        at, hidden_states = state.lm.cache.length, list[Tensor]()
-        rows = min(CONTEXT_TOKENS, at)
-        forward_committed(state, at - rows, rows, hidden_states=hidden_states)
-        self._learn(state, hidden_states, rows)
+        self._learn(state, recent_states(state, CONTEXT_TOKENS))
 
     def propose(self, state: State, budget: int) -> Draft:
         budget = min(budget, self.length) if self.use_gamma else budget
         if self.dynamic_threshold:
-            self.drafter.stop.threshold = self.threshold()
+            self.stop.threshold = self.threshold()
         self.log["exit_layer"].append(self.exit_layer)
         self.log["length"].append(self.length)
         if budget == 0:
@@ -105,25 +94,24 @@ class DEL:
         return self.drafter.propose(state, self.skip, budget, exit_sublayer=2 * self.exit_layer)
 
     def adapt(self, state: State, verification: Verification) -> None:
-        self.drafter.update(verification)
+        super().adapt(state, verification)
         every = self.count_rejected and self.exit_layer == 1
-        self._learn(
-            state,
-            verification.hidden_states,
-            len(verification.draft.tokens if every else verification.accepted) + 1,
-        )
+        rows = len(verification.draft.tokens if every else verification.accepted) + 1
+        self._learn(state, [states[:rows] for states in verification.hidden_states])
 
-    def _learn(self, state: State, states: list[Tensor], rows: int) -> None:
-        """Counts the shadow tokens of the first `rows` rows, and chooses the next exit and length
-        by TPL.
-        """
-        behind = torch.stack(states[2::2])[:, :rows]  # [L, rows, D]
-        p, token = state.lm.head(behind.flatten(0, 1)).float().softmax(-1).max(-1)
-        p, token = p.view(self.layers, rows).double().cpu(), token.view(self.layers, rows).cpu()
+    def _learn(self, state: State, states: list[Tensor]) -> None:
+        """Counts the shadow tokens of these rows, then chooses the next exit."""
+        layers = torch.stack(states[2::2])  # [L, rows, D] after every layer
+        p, token = state.lm.head(layers.flatten(0, 1)).float().softmax(-1).max(-1)
+        p, token = p.view(self.layers, -1).double().cpu(), token.view(self.layers, -1).cpu()
         match = token[:-1] == token[-1]
         fresh = torch.stack((match, ~match), -1).double()  # [L - 1, rows, 2]
         self.counts = self.omega * self.counts + fresh.sum(1)
         self.confidence = self.omega * self.confidence + (fresh * p[:-1, :, None]).sum(1)
+        self._choose()
+
+    def _choose(self) -> None:
+        """Chooses the next exit layer and draft length by TPL."""
         alpha = (self.counts[:, 0] / self.counts.sum(-1))[:, None]
         # (1 - alpha^(d + 1)) / (1 - alpha), alpha = 1 included
         tokens = (alpha ** torch.arange(self.max_length)).cumsum(-1)

@@ -17,81 +17,78 @@ Deviations from the paper and its published code, with their switches: docs/meth
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
 
-from skipbench.decode.method import Draft, Verification
+from msgspec import Meta
+
+from skipbench.config.configurable import Positive
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.state import State
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 
 
-class Lookahead:
+class Lookahead(Method):
     """Jacobi trajectories feed a pool of n-grams.
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        window: W, columns of the window, 2 or more.
-        level: N, tokens of an n-gram with its key, 3 or more.
-        guesses: G, n-grams kept per key and verified per pass.
-        pool_from_prompt: enters the n-grams of the prompt and of accepted text into the pool.
-        repeat_hit: enters the last token of a hit repeatedly, as the published code, in place of
-            all its tokens.
-        whole: accepts all N tokens of an n-gram; false leaves the last one out, as the published
-            code.
-        seed: draws the first window from the prompt's tokens.
-        first_window: ids of the first window, W + N - 3 of them; empty draws them.
+    >>> method = Lookahead(name="lookahead", level=3, guesses=2)
+    >>> method.pool = {}
+    >>> for gram in [(7, 8), (1, 2), (7, 8), (3, 4)]:
+    ...     method._enter(5, gram)
+    >>> method.pool  # the newest two that followed 5
+    {5: [(7, 8), (3, 4)]}
 
     Raises:
-        SkipbenchError: a window below 2, a level below 3, no guesses, or a first window of a wrong
-            length.
+        SkipbenchError: a first window of a wrong length.
     """
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        window: int = 7,
-        level: int = 5,
-        guesses: int = 7,
-        pool_from_prompt: bool = False,
-        repeat_hit: bool = False,
-        whole: bool = True,
-        seed: int = 0,
-        first_window: Sequence[int] = (),
-    ) -> None:
-        if (
-            window < 2
-            or level < 3
-            or guesses < 1
-            or (first_window and len(first_window) != window + level - 3)
-        ):
+    window: Annotated[int, Meta(ge=2)] = 7
+    """W, columns of the window, 2 or more."""
+    level: Annotated[int, Meta(ge=3)] = 5
+    """N, tokens of an n-gram with its key, 3 or more."""
+    guesses: Positive = 7
+    """G, n-grams kept per key and verified per pass."""
+    pool_from_prompt: bool = False
+    """Enters the n-grams of the prompt and of accepted text into the pool."""
+    repeat_hit: bool = False
+    """Enters the last token of a hit repeatedly, as the published code, in place of all its
+    tokens.
+    """
+    whole: bool = True
+    """Accepts all N tokens of an n-gram; false leaves the last one out, as the published code."""
+    seed: int = 0
+    """Draws the first window from the prompt's tokens."""
+    first_window: Sequence[int] = ()
+    """Ids of the first window, W + N - 3 of them; empty draws them."""
+
+    logged = ("guesses",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wanted = self.window + self.level - 3
+        if self.first_window and len(self.first_window) != wanted:
             raise SkipbenchError(
-                f"lookahead: {window=}, {level=}, {guesses=}, first_window of "
-                f"{len(first_window)}; wanted a window of 2 or more, a "
-                "level of 3 or more, 1 guess or more, and a first window of none or window "
-                "+ level - 3 tokens"
+                f"lookahead: first_window of {len(self.first_window)}; wanted none or {wanted} "
+                "tokens, window + level - 3"
             )
-        self.name, self.window, self.level, self.guesses = name, window, level, guesses
-        self.pool_from_prompt, self.repeat_hit, self.whole = pool_from_prompt, repeat_hit, whole
-        self.seed, self.first_window = seed, first_window
 
     def begin(self, state: State) -> None:
-        """The first level goes through the model behind the prompt, as the published code does
+        """Runs the first level through the model after the prompt, as the published code does
         within the prefill.
         """
+        super().begin(state)
         lm, at = state.lm, state.lm.cache.length
         prompt, size = state.tokens[:at], self.window + self.level - 3
         draw = random.Random(f"{self.seed}/{prompt}")
         first = list(self.first_window) or [draw.choice(prompt) for _ in range(size)]
         self.pool: dict[int, list[tuple[int, ...]]] = {}
-        self.log: dict[str, list[Any]] = {"guesses": []}
         self._history: list[int] = []
         if self.pool_from_prompt:
             self._enter_text(state.tokens)
         choices: list[int] = best_tokens(lm.logits(first, TokenRows.chain(at, size))).tolist()
-        self._levels = [first[1:], choices]  # level 0 begins behind the pending token
+        self._levels = [first[1:], choices]  # level 0 begins after the pending token
 
     def propose(self, state: State, budget: int) -> Draft:
         self._pending = state.pending
@@ -101,7 +98,7 @@ class Lookahead:
             [gram[: budget if self.whole else min(budget, self.level - 2)] for gram in found]
         )
         guessed = len(tokens)
-        # Level 0 is a chain behind the pending token; an entry of a deeper level follows the one
+        # Level 0 is a chain after the pending token; an entry of a deeper level follows the one
         # above it. The columns of deeper levels begin at the pending token itself, those of level 0
         # one further.
         above = [-1, *range(guessed, guessed + len(self._levels[0]))]
@@ -118,7 +115,7 @@ class Lookahead:
     def adapt(self, state: State, verification: Verification) -> None:
         """Moves the window on by one column, and enters its n-grams when all levels are there."""
         levels = self._levels
-        # what the model puts behind the deepest level
+        # the model's choices after the deepest level
         fresh = verification.target_tokens[-len(levels[-1]) :]
         if len(levels) < self.level - 1:
             self._levels = [entries[1:] for entries in levels] + [fresh[1:]]
@@ -140,15 +137,13 @@ class Lookahead:
                 self._enter(key, tuple(gram))
 
     def _enter(self, key: int, gram: tuple[int, ...]) -> None:
-        """The newest n-gram stands last; the oldest goes when there are more than G."""
+        """Enters an n-gram as the newest; the oldest goes when there are more than G."""
         kept = [g for g in self.pool.get(key, []) if g != gram]
         self.pool[key] = [*kept, gram][-self.guesses :]
 
 
 def _tree(grams: list[tuple[int, ...]]) -> tuple[list[int], list[int]]:
-    """Tokens and parents of the n-grams with common prefixes merged; a node that stands for two is
-    verified once.
-    """
+    """Tokens and parents of the n-grams, with common prefixes merged."""
     tokens: list[int] = []
     parent: list[int] = []
     nodes: dict[tuple[int, ...], int] = {(): -1}

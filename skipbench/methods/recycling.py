@@ -7,19 +7,22 @@ nodes alike, refreshes the matrix, which goes from prompt to prompt.
 
 | paper | here | |
 |---|---|---|
-| adjacency matrix M [V, k] | `successors` | k most likely tokens behind a token |
+| adjacency matrix M [V, k] | `successors` | k most likely tokens after a token |
 | k | `TOP` | 8 |
 | static tree | `TEMPLATE` | 80 nodes, depth 6, template 2.2.2 of the published code |
 
 Deviations from the paper and its published code, with their switches: docs/methods/recycling.md.
 """
 
-from typing import Any
+from typing import Annotated
 
-from skipbench.decode.method import Draft, Verification
+from msgspec import Meta
+
+from skipbench.config.configurable import Positive
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sources import Successors
 from skipbench.decode.state import State
-from skipbench.errors import SkipbenchError
 
 TOP = 8
 # Children per path of ranks, of the paths that have any: the published template.
@@ -52,41 +55,37 @@ def template() -> list[tuple[int, int]]:
 TEMPLATE = template()
 
 
-class Recycling:
+class Recycling(Method):
     """Drafts from successors that were seen before.
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        nodes: most nodes of the static tree, its first ones, depth by depth.
-        memory: tokens whose successors are kept, those verified last; the published code keeps all.
-
-    Raises:
-        SkipbenchError: a number below 1, or more nodes than the template has.
+    >>> from skipbench.decode.sampling import Sampler
+    >>> method = Recycling(name="recycling", nodes=8)
+    >>> method.begin(state := State(None, [3, 1, 5], Sampler(), 8, frozenset()))
+    >>> method.successors.update(-1, 5, top=[9, 2])
+    >>> method.propose(state, budget=7).tokens
+    [9, 2]
     """
 
+    nodes: Annotated[int, Meta(ge=1, le=len(TEMPLATE))] = 80
+    """Maximum nodes of the static tree, its first ones, depth by depth."""
+    memory: Positive = 8192
+    """Tokens whose successors are kept, those verified last; the published code keeps all."""
+
     needs_top_tokens = TOP
+    logged, carried = ("filled",), ("successors",)
 
-    def __init__(self, layers: int, name: str, nodes: int = 80, memory: int = 8192) -> None:
-        if not 1 <= nodes <= len(TEMPLATE) or memory < 1:
-            raise SkipbenchError(
-                f"recycling: {nodes=}, {memory=}; wanted nodes of 1 to {len(TEMPLATE)}, and memory "
-                "of 1 or more"
-            )
-        self.name, self.template = name, TEMPLATE[:nodes]
-        self.successors = Successors(memory, pairs=False)
-
-    def begin(self, state: State) -> None:
-        self.log: dict[str, list[Any]] = {"filled": []}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.successors = Successors(self.memory, pairs=False)
 
     def propose(self, state: State, budget: int) -> Draft:
-        """Nodes whose successors are not known yet are left out, with all below them."""
+        """Leaves out nodes whose successors are not known yet, with all below them."""
         pending, get = state.pending, self.successors.get
         tokens: list[int] = []
         parents: list[int] = []
         depths: list[int] = []
         placed: dict[int, int] = {-1: -1}  # node of the template -> node of the draft
-        for node, (above, rank) in enumerate(self.template):
+        for node, (above, rank) in enumerate(TEMPLATE[: self.nodes]):
             parent = placed.get(above)
             if parent is None:
                 continue
@@ -107,12 +106,3 @@ class Recycling:
         self.successors.learn(
             -1, self._pending, draft.tokens, draft.parents(), verification.top_tokens
         )
-
-    @property
-    def state_dict(self) -> dict[str, Any]:
-        """The matrix, oldest row first."""
-        return {"successors": self.successors.to_json()}
-
-    @state_dict.setter
-    def state_dict(self, state: dict[str, Any]) -> None:
-        self.successors.from_json(state["successors"])

@@ -10,40 +10,33 @@ Eqs. 2 to 4, in `skipbench.decode.stopping.Adaptive`).
 |---|---|---|
 | z in {0, 1}^2L | `SkipSet` | sub-layers that the draft leaves out |
 | f(z) | `seconds_per_verified_token` | seconds per token, drafting and verification |
-| K | `stop.max_steps` | most draft tokens of a round |
+| K | `stop.max_steps` | maximum draft tokens per round |
 | gamma, alpha, epsilon, beta1, beta2 | `stop.*` | adaptive draft-exiting |
 
 Deviations from the paper and its published code, with their switches: docs/methods/self-sd.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import StopRule
 from skipbench.lm.model import LM
-from skipbench.methods.fixed import FixedSet
+from skipbench.methods.fixed import Explicit, FixedSet
 from skipbench.skipset import SkipSet
 
 
-def self_sd(
-    layers: int, name: str, skip: str, stop: StopRule, tree: Sequence[int] = ()
-) -> FixedSet:
-    """Self-SD with the set that a search has found.
+class SelfSD(Explicit):
+    """Self-SD with the set that a search found (SWIFT Table 10 adds SWIFT's tree).
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        skip: the set in text form, or `stored` for the one that `search` stored for this model.
-        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
-            first choice included, such as [10, 5, 3, 1]; empty drafts a chain (SWIFT
-            Table 10 adds SWIFT's).
-
-    Raises:
-        SkipbenchError: the set does not fit the model.
+    >>> from skipbench.decode.stopping import Adaptive
+    >>> method = SelfSD(name="self-sd", layers=12, skip="attn:3,5;mlp:4", stop=Adaptive())
+    >>> method.skip.ratio
+    0.125
     """
-    return FixedSet(name, SkipSet.parse(skip, layers), Drafter(stop, tree))
+
+    skip: SkipSet
+    """The set in text form, or `stored` for the one that `search` stored for this model."""
 
 
 def objective(

@@ -7,7 +7,7 @@ they followed. The longer the match, the larger the tree.
 | paper | here | |
 |---|---|---|
 | p | `length` | tokens of the matched end |
-| MAX_SPEC(p) = alpha p | `round(factor * length)` | most nodes of the tree |
+| MAX_SPEC(p) = alpha p | `round(factor * length)` | maximum nodes of the tree |
 | C(N) | share of the occurrences that go on with a node, given its parent | |
 | D(N) = product of C | `grow`'s product of chances | score by which nodes are taken |
 
@@ -17,54 +17,50 @@ published code. Occurrences are looked up in a table of pairs, not in a suffix t
 Deviations from the paper and its published code, with their switches: docs/methods/suffix.md.
 """
 
+from collections import Counter
 from typing import Any
 
-from skipbench.decode.method import Draft, Verification
+from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sources import Match, TextIndex
 from skipbench.decode.state import State
 from skipbench.decode.tree import Child, grow
-from skipbench.errors import SkipbenchError
 
 
-class Suffix:
-    """Drafts by copying behind the longest match.
+class Suffix(Method):
+    """Drafts by copying after the longest match.
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        factor: alpha, nodes of the tree per token of the match.
-        max_nodes: most nodes of the tree.
-        shortest: tokens that a match must have, 1 or more.
-        min_share: share of the occurrences, multiplied along the path, below which a node is left
-            out, 0 to 1.
-        earlier: most tokens of earlier outputs that are looked up, too; 0 for none.
-
-    Raises:
-        SkipbenchError: a number out of range.
+    >>> from skipbench.decode.sampling import Sampler
+    >>> method = Suffix(name="suffix", factor=1)
+    >>> state = State(None, [1, 2, 3, 1, 2, 4, 1, 2], Sampler(), 8, frozenset())
+    >>> method.begin(state)
+    >>> draft = method.propose(state, budget=7)  # 4 and 3 each followed 1, 2 once
+    >>> draft.tokens, draft.parent
+    ([4, 3], [-1, -1])
     """
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        factor: float = 2.0,
-        max_nodes: int = 24,
-        shortest: int = 2,
-        min_share: float = 0.1,
-        earlier: int = 0,
-    ) -> None:
-        if factor <= 0 or min(max_nodes, shortest) < 1 or not 0 <= min_share <= 1 or earlier < 0:
-            raise SkipbenchError(
-                f"suffix: {factor=}, {max_nodes=}, {shortest=}, {min_share=}, {earlier=}; wanted "
-                "factor above 0, max_nodes and shortest of 1 or more, min_share from 0 to 1, "
-                "earlier of 0 or more"
-            )
-        self.name, self.factor, self.max_nodes = name, factor, max_nodes
-        self.shortest, self.min_share, self.earlier = shortest, min_share, earlier
+    factor: PositiveFloat = 2.0
+    """alpha, nodes of the tree per token of the match."""
+    max_nodes: Positive = 24
+    """Maximum nodes of the tree."""
+    shortest: Positive = 2
+    """Tokens that a match must have, 1 or more."""
+    min_share: Share = 0.1
+    """Share of the occurrences, multiplied along the path, below which a node is left out, 0 to
+    1.
+    """
+    earlier: Natural = 0
+    """Maximum tokens of earlier outputs that are looked up, too; 0 for none."""
+
+    logged = ("match",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.text = TextIndex()
 
     def begin(self, state: State) -> None:
-        self.log: dict[str, list[Any]] = {"match": []}
+        super().begin(state)
         self.text.begin(state.tokens)
 
     def propose(self, state: State, budget: int) -> Draft:
@@ -82,23 +78,17 @@ class Suffix:
 
     def _children(self, path: list[int], matches: list[Match]) -> list[Child]:
         """What followed the occurrences, by how many of them it followed."""
-        counts: dict[int, int] = {}
-        for at, _ in matches:
-            counts[self.text.text[at]] = counts.get(self.text.text[at], 0) + 1
-        ordered = sorted(counts.items(), key=lambda item: -item[1])
+        counts = Counter(self.text.text[at] for at, _ in matches).most_common()
         follow = self.text.follow
-        return [(n / len(matches), t, None, follow(matches, t)) for t, n in ordered]
+        return [(n / len(matches), token, None, follow(matches, token)) for token, n in counts]
 
     def adapt(self, state: State, verification: Verification) -> None:
-        self.text.extend(state.tokens[self.text.tokens :])
+        self.text.advance(state.tokens)
         if state.finish is not None:
             self.text.keep(state.output, self.earlier)
 
-    @property
-    def state_dict(self) -> dict[str, Any]:
-        """Earlier outputs."""
+    def state_dict(self) -> Any:
         return {"earlier": self.text.earlier} if self.earlier else {}
 
-    @state_dict.setter
-    def state_dict(self, state: dict[str, Any]) -> None:
-        self.text.earlier = list(state["earlier"])
+    def load_state_dict(self, state: Any) -> None:
+        self.text.earlier = list(state.get("earlier", ()))

@@ -8,11 +8,11 @@ verified with it as a tree (section 4.2). The search goes on across prompts.
 | paper | here | |
 |---|---|---|
 | z, r | `skip`, `ratio` | skipped sub-layers, and their share of those that may be skipped |
-| o, S | `len(tried)`, `steps` | optimisation steps so far, and most of them |
+| o, S | `len(tried)`, `steps` | optimisation steps so far, and their maximum |
 | beta | `beta` | every so many steps one is Bayesian (Eq. 2) |
 | gamma | `window` | generated tokens that a candidate must predict (Eq. 3) |
 | matchness | `score` | share that it predicts (Eq. 4) |
-| N_D, epsilon | `stop.max_steps`, `stop.threshold` | most draft steps, early stopping |
+| N_D, epsilon | `stop.max_steps`, `stop.threshold` | maximum draft steps, early stopping |
 | k | `tree` | alternatives by confidence |
 
 Deviations from the paper and its published code, with their switches: docs/methods/swift.md.
@@ -20,126 +20,90 @@ Deviations from the paper and its published code, with their switches: docs/meth
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Verification
-from skipbench.decode.sampling import best_tokens
+from skipbench.config.configurable import Natural, Positive, Share
+from skipbench.decode.draft import Verification
+from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.stopping import StopRule
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import predicts
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
 from skipbench.skipset import SkipSet
 
 ADJUST_ROUNDS, ADJUST_BY = 100, 0.1
 KAPPA = 2.5
-WORDS = {
-    "context": ("first", "recent"),
-    "initial": ("ratio", "odd"),
-    "register": ("rounded", "raw"),
-}
 
 
-class SWIFT:
+class SWIFT(SkipMethod):
     """Layer sets searched while decoding.
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        ratio: r, share of the sub-layers that may be skipped to skip.
-        steps: S, most optimisation steps; 0 keeps the first set.
-        beta: every so many steps one is Bayesian; 0 for none (random search).
-        window: gamma, generated tokens that a candidate must predict.
-        max_score: matchness above which a candidate ends the search.
-        patience: steps without a better candidate after which the search ends.
-        protect_ends: never skips the first and the last layer.
-        initial: first set: `ratio` spreads whole layers evenly, scored like a candidate; `odd`
-            skips every odd layer, with score 0.
-        context: tokens that candidates are scored on: `first` of the output, or the most `recent`.
-        rescore: scores the best set again where these tokens have changed: in every prompt, or in
-            every step with `context=recent`; false compares scores of different tokens.
-        register: point of a Bayesian step that the regression keeps: `rounded` to the candidate, or
-            `raw`.
-        bayes_draws: random points at which the acquisition function is evaluated per Bayesian step.
-        bayes_starts: of them, starts of a gradient search.
-        bayes_restarts: refits of the regression's length scale per Bayesian step.
-        adjust_below: lowers `ratio` by 0.1 where mean acceptance stays below this, 0 to 1; 0 never
-            does.
-        seed: seed of random candidates and of the Bayesian steps.
-        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
-            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
+    >>> from skipbench.decode.stopping import Fixed
+    >>> method = SWIFT(name="swift", layers=8, ratio=0.5, beta=0, stop=Fixed(max_steps=25))
+    >>> str(method.skip)  # spread evenly, until a candidate predicts more of the output
+    'attn:2,4,6;mlp:2,4,6'
+    >>> len(method.rounded(method._suggest()).skipped)  # a random candidate
+    6
 
     Raises:
-        SkipbenchError: a ratio that skips nothing or everything, or a number or word out of range.
+        SkipbenchError: a ratio that skips nothing or everything.
     """
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        stop: StopRule,
-        ratio: float = 0.45,
-        steps: int = 1000,
-        beta: int = 25,
-        window: int = 32,
-        max_score: float = 0.95,
-        patience: int = 300,
-        protect_ends: bool = True,
-        initial: str = "ratio",
-        context: str = "first",
-        rescore: bool = True,
-        register: str = "rounded",
-        bayes_draws: int = 200,
-        bayes_starts: int = 0,
-        bayes_restarts: int = 0,
-        adjust_below: float = 0.0,
-        seed: int = 0,
-        tree: Sequence[int] = (),
-    ) -> None:
-        given = {"context": context, "initial": initial, "register": register}
-        for key, word in given.items():
-            if word not in WORDS[key]:
-                raise SkipbenchError(f"swift: {key}={word!r}; wanted {' or '.join(WORDS[key])}")
-        if (
-            min(window, patience, bayes_draws) < 1
-            or min(steps, beta) < 0
-            or not 0 <= adjust_below <= 1
-        ):
-            raise SkipbenchError(
-                f"swift: {window=}, {patience=}, {bayes_draws=}, {steps=}, {beta=}, "
-                f"{adjust_below=}; wanted window, patience and bayes_draws of 1 or more, steps and "
-                "beta of 0 or more (0: none), adjust_below from 0 to 1"
-            )
-        self.name, self.layers, self.steps, self.beta, self.window = (
-            name,
-            layers,
-            steps,
-            beta,
-            window,
-        )
-        self.max_score, self.patience, self.register, self.seed = (
-            max_score,
-            patience,
-            register,
-            seed,
-        )
-        self.recent, self.rescore, self.adjust_below = context == "recent", rescore, adjust_below
-        self._moved = False
-        self.effort = {"draws": bayes_draws, "starts": bayes_starts, "restarts": bayes_restarts}
-        inner = range(1, layers - 1) if protect_ends else range(layers)
+    ratio: float = 0.45
+    """r, share of the sub-layers that may be skipped to skip."""
+    steps: Natural = 1000
+    """S, maximum optimisation steps; 0 keeps the first set."""
+    beta: Natural = 25
+    """Every so many steps one is Bayesian; 0 for none (random search)."""
+    window: Positive = 32
+    """gamma, generated tokens that a candidate must predict."""
+    max_score: float = 0.95
+    """Matchness above which a candidate ends the search."""
+    patience: Positive = 300
+    """Steps without a better candidate after which the search ends."""
+    protect_ends: bool = True
+    """Never skips the first and the last layer."""
+    initial: Literal["ratio", "odd"] = "ratio"
+    """First set: `ratio` spreads whole layers evenly, scored like a candidate; `odd` skips every
+    odd layer, with score 0.
+    """
+    context: Literal["first", "recent"] = "first"
+    """Tokens that candidates are scored on: `first` of the output, or the most `recent`."""
+    rescore: bool = True
+    """Scores the best set again where these tokens have changed: in every prompt, or in every step
+    with `context=recent`; false compares scores of different tokens.
+    """
+    register: Literal["rounded", "raw"] = "rounded"
+    """Point of a Bayesian step that the regression keeps: `rounded` to the candidate, or `raw`."""
+    bayes_draws: Positive = 200
+    """Random points at which the acquisition function is evaluated per Bayesian step."""
+    bayes_starts: int = 0
+    """Of them, starts of a gradient search."""
+    bayes_restarts: int = 0
+    """Refits of the regression's length scale per Bayesian step."""
+    adjust_below: Share = 0.0
+    """Lowers `ratio` by 0.1 where mean acceptance stays below this, 0 to 1; 0 never does."""
+    seed: int = 0
+    """Seed of random candidates and of the Bayesian steps."""
+
+    logged = ("step", "matchness", "best", "ratio")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        inner = range(1, self.layers - 1) if self.protect_ends else range(self.layers)
         # the code's order of variables
         self.free = [2 * i for i in inner] + [2 * i + 1 for i in inner]
-        self.drafter = Drafter(stop, tree)
-        self._restart(ratio)
-        if initial == "odd":
-            self.skip = SkipSet.of(layers, [s for s in self.free if s // 2 % 2])
+        efforts = self.bayes_draws, self.bayes_starts, self.bayes_restarts
+        self.effort = dict(zip(("draws", "starts", "restarts"), efforts, strict=True))
+        self._moved = False  # the tokens that candidates are scored on
+        self._restart(self.ratio)
+        if self.initial == "odd":
+            self.skip = SkipSet.of(self.layers, [s for s in self.free if s // 2 % 2])
             self.score: float | None = 0.0
-        if 0 < beta <= steps:  # the first suggestion imports for seconds, and decoding is timed
-            suggest_point([[0.0]], [0.0], (seed, 0), kappa=KAPPA, **self.effort)
+        if 0 < self.beta <= self.steps:  # its first call imports for seconds, decoding is timed
+            suggest_point([[0.0]], [0.0], (self.seed, 0), kappa=KAPPA, **self.effort)
 
     def _restart(self, ratio: float) -> None:
         """Starts an empty search at a skip ratio, from an even set of that ratio."""
@@ -150,7 +114,7 @@ class SWIFT:
                 f"swift: {ratio=} skips {self.count} of {len(self.free)} sub-layers that may be "
                 f"skipped; choose from {low:.3f} to {high:.3f}"
             )
-        self.skip, self.score = self._even_set(), None  # scored once there is a text to score it on
+        self.skip, self.score = self._even_set(), None  # scored once there is output
         self.tried: list[tuple[list[float], float]] = []  # point and matchness of every step
         self.best_step = 0
         self._draws = np.random.RandomState(self.seed)
@@ -170,18 +134,12 @@ class SWIFT:
         return o < self.steps and o - self.best_step <= self.patience and not exceeded
 
     def begin(self, state: State) -> None:
-        self.drafter.begin()
+        super().begin(state)
         self._moved = bool(self.tried)  # the best set's score is of another prompt
-        self.log: dict[str, list[Any]] = {"step": [], "matchness": [], "best": [], "ratio": []}
-
-    def propose(self, state: State, budget: int) -> Draft:
-        return self.drafter.propose(state, self.skip, budget)
 
     def adapt(self, state: State, verification: Verification) -> None:
-        """One optimisation step per round, once more than `window` + 2 tokens stand behind the
-        prompt.
-        """
-        self.drafter.update(verification)
+        """One optimisation step per round, once the output has more than `window` + 2 tokens."""
+        super().adapt(state, verification)
         if self.searching and len(state.output) > self.window + 2:
             self._acceptance.append((len(verification.accepted), verification.draft.steps))
             self._optimise(state)
@@ -190,7 +148,7 @@ class SWIFT:
     def _optimise(self, state: State) -> None:
         if self.score is None or (self._moved and self.rescore):
             self.score = self.matchness(state, self.skip)
-        self._moved = self.recent
+        self._moved = self.context == "recent"
         point = self._suggest()
         skip = self.rounded(point)
         matchness = self.matchness(state, skip)
@@ -207,12 +165,14 @@ class SWIFT:
         o = len(self.tried) + 1
         if self.beta and o % self.beta == 0 and self.tried:
             points, values = zip(*self.tried, strict=True)
-            suggested: list[float] = suggest_point(
-                points, values, (self.seed, o), kappa=KAPPA, **self.effort
-            ).tolist()
-            return suggested
-        chosen = set(self._draws.choice(len(self.free), self.count, replace=False).tolist())
+            suggested = suggest_point(points, values, (self.seed, o), kappa=KAPPA, **self.effort)
+            return list(suggested.tolist())
+        chosen = self._draw()
         return [float(i in chosen) for i in range(len(self.free))]
+
+    def _draw(self) -> set[int]:
+        """A random candidate, as indices of `free`."""
+        return set(self._draws.choice(len(self.free), self.count, replace=False).tolist())
 
     def rounded(self, point: Sequence[float]) -> SkipSet:
         """The set of the largest coordinates; equal ones in the code's order, that of their names
@@ -223,13 +183,10 @@ class SWIFT:
         return SkipSet.of(self.layers, [self.free[i] for i in largest])
 
     def matchness(self, state: State, skip: SkipSet) -> float:
-        """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts, in one pass
-        over scratch rows.
-        """
-        at = len(state.tokens) - 1 - self.window if self.recent else state.prompt_length
-        wanted = state.tokens[at + 1 : at + self.window + 1]
-        found = best_tokens(state.lm.head(forward_committed(state, at, self.window, skip))).tolist()
-        return [a == b for a, b in zip(found, wanted, strict=True)].count(True) / self.window
+        """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts."""
+        recent = len(state.tokens) - 1 - self.window
+        at = recent if self.context == "recent" else state.prompt_length
+        return predicts(state, at, self.window, skip).count(True) / self.window
 
     def _adjust(self) -> None:
         """Footnote 3: a lower ratio when the acceptance rate stays below the tolerance."""
@@ -239,24 +196,23 @@ class SWIFT:
         if full and accepted < self.adjust_below * steps and int(len(self.free) * lower) > 0:
             self._restart(lower)
 
-    @property
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         """The search so far, which goes on across prompts; its points only while it lasts."""
-        own = {
+        return super().state_dict() | {
             "skip": str(self.skip),
             "score": self.score,
             "ratio": self.ratio,
             "best_step": self.best_step,
+            "tried": self.tried if self.searching else [([], m) for _, m in self.tried],
+            "acceptance": list(self._acceptance),
         }
-        tried = self.tried if self.searching else [([], m) for _, m in self.tried]
-        return own | {"tried": tried, "acceptance": list(self._acceptance)}
 
-    @state_dict.setter
-    def state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
         self._restart(state["ratio"])
-        for o in range(1, len(state["tried"]) + 1):  # the generator draws again what it drew
+        for o in range(1, len(state["tried"]) + 1):  # brings the generator to where it was
             if not self.beta or o % self.beta or o == 1:
-                self._draws.choice(len(self.free), self.count, replace=False)
+                self._draw()
         self.tried = [(point, matchness) for point, matchness in state["tried"]]
         self.skip, self.score = SkipSet.parse(state["skip"], self.layers), state["score"]
         self.best_step = state["best_step"]

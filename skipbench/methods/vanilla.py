@@ -2,29 +2,20 @@
 same loop, cache and clock.
 """
 
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.draft import Draft
+from skipbench.decode.method import Method
 from skipbench.decode.state import State
 
 
-class Vanilla:
-    """One token a full pass."""
+class Vanilla(Method):
+    """One token per full pass; as a measured method, its speedup is the noise of the machine.
 
-    name = "vanilla"
+    >>> from skipbench.decode.sampling import Sampler
+    >>> Vanilla().propose(State(None, [3, 1, 4], Sampler(), 8, frozenset()), budget=7).tokens
+    []
+    """
 
-    def begin(self, state: State) -> None:
-        """Nothing to prepare."""
+    name: str = "vanilla"
 
     def propose(self, state: State, budget: int) -> Draft:
         return Draft()
-
-    def adapt(self, state: State, verification: Verification) -> None:
-        """Nothing to learn."""
-
-
-def vanilla(layers: int, name: str) -> Vanilla:
-    """The baseline as a method of its own: its speedup over itself shows the noise of the machine.
-
-    Args:
-        layers, name: as every method takes them; not used.
-    """
-    return Vanilla()

@@ -1,153 +1,218 @@
-"""Seconds of draft steps and verifications, by a datasheet or by measured sub-layers."""
+"""The price of a pass: seconds by rows, context and skip set.
 
-from collections.abc import Mapping, Sequence
+`Costs` is the protocol. Its sources are sub-layers that were measured (`LatencyModel`), a datasheet
+(`Datasheet`), and rounds that the decoding loop ran (`loop_costs.LoopCosts`).
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from operator import itemgetter
+from statistics import fmean
+from typing import NamedTuple, Protocol
 
-from skipbench.config.architecture import BYTES, Shape
+import msgspec
+
+from skipbench.config.architecture import BYTES, QUANTIZED, Shape
 from skipbench.config.hardware import Hardware
 from skipbench.runs.record import Verified
 from skipbench.skipset import SkipSet
 
-READS = 0.6
-"""Share of a datasheet's bandwidth that decoding reaches."""
+READS, COMPUTES = 0.6, 0.4
+"""Shares of a datasheet's bandwidth that decoding, and of its arithmetic that prefill, reaches."""
+PLAIN = Verified()
 
 
 class Costs(Protocol):
-    """Seconds of what a round is made of, behind `context` tokens."""
+    """Seconds of the parts of a round after `context` committed tokens."""
 
     @property
     def layers(self) -> int: ...
 
-    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified) -> float:
-        """So many draft steps with a set; of a tree where `how` says so."""
+    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:
+        """So many draft steps with a skip set."""
         ...
 
-    def verify_s(
-        self, context: float, rows: int, how: Verified, drafted: bool = False, before: int = 1
-    ) -> float:
-        """One verification. What stood before it leaves other weights in the caches of a CPU:
-        `drafted`, draft steps of the model; `before`, the rows of the last round's verification.
+    def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
+        """One verification.
+
+        Args:
+            before: rows of the pass before it, which leaves other weights in the caches of a CPU;
+                0 for draft steps of the model.
         """
         ...
 
 
-class PartCosts(Protocol):
-    """Seconds of the parts of a pass."""
+class Latency(NamedTuple):
+    """Seconds of one attention, one MLP and the head at one context and number of rows."""
 
-    @property
-    def layers(self) -> int: ...
-    def attention_s(self, context: float, rows: int) -> float: ...
-    def mlp_s(self, rows: int) -> float: ...
-    def head_s(self, rows: int) -> float: ...
+    attention_s: float
+    mlp_s: float
+    head_s: float
+    layers: int
 
-
-def pass_s(parts: PartCosts, context: float, rows: int, skip: SkipSet | None = None) -> float:
-    """Seconds of one pass with its head."""
-    attention = mlp = parts.layers
-    if skip is not None:
-        attention, mlp = attention - len(skip.attention), mlp - len(skip.mlp)
-    return (
-        attention * parts.attention_s(context, rows) + mlp * parts.mlp_s(rows) + parts.head_s(rows)
-    )
+    def pass_s(self, skip: SkipSet | None = None) -> float:
+        """One pass with the head: KnapSpec's t_Draft with a skip set and t_Target without, below
+        Eq. 4.
+        """
+        attention = mlp = self.layers
+        if skip is not None:
+            attention, mlp = attention - len(skip.attention), mlp - len(skip.mlp)
+        return attention * self.attention_s + mlp * self.mlp_s + self.head_s
 
 
-@dataclass(frozen=True)
 class PassCosts:
-    """A draft step and a verification as one pass each, without the host's work around it."""
+    """Each draft step and each verification as one pass, without the host's work around it."""
 
-    parts: PartCosts
+    layers: int
 
-    @property
-    def layers(self) -> int:
-        return self.parts.layers
+    def at(self, context: float, rows: int = 1) -> Latency:
+        raise NotImplementedError
 
-    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified) -> float:
-        return steps * pass_s(self.parts, context + steps / 2, 1, skip)
+    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:
+        return steps * self.at(context + steps / 2).pass_s(skip)
 
-    def verify_s(
-        self, context: float, rows: int, how: Verified, drafted: bool = False, before: int = 1
-    ) -> float:
-        whole = pass_s(self.parts, context, rows)
+    def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
+        parts, one = self.at(context, rows), self.at(context)
         if not how.exit_sublayer:
-            return whole
+            return parts.pass_s()
         # all rows but the last have passed the early sub-layers
-        late = (whole - self.parts.head_s(rows)) * (1 - how.exit_sublayer / (2 * self.layers))
-        early = (pass_s(self.parts, context, 1) - self.parts.head_s(1)) * how.exit_sublayer
-        return late + early / (2 * self.layers) + self.parts.head_s(rows)
+        early = how.exit_sublayer / (2 * self.layers)
+        late = (parts.pass_s() - parts.head_s) * (1 - early)
+        return late + (one.pass_s() - one.head_s) * early + parts.head_s
+
+
+class Point(msgspec.Struct, frozen=True):
+    """Measured seconds of one sub-layer of each kind, of the head, and of a whole pass.
+
+    They are lower quartiles: other programs only add time, and a median moves when they run for
+    long.
+    """
+
+    context: int
+    rows: int
+    attention_s: float
+    mlp_s: float
+    head_s: float
+    whole_s: float
+
+    @classmethod
+    def of(cls, context: int, rows: int, times: Mapping[str, Sequence[float]]) -> "Point":
+        """`times` of every call of `attention`, `mlp`, `head` and `whole`."""
+        parts = (sorted(times[part]) for part in ("attention", "mlp", "head", "whole"))
+        return cls(context, rows, *(t[(len(t) - 1) // 4] for t in parts))
+
+
+class LatencyModel(PassCosts, msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
+    """Measured sub-layers: attention is linear in the context (KnapSpec section 3.1), the rest
+    constant.
+    """
+
+    attention_s: float
+    """Seconds of one attention with no context."""
+    attention_s_per_token: float
+    mlp_s: float
+    head_s: float
+    layers: int
+    points: tuple[Point, ...] = ()
+    """Prices of several rows; without them several rows take what one takes."""
+
+    def at(self, context: float, rows: int = 1) -> Latency:
+        attention_s = self.attention_s + self.attention_s_per_token * context
+        if not self.points:
+            return Latency(attention_s, self.mlp_s, self.head_s, self.layers)
+        attention, mlp, head = self._by_rows
+        attention_s *= interpolate(attention, rows) / attention[0][1]
+        return Latency(attention_s, interpolate(mlp, rows), interpolate(head, rows), self.layers)
+
+    @cached_property
+    def _by_rows(self) -> list["Line"]:
+        """Mean seconds of attention, MLP and head over the contexts."""
+        parts = ("attention_s", "mlp_s", "head_s")
+        return [line_of((p.rows, getattr(p, part)) for p in self.points) for part in parts]
 
 
 @dataclass(frozen=True)
-class DatasheetParts:
-    """Costs of a model on a device by its datasheet: reading weights and K/V, or the arithmetic,
-    whichever takes longer.
+class Roofline:
+    """Rates of one device for one dtype.
+
+    Attributes:
+        name: the file in `conf/hardware`, or the device's own name where there is none for it.
+        bandwidth: bytes/s of its memory.
+        flops: floating-point operations/s of dense matrix products.
+        source: `datasheet`, or `measured` where one of the two was.
+    """
+
+    name: str
+    bandwidth: float
+    flops: float
+    source: str
+
+    def seconds(self, bytes_read: float, operations: float) -> float:
+        """The minimum time of a pass that reads and computes so much."""
+        return max(bytes_read / self.bandwidth, operations / self.flops)
+
+
+@dataclass(frozen=True)
+class Datasheet(PassCosts):
+    """A model on a device with known rates: reading weights and K/V, or the arithmetic, whichever
+    takes longer.
     """
 
     shape: Shape
     dtype: str
     device: Hardware
+    """With a bandwidth."""
+    quantization: str = "none"
 
     @property
-    def layers(self) -> int:
+    def layers(self) -> int:  # type: ignore[override]  # an attribute of the others
         return self.shape.layers
 
-    def _seconds(self, parameters: float, cached_bytes: float, rows: int) -> float:
-        size = BYTES[self.dtype]
-        assert self.device.bandwidth is not None
+    def at(self, context: float, rows: int = 1) -> Latency:
+        shape, full = self.shape, BYTES[self.dtype]
+        size = QUANTIZED.get(self.quantization, full)
+        mlp = 3 * shape.hidden * shape.intermediate
+        attention = shape.layer_parameters - mlp  # norms included
+        cached = shape.cache_bytes(self.dtype, 1) / shape.layers * context
         flops = self.device.flops.get(self.dtype) or float("inf")
-        computed = 2 * rows * (parameters + cached_bytes / size) / flops
-        return max((parameters * size + cached_bytes) / (READS * self.device.bandwidth), computed)
+        rates = Roofline("", READS * (self.device.bandwidth or 1), flops, "datasheet")
 
-    def attention_s(self, context: float, rows: int) -> float:
-        shape = self.shape
-        parameters = 2 * shape.hidden * shape.width * (shape.heads + shape.kv_heads)
-        return self._seconds(
-            parameters, shape.cache_bytes(self.dtype, 1) / shape.layers * context, rows
+        def seconds(parameters: int, size: float, cached: float = 0.0) -> float:
+            operations = 2 * rows * (parameters + cached / full)
+            return rates.seconds(parameters * size + cached, operations)
+
+        head = (shape.vocab + 1) * shape.hidden
+        return Latency(
+            seconds(attention, size, cached), seconds(mlp, size), seconds(head, full), shape.layers
         )
 
-    def mlp_s(self, rows: int) -> float:
-        return self._seconds(3 * self.shape.hidden * self.shape.intermediate, 0, rows)
+    def prefill_s(self, tokens: int) -> float:
+        """A prompt, whose price is its arithmetic."""
+        flops = self.device.flops.get(self.dtype, (self.device.bandwidth or 1) * 100)
+        return 2 * self.shape.parameters * tokens / (COMPUTES * flops)
 
-    def head_s(self, rows: int) -> float:
-        return self._seconds(self.shape.vocab * self.shape.hidden, 0, rows)
+
+Line = list[tuple[float, float]]
+"""Points of a line, sorted."""
 
 
-class MeasuredParts:
-    """Costs by the points of a latency file, as `profile` writes them: linear between rows, and in
-    the context.
+def line_of(points: Iterable[tuple[float, float]]) -> Line:
+    """Points with the mean of all values at each place."""
+    values = defaultdict[float, list[float]](list)
+    for x, y in points:
+        values[x].append(y)
+    return [(x, fmean(ys)) for x, ys in sorted(values.items())]
+
+
+def interpolate(line: Line, x: float) -> float:
+    """Linear between the points, and along the first or last two beyond them, where `np.interp`
+    would stay constant.
     """
-
-    def __init__(self, record: Mapping[str, Any]) -> None:
-        self.layers = int(record["model"]["layers"])
-        self._base = float(record["model"]["attention_s"])
-        self._slope = float(record["model"]["attention_s_per_token"])
-        points = record["points"]
-        self._rows = sorted({int(p["rows"]) for p in points})
-        self._mean = {
-            part: [_mean([p[part] for p in points if p["rows"] == r]) for r in self._rows]
-            for part in ("attention_s", "mlp_s", "head_s")
-        }
-
-    def _at(self, part: str, rows: int) -> float:
-        known, values = self._rows, self._mean[part]
-        if rows <= known[0] or len(known) == 1:
-            return values[0]
-        above = next((i for i, r in enumerate(known) if r >= rows), len(known) - 1)
-        low, high = known[above - 1], known[above]
-        share = (rows - low) / (high - low)
-        return values[above - 1] + share * (values[above] - values[above - 1])
-
-    def attention_s(self, context: float, rows: int) -> float:
-        return (self._base + self._slope * context) * (
-            self._at("attention_s", rows) / self._mean["attention_s"][0]
-        )
-
-    def mlp_s(self, rows: int) -> float:
-        return self._at("mlp_s", rows)
-
-    def head_s(self, rows: int) -> float:
-        return self._at("head_s", rows)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+    if len(line) == 1:
+        return line[0][1]
+    end = min(max(bisect_left(line, x, key=itemgetter(0)), 1), len(line) - 1)
+    (x0, y0), (x1, y1) = line[end - 1 : end + 1]
+    return y0 + (x - x0) / (x1 - x0) * (y1 - y0)

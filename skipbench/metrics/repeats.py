@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from skipbench.metrics.interval import paired_ratio_interval, repeated_ratio_interval
@@ -42,10 +43,10 @@ def summarise_repeats(runs: Sequence[tuple[Sequence[Sample], Metrics]], layers: 
     )
 
 
-def _until_ci(ends: Sequence[UntilCi]) -> UntilCi | None:
+def _until_ci(ends: Sequence[UntilCi]) -> UntilCi | UnsetType:
     """Each process stops for itself: prompts are summed, and the widest interval counts."""
     if not ends:
-        return None
+        return UNSET
     widths = [end.half_width for end in ends]
     return UntilCi(
         wanted=ends[0].wanted,

@@ -1,17 +1,18 @@
-"""Replays the rounds of a run with other costs: what its records say of accepted tokens, skip sets,
-rows and contexts stays, and only the seconds of a draft step and of a verification are exchanged.
+"""Replays the rounds of a run with other costs: accepted tokens, skip sets, rows and contexts are
+those of its records, and only the seconds of draft steps and verifications are exchanged.
 
-Adaptation, drafts that are looked up, and the host's work of a round have no passes that a record
-tells: they keep their time in passes of vanilla.
+Records hold no passes of adaptation, of drafts that are looked up, and of the host's work: these
+keep their time in passes of vanilla.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.acceptance import rounds_with_sets
 from skipbench.metrics.costs import Costs
-from skipbench.runs.record import Round, Sample, Verified
-from skipbench.skipset import SkipSet
+from skipbench.runs.record import Sample
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,18 @@ class Replayed:
         return self.vanilla_tokens / self.vanilla_s
 
     @property
-    def speedup(self) -> float:
+    def micro(self) -> float:
+        """Speedup of all samples together: the ratio of totals, not the headline `speedup`."""
         return self.tokens_per_s / self.tokens_per_s_vanilla
 
 
 def measured(samples: Sequence[Sample]) -> Replayed:
-    """What the run's own clock counted."""
+    """The seconds that the run's own clock counted."""
     sound = [s for s in samples if s.lossless != "failed"]
     ours = [s.method.seconds for s in sound]
     return Replayed(
-        sum(r.emitted for s in sound for r in s.method.rounds),
-        sum(r.emitted for s in sound for r in s.vanilla.rounds),
+        sum(s.method.emitted for s in sound),
+        sum(s.vanilla.emitted for s in sound),
         sum(s.vanilla.seconds.verify for s in sound),
         sum(s.vanilla.seconds.decode - s.vanilla.seconds.verify for s in sound),
         *(sum(getattr(x, phase) for x in ours) for phase in ("draft", "verify", "adapt", "other")),
@@ -62,17 +64,18 @@ def measured(samples: Sequence[Sample]) -> Replayed:
 
 
 def computed(samples: Sequence[Sample], costs: Costs) -> Replayed:
-    """The passes of a run at given costs; adaptation and host work are none.
+    """The passes of a run at given costs, without adaptation and host work.
 
     Raises:
         SkipbenchError: no sample decoded anything.
     """
-    sound = [s for s in samples if s.lossless != "failed"]
     vanilla_s = draft_s = verify_s = 0.0
-    for sample in sound:
+    for sample in samples:
+        if sample.lossless == "failed":
+            continue
         at: float = sample.prompt_tokens
         for round_ in sample.vanilla.rounds:
-            vanilla_s += costs.verify_s(at, 1, Verified())
+            vanilla_s += costs.verify_s(at, 1)
             at += round_.emitted
         at, before = sample.prompt_tokens, 1
         for round_, skip, how in rounds_with_sets(sample, costs.layers):
@@ -80,13 +83,13 @@ def computed(samples: Sequence[Sample], costs: Costs) -> Replayed:
                 draft_s += costs.draft_s(at, round_.steps, skip, how)
             rows = 1 + round_.nodes + how.extra_rows
             drafted = skip is not None and round_.steps > 0
-            verify_s += costs.verify_s(at, rows, how, drafted, 1 if drafted else before)
+            verify_s += costs.verify_s(at, rows, how, 0 if drafted else before)
             before = rows
             at += round_.emitted
-    found = measured(samples)
-    if not found.tokens or not found.vanilla_tokens or not vanilla_s:
+    own = measured(samples)
+    if not own.tokens or not own.vanilla_tokens or not vanilla_s:
         raise SkipbenchError("the run holds no decoded tokens; nothing can be projected")
-    return Replayed(found.tokens, found.vanilla_tokens, vanilla_s, 0.0, draft_s, verify_s, 0.0, 0.0)
+    return Replayed(own.tokens, own.vanilla_tokens, vanilla_s, 0.0, draft_s, verify_s, 0.0, 0.0)
 
 
 def project(samples: Sequence[Sample], there: Costs, here: Costs | None = None) -> Replayed:
@@ -108,65 +111,37 @@ def project(samples: Sequence[Sample], there: Costs, here: Costs | None = None) 
         vanilla = own.vanilla_pass_s / near.vanilla_pass_s
         drafted *= own.draft_s / near.draft_s / vanilla if near.draft_s else 1.0
         verified *= own.verify_s / near.verify_s / vanilla
-    return Replayed(
-        far.tokens,
-        far.vanilla_tokens,
-        far.vanilla_pass_s,
-        own.vanilla_other_s * scale,
-        drafted,
-        verified,
-        own.adapt_s * scale,
-        own.other_s * scale,
+    return replace(
+        far,
+        vanilla_other_s=own.vanilla_other_s * scale,
+        draft_s=drafted,
+        verify_s=verified,
+        adapt_s=own.adapt_s * scale,
+        other_s=own.other_s * scale,
     )
 
 
-def best_length(samples: Sequence[Sample], costs: Costs, most: int) -> list[tuple[int, float]]:
-    """Draft lengths 1 .. `most` with the speedup that each would have at a fixed length, best
+def best_length(samples: Sequence[Sample], costs: Costs, longest: int) -> list[tuple[int, float]]:
+    """Draft lengths 1 .. `longest` with the speedup that each would have at a fixed length, best
     first.
 
-    A token of step i is accepted as often, behind accepted ones, as the run's i-th was; beyond its
+    A token of step i is accepted as often, after accepted ones, as the run's i-th was; beyond its
     longest draft, as its last was.
     """
     rounds = [r for s in samples for r in s.method.rounds if r.steps]
-    chance = list[float]()
-    for step in range(most):
-        reached = [r for r in rounds if r.chain >= step and r.steps > step]
-        if len(reached) >= 5 or not chance:
-            chance.append(_mean([float(r.chain > step) for r in reached]) if reached else 0.0)
-        else:
-            chance.append(chance[-1])
-    skips = [
-        skip
-        for s in samples
-        for _, skip, _ in rounds_with_sets(s, costs.layers)
-        if skip is not None
-    ]
-    context = _mean([s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples])
-    one = costs.verify_s(context, 1, Verified())
-    found, along, expected = list[tuple[int, float]](), 1.0, 1.0
-    for length in range(1, most + 1):
-        along *= chance[length - 1]
+    drafts = [skip for s in samples for _, skip, _ in rounds_with_sets(s, costs.layers)]
+    sets = [skip for skip in drafts if skip is not None]
+    context = fmean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples)
+    one = costs.verify_s(context, 1)
+    ranked = list[tuple[int, float]]()
+    chance, along, expected = 0.0, 1.0, 1.0
+    for length in range(1, longest + 1):
+        reached = [r.chain >= length for r in rounds if min(r.chain + 1, r.steps) >= length]
+        if len(reached) >= 5 or length == 1:
+            chance = fmean(reached) if reached else 0.0
+        along *= chance
         expected += along
-        draft = _mean([costs.draft_s(context, length, skip, Verified()) for skip in skips])
-        seconds = draft + costs.verify_s(context, 1 + length, Verified(), True)
-        found.append((length, expected * one / seconds))
-    return sorted(found, key=lambda pair: -pair[1])
-
-
-def rounds_with_sets(
-    sample: Sample, layers: int
-) -> Iterator[tuple[Round, SkipSet | None, Verified]]:
-    """The rounds with the set that each drafted with, `None` where drafts need no pass, and how
-    each was verified: a plain chain where a record of an earlier version does not say.
-    """
-    changes = sample.trace.get("skip") or ([[0, sample.skip]] if sample.skip else [])
-    sets = {int(at): SkipSet.parse(text, layers) for at, text in changes}
-    hows = {int(at): Verified(*how) for at, *how in sample.trace.get("verified", [])}
-    current, how = None, Verified()
-    for number, round_ in enumerate(sample.method.rounds):
-        current, how = sets.get(number, current), hows.get(number, how)
-        yield round_, current, how
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+        draft_s = fmean(costs.draft_s(context, length, skip) for skip in sets) if sets else 0.0
+        seconds = draft_s + costs.verify_s(context, 1 + length, before=0)
+        ranked.append((length, expected * one / seconds))
+    return sorted(ranked, key=lambda pair: -pair[1])

@@ -1,21 +1,21 @@
-"""Replays a run with other stop rules and trees, from what its records say of each drafted token:
-its confidence, and whether the target said the same.
+"""Replays a run with other stop rules and trees, by what its records hold of each drafted token:
+its confidence, and whether the target agreed.
 
-Greedy decoding gives the target's text whatever was drafted, so that a token drafted behind right
-ones stands for its position of the text. Another rule asks for tokens that the run may not have
-drafted: behind the end of a draft, and where a draft was accepted as a whole, at the place of the
-target's own token. A round that needs one ends there and counts as unknown. A token is taken to be
-the same wherever its draft began, which is nearly so: the draft's own K/V stands for the target's
-on the way.
+Greedy decoding gives the target's text whatever was drafted, so that a token drafted after right
+ones is a draft of its position in the text. Another rule can ask for tokens that the run did not
+draft: after the end of a draft, and, where a draft was accepted as a whole, at the place of the
+target's bonus token. A round that asks for one ends there and counts as unknown. A token is taken
+to be the same wherever its draft began, which nearly holds: only the draft's own K/V differs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.costs import Costs
-from skipbench.metrics.replay import computed, measured, rounds_with_sets
+from skipbench.metrics.acceptance import rounds_with_sets
+from skipbench.metrics.costs import PLAIN, Costs
+from skipbench.metrics.replay import computed, measured
 from skipbench.runs.record import Sample, Verified
 from skipbench.skipset import SkipSet
 
@@ -35,13 +35,13 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Drafted:
-    """What the run drafted for one position of the text.
+    """The run's draft of one position of the text.
 
     Attributes:
         confidence: None where it was not read.
-        right: whether the target says the same.
-        behind: confidences of the further tokens of the draft, behind a wrong one.
-        rank: of a wrong one: place among its siblings of the leaf that was right, 0 for none.
+        right: whether the target has the same token.
+        behind: confidences of the rest of the draft, after a wrong token.
+        rank: place of the right leaf among the siblings of a wrong token, 0 for none.
     """
 
     confidence: float | None
@@ -52,25 +52,26 @@ class Drafted:
 
 @dataclass(frozen=True)
 class Text:
-    """One prompt of a run as the replay needs it."""
+    """One prompt of a run as the replay needs it.
+
+    Attributes:
+        cut: whether the limit of tokens ended it, which shortens the last drafts.
+        drafted: drafts by position.
+        skips: the set that drafted, by position of the pending token.
+    """
 
     prompt: int
     tokens: int
     cut: bool
-    """Whether the limit of tokens ended it, which shortens the last drafts."""
     drafted: Mapping[int, Drafted]
     skips: Sequence[SkipSet]
-    """The set that drafted, by position of the pending token."""
     how: Verified
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
-    """What a rule would have done.
-
-    Attributes:
-        unknown: rounds that asked for a token that the run did not draft.
-        draft_s, verify_s: seconds of the passes.
+    """Counts and seconds of the passes that a rule would have taken; `unknown` are rounds that
+    asked for a token that the run did not draft.
     """
 
     rounds: int = 0
@@ -78,8 +79,7 @@ class Outcome:
     accepted: int = 0
     emitted: int = 0
     unknown: int = 0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
+    passes_s: float = 0.0
 
 
 def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
@@ -88,7 +88,7 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
     Raises:
         SkipbenchError: the run drafted without a skip set, or its records hold no confidences.
     """
-    found = []
+    texts = []
     for sample in samples:
         if sample.lossless in ("failed", "sampled"):
             raise SkipbenchError("stop rules are replayed from greedy runs without failed samples")
@@ -98,7 +98,7 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
                 "the records hold no confidence per drafted token: the method drafts with no stop "
                 "rule, or an earlier version made them"
             )
-        drafted, skips, at, how = dict[int, Drafted](), list[SkipSet](), 0, Verified()
+        drafted, skips, at, how = dict[int, Drafted](), list[SkipSet](), 0, PLAIN
         for number, (counts, skip, verified) in enumerate(rounds_with_sets(sample, layers)):
             assert skip is not None
             how = verified
@@ -111,41 +111,38 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
                 drafted[at + 1 + step] = Drafted(confidence[step], right, behind, rank)
             skips += [skip] * counts.emitted
             at += counts.emitted
-        arm = sample.method
-        found.append(
-            Text(sample.prompt_tokens, len(arm.tokens), arm.finish == "length", drafted, skips, how)
-        )
-    return found
+        cut = sample.method.finish == "length"
+        tokens = len(sample.method.tokens)
+        texts.append(Text(sample.prompt_tokens, tokens, cut, drafted, skips, how))
+    return texts
 
 
-def play(text: Text, rule: Rule, widths: Sequence[int], costs: Costs) -> Outcome:
-    """One prompt with a rule and a tree; `widths` as in `Drafter`, empty for a chain."""
+def play(text: Text, rule: Rule, widths: Sequence[int], costs: Costs, total: Outcome) -> None:
+    """Adds one prompt with a rule and a tree to `total`; `widths` as in `Drafter`, empty for a
+    chain.
+    """
     rule.begin()
-    how, at, done = text.how._replace(tree=bool(widths)), 0, Outcome()
+    how, at = text.how._replace(tree=bool(widths)), 0
     while at < text.tokens - 1:
-        room = text.tokens - 2 - at if text.cut else rule.max_steps
-        steps, nodes, right, leaf, known = _draft(text, at, rule, min(rule.max_steps, room), widths)
-        emitted = min(right + leaf + 1, text.tokens - 1 - at)
-        context = text.prompt + at
-        done = Outcome(
-            done.rounds + 1,
-            done.steps + steps,
-            done.accepted + right + leaf,
-            done.emitted + emitted,
-            done.unknown + (not known),
-            done.draft_s + costs.draft_s(context, steps, text.skips[at], how),
-            done.verify_s + costs.verify_s(context, 1 + nodes, how, steps > 0),
-        )
+        most = min(rule.max_steps, text.tokens - 2 - at) if text.cut else rule.max_steps
+        steps, nodes, right, leaf, known = _draft(text, at, rule, most, widths)
+        emitted, context = min(right + leaf + 1, text.tokens - 1 - at), text.prompt + at
+        total.rounds += 1
+        total.steps += steps
+        total.accepted += right + leaf
+        total.emitted += emitted
+        total.unknown += not known
+        total.passes_s += costs.draft_s(context, steps, text.skips[at], how)
+        total.passes_s += costs.verify_s(context, 1 + nodes, how, 0 if steps else 1)
         rule.update(right, steps)
         at += emitted
-    return done
 
 
 def _draft(
     text: Text, at: int, rule: Rule, most: int, widths: Sequence[int]
 ) -> tuple[int, int, int, int, bool]:
-    """Steps, nodes, accepted first choices, whether a leaf beside them was, and whether all tokens
-    that the rule asked for are known.
+    """Steps, nodes, accepted first choices, whether a leaf beside them was accepted, and whether
+    all tokens that the rule asked for are known.
     """
     steps = nodes = right = 0
     while steps < most:
@@ -176,21 +173,10 @@ def _width(confidence: float | None, widths: Sequence[int]) -> int:
     return widths[-1 if confidence is None else sum(confidence > bound for bound in CLASSES)]
 
 
-def replay(
-    samples: Sequence[Sample], make: Callable[[], Rule], widths: Sequence[int], costs: Costs
-) -> tuple[Outcome, float]:
-    """A run with another rule: counts over all prompts, and the speedup at `costs`.
-
-    Adaptation keeps its time, and the host's work its time per round, in passes of vanilla.
-    """
-    texts = texts_of(samples, costs.layers)
-    return sum_of(texts, make, widths, costs, Baseline.of(samples, costs))
-
-
 @dataclass(frozen=True)
 class Baseline:
-    """What a speedup needs beside the replay: seconds of vanilla, of adaptation, and of the host
-    per round, all at the same costs.
+    """The rest that a speedup needs, at the same costs: seconds of vanilla, of adaptation, and of
+    the host per round. Adaptation and the host keep their time in passes of vanilla.
     """
 
     vanilla_s: float
@@ -205,11 +191,8 @@ class Baseline:
         passes = computed(samples, costs).vanilla_pass_s
         scale = passes / own.vanilla_pass_s
         rounds = sum(len(s.method.rounds) for s in samples)
-        return cls(
-            passes + own.vanilla_other_s * scale,
-            own.adapt_s * scale,
-            own.other_s * scale / max(1, rounds),
-        )
+        vanilla_s = passes + own.vanilla_other_s * scale
+        return cls(vanilla_s, own.adapt_s * scale, own.other_s * scale / max(1, rounds))
 
 
 def sum_of(
@@ -222,12 +205,8 @@ def sum_of(
     """Counts and speedup of a rule over the prompts; its state goes from prompt to prompt."""
     rule, total = make(), Outcome()
     for text in texts:
-        one = play(text, rule, widths, costs)
-        total = replace(
-            total, **{k: getattr(total, k) + getattr(one, k) for k in Outcome.__dataclass_fields__}
-        )
-    method_s = total.draft_s + total.verify_s + base.adapt_s + base.round_s * total.rounds
-    return total, base.vanilla_s / method_s
+        play(text, rule, widths, costs, total)
+    return total, base.vanilla_s / (total.passes_s + base.adapt_s + base.round_s * total.rounds)
 
 
 class Kept:
@@ -235,18 +214,16 @@ class Kept:
 
     def __init__(self, costs: Costs) -> None:
         self.costs, self.layers = costs, costs.layers
-        self._found: dict[tuple[object, ...], float] = {}
+        self._seconds: dict[tuple[object, ...], float] = {}
 
-    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified) -> float:
+    def draft_s(self, context: float, steps: int, skip: SkipSet, how: Verified = PLAIN) -> float:
         key = (int(context) // 32, steps, len(skip.attention), len(skip.mlp), how)
-        if key not in self._found:
-            self._found[key] = self.costs.draft_s(context, steps, skip, how)
-        return self._found[key]
+        if key not in self._seconds:
+            self._seconds[key] = self.costs.draft_s(context, steps, skip, how)
+        return self._seconds[key]
 
-    def verify_s(
-        self, context: float, rows: int, how: Verified, drafted: bool = False, before: int = 1
-    ) -> float:
-        key = (int(context) // 32, rows, how, drafted, before)
-        if key not in self._found:
-            self._found[key] = self.costs.verify_s(context, rows, how, drafted, before)
-        return self._found[key]
+    def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
+        key = (int(context) // 32, rows, how, before)
+        if key not in self._seconds:
+            self._seconds[key] = self.costs.verify_s(context, rows, how, before)
+        return self._seconds[key]

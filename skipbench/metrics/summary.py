@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from skipbench.metrics.acceptance import (
-    Latency,
     accepted_by_position,
     alpha,
     alpha_cond,
@@ -21,6 +20,7 @@ from skipbench.metrics.acceptance import (
     skipped,
     tokens_per_time,
 )
+from skipbench.metrics.costs import Latency
 from skipbench.metrics.interval import Interval, paired_ratio_interval
 from skipbench.metrics.scores import mean_scores, score_equal, score_summary
 from skipbench.metrics.waits import joules_per_token, s_per_output_token, ttft_s
@@ -77,7 +77,7 @@ def summarise(
         M_eq1=expected_M(rounds),
         accepted_by_position=accepted_by_position(rounds),
         tpt=tokens_per_time(sound, rounds, layers, latency),
-        tpt_vanilla=over(1, latency.target_s()) if latency and vanilla_s_per_token else None,
+        tpt_vanilla=over(1, latency.pass_s()) if latency and vanilla_s_per_token else None,
         tokens_per_s=over(1, method_s_per_token),
         tokens_per_s_vanilla=over(1, vanilla_s_per_token),
         expected_speedup=expected_speedup(sound, rounds, M, pooled, layers, vanilla_s_per_token),

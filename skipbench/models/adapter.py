@@ -1,5 +1,5 @@
-"""Adapter folders (LoRA) of peft: merged into their base model at load, so that every engine runs
-the weights of one plain checkpoint.
+"""Adapter folders (LoRA) of peft, merged into their base model at load: engines see one plain
+checkpoint.
 """
 
 import importlib.util
@@ -11,33 +11,31 @@ from skipbench.errors import SkipbenchError
 
 
 def check_adapter(path: str, quantization: str, allow_pickle: bool) -> None:
-    """What can be told of an adapter folder before its base model is loaded.
+    """Checks an adapter folder before its base model is loaded.
 
     Raises:
         SkipbenchError: peft is missing, the weights are pickled or missing, or the base model is
             to be quantised.
     """
+    what = f"model.path={path!r} is an adapter"
     if quantization != "none":
         raise SkipbenchError(
-            f"model.path={path!r} is an adapter, which cannot be merged into weights of "
-            f"model.quantization={quantization}; leave that out, or merge it beforehand"
+            f"{what}, which cannot be merged into weights of model.quantization={quantization}; "
+            "leave that out, or merge it beforehand"
         )
     if importlib.util.find_spec("peft") is None:
         raise SkipbenchError(
-            f"model.path={path!r} is an adapter (LoRA), which needs peft: pip install "
-            "'skipbench[lora]'; or give a folder that merge_and_unload() was saved to"
+            f"{what} (LoRA), which needs peft: pip install 'skipbench[lora]'; or give a folder "
+            "that merge_and_unload() was saved to"
         )
     if (Path(path) / "adapter_model.safetensors").is_file():
         return
     if not (Path(path) / "adapter_model.bin").is_file():
-        raise SkipbenchError(
-            f"model.path={path!r} is an adapter without weights: it has no "
-            "adapter_model.safetensors"
-        )
+        raise SkipbenchError(f"{what} without weights: it has no adapter_model.safetensors")
     if not allow_pickle:
         raise SkipbenchError(
-            f"model.path={path!r} is an adapter of pickled weights (adapter_model.bin), which can "
-            "run code; save it as safetensors, or set model.allow_pickle=true"
+            f"{what} of pickled weights (adapter_model.bin), which can run code; save it as "
+            "safetensors, or set model.allow_pickle=true"
         )
 
 
@@ -69,9 +67,5 @@ def merge(model: Any, path: str, tokens: int) -> tuple[Any, str]:
         raise SkipbenchError(
             f"the adapter {path!r} cannot be merged into its base model: {text}"
         ) from error
-    kind = adapted.peft_config["default"].peft_type
-    return (
-        merged,
-        f"adapter {path} ({kind}) was merged into its base model at load, by peft "
-        + str(peft.__version__),
-    )
+    how = f"({adapted.peft_config['default'].peft_type}) was merged into its base model at load"
+    return merged, f"adapter {path} {how}, by peft {peft.__version__}"

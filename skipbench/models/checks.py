@@ -1,4 +1,4 @@
-"""What a checkpoint needs and must be, and why loading one failed."""
+"""Checks of a checkpoint's settings and files, and messages for failed loads."""
 
 import importlib.util
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import adapter_base, check_path, is_gguf
+from skipbench.config.model import Model, adapter_base, check_path, is_gguf
 from skipbench.config.paths import hub_offline
 from skipbench.errors import SkipbenchError
 from skipbench.models.adapter import check_adapter
@@ -41,7 +41,7 @@ def check_shape(path: str, config: Any, shape: Shape | None) -> None:
         )
 
 
-MOST_LAYERS = 4096
+MAX_LAYERS = 4096
 _SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
     *("intermediate_size", "vocab_size", "max_position_embeddings", "head_dim"),
@@ -52,47 +52,48 @@ def check_sizes(path: str, config: Any) -> None:
     """Raises SkipbenchError for a configuration whose numbers no model can have."""
     sizes: dict[str, Any] = {name: getattr(config, name, None) for name in _SIZES}
     wrong = {k: v for k, v in sizes.items() if v is not None and (type(v) is not int or v < 1)}
-    if not wrong and (sizes["num_hidden_layers"] or 0) > MOST_LAYERS:
-        wrong["num_hidden_layers"] = sizes["num_hidden_layers"]
-    heads, groups = sizes["num_attention_heads"], sizes["num_key_value_heads"]
-    if not wrong and groups and heads % groups:
-        wrong["num_key_value_heads"] = groups
+    if not wrong:
+        layers, _, heads, groups, *_ = sizes.values()
+        if (layers or 0) > MAX_LAYERS:
+            wrong["num_hidden_layers"] = layers
+        if not wrong and groups and heads % groups:
+            wrong["num_key_value_heads"] = groups
     epsilon, tied = getattr(config, "rms_norm_eps", 0.0), config.tie_word_embeddings
-    sound = isinstance(epsilon, int | float) and 0 <= epsilon < math.inf
-    wrong |= {} if sound else {"rms_norm_eps": epsilon}
-    wrong |= {} if isinstance(tied, bool) else {"tie_word_embeddings": tied}
+    if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
+        wrong["rms_norm_eps"] = epsilon
+    if not isinstance(tied, bool):
+        wrong["tie_word_embeddings"] = tied
     if wrong:
-        told = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
+        listed = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
         raise SkipbenchError(
-            f"the configuration of {path!r} has {told}; wanted whole numbers from 1, at most "
-            f"{MOST_LAYERS} layers, heads that divide into num_key_value_heads, a norm's epsilon "
+            f"the configuration of {path!r} has {listed}; wanted whole numbers from 1, at most "
+            f"{MAX_LAYERS} layers, heads that divide into num_key_value_heads, a norm's epsilon "
             "from 0, and true or false for tied embeddings"
         )
 
 
+def indexed(index: Path) -> list[str]:
+    """The files of weights that an index names; raises anything for a file that is no index."""
+    return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+
+
 def check_index(path: str) -> None:
     """Raises SkipbenchError for an index of weights in a folder that names files outside of it, and
-    anything for one that is no index.
+    as `indexed`.
     """
     for index in sorted(Path(path).glob("*.index.json")):
-        # may be a link: the hub's cache has nothing else
-        for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values())):
+        for name in indexed(index):  # may be links: the hub's cache has nothing else
             if not name or Path(name).name != name:
                 raise SkipbenchError(
                     f"{index} names the file {name!r}; wanted names of files in its own folder"
                 )
 
 
+# Every tokenizer has one of these files.
 TOKENIZERS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tekken.json",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
+    *("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt"),
+    *("spiece.model", "sentencepiece.bpe.model"),
 )
-"""Files, one of which every tokenizer has."""
 
 
 def check_tokenizer(path: str, base: str) -> str:
@@ -112,8 +113,8 @@ def check_tokenizer(path: str, base: str) -> str:
 
 
 def check_access(path: str, revision: str | None, gated: bool) -> None:
-    """Raises SkipbenchError for a path that names nothing, and for a gated model that is neither in
-    the cache nor to be had, because this machine has no token.
+    """Raises SkipbenchError for a path that names nothing, and for a gated model that is not in the
+    cache where this machine has no token.
     """
     check_path(path)
     if not gated or Path(path).exists():
@@ -134,8 +135,8 @@ def _gated(path: str) -> str:
 
 
 def explain(path: str, revision: str | None, error: Exception) -> str:
-    """What a failed load was, by the exceptions of the hub's library in the chain of causes, and
-    what to do.
+    """The reason of a failed load, by the hub library's exceptions in the chain of causes, and what
+    to do.
     """
     text = " ".join(str(error).split())[:400]
     if Path(path).is_dir():
@@ -171,52 +172,38 @@ def explain(path: str, revision: str | None, error: Exception) -> str:
     return f"cannot fetch {path!r} from the hub: is there a network? {local}. ({text})"
 
 
-def check_form(
-    path: str,
-    device_map: str | dict[str, Any],
-    quantization: str,
-    engine: str,
-    deepened: float,
-    allow_pickle: bool,
-) -> None:
+def check_form(model: Model, engine: str) -> None:
     """Raises SkipbenchError where the settings of a checkpoint contradict each other, or need a
-    package that is missing; arguments as `load`.
+    package that is missing.
     """
+    path, quantization, device = model.path, model.quantization, model.device
     check_path(path)
-    if (is_gguf(path) or deepened) and (
-        quantization != "none" or not isinstance(device_map, str) or device_map == "auto"
-    ):
-        what = f"model.deepened={deepened}" if deepened else f"model.path={path}, a GGUF file,"
+    if (is_gguf(path) or model.deepened) and (quantization != "none" or device == "auto"):
+        what = f"model.path={path}, a GGUF file,"
+        what = f"model.deepened={model.deepened}" if model.deepened else what
         raise SkipbenchError(
             f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
             "model.device=auto"
         )
     if adapter_base(path) is not None:
-        check_adapter(path, quantization, allow_pickle)
-    check_packages(device_map, quantization, engine)
-
-
-def check_packages(device_map: str | dict[str, Any], quantization: str, engine: str) -> None:
+        check_adapter(path, quantization, model.allow_pickle)
     if quantization != "none" and engine != "reference":
         raise SkipbenchError(
             f"model.quantization={quantization} needs engine=reference: engine={engine} "
             "computes with the weights itself"
         )
-    if quantization == "int8" and device_map == "cpu":
+    if quantization == "int8" and device == "cpu":
         # There (bitsandbytes 0.50.2) the logits of a row moved by 0.3 with the number of rows
         # beside it.
         raise SkipbenchError(
             "model.quantization=int8 needs a GPU; use model.device=cuda or auto, or fp4 or nf4"
         )
     needed = {"bitsandbytes": "quant"} if quantization != "none" else {}
-    needed |= (
-        {"accelerate": "big"}
-        if quantization != "none" or not str(device_map).startswith(("cpu", "cuda"))
-        else {}
-    )
+    if quantization != "none" or not device.startswith(("cpu", "cuda")):
+        needed["accelerate"] = "big"
     for package, extra in needed.items():
         if importlib.util.find_spec(package) is None:
             raise SkipbenchError(
-                f"model.device={device_map} with quantization={quantization} needs "
-                f"{package}: pip install 'skipbench[{extra}]'"
+                f"model.device={device} with quantization={quantization} needs {package}: "
+                f"pip install 'skipbench[{extra}]'"
             )

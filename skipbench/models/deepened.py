@@ -35,15 +35,12 @@ def deepen(model: Any, share: float, seed: int) -> None:
         )
     body, config = model.model, model.config
     plan = deepened_layers(config.num_hidden_layers, share, seed)
-    used: set[int] = set()
-    layers = []
+    used, layers = set[int](), []
     for index, place in enumerate(plan):
         layer = body.layers[place.own]
-        if place.own in used:
-            layer = copy.deepcopy(layer)
+        layers.append(copy.deepcopy(layer) if place.own in used else layer)
         used.add(place.own)
-        layer.self_attn.layer_idx = index
-        layers.append(layer)
+        layers[-1].self_attn.layer_idx = index
     if getattr(config, "layer_types", None) is not None:
         config.layer_types = [config.layer_types[place.own] for place in plan]
     config.num_hidden_layers = len(plan)

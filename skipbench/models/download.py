@@ -1,8 +1,5 @@
-"""Fetching a checkpoint into the hub's cache, and checking that it is whole, for machines that have
-no network.
-"""
+"""Fetching a checkpoint into the hub's cache, for machines that have no network later."""
 
-import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -11,7 +8,7 @@ from pathlib import Path
 from skipbench.config.architecture import Shape
 from skipbench.config.model import check_path, is_gguf
 from skipbench.errors import SkipbenchError
-from skipbench.models.checks import check_shape, explain
+from skipbench.models.checks import check_shape, explain, indexed
 from skipbench.models.gguf import read_gguf
 
 TIMEOUT_S = 5
@@ -21,12 +18,8 @@ FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 @dataclass(frozen=True)
 class Fetched:
-    """Folder of a checkpoint, the commit it is of (`None` for a local folder), and bytes of its
-    weights.
-    """
-
     folder: Path
-    commit: str | None
+    commit: str | None  # None for a local folder
     weight_bytes: int
 
 
@@ -46,8 +39,7 @@ def hub_answers() -> bool:
 
 
 def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
-    """Everything that `load` needs of a checkpoint: from the hub, the cache, or a folder that only
-    is checked.
+    """Fetches all that `load` needs of a checkpoint; a local folder is only checked.
 
     Raises:
         SkipbenchError: it cannot be fetched, weights are missing, or it is not the model that
@@ -70,23 +62,13 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
     except (OSError, ValueError) as error:
         raise SkipbenchError(explain(path, revision, error)) from error
     check_shape(path, config, shape)
-    weights = _weights(folder)
-    missing = [name.name for name in weights if not name.is_file()]
+    index = folder / "model.safetensors.index.json"
+    names = indexed(index) if index.is_file() else ["model.safetensors"]
+    missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise SkipbenchError(
-            f"{path!r} lacks {len(missing)} of {len(weights)} weight files, as {missing[0]}; "
+            f"{path!r} lacks {len(missing)} of {len(names)} weight files, as {missing[0]}; "
             "run the command again"
         )
-    return Fetched(
-        folder, None if local else folder.name, sum(name.stat().st_size for name in weights)
-    )
-
-
-def _weights(folder: Path) -> list[Path]:
-    """The files of the weights, by the checkpoint's index where it has one."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return [folder / "model.safetensors"]
-    return [
-        folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    ]
+    size = sum((folder / name).stat().st_size for name in names)
+    return Fetched(folder, None if local else folder.name, size)

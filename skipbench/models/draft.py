@@ -1,4 +1,4 @@
-"""A second checkpoint that drafts for a target: loaded once, and held against its vocabulary."""
+"""Draft models: loading one, and comparing its vocabulary with the target's."""
 
 import functools
 from pathlib import Path
@@ -12,11 +12,11 @@ from skipbench.models.load import load
 @functools.lru_cache(maxsize=1)  # copies of a method share it
 def draft_model(path: str, revision: str | None, dtype: str, device: str) -> tuple[LM, Any]:
     """The model in the fused engine, and its tokenizer. Raises SkipbenchError as `load`."""
-    return load(path, revision, dtype, "fused", device)
+    return load(path, revision=revision, dtype=dtype, device=device)
 
 
 def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
-    """Holds sizes against each other, and the tokens where the target's tokenizer lies in a folder.
+    """Compares the sizes, and the tokens where the target is a folder with a tokenizer.
 
     Raises:
         SkipbenchError: the vocabularies differ.

@@ -1,18 +1,18 @@
-"""What `generate` of Hugging Face passes to a function of one's own, and what it wants back."""
+"""Arguments and result of a `custom_generate` function of Hugging Face's `generate`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 
+# Processors whose result depends on more than the tokens and the logits.
 STATEFUL = {
     "UnbatchedClassifierFreeGuidanceLogitsProcessor": "runs the model with its own cache",
     "ClassifierFreeGuidanceLogitsProcessor": "wants two rows per prompt",
     "SynthIDTextWatermarkLogitsProcessor": "counts its calls, and drafts are verified in one",
 }
-"""Processors whose result depends on more than the tokens and the logits."""
 READS_SCORES = ("ConfidenceCriteria",)
 WARPERS = {
     "TemperatureLogitsWarper": "temperature",
@@ -24,7 +24,9 @@ LIMITS = ("MaxLengthCriteria", "EosTokenCriteria")
 """Criteria that the loop keeps itself."""
 
 
-def check_generation(config: Any, model_kwargs: dict[str, Any], others: dict[str, Any]) -> None:
+def check_generation(
+    config: Any, model_kwargs: Mapping[str, Any], others: Mapping[str, Any]
+) -> None:
     """Raises SkipbenchError for what cannot be honoured, by its name.
 
     Args:
@@ -63,11 +65,9 @@ def split_processors(processors: Iterable[Any], sample: bool) -> tuple[list[Any]
         SkipbenchError: a processor that keeps a state of its own.
     """
     found = list(processors)
-    for processor in found:
-        if why := STATEFUL.get(type(processor).__name__):
-            raise SkipbenchError(
-                f"custom_generate cannot honour {type(processor).__name__}: it {why}"
-            )
+    for name in (type(processor).__name__ for processor in found):
+        if name in STATEFUL:
+            raise SkipbenchError(f"custom_generate cannot honour {name}: it {STATEFUL[name]}")
     if not sample:
         return found, {}
     arguments: dict[str, Any] = {"temperature": 1.0}
@@ -88,16 +88,14 @@ def own_criteria(criteria: Iterable[Any]) -> list[Any]:
         SkipbenchError: one that reads scores, which are not kept.
     """
     found = [c for c in criteria if type(c).__name__ not in LIMITS]
-    for one in found:
-        if type(one).__name__ in READS_SCORES:
-            raise SkipbenchError(
-                f"custom_generate cannot honour {type(one).__name__}: it reads scores"
-            )
+    for name in (type(c).__name__ for c in found):
+        if name in READS_SCORES:
+            raise SkipbenchError(f"custom_generate cannot honour {name}: it reads scores")
     return found
 
 
 def output(sequences: Tensor, as_dict: bool) -> Any:
-    """What `generate` returns: the ids [1, T], or these in Hugging Face's class."""
+    """The result of `generate`: the ids [1, T], or these in Hugging Face's class."""
     if not as_dict:
         return sequences
     from transformers.generation.utils import GenerateDecoderOnlyOutput

@@ -1,12 +1,11 @@
 """GGUF files of the Llama family, read into the classes of Hugging Face.
 
-Weights are dequantised to float32 and rounded to the wanted precision; the file's own types are not
-computed with. llama.cpp (convert_hf_to_gguf.py) defines the names, and the order of the rows of
-queries and keys of `llama`.
+Weights are dequantised to float32 and rounded to the model's dtype. llama.cpp
+(convert_hf_to_gguf.py) defines the names, and the order of the rows of queries and keys of `llama`.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +22,8 @@ from skipbench.models.gguf_file import Header, read_header
 from skipbench.runs.reading import printable
 
 FAMILIES = ("llama", "qwen2", "qwen3")
-"""Values of `general.architecture` that can be read; `llama` is Mistral's and SmolLM2's, too."""
-OUTER = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
+"""Readable values of `general.architecture`; `llama` is also Mistral's and SmolLM2's."""
+OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 INNER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -51,12 +46,7 @@ SPLITS = ("gpt-2", "llama-bpe", "llama3", "llama-v3", "smaug-bpe", "qwen2", "dee
 
 @dataclass(frozen=True)
 class GGUF:
-    """A GGUF file whose header is read.
-
-    Attributes:
-        header: the file's metadata and its tensors.
-        config: the configuration of the Hugging Face class.
-    """
+    """A GGUF file whose header is read, and its configuration in Hugging Face's class."""
 
     header: Header
     config: Any
@@ -71,7 +61,7 @@ class GGUF:
         from transformers import AutoModelForCausalLM
 
         auto: Any = AutoModelForCausalLM  # its constructors are untyped
-        with _told(self.header.path, "model"), torch.device("meta"):
+        with explained(self.header.path, "model"), torch.device("meta"):
             model: Any = auto.from_config(self.config, dtype=dtype, attn_implementation="sdpa")
         entries, tied = self.header.entries, self.config.tie_word_embeddings
         wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
@@ -103,7 +93,7 @@ class GGUF:
         from transformers import AutoTokenizer
 
         kind, split = _kind(self.header)
-        with _told(self.header.path, "tokenizer"):
+        with explained(self.header.path, "tokenizer"):
             tokenizer: Any = AutoTokenizer.from_pretrained(
                 self.header.path.parent, gguf_file=self.header.path.name, trust_remote_code=False
             )
@@ -127,19 +117,14 @@ class GGUF:
 
     def _weight(self, name: str) -> Tensor:
         weight = torch.from_numpy(np.array(self.header.dequantized(name), dtype=np.float32))
-        if self.config.model_type == "llama" and ".attn_q." in name:
-            return _unpermuted(weight, self.config.num_attention_heads)
-        if self.config.model_type == "llama" and ".attn_k." in name:
-            return _unpermuted(weight, self.config.num_key_value_heads)
-        return weight
-
-
-def _unpermuted(weight: Tensor, heads: int) -> Tensor:
-    """Rows of queries or keys in Hugging Face's order: the halves of each head that are rotated
-    together lie behind one another, not in turns.
-    """
-    pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
-    return pairs.transpose(1, 2).reshape(weight.shape)
+        config, permuted = self.config, (".attn_q." in name or ".attn_k." in name)
+        if config.model_type != "llama" or not permuted:
+            return weight
+        heads = config.num_attention_heads if ".attn_q." in name else config.num_key_value_heads
+        # Hugging Face has the halves of a head that are rotated together one after the other, not
+        # interleaved.
+        pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
+        return pairs.transpose(1, 2).reshape(weight.shape)
 
 
 def read_gguf(path: str) -> GGUF:
@@ -154,9 +139,9 @@ def read_gguf(path: str) -> GGUF:
 
 
 @contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
-    """Tells in one line what transformers, which does not check a header, raises of it: anything,
-    and a panic of the tokenizers library, which is no `Exception`.
+def explained(path: Path, what: str) -> Iterator[None]:
+    """Raises any error of transformers, which does not check a header, as a SkipbenchError; also a
+    panic of the tokenizers library, which is no `Exception`.
     """
     try:
         yield
@@ -189,27 +174,27 @@ def _check_tokens(header: Header) -> None:
     each other and the embedding.
     """
     kind, _ = _kind(header)
-    own = {key.removeprefix("tokenizer.ggml."): value for key, value in header.fields.items()}
-    rows, tokens = header.entries["token_embd.weight"].shape[0], _texts(own.get("tokens"))
+    fields = {key.removeprefix("tokenizer.ggml."): value for key, value in header.fields.items()}
+    rows, tokens = header.entries["token_embd.weight"].shape[0], _texts(fields.get("tokens"))
     known, count = set(tokens), len(tokens)
-    merges = [merge.split(" ") for merge in _texts(own.get("merges"))]
+    merges = [merge.split(" ") for merge in _texts(fields.get("merges"))]
 
     def require(key: str, sound: bool, wanted: str) -> None:
         if not sound:
             raise SkipbenchError(
-                f"{header.path}: tokenizer.ggml.{key} is {own.get(key)!r:.60}, wanted {wanted}; "
+                f"{header.path}: tokenizer.ggml.{key} is {fields.get(key)!r:.60}, wanted {wanted}; "
                 "fetch the file again"
             )
 
     require("tokens", 0 < count <= rows, f"1 to {rows} texts")
     joined = all(len(pair) == 2 and {*pair, "".join(pair)} <= known for pair in merges)
-    given = kind == "llama" or "merges" in own
+    given = kind == "llama" or "merges" in fields
     require("merges", given and joined, "pairs of tokens that make a token")
     for key in ("token_type", "scores"):
-        found = own.get(key, tokens)
+        found = fields.get(key, tokens)
         require(key, isinstance(found, list) and len(found) == count, f"{count} numbers")
     for key in ("bos", "eos", "eot", "padding", "unknown"):
-        found = own.get(f"{key}_token_id", 0)
+        found = fields.get(f"{key}_token_id", 0)
         sound = type(found) is int and 0 <= found < count
         require(f"{key}_token_id", sound, f"the id of one of {count} tokens")
 
@@ -225,28 +210,28 @@ def _config(header: Header) -> Any:
     from transformers import AutoConfig
 
     path, fields, tensors = header.path, header.fields, header.entries
-
     family = _word(header, "general.architecture", "none")
-    if family not in FAMILIES or fields.get(f"{family}.expert_count"):
-        experts = " with experts" if fields.get(f"{family}.expert_count") else ""
+    experts = " with experts" if fields.get(f"{family}.expert_count") else ""
+    if family not in FAMILIES or experts:
         raise SkipbenchError(
             f"model.path={path} holds a model of architecture {family}{experts}; wanted "
             f"{', '.join(FAMILIES)}"
         )
 
     def get(key: str, *default: Any, kinds: tuple[type, ...] = (int,)) -> Any:
-        found = fields.get(f"{family}.{key}", *default)
+        key = f"{family}.{key}"
+        found = fields.get(key, *default)
         if found is None:
-            raise SkipbenchError(f"model.path={path} lacks {family}.{key}; fetch it again")
+            raise SkipbenchError(f"model.path={path} lacks {key}; fetch it again")
         if isinstance(found, list):
             raise SkipbenchError(
-                f"model.path={path} has another {family}.{key} in every layer, which is not read"
+                f"model.path={path} has another {key} in every layer, which is not read"
             )
         if type(found) not in kinds or not 0 < found < math.inf:
             whole = "" if float in kinds else "whole "
             raise SkipbenchError(
-                f"model.path={path}: {family}.{key} is {found!r:.60}, wanted a {whole}number above "
-                "0; fetch the file again"
+                f"model.path={path}: {key} is {found!r:.60}, wanted a {whole}number above 0; fetch "
+                "the file again"
             )
         return found
 
@@ -267,6 +252,7 @@ def _config(header: Header) -> Any:
             f"model.path={path}: {family}.block_count is {layers} and embedding_length {hidden}, "
             f"but its tensors have {len(blocks)} and {shape[-1]}; fetch the file again"
         )
+    theta = float(get("rope.freq_base", 10000.0, kinds=numbers))
     settings = dict(
         vocab_size=int(shape[0]),
         hidden_size=hidden,
@@ -277,10 +263,7 @@ def _config(header: Header) -> Any:
         head_dim=get("attention.key_length", max(1, hidden // heads)),
         max_position_embeddings=get("context_length"),
         rms_norm_eps=float(get("attention.layer_norm_rms_epsilon", kinds=numbers)),
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": float(get("rope.freq_base", 10000.0, kinds=numbers)),
-        },
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
         tie_word_embeddings="output.weight" not in tensors,
         attention_bias="blk.0.attn_q.bias" in tensors,
         mlp_bias="blk.0.ffn_down.bias" in tensors,
@@ -288,14 +271,14 @@ def _config(header: Header) -> Any:
         eos_token_id=_ends(fields),
         pad_token_id=fields.get("tokenizer.ggml.padding_token_id"),
     )
-    with _told(path, "configuration"):
+    with explained(path, "configuration"):
         config = AutoConfig.for_model(family, **settings)
     check_sizes(str(path), config)
     family_of(config)
     return config
 
 
-def _ends(fields: dict[str, Any]) -> int | list[int] | None:
+def _ends(fields: Mapping[str, Any]) -> int | list[int] | None:
     """The ids that end an output: of the text, and of a turn where that is another."""
     ids = [fields.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot")]
     known = list(dict.fromkeys(i for i in ids if i is not None))

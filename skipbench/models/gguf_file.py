@@ -5,9 +5,9 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md defines them.
 import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,9 +19,9 @@ SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 """Types of metadata, and how `struct` reads them."""
 STRING, ARRAY = 8, 9
 VERSIONS = (2, 3)
-MOST_ENTRIES = 1 << 16  # pairs of metadata, tensors
-MOST_ITEMS = 1 << 21  # bytes of a text, items of a list: Llama 3 has 280,147 merges
-MOST_DIMENSIONS = 4  # llama.cpp's own limit
+MAX_ENTRIES = 1 << 16  # pairs of metadata, tensors
+MAX_ITEMS = 1 << 21  # bytes of a text, items of a list: Llama 3 has 280,147 merges
+MAX_DIMENSIONS = 4  # llama.cpp's own limit
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Header:
     """Metadata of a file, and its tensors by name."""
 
     path: Path
-    fields: dict[str, Any]
+    fields: Mapping[str, Any]
     entries: dict[str, Entry]
 
     def dequantized(self, name: str) -> Any:
@@ -77,17 +77,15 @@ def read_header(path: Path) -> Header:
                 f"model.path={path} is no GGUF file of version {' or '.join(map(str, VERSIONS))}"
             )
         for count in (pairs, tensors):
-            _check_count(file, count, MOST_ENTRIES)
-        fields = dict(_pair(file) for _ in range(pairs))
+            _check_count(file, count, MAX_ENTRIES)
+        fields = {_text(file): _value(file, _int(file)) for _ in range(pairs)}
         found = [_tensor(file, path) for _ in range(tensors)]
         step = fields.get("general.alignment", 32)
         if not isinstance(step, int) or step < 1:
             raise EOFError(f"general.alignment is {step!r}")
         begin = -(-file.tell() // step) * step
         length = os.fstat(file.fileno()).st_size
-    entries = {
-        name: Entry(shape, kind, begin + offset, size) for name, shape, kind, offset, size in found
-    }
+    entries = {name: replace(entry, start=begin + entry.start) for name, entry in found}
     end = max((entry.start + entry.size for entry in entries.values()), default=0)
     if end > length:
         raise SkipbenchError(f"model.path={path} is cut: {length} bytes of {end}; fetch it again")
@@ -107,9 +105,9 @@ def _explained(path: Path) -> Iterator[None]:
         raise SkipbenchError(f"model.path={path} cannot be read ({error})") from error
 
 
-def _check_count(file: BinaryIO, count: int, most: int) -> None:
-    if count > most:
-        raise EOFError(f"a count of {count} at {file.tell()}, wanted at most {most}")
+def _check_count(file: BinaryIO, count: int, largest: int) -> None:
+    if count > largest:
+        raise EOFError(f"a count of {count} at {file.tell()}, wanted at most {largest}")
 
 
 def _read(file: BinaryIO, count: int) -> bytes:
@@ -121,13 +119,13 @@ def _read(file: BinaryIO, count: int) -> bytes:
 
 def _text(file: BinaryIO) -> str:
     (length,) = struct.unpack("<Q", _read(file, 8))
-    _check_count(file, length, MOST_ITEMS)
+    _check_count(file, length, MAX_ITEMS)
     return _read(file, length).decode("utf-8")
 
 
-def _pair(file: BinaryIO) -> tuple[str, Any]:
-    name = _text(file)
-    return name, _value(file, *struct.unpack("<I", _read(file, 4)))
+def _int(file: BinaryIO) -> int:
+    (number,) = struct.unpack("<I", _read(file, 4))
+    return int(number)
 
 
 def _value(file: BinaryIO, kind: int) -> Any:
@@ -135,7 +133,7 @@ def _value(file: BinaryIO, kind: int) -> Any:
         return _text(file)
     if kind == ARRAY:
         inner, count = struct.unpack("<IQ", _read(file, 12))
-        _check_count(file, count, MOST_ITEMS)
+        _check_count(file, count, MAX_ITEMS)
         if inner in SCALARS:
             size = struct.calcsize(SCALARS[inner])
             return list(struct.unpack(f"<{count}{SCALARS[inner]}", _read(file, count * size)))
@@ -147,13 +145,13 @@ def _value(file: BinaryIO, kind: int) -> Any:
     return struct.unpack(f"<{SCALARS[kind]}", _read(file, struct.calcsize(SCALARS[kind])))[0]
 
 
-def _tensor(file: BinaryIO, path: Path) -> tuple[str, tuple[int, ...], Any, int, int]:
-    """Name, shape, type, offset and bytes of the next tensor of the table."""
+def _tensor(file: BinaryIO, path: Path) -> tuple[str, Entry]:
+    """Name and entry of the next tensor of the table; its start counts from the first weight."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     name = _text(file)
-    (dimensions,) = struct.unpack("<I", _read(file, 4))
-    _check_count(file, dimensions, MOST_DIMENSIONS)
+    dimensions = _int(file)
+    _check_count(file, dimensions, MAX_DIMENSIONS)
     shape = struct.unpack(f"<{dimensions}Q", _read(file, 8 * dimensions))[::-1]
     number, offset = struct.unpack("<IQ", _read(file, 12))
     if number not in {kind.value for kind in GGMLQuantizationType}:
@@ -165,4 +163,4 @@ def _tensor(file: BinaryIO, path: Path) -> tuple[str, tuple[int, ...], Any, int,
     block, size = GGML_QUANT_SIZES[kind]
     if not shape or 0 in shape or shape[-1] % block:
         raise EOFError(f"tensor {name!r} of shape {shape}, wanted rows of whole blocks of {block}")
-    return name, shape, kind, offset, math.prod(shape) // block * size
+    return name, Entry(shape, kind, offset, math.prod(shape) // block * size)

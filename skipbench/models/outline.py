@@ -1,10 +1,9 @@
-"""What can be told of a checkpoint without its weights: that it can be loaded, its sizes, its
-tokenizer.
+"""A checkpoint without its weights: its configuration, sizes and tokenizer, and whether it can be
+loaded.
 """
 
 import dataclasses
-import json
-import struct
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from skipbench.models.gguf import read_gguf
 
 WEIGHTS = ("*.safetensors", "*.bin")
 """Files of weights in a folder; the second kind is pickled."""
-MOST_HEADER = 100 << 20
 
 
 def layer_count(path: str, revision: str | None = None) -> int:
@@ -72,9 +70,8 @@ def _in_cache(path: str, revision: str | None) -> bool:
 
 
 def check_checkpoint(model: Model) -> None:
-    """What `load` would refuse of the files beside the weights.
-
-    A hub id that is not on this machine is left to the download, where its sizes are known.
+    """Checks the files beside the weights as `load` does. A hub id that is not on this machine is
+    left to the download.
 
     Raises:
         SkipbenchError: as `load`.
@@ -113,8 +110,8 @@ def check_checkpoint(model: Model) -> None:
 def sized(model: Model) -> Model:
     """The model with the sizes of its checkpoint, where its settings name none.
 
-    The size of the MLP is such that the parameters are those of the files, whatever the family
-    (experts, no gate). A checkpoint that says too little stays without sizes.
+    `intermediate` is set so that the number of parameters is that of the files for every family
+    (experts, no gate). A checkpoint whose configuration lacks a size stays without sizes.
     """
     if model.architecture is not None or not is_here(model):
         return model
@@ -134,30 +131,25 @@ def sized(model: Model) -> Model:
 
 
 def positions(config: Any) -> int:
-    """The most tokens of a text, of a decoder's configuration."""
+    """The context length of a decoder's configuration."""
     return int(angle_limit(config) or config.max_position_embeddings)
 
 
 def _parameters(path: str) -> int | None:
     """Parameters of a folder of safetensors, from the headers; `None` for anything else."""
+    from safetensors import SafetensorError, safe_open
+
     count = 0
     for file in Path(path).glob(WEIGHTS[0]) if Path(path).is_dir() else ():
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8).ljust(8, b"\0"))
-            if length > MOST_HEADER:
-                return None
-            try:
-                header = json.loads(opened.read(length))
-                for name, entry in header.items():
-                    if name != "__metadata__":
-                        first, last = entry["data_offsets"]
-                        count += (last - first) // _BYTES[entry["dtype"]]
-            except (ValueError, KeyError, TypeError):
-                return None
+        try:
+            with safe_open(file, "pt") as opened:
+                tensors = [opened.get_slice(name) for name in opened.keys()]  # noqa: SIM118
+        except (SafetensorError, OSError):
+            return None
+        if any(tensor.get_dtype() not in ("F64", "F32", "F16", "BF16") for tensor in tensors):
+            return None
+        count += sum(math.prod(tensor.get_shape()) for tensor in tensors)
     return count or None
-
-
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 def tokenizer_here(model: Model) -> Any | None:

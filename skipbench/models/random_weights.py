@@ -1,8 +1,7 @@
-"""`planted`: a model of any shape with random weights, whose redundant sub-layers are known because
-they were put there.
+"""`planted`: a model of any shape with random weights and known redundant sub-layers.
 
-It measures engines and checks searches at the shapes of real models, where nothing can be
-downloaded. Its text is nonsense, and no number made with it says anything about a paper.
+It measures engines and checks searches at the shapes of real models without a download. Its text is
+nonsense, and no number made with it says anything about a paper.
 """
 
 from typing import Any

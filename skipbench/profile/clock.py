@@ -13,6 +13,20 @@ ROUND = "draft"
 """The first phase of a round."""
 
 
+def timed(call: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call, the work that it leaves to a GPU included."""
+    synchronize(device)
+    began = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - began
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 class Clock:
     """Counts the time since the last mark to the phase that just ended."""
 
@@ -27,9 +41,7 @@ class Clock:
         """Begins a sample; waits for the device first."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.round_s: list[float] = []
-        """Seconds of each round, from its draft to the end of its adaptation; there after
-        `stop`.
-        """
+        """Seconds of each round, from its draft to the end of its adaptation, after `stop`."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
             self._events: list[tuple[str, torch.cuda.Event]] = [("", self._event())]

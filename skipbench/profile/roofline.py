@@ -1,17 +1,15 @@
-"""What the hardware allows: memory bandwidth and arithmetic of a device, from its datasheet or
-measured, and the time they cost.
-"""
+"""Rates of a device, memory bandwidth and arithmetic, from its datasheet or measured."""
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 
 from skipbench.config.hardware import Hardware
 from skipbench.lm.model import LM
+from skipbench.metrics.costs import Roofline
+from skipbench.profile.clock import timed
 
-MOST_BYTES = 256 << 20  # of the matrix that is read to measure bandwidth
+MAX_BYTES = 256 << 20  # of the matrix that is read to measure bandwidth
 PRODUCT = 1024  # rows and columns of the matrices whose product measures arithmetic
 TRIES = 10
 NORMS = 32  # in one try
@@ -20,36 +18,13 @@ Known = Mapping[str, Hardware]
 """Devices by the name of their file in `conf/hardware`."""
 
 
-@dataclass(frozen=True)
-class Roofline:
-    """Rates of one device for one dtype.
-
-    Attributes:
-        name: the file in `conf/hardware`, or the device's own name where there is none for it.
-        bandwidth: bytes/s of its memory.
-        flops: floating-point operations/s of dense matrix products.
-        source: `datasheet`, or `measured` where one of the two was.
-    """
-
-    name: str
-    bandwidth: float
-    flops: float
-    source: str
-
-    def seconds(self, bytes_read: float, operations: float) -> float:
-        """The least time of a pass that reads so much and computes so much."""
-        return max(bytes_read / self.bandwidth, operations / self.flops)
-
-
 def match(device_name: str, known: Known) -> str | None:
-    """The entry of a device by the name that its driver gives, in full; `None` where there is
-    none.
-    """
+    """The entry of a device by the full name that its driver gives; None where there is none."""
     return next((name for name, facts in known.items() if device_name in facts.devices), None)
 
 
 def device_name(device: torch.device) -> str:
-    """What the driver calls a GPU; `cpu` for the processor."""
+    """The driver's name of a GPU; `cpu` for the processor."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
@@ -57,17 +32,17 @@ def roofline(device: torch.device, dtype: torch.dtype, size_bytes: int, known: K
     """Rates of `device`: its datasheet's where `known` has them, else measured.
 
     Args:
-        size_bytes: what one decoding step reads; bandwidth is measured at that size.
+        size_bytes: bytes that one decoding step reads; bandwidth is measured at that size.
     """
     called = device_name(device)
     name = match(called, known)
-    facts = None if name is None else known[name]
-    flops = None if facts is None else facts.flops.get(str(dtype).removeprefix("torch."))
+    facts = known[name] if name is not None else Hardware([])
+    flops = facts.flops.get(str(dtype).removeprefix("torch."))
     return Roofline(
         name or called,
         bandwidth(device, size_bytes, known),
         flops or product_flops(device, dtype),
-        "datasheet" if facts is not None and facts.bandwidth and flops else "measured",
+        "datasheet" if facts.bandwidth and flops else "measured",
     )
 
 
@@ -76,22 +51,13 @@ def bandwidth(device: torch.device, size_bytes: int, known: Known) -> float:
     `size_bytes`.
     """
     name = match(device_name(device), known)
-    rate: float | None = None if name is None else known[name].bandwidth
+    rate = None if name is None else known[name].bandwidth
     return rate or read_bandwidth(device, size_bytes)
 
 
-def _best(call: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the fastest of ten calls: what disturbs a call can only slow it down."""
-    best = float("inf")
-    for _ in range(TRIES):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        began = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - began)
-    return best
+def _fastest(call: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the fastest of ten calls: a disturbance can only slow a call down."""
+    return min(timed(call, device) for _ in range(TRIES))
 
 
 @torch.inference_mode()
@@ -99,22 +65,20 @@ def read_bandwidth(device: torch.device, size_bytes: int) -> float:
     """Bytes/s at which a matrix of `size_bytes` (at most 256 MiB) is read by a matrix-vector
     product, the best of ten.
 
-    The size is the model's own, so that a model that fits into a cache is held against the cache's
+    The size is the model's own, so that a model that fits into a cache is compared with the cache's
     bandwidth.
     """
     columns = 4096
-    rows = max(1, min(size_bytes, MOST_BYTES) // (4 * columns))
+    rows = max(1, min(size_bytes, MAX_BYTES) // (4 * columns))
     matrix, vector = torch.ones(rows, columns, device=device), torch.ones(columns, device=device)
-    return 4 * rows * columns / _best(lambda: torch.mv(matrix, vector), device)
+    return 4 * rows * columns / _fastest(lambda: torch.mv(matrix, vector), device)
 
 
 @torch.inference_mode()
 def product_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations/s of a product of two square matrices in `dtype`, the best of
-    ten.
-    """
+    """Floating-point operations/s of a product of two square matrices, the best of ten."""
     matrix = torch.ones(PRODUCT, PRODUCT, device=device, dtype=dtype)
-    return 2 * PRODUCT**3 / _best(lambda: torch.mm(matrix, matrix), device)
+    return 2 * PRODUCT**3 / _fastest(lambda: torch.mm(matrix, matrix), device)
 
 
 @torch.inference_mode()
@@ -128,7 +92,7 @@ def norm_s(hidden: int, dtype: torch.dtype) -> float:
         for _ in range(NORMS):
             torch.nn.functional.rms_norm(row, (hidden,), weight, 1e-5)
 
-    return _best(call, row.device) / NORMS
+    return _fastest(call, row.device) / NORMS
 
 
 def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:

@@ -127,7 +127,7 @@ def search_phases(metrics: Metrics) -> list[str]:
 def stopped_early(metrics: Metrics) -> str | None:
     """The line on a run that `until_ci` ended; None where it did not."""
     end = metrics.until_ci
-    if end is None or not end.stopped:
+    if not end or not end.stopped:
         return None
     return (
         f"stopped at {end.samples} of {end.of} prompts, by until_ci={end.wanted}; "

@@ -35,14 +35,14 @@ VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
 
 
 def fingerprints(model: Model, method: MethodConfig) -> dict[str, str | None]:
-    """Entries of the provenance; None where there are none of this kind, or where the files or the
-    source are not on this machine.
+    """Entries of the provenance; None where the files or the source are not on this machine, and no
+    `draft_sha256` where the method names no checkpoint that is.
     """
-    return {
+    draft = _draft_sha256(method)
+    return ({} if draft is None else {"draft_sha256": draft}) | {
         "weights_sha256": weights_sha256(model),
         "tokenizer_sha256": _files_sha256(model, *TEXT),
         "generation_sha256": _files_sha256(model, "generation_config.json"),
-        "draft_sha256": _draft_sha256(method),
         "method_sha256": method_sha256(method),
         "imports_sha256": imports_sha256(method),
         "package_sha256": package_sha256(),
@@ -85,7 +85,7 @@ def refuse_other(folder: Path, model: Model, method: MethodConfig) -> None:
     changed = [
         text
         for key, text in names.items()
-        if None not in (getattr(before, key), now[key]) and getattr(before, key) != now[key]
+        if None not in (getattr(before, key), now.get(key)) and getattr(before, key) != now[key]
     ]
     if not done and other_latency(folder, before):
         changed.append(f"other latencies ({before.latency})")
@@ -116,7 +116,7 @@ def not_compared(provenance: Provenance, model: Model, method: MethodConfig) -> 
     return [
         text
         for key, text in _names(model, method).items()
-        if getattr(provenance, key) is None and now[key] is not None
+        if getattr(provenance, key) is None and now.get(key) is not None
     ]
 
 

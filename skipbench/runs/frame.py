@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
@@ -22,11 +23,13 @@ def frame(results: str | Path = "results", samples: bool = False) -> "pandas.Dat
             phase and `speedup`; vanilla's counts and seconds begin with `vanilla.`.
 
     Raises:
-        SkipbenchError: a run cannot be read.
+        SkipbenchError: there are no runs, or one cannot be read.
     """
     import pandas
 
     runs = [read_run(folder) for folder in run_folders(Path(results))]
+    if not runs:
+        raise SkipbenchError(f"{results} has no runs; give a results folder")
     rows = [row for run in runs for row in (_samples(run) if samples else [_run(run)])]
     return pandas.json_normalize(rows)
 

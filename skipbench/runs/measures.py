@@ -1,10 +1,12 @@
 """`Metrics`: the contents of a `metrics.json`, typed. Field names are the format; docs/metrics.md
 defines each.
 
-A value that cannot be computed is None. Names that this version does not know are dropped.
+A value that cannot be computed is None; one that a run does not have, or that its version did not
+know, is unset and not written. Names that this version does not know are dropped.
 """
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 Interval = tuple[float, float]
 
@@ -18,7 +20,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     paired: float | None = None
     ci95: Interval | None = None
     end_to_end: float | None = None
-    by_repeat: list[float | None] | None = None
+    by_repeat: list[float | None] | UnsetType = UNSET
 
 
 class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,8 +160,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     M_eq1: float | None = None
     accepted_by_position: list[float] = []
     tpt: float | None = None
-    tpt_vanilla: float | msgspec.UnsetType | None = msgspec.UNSET
-    """Unset in records of versions that did not know it."""
+    tpt_vanilla: float | UnsetType | None = UNSET
     tokens_per_s: float | None = None
     tokens_per_s_vanilla: float | None = None
     expected_speedup: ExpectedSpeedup = ExpectedSpeedup()
@@ -170,25 +171,24 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     looped: int = 0
     ttft_s: Percentiles | None = None
     s_per_output_token: Percentiles | None = None
-    joules_per_token: float | msgspec.UnsetType | None = msgspec.UNSET
-    """Unset as `tpt_vanilla`."""
+    joules_per_token: float | UnsetType | None = UNSET
     ttft_s_vanilla: Percentiles | None = None
     s_per_output_token_vanilla: Percentiles | None = None
     joules_per_token_vanilla: float | None = None
     skipped: Skipped | None = None
     score: Score | None = None
     score_equal: bool | None = None
-    score_rules: dict[str, str] | None = None
-    peak_memory_bytes: float | None = None
+    score_rules: dict[str, str] | UnsetType = UNSET
+    peak_memory_bytes: int | None = None
     roofline_fraction_vanilla: float | None = None
     profiled: Profiled | None = None
-    until_ci: UntilCi | None = None
-    repeats: int | None = None
-    prompts: int | None = None
+    until_ci: UntilCi | UnsetType = UNSET
+    repeats: int | UnsetType = UNSET
+    prompts: int | UnsetType = UNSET
     """Distinct prompts of several processes."""
-    optimisation: Optimisation | None = None
+    optimisation: Optimisation | UnsetType = UNSET
 
     @property
     def n(self) -> int:
         """Prompts behind the interval."""
-        return self.prompts if self.prompts is not None else self.samples
+        return self.prompts or self.samples

@@ -85,7 +85,7 @@ def merge_into(source: Path, target: Path) -> Merged:
     """Brings the runs, searches and stored sets of `source` into `target`; a second time, that does
     nothing.
 
-    Tables, figures and the index are made again from the records, and latencies belong to their
+    Tables and figures are made again from the records, and latencies belong to their
     machine: they stay.
 
     Raises:

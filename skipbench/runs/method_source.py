@@ -11,6 +11,7 @@ from typing import Any
 
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import MethodConfig
+from skipbench.config.signature import MOVED
 
 OWN = ("skipbench.decode.", "skipbench.methods.")
 """Parts of skipbench that belong to a method."""
@@ -81,8 +82,8 @@ def _hash_of(method: MethodConfig, of_skipbench: bool) -> str | None:
 def _targets(node: Any) -> Iterator[str]:
     """Every `_target_` in the method's settings: its own, and that of its stop rule."""
     if isinstance(node, Mapping):
-        if isinstance(node.get("_target_"), str):
-            yield node["_target_"]
+        if isinstance(target := node.get("_target_"), str):
+            yield MOVED.get(target, target)
         for value in node.values():
             yield from _targets(value)
 

@@ -113,6 +113,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     `after_samples`.
     """
 
+    def __post_init__(self) -> None:
+        _ = self.mixed  # the types of the processes that went on
+
     @property
     def conditions(self) -> dict[str, str]:
         """What a run's times depend on beside its settings, as far as it is recorded."""
@@ -127,15 +130,16 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
         """
         stretches = [(0, self.conditions)]
         for one in self.resumed:
-            process = msgspec.convert(msgspec.to_builtins(self) | one, Provenance)
-            stretches.append((int(one["after_samples"]), process.conditions))
+            now = msgspec.to_builtins(self) | {"resumed": []} | one
+            process = msgspec.convert(now, _Resumed)
+            stretches.append((process.after_samples, process.conditions))
         values = {name: {there.get(name) for _, there in stretches} - {None} for name in CONDITIONS}
         before, texts = "", list[str]()
         for after, there in stretches:
-            now = ", ".join(f"{k} {there.get(k)}" for k in CONDITIONS if len(values[k]) > 1)
-            if now != before:
-                texts.append(f"from sample {after + 1} {now}")
-            before = now
+            text = ", ".join(f"{k} {there.get(k)}" for k in CONDITIONS if len(values[k]) > 1)
+            if text != before:
+                texts.append(f"from sample {after + 1} {text}")
+            before = text
         return "; ".join(texts)
 
     @classmethod
@@ -163,6 +167,12 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
                 if re.fullmatch(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)", k)
             },
         )
+
+
+class _Resumed(Provenance, frozen=True, kw_only=True):
+    """A process that went on with a run."""
+
+    after_samples: int
 
 
 PLACES: dict[str, Callable[[], Path]] = {"package": lambda: PACKAGE, "cache": cache_folder}

@@ -15,27 +15,27 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, check_identity, engine_text
 from skipbench.runs.reading import Text, check_name, read_json, read_yaml
 from skipbench.runs.record import Sample
-from skipbench.runs.state import Status, read_status
+from skipbench.runs.state import NO_STATUS, Status, read_status
 from skipbench.runs.store import SEALED, check_digest, read_samples
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is published of where a run comes from: no name of a machine, a folder or a person."""
 
-    engine: str | None = None
-    device: str | None = None
-    cpu: str | None = None
-    dtype: str | None = None
-    sparsity: str | None = None
-    calibration: str | None = None
-    torch: str | None = None
-    transformers: str | None = None
     commit: str | None = None
     dirty: bool | None = None
-    date: str = ""
+    cpu: str | None = None
     weights_sha256: str | None = None
     method_sha256: str | None = None
     package_sha256: str | None = None
+    device: str | None = None
+    engine: str | None = None
+    date: str = ""
+    torch: str | None = None
+    transformers: str | None = None
+    dtype: str | None = None
+    sparsity: str | None = None
+    calibration: str | None = None
     mixed: str | None = None
     """Where a run went on under other conditions."""
 
@@ -49,16 +49,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-# `origin` is `provenance` in summaries of tables, which never hold the whole provenance.
-_NAMES = {"origin": "provenance", "provenance": "provenance_json"}
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=True, rename=_NAMES):
-    """One run.
-
-    Its fields up to `group` are what a summary beside a table keeps; `read` of a folder adds the
-    rest. A planned cell without a record is a run without metrics, and `reason` says why.
-    """
+class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a run that a summary beside a table keeps."""
 
     id: str | None = None
     """Name of its folder."""
@@ -72,7 +64,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=Tr
     reason: str | None = None
     drafted: str | None = None
     """`metrics.drafted` of its samples."""
-    origin: Origin = Origin()
+    origin: Origin = msgspec.field(name="provenance", default=Origin())
     label: str | None = None
     """The overrides in which it differs from the other points of its sweep."""
     rank: int | None = None
@@ -82,14 +74,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=Tr
     """Vanilla against itself, which is no row of a paper's table."""
     group: dict[str, str] = {}
     """The group of another run's samples that it is of."""
+
+
+class Run(Published, frozen=True, kw_only=True, dict=True):
+    """One run. A planned cell without a record is a run without metrics; `reason` says why."""
+
     axes: dict[str, str] = {}
     """Overrides of its cell in an experiment."""
     search: Search | None = None
     folder: Path | None = None
     settings: dict[str, Any] = {}
     """Its `config.yaml`; empty without one."""
-    provenance: Provenance = Provenance()
-    status: Status = Status()
+    provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())
+    status: Status = NO_STATUS
     kept_samples: list[Sample] | None = None
     """Samples of a run that is read from the file of a figure, not from its folder."""
 
@@ -153,15 +150,7 @@ def plain(run: Run) -> dict[str, Any]:
     """What a summary keeps of a run: no samples, no settings, and no name of a machine, a folder or
     a person.
     """
-    published = msgspec.structs.replace(
-        run,
-        folder=None,
-        settings={},
-        provenance=Provenance(),
-        status=Status(),
-        axes={},
-        search=None,
-    )
+    published = Published(**{name: getattr(run, name) for name in Published.__struct_fields__})
     kept: dict[str, Any] = msgspec.to_builtins(published)
     return kept
 

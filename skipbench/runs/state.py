@@ -32,7 +32,7 @@ class RunState:
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """`status.json`: what a run's process said of it last."""
 
-    state: Text = "missing"
+    state: Text
     error: str | None = None
     pid: int | None = None
     host: Text | None = None
@@ -62,13 +62,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+NO_STATUS = Status(state="missing")
+
+
 def read_status(folder: Path) -> Status:
     """The status of the run in `folder`; `missing` without one.
 
     Raises:
         SkipbenchError: it cannot be read.
     """
-    status: Status = read_json(folder / "status.json", Status) or Status()
+    status: Status = read_json(folder / "status.json", Status) or NO_STATUS
     return status
 
 
@@ -93,7 +96,7 @@ def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STA
     except SkipbenchError as error:
         return RunState("failed", str(error))
     except OSError:  # it has gone since
-        status = Status()
+        status = NO_STATUS
     if status.state in ("done", "missing"):
         return RunState(status.state)
     if status.state in ("failed", "interrupted"):

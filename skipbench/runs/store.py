@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from math import isclose
+from math import fsum, isclose
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -33,7 +33,7 @@ from skipbench.runs.files import (
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, portable
 from skipbench.runs.reading import MOST_SAMPLES, read_bytes, read_json, read_yaml
-from skipbench.runs.record import Sample, dump, parse_lines
+from skipbench.runs.record import Arm, Sample, dump, parse_lines
 from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0
@@ -118,7 +118,7 @@ def _check_figures(path: Path, metrics: Metrics, samples: Sequence[Sample]) -> N
     """Compares a done run of an early version, which holds no digests, with its samples.
 
     Raises:
-        SkipbenchError: M, alpha or the speedup in `path` is another.
+        SkipbenchError: M, alpha, tokens per second or the speedup in `path` is another.
     """
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
@@ -128,6 +128,8 @@ def _check_figures(path: Path, metrics: Metrics, samples: Sequence[Sample]) -> N
     figures = {
         "M": (metrics.M, fmean(r.emitted for r in rounds) if rounds else None),
         "alpha": (metrics.alpha, accepted / steps if steps else None),
+        "tokens_per_s": (metrics.tokens_per_s, _rate([s.method for s in sound])),
+        "tokens_per_s_vanilla": (metrics.tokens_per_s_vanilla, _rate([s.vanilla for s in sound])),
         "speedup.paired": (metrics.speedup.paired, geometric_mean(ratios) if ratios else None),
     }
     for name, (recorded, value) in figures.items():
@@ -136,6 +138,12 @@ def _check_figures(path: Path, metrics: Metrics, samples: Sequence[Sample]) -> N
                 f"{path} says {name} = {recorded:g}, but the samples beside it give {value}; put "
                 "the file back from a copy, or move the folder away and run its command again"
             )
+
+
+def _rate(arms: Sequence[Arm]) -> float | None:
+    """Emitted tokens per second of decoding."""
+    decode_s = fsum(arm.seconds.decode for arm in arms)
+    return sum(arm.emitted for arm in arms) / decode_s if decode_s else None
 
 
 class RunStore:

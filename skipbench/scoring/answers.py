@@ -6,11 +6,11 @@ Each score is 0 or 1.
 import re
 import string
 from decimal import Decimal
-from typing import Any
 
+from skipbench.data.rows import Reference
 from skipbench.scoring.text import Scores, before_next, first_line, malformed, need
 
-# A minus behind a digit or a bracket subtracts. Commas belong to a number only before each third
+# A minus after a digit or a bracket subtracts. Commas belong to a number only before each third
 # digit from its end.
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)-?\.[0-9]+"
@@ -42,18 +42,20 @@ def last_number(text: str) -> Decimal | None:
     return Decimal(found[-1].replace(",", "")) if found else None
 
 
-def gsm8k(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
-    """Whether the last number is `reference["answer"]`, before the next question and behind no line
-    that has `####`.
-
-    That mark ends an answer of the dataset, and of a model that follows its examples.
+def gsm8k(completion: str, prompt: str, reference: Reference) -> Scores:
+    """Compares the last number with `reference["answer"]`, up to the next question or the first
+    line with `####`, which ends an answer of the dataset and of a model that follows its examples.
     """
     answer = last_number(need(reference, "answer", str))
     if answer is None:
         raise malformed(reference, "answer", "a number")
-    own = before_next(completion, "Question:", "Q:")
-    mark = _MARK_LINE.search(own)
-    return {"exact": float(last_number(own[: mark.end()] if mark else own) == answer)}
+    text = before_next(completion, "Question:", "Q:")
+    mark = _MARK_LINE.search(text)
+    return _exact(last_number(text[: mark.end()] if mark else text) == answer)
+
+
+def _exact(right: bool) -> Scores:
+    return {"exact": float(right)}
 
 
 def boxed(text: str) -> list[str]:
@@ -83,23 +85,25 @@ def latex_integer(text: str) -> int | None:
     return int(plain.partition(".")[0]) if _INTEGER.fullmatch(plain) else None
 
 
-def aime(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
-    r"""Whether the last `\boxed{...}` is the integer `reference["answer"]`."""
+def aime(completion: str, prompt: str, reference: Reference) -> Scores:
+    r"""Compares the last `\boxed{...}` with the integer `reference["answer"]`."""
     answer = latex_integer(need(reference, "answer", str))
     if answer is None:
         raise malformed(reference, "answer", "an integer")
-    own = boxed(before_next(completion, "Solve the following math problem"))
-    return {"exact": float(bool(own) and latex_integer(own[-1]) == answer)}
+    texts = boxed(before_next(completion, "Solve the following math problem"))
+    return _exact(bool(texts) and latex_integer(texts[-1]) == answer)
 
 
-def mmlu_pro(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
-    """Whether the letter is `reference["answer"]`: the last said to be it, else the last alone."""
+def mmlu_pro(completion: str, prompt: str, reference: Reference) -> Scores:
+    """Compares the letter with `reference["answer"]`: the last one in a phrase such as "the answer
+    is B", else the last one that stands alone.
+    """
     answer = need(reference, "answer", str)
     if not re.fullmatch("[A-J]", answer):
         raise malformed(reference, "answer", "a letter from A to J")
-    own = before_next(completion, "Question:", "Q:")
-    letters = _SAID.findall(own) or _LONE.findall(own)
-    return {"exact": float(bool(letters) and letters[-1] == answer)}
+    text = before_next(completion, "Question:", "Q:")
+    letters = _SAID.findall(text) or _LONE.findall(text)
+    return _exact(letters[-1:] == [answer])
 
 
 def squad_normalised(text: str) -> str:
@@ -107,10 +111,10 @@ def squad_normalised(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def nq(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
-    """Whether the first line is one of `reference["answers"]` after SQuAD's normalisation."""
+def nq(completion: str, prompt: str, reference: Reference) -> Scores:
+    """Compares the first line with `reference["answers"]` after SQuAD's normalisation."""
     answers = need(reference, "answers", list)
     if not all(isinstance(a, str) and a.strip() for a in answers):
         raise malformed(reference, "answers", "a list of texts with content")
-    own = squad_normalised(first_line(completion))
-    return {"exact": float(own != "" and own in map(squad_normalised, answers))}
+    text = squad_normalised(first_line(completion))
+    return _exact(text != "" and text in map(squad_normalised, answers))

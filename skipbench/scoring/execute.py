@@ -1,14 +1,11 @@
-"""The second phase of a run: what its scorer can only say of stored completions.
-
-The model is not there any more.
-"""
+"""The second phase of a run: executing stored completions, after the model is gone."""
 
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -36,7 +33,7 @@ class Scored:
 
 
 def waits_for_score(scorer: str, metrics: Metrics | None) -> bool:
-    """Whether a run with this scorer still wants the command `score`."""
+    """Whether a run with this scorer still needs the command `score`."""
     if scorer not in EXECUTED or not metrics or not metrics.samples:
         return False
     return not (metrics.score and metrics.score.vanilla)
@@ -49,9 +46,9 @@ def score_run(
     progress: Callable[[int, int], None],
 ) -> Scored | None:
     """Scores a finished run's completions and writes `scores.jsonl` and `metrics.json`; None if its
-    scorer needs nothing of that.
+    scorer executes nothing.
 
-    Equal programs are executed once; `progress` is told how many of how many are done.
+    Equal programs are executed once; `progress` gets the number done and the total.
 
     Raises:
         SkipbenchError: no such run, one that is not finished or lacks completions or samples, or a
@@ -109,7 +106,7 @@ def _execute(
     timeout_s: float,
     progress: Callable[[int, int], None],
 ) -> dict[int, dict[str, Outcome]]:
-    """By sample and arm, what became of its program."""
+    """Outcomes of the programs, by sample and arm."""
     programs = {
         (c.index, arm): program_of(scorer, getattr(c, arm), c.prompt, c.reference)
         for c in completions
@@ -117,7 +114,8 @@ def _execute(
     }
     distinct = list(dict.fromkeys(programs.values()))
     outcomes: dict[Program, Outcome] = {}
-    pool = ThreadPoolExecutor(_cores())
+    linux = hasattr(os, "sched_getaffinity")
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if linux else os.cpu_count())
     try:
         made = pool.map(lambda program: run_program(program, timeout_s, sandbox=sandbox), distinct)
         for program, outcome in zip(distinct, made, strict=True):
@@ -126,10 +124,6 @@ def _execute(
     finally:
         pool.shutdown(cancel_futures=True)
     return {c.index: {arm: outcomes[programs[c.index, arm]] for arm in ARMS} for c in completions}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _pass_at(members: Sequence[Sample], verdicts: dict[int, dict[str, Outcome]]) -> ArmScores:
@@ -155,14 +149,10 @@ def task_of(sample_id: str) -> str:
     return sample_id.partition("#")[0]
 
 
-def _line(completion: Completion, verdict: dict[str, Outcome]) -> dict[str, Any]:
-    arms = {
-        arm: {
-            "passed": o.ok,
-            "reason": o.reason,
-            "detail": o.detail,
-            "fenced": is_fenced(getattr(completion, arm)),
-        }
-        for arm, o in verdict.items()
-    }
+def _line(completion: Completion, verdict: dict[str, Outcome]) -> dict[str, object]:
+    """One line of `scores.jsonl`."""
+    arms = {}
+    for arm, o in verdict.items():
+        fenced = is_fenced(getattr(completion, arm))
+        arms[arm] = {"passed": o.ok, "reason": o.reason, "detail": o.detail, "fenced": fenced}
     return {"index": completion.index, "id": completion.id, **arms}

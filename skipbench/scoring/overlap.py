@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from skipbench.data.rows import Reference
 from skipbench.metrics.scores import ArmScores, mean_scores, score_summary
 from skipbench.runs.completions import Completion
 from skipbench.runs.measures import Score
@@ -27,7 +28,7 @@ def _scorer() -> Any:
     return RougeScorer(_ROUGE, use_stemmer=True)
 
 
-def rouge(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+def rouge(completion: str, prompt: str, reference: Reference) -> Scores:
     """ROUGE-1, -2 and -L against `reference["summary"]`, up to the next article of a few-shot
     prompt.
 
@@ -48,14 +49,14 @@ def _metric(effective_order: bool) -> Any:
     return BLEU(effective_order=effective_order, force=True)
 
 
-def bleu(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+def bleu(completion: str, prompt: str, reference: Reference) -> Scores:
     """BLEU of the first line against `reference["translation"]`, over a short sentence's orders."""
     translation = need(reference, "translation", str)
     found = _metric(True).sentence_score(first_line(completion), [translation])
     return {"sentence_bleu": min(found.score, 100.0)}  # its rounding may end above
 
 
-def corpus_bleu(completions: Sequence[str], references: Sequence[dict[str, Any]]) -> Scores:
+def corpus_bleu(completions: Sequence[str], references: Sequence[Reference]) -> Scores:
     """BLEU of all first lines together: the number that papers print."""
     translations = [need(reference, "translation", str) for reference in references]
     found = _metric(False).corpus_score([*map(first_line, completions)], [translations])

@@ -5,8 +5,9 @@ Nothing here runs a program: `execute.py` does, in the sandbox.
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from skipbench.data.rows import Reference
 from skipbench.scoring.text import need
 
 RULES = {
@@ -32,7 +33,7 @@ class Program(NamedTuple):
     entry_point: str = ""
 
 
-def program_of(scorer: str, completion: str, prompt: str, reference: dict[str, Any]) -> Program:
+def program_of(scorer: str, completion: str, prompt: str, reference: Reference) -> Program:
     """The program that passes its tests exactly if the completion is right; `scorer` is one of
     `EXECUTED`.
 
@@ -73,12 +74,12 @@ def _helpers(prompt: str) -> str:
     return f"{prompt}    pass\n" if prompt.rstrip().endswith(":") else f"{prompt}\n"
 
 
-def _code(completion: str, prompt: str, reference: dict[str, Any]) -> Program:
+def _code(completion: str, prompt: str, reference: Reference) -> Program:
     tests, name = need(reference, "tests", str), need(reference, "entry_point", str)
     return Program(_whole(completion, prompt, name), f"{name} = CANDIDATE\n{tests}\n", name)
 
 
-def _humaneval(completion: str, prompt: str, reference: dict[str, Any]) -> Program:
+def _humaneval(completion: str, prompt: str, reference: Reference) -> Program:
     # The task's own prompt: the one that the model saw may be indented by tabs, and then so is what
     # it wrote.
     own, test = need(reference, "prompt", str), need(reference, "test", str)
@@ -88,7 +89,7 @@ def _humaneval(completion: str, prompt: str, reference: dict[str, Any]) -> Progr
     return Program(code, f"{_helpers(own)}{name} = CANDIDATE\n{test}\ncheck({name})\n", name)
 
 
-EXECUTED: dict[str, Callable[[str, str, dict[str, Any]], Program]] = {
+EXECUTED: dict[str, Callable[[str, str, Reference], Program]] = {
     "code": _code,
     "humaneval": _humaneval,
 }

@@ -1,13 +1,12 @@
-"""Scores of one completion.
-
-A scorer is a pure function of texts; what needs a program run is left to the command `score`.
+"""Scores of one completion. A scorer is a pure function of texts; generated programs are run by the
+command `score`.
 """
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from skipbench.data.mini.words import NAMES
+from skipbench.data.rows import Reference
 from skipbench.errors import SkipbenchError
 from skipbench.scoring.answers import aime, gsm8k, mmlu_pro, nq
 from skipbench.scoring.overlap import bleu, rouge
@@ -21,7 +20,7 @@ _NAME = re.compile(r"\b[A-Z][a-z]+\b")
 _INTEGER = re.compile(r"\s*([-+]?[0-9][0-9,]{0,30})(?![0-9,]|\.[0-9])")
 
 
-def score(scorer: str, completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+def score(scorer: str, completion: str, prompt: str, reference: Reference) -> Scores:
     """Scores of `completion` by name, higher is better; `{}` where nothing is scored.
 
     Each is a share from 0 to 1, but BLEU, in percent.
@@ -42,7 +41,7 @@ def _has_words(text: str, words: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
 
 
-def _stories(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+def _stories(completion: str, prompt: str, reference: Reference) -> Scores:
     own = before_next(completion, "Story:")
     occurring = _NAMES & set(_NAME.findall(own))
     return {
@@ -51,7 +50,7 @@ def _stories(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
     }
 
 
-def _math(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+def _math(completion: str, prompt: str, reference: Reference) -> Scores:
     answer = need(reference, "answer", int)
     # An answer ends with its only mark: what a model writes behind it belongs to another problem.
     _, mark, rest = before_next(completion, "Question:").partition("####")
@@ -59,14 +58,14 @@ def _math(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
     return {"exact": float(found is not None and int(found[1].replace(",", "")) == answer)}
 
 
-def _summary(completion: str, prompt: str, reference: dict[str, Any]) -> Scores:
+def _summary(completion: str, prompt: str, reference: Reference) -> Scores:
     facts = need(reference, "facts", list)
     own = before_next(completion, "Article:")
     share = sum(_has_words(own, fact) for fact in facts) / len(facts)
     return {"facts": share, "all_facts": float(share == 1.0)}
 
 
-SCORERS: dict[str, Callable[[str, str, dict[str, Any]], Scores]] = {
+SCORERS: dict[str, Callable[[str, str, Reference], Scores]] = {
     **{"stories": _stories, "math": _math, "summary": _summary, "rouge": rouge, "gsm8k": gsm8k},
     **{"aime": aime, "mmlu-pro": mmlu_pro, "nq": nq, "bleu": bleu},
     "none": lambda completion, prompt, reference: {},

@@ -1,15 +1,16 @@
-"""What scorers share: where a completion ends, and the check of what a reference must hold."""
+"""Helpers of all scorers: the end of a completion, and checks of a reference."""
 
 import re
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from skipbench.data.rows import Reference
 from skipbench.errors import SkipbenchError
 
 Scores = dict[str, float]
 _T = TypeVar("_T")
 
 
-def need(reference: dict[str, Any], key: str, kind: type[_T]) -> _T:
+def need(reference: Reference, key: str, kind: type[_T]) -> _T:
     """The value of `key`, which has content.
 
     Raises SkipbenchError where it is missing, empty or of another type.
@@ -20,7 +21,7 @@ def need(reference: dict[str, Any], key: str, kind: type[_T]) -> _T:
     return value
 
 
-def malformed(reference: dict[str, Any], key: str, needed: str) -> SkipbenchError:
+def malformed(reference: Reference, key: str, needed: str) -> SkipbenchError:
     """The error of a reference whose `key` does not hold what is `needed`."""
     return SkipbenchError(
         f"the reference has {key}={reference.get(key)!r}, but this scorer needs {needed} there "

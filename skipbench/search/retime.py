@@ -1,7 +1,7 @@
-"""The best sets of a search, timed again in turns.
+"""Timing the best sets of a search again, in turns.
 
-The best of many noisy timings is too good, and often not the best set. What is kept is the set with
-the best median of new timings.
+The best of many noisy timings is too good, and often not the best set. The set with the best median
+of new timings is taken.
 """
 
 import json
@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -72,7 +71,7 @@ def write_retimed(folder: Path, found: Retimed) -> None:
 
 
 def read_retimed(folder: Path, iterations: int) -> Retimed | None:
-    """What was timed again behind so many trials; `None` where nothing was.
+    """The timings after so many trials; `None` without any.
 
     Raises:
         SkipbenchError: the file cannot be read.
@@ -81,8 +80,7 @@ def read_retimed(folder: Path, iterations: int) -> Retimed | None:
     if not path.exists():
         return None
     try:
-        lines: list[Any] = [strict_json(line) for _, line in read_lines(path)]
-        found = [msgspec.convert(line, Retimed) for line in lines]
+        found = [msgspec.convert(strict_json(line), Retimed) for _, line in read_lines(path)]
     except (ValueError, RecursionError) as error:
         raise SkipbenchError(
             f"{path} cannot be read ({printable(str(error))}); move it away"

@@ -1,12 +1,11 @@
-"""The search itself: try, write the trial down, learn; resumable at any moment."""
+"""The search: tries a set, records the trial, learns; can be resumed at any moment."""
 
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,7 +26,7 @@ class Trial:
     iteration: int
     skip: str
     value: float | None
-    """Objective, minimised; `None` where the evaluation gave no finite number."""
+    """Objective, minimised; `None` without a finite number."""
     detail: dict[str, float]
     point: list[float] | None
     """Raw point of a Bayesian suggestion."""
@@ -46,7 +45,7 @@ def search(
     layers: int,
     iterations: int,
     trace: Path,
-    settings: dict[str, Any],
+    settings: Mapping[str, object],
     progress: Callable[[Trial, Trial], None] | None = None,
 ) -> Trial:
     """Tries up to `iterations` sets and returns the best trial; earlier trials in `trace` count.
@@ -62,76 +61,59 @@ def search(
             had a value.
     """
     with held(trace.parent):
-        return _search(objective, strategy, layers, iterations, trace, settings, progress)
-
-
-def _search(
-    objective: Objective,
-    strategy: Strategy,
-    layers: int,
-    iterations: int,
-    trace: Path,
-    settings: dict[str, Any],
-    progress: Callable[[Trial, Trial], None] | None,
-) -> Trial:
-    done = _open(trace, settings, layers, iterations)
-    worst: float | None = None
-    best: Trial | None = None
-    for trial in done:
-        known = SkipSet.parse(trial.skip, layers)
-        # A Gaussian process takes seconds to ask again, and its point stands in the trace; the
-        # others answer at once.
-        if trial.point is None and strategy.suggest() != known:
-            raise SkipbenchError(
-                f"{trace}, line {trial.iteration + 2}: this search would not have tried "
-                f"{trial.skip!r} there; the trace is of another version or seed: move it away"
+        done = _open(trace, settings, layers, iterations)
+        worst: float | None = None
+        best: Trial | None = None
+        for trial in done:
+            known = SkipSet.parse(trial.skip, layers)
+            # A Gaussian process would take seconds to repeat a suggestion; its point is in the
+            # trace. The others answer at once.
+            if trial.point is None and strategy.suggest() != known:
+                raise SkipbenchError(
+                    f"{trace}, line {trial.iteration + 2}: this search would not have tried "
+                    f"{trial.skip!r} there; the trace is of another version or seed: move it away"
+                )
+            worst = _learn(strategy, known, trial, worst)
+            best = _better(best, trial)
+        for iteration in range(len(done), iterations):
+            began = time.perf_counter()
+            skip = strategy.suggest()
+            if skip is None:
+                break
+            suggested = time.perf_counter()
+            try:
+                value, detail = objective(skip)
+            except FloatingPointError:
+                value, detail = math.nan, {}
+            trial = Trial(
+                iteration,
+                str(skip),
+                value if math.isfinite(value) else None,
+                {k: v for k, v in detail.items() if math.isfinite(v)},  # JSON has no others
+                strategy.point() if isinstance(strategy, Bayes) else None,
+                round(suggested - began, 4),
+                round(time.perf_counter() - suggested, 4),
             )
-        worst = _learn(strategy, known, trial.value, trial.point, worst)
-        best = _better(best, trial)
-    for iteration in range(len(done), iterations):
-        began = time.perf_counter()
-        skip = strategy.suggest()
-        if skip is None:
-            break
-        suggested = time.perf_counter()
-        try:
-            value, detail = objective(skip)
-        except FloatingPointError:
-            value, detail = math.nan, {}
-        found = value if math.isfinite(value) else None
-        point = strategy.point() if isinstance(strategy, Bayes) else None
-        seconds = round(suggested - began, 4), round(time.perf_counter() - suggested, 4)
-        # JSON knows no other numbers
-        detail = {k: v for k, v in detail.items() if math.isfinite(v)}
-        trial = Trial(iteration, str(skip), found, detail, point, *seconds)
-        trial = replace(trial, best=_better(best, trial).value)
-        best = _better(best, trial)
-        append_line(trace, json.dumps(asdict(trial), allow_nan=False))
-        worst = _learn(strategy, skip, found, point, worst)
-        if progress is not None:
-            progress(trial, best)
-    if best is None or best.value is None:
-        raise SkipbenchError(f"no skip set of {trace} gave a finite value")
-    return best
+            trial = replace(trial, best=_better(best, trial).value)
+            best = _better(best, trial)
+            append_line(trace, json.dumps(asdict(trial), allow_nan=False))
+            worst = _learn(strategy, skip, trial, worst)
+            if progress is not None:
+                progress(trial, best)
+        if best is None or best.value is None:
+            raise SkipbenchError(f"no skip set of {trace} gave a finite value")
+        return best
 
 
-def _learn(
-    strategy: Strategy,
-    skip: SkipSet,
-    value: float | None,
-    point: list[float] | None,
-    worst: float | None,
-) -> float | None:
-    """Registers a trial, one without a value as the worst so far, and returns the worst from here
-    on.
-    """
+def _learn(strategy: Strategy, skip: SkipSet, trial: Trial, worst: float | None) -> float | None:
+    """Registers a trial, one without a value as the worst so far, and returns the worst value."""
     if isinstance(strategy, Bayes):
-        strategy.restore(point)
-    if value is None:
+        strategy.restore(trial.point)
+    if trial.value is None:
         strategy.register(skip, UNKNOWN_WORST if worst is None else worst)
         return worst
-    strategy.register(skip, value)
-    return value if worst is None else max(worst, value)
+    strategy.register(skip, trial.value)
+    return trial.value if worst is None else max(worst, trial.value)
 
 
 def _better(best: Trial | None, trial: Trial) -> Trial:
@@ -140,7 +122,7 @@ def _better(best: Trial | None, trial: Trial) -> Trial:
     return trial if trial.value is not None and trial.value < best.value else best
 
 
-def _open(trace: Path, settings: dict[str, Any], layers: int, limit: int) -> list[Trial]:
+def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) -> list[Trial]:
     """The trials in `trace`, which begins here where there is none."""
     # as a trace gives them back: a tuple becomes a list
     settings = json.loads(json.dumps(settings))

@@ -1,4 +1,4 @@
-"""What a strategy may choose from."""
+"""The skip sets that a strategy may choose from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from skipbench.skipset import SkipSet
 class Space:
     """The skip sets of a model of `layers` layers that keep the sub-layers in `protect`.
 
-    With a `ratio`, a strategy that heeds it skips that share of the model's sub-layers, as far as
-    so many are free.
+    With a `ratio`, strategies that read `size` skip that share of the model's sub-layers, or all
+    free ones where these are fewer.
 
     Raises:
         SkipbenchError: a ratio outside 0 to 1, a protected sub-layer that the model lacks.
@@ -37,9 +37,9 @@ class Space:
     @property
     def size(self) -> int | None:
         """How many sub-layers to skip, `None` for any number."""
-        return (
-            None if self.ratio is None else min(len(self.free), round(2 * self.layers * self.ratio))
-        )
+        if self.ratio is None:
+            return None
+        return min(len(self.free), round(2 * self.layers * self.ratio))
 
     def set_of(self, sublayers: Sequence[int]) -> SkipSet:
         return SkipSet.of(self.layers, sublayers)

@@ -1,7 +1,6 @@
-"""Ways to choose the next skip set to try; the objective is minimised.
+"""Strategies that choose the next skip set to try; the objective is minimised.
 
-`suggest` is a function of the seed and of what was registered, so that a search goes on after a
-stop as if nothing had been.
+`suggest` is a function of the seed and of the registered values, so that a search can be resumed.
 """
 
 import itertools
@@ -30,8 +29,8 @@ class Strategy(Protocol):
 
 
 class Random:
-    """Random sets, behind `start` where one is given: `space.size` sub-layers, or each free one
-    with probability one half when there is no size.
+    """Random sets, after `start` where one is given: `space.size` sub-layers, or each free one with
+    probability one half when there is no size.
     """
 
     def __init__(self, space: Space, seed: int, start: SkipSet | None = None) -> None:
@@ -68,17 +67,14 @@ class Bayes:
         self._point = None
         if self.first.tried < self.init or not self._tried:
             return self.first.suggest()
-        # Every step has a seed of its own: the draw depends on the step alone, not on the steps
-        # before it.
+        # A seed per step: the draw does not depend on the steps before it.
         points, values = zip(*self._tried, strict=True)
         self._point = suggest_point(points, values, seed=[self.first.seed, self.first.tried])
         if self.space.size is None:
-            chosen = self._point > 0.5
-            return self.space.set_of(
-                [s for s, skip in zip(self.space.free, chosen, strict=True) if skip]
-            )
-        order = np.argsort(-self._point, kind="stable")[: self.space.size]
-        return self.space.set_of([self.space.free[i] for i in order])
+            chosen = np.flatnonzero(self._point > 0.5)
+        else:
+            chosen = np.argsort(-self._point, kind="stable")[: self.space.size]
+        return self.space.set_of([self.space.free[i] for i in chosen])
 
     def register(self, skip: SkipSet, value: float) -> None:
         """`value` is minimised; the process models its negative."""
@@ -87,7 +83,7 @@ class Bayes:
         self._tried.append((corner if self.rounded or self._point is None else self._point, -value))
 
     def point(self) -> list[float] | None:
-        """The raw point behind the last suggestion, for the trace."""
+        """The raw point of the last suggestion, for the trace."""
         return None if self._point is None else [round(float(x), 6) for x in self._point]
 
     def restore(self, point: list[float] | None) -> None:
@@ -190,7 +186,7 @@ def make_strategy(
 ) -> Strategy:
     """The strategy called `name`: bayes, random, greedy, exhaustive or nested.
 
-    `order` and `iterations` are those of `Nested`; the others heed neither.
+    `order` and `iterations` are for `Nested` only.
 
     Raises:
         SkipbenchError: another name, a ratio outside 0 to 1, a protected sub-layer that the model

@@ -1,27 +1,80 @@
 """The mini datasets: four families of generated text, and the corpus that trains the embedded
 model.
 
-Every example is a pure function of (family, seed, index). Two folds of a hash keep training and
-evaluation apart: a prompt in fold 0 is never trained on, and neither is an answer body in fold 0.
-What else a model has seen is known from `train_bodies.npy` beside its checkpoint.
+Every example is a pure function of (family, seed, index). Two folds of a hash separate training
+from evaluation: a prompt in fold 0 is never trained on, and neither is an answer body in fold 0.
+`train_bodies.npy` beside a checkpoint lists all bodies that it was trained on.
 """
 
-from skipbench.data.mini.generator import (
-    FAMILIES,
-    Example,
-    body_hash,
-    drill,
-    held_out,
-    is_held_out,
-    training_document,
-)
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-__all__ = [
-    "FAMILIES",
-    "Example",
-    "body_hash",
-    "drill",
-    "held_out",
-    "is_held_out",
-    "training_document",
-]
+from skipbench.data.mini import code, maths, stories, summary
+
+FAMILIES: dict[str, Callable[[random.Random], tuple[str, str, dict[str, object]]]] = {
+    "mini-stories": stories.make,
+    "mini-math": maths.make,
+    "mini-code": code.make,
+    "mini-summary": summary.make,
+}
+FOLDS = 16  # one fold in 16 of the prompts, and of the bodies, is kept out of training
+_TRAINING_SEED = 20261
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt, the body that answers it, and what a scorer needs (`answer`, `tests`, `facts`,
+    `names`).
+    """
+
+    family: str
+    prompt: str
+    body: str
+    reference: dict[str, object]
+
+
+def _fold(text: str) -> int:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()[0] % FOLDS
+
+
+def body_hash(family: str, body: str) -> int:
+    """32-bit fingerprint of an answer body, as stored in `train_bodies.npy`."""
+    digest = hashlib.blake2b(f"{family}\n{body}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big")
+
+
+def is_held_out(prompt: str) -> bool:
+    """Whether a prompt may only be used for evaluation."""
+    return _fold(prompt) == 0
+
+
+def held_out(family: str, seed: int) -> Iterator[Example]:
+    """Endless evaluation examples: distinct prompts, none of which can occur in training.
+
+    Every second one has a body that cannot occur in training either.
+    """
+    rng, used = random.Random(f"held-out/{family}/{seed}"), set[str]()
+    while True:
+        example = Example(family, *FAMILIES[family](rng))
+        unseen_body = len(used) % 2 == 1
+        if (
+            is_held_out(example.prompt)
+            and example.prompt not in used
+            and (_fold(example.body) == 0) is unseen_body
+        ):
+            used.add(example.prompt)
+            yield example
+
+
+def training_document(index: int, weights: dict[str, float]) -> Example:
+    """The `index`-th document of the training stream, its family drawn by `weights`."""
+    rng = random.Random(f"train/{_TRAINING_SEED}/{index}")
+    family = rng.choices(list(weights), list(weights.values()))[0]
+    if family == "drill":
+        return Example("drill", "", maths.drill(rng), {})
+    while True:
+        example = Example(family, *FAMILIES[family](rng))
+        if not is_held_out(example.prompt) and _fold(example.body) != 0:
+            return example

@@ -34,40 +34,29 @@ def _mapping(rng: random.Random) -> _Unary:
 
 
 def _list_function(rng: random.Random, xs: str) -> tuple[str, str, Callable[[list[int]], object]]:
+    """Docstring and body of a function of the list `xs`, and what it should return."""
     (which, test, keep), (change, expression, value) = _condition(rng), _mapping(rng)
     what = f"{change}the {which} in {xs}"
-
-    def kept(items: list[int]) -> list[int]:
-        return [int(str(value(x))) for x in items if keep(x)]
-
-    loop = f"    for x in {xs}:\n        if {test}:\n"
-    kind = rng.randrange(4)
-    if kind == 0:
-        words = rng.choice((f"Return the sum of {what}.", f"Add up {what}."))
-        return (
-            words,
-            f"    total = 0\n{loop}            total += {expression}\n    return total\n",
-            lambda v: sum(kept(v)),
-        )
-    if kind == 1:
-        words = rng.choice((f"Return a list of {what}.", f"Collect {what}."))
-        return (
-            words,
-            f"    result = []\n{loop}            result.append({expression})\n    return result\n",
-            kept,
-        )
-    if kind == 2:
-        words = rng.choice((f"Count the {which} in {xs}.", f"How many {which} are in {xs}?"))
-        return (
-            words,
-            f"    count = 0\n{loop}            count += 1\n    return count\n",
-            lambda v: len(kept(v)),
-        )
-    words = rng.choice(
-        (f"Return the largest of {what}, or 0.", f"Find the maximum of {what}, or 0.")
+    kinds: tuple[tuple[str, str, str, tuple[str, str], Callable[[list[int]], object]], ...] = (
+        ("total", "0", f"total += {expression}", ("Return the sum of {}.", "Add up {}."), sum),
+        ("result", "[]", f"result.append({expression})", ("Return a list of {}.", "Collect {}."),
+         list),
+        ("count", "0", "count += 1",
+         (f"Count the {which} in {xs}.", f"How many {which} are in {xs}?"), len),
+        ("best", "0", f"best = max(best, {expression})",
+         ("Return the largest of {}, or 0.", "Find the maximum of {}, or 0."),
+         lambda values: max([0, *values])),
+    )  # fmt: skip
+    name, start, step, wordings, meaning = rng.choice(kinds)
+    body = (
+        f"    {name} = {start}\n    for x in {xs}:\n        if {test}:\n            {step}\n"
+        f"    return {name}\n"
     )
-    body = f"    best = 0\n{loop}            best = max(best, {expression})\n    return best\n"
-    return words, body, lambda v: max([0, *kept(v)])
+
+    def expected(items: list[int]) -> object:
+        return meaning([int(str(value(x))) for x in items if keep(x)])
+
+    return rng.choice(wordings).format(what), body, expected
 
 
 def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:

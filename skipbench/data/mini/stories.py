@@ -70,26 +70,15 @@ def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:
     hero, friend = rng.sample(NAMES, 2)
     animals, places = rng.sample(ANIMALS, 3), rng.sample(PLACES, 2)
     colour = rng.choice(COLOURS)
-    words = {
-        "hero": hero,
-        "friend": friend,
-        "colour": colour,
-        "thing": f"{colour} {rng.choice(OBJECTS)}",
-    }
-    words |= {
-        "animal": animals[0],
-        "animal2": animals[1],
-        "animal3": animals[2],
-        "place": places[0],
-        "place2": places[1],
-    }
+    thing = f"{colour} {rng.choice(OBJECTS)}"
+    words = {"hero": hero, "friend": friend, "colour": colour, "thing": thing}
+    words |= zip(("animal", "animal2", "animal3", "place", "place2"), animals + places, strict=True)
 
     def say(options: tuple[str, ...]) -> str:
-        return pick(rng, options).format(
-            **words, **{slot: pick(rng, texts) for slot, texts in _SLOTS.items()}
-        )
+        text = pick(rng, options)
+        return text.format(**words, **{slot: pick(rng, texts) for slot, texts in _SLOTS.items()})
 
     prompt = "Story: " + " ".join(say(part) for part in (_OPENINGS, _FRIENDS, _WISHES))
     # The beats are equally likely on purpose: a draft must disagree with its model somewhere.
     body = "".join(" " + say((rng.choice(beat),)) for beat in _BEATS)
-    return prompt, body, {"names": [hero, friend], "thing": words["thing"]}
+    return prompt, body, {"names": [hero, friend], "thing": thing}

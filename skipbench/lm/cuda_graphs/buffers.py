@@ -29,7 +29,7 @@ class GraphBuffers:
         masks: additive, [G * R, B] for every bucket and window in use, rows of one query head after
             the other.
         ends: `[0, R]`, whole: `[0, B]` a bucket, used: `[end]`: what kernels for sequences of any
-            length want to know.
+            length take.
     """
 
     def __init__(

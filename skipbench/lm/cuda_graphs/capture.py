@@ -28,7 +28,7 @@ class GraphCapture(Protocol):
         ...
 
     def seconds(self, replay: Replay) -> float | None:
-        """Median seconds of a replay; `None` where it says nothing."""
+        """Median seconds of a replay; `None` where they mean nothing."""
         ...
 
 
@@ -82,9 +82,8 @@ def _event() -> torch.cuda.Event:
 
 
 class EagerCapture:
-    """Calls the same function on the same buffers again: on any device, and as slow as before.
-
-    It shows what a graph computes.
+    """Calls the same function on the same buffers again, on any device and no faster: the result of
+    a graph without one.
     """
 
     def __init__(self, device: torch.device) -> None:

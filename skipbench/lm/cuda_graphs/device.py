@@ -1,6 +1,6 @@
-"""`DeviceGraphs`: what was captured for the layers of one device, and the replay of a pass."""
+"""`DeviceGraphs`: the captured graphs of the layers of one device, and the replay of a pass."""
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ WHOLE_PASS = -2  # all of it in one graph
 
 
 class DeviceGraphs:
-    """The layers of one device: their buffers by row count, and what was captured."""
+    """The layers of one device: their buffers by row count, and their captured graphs."""
 
     def __init__(
         self, config: Any, cache: KVCache, capture: GraphCapture, backend: str | None
@@ -97,11 +97,9 @@ class DeviceGraphs:
         self._varlen = (
             self.capture.device.type == "cuda" and half_precision and self._windows == (None,)
         )
-        half = tables.sin.shape[1] // 2
+        self._rope = tables.rope
         with torch.inference_mode(False):
             self._columns = torch.arange(len(self._rows[0]), device=tables.device)
-            self._cos = tables.cos[:, None].clone()
-            self._sin = torch.cat((-tables.sin[:, :half], tables.sin[:, half:]), -1)[:, None]
 
     def _capture(self, rows: int, size: int, chain: bool) -> bool:
         """Records every sub-layer of the device for a row count and bucket; whether there was
@@ -109,7 +107,7 @@ class DeviceGraphs:
         """
         if self.failed:
             return False
-        d, dtype, device = self._cos.shape[-1], self.cache.dtype, self.capture.device
+        d, dtype, device = self.cache.head_dim, self.cache.dtype, self.capture.device
         try:
             if rows not in self._buffers:
                 self._buffers[rows] = GraphBuffers(rows, self.hidden, d, self.group, dtype, device)
@@ -131,9 +129,7 @@ class DeviceGraphs:
         buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows), buffers.rows)
         buffers.bounds[2].fill_(self.cache.capacity)
         state = buffers.hidden.clone()  # the input of the pass at hand may lie in it
-        prepare = buffers.input_preparation(
-            size, self._windows, self._columns, self._cos, self._sin
-        )
+        prepare = buffers.input_preparation(size, self._windows, self._columns, *self._rope)
         prepare_replay = record(prepare)
         prepare_replay()
         buffers.hidden.normal_()
@@ -146,55 +142,43 @@ class DeviceGraphs:
         works |= {s: work for s, (work, _) in self._mlps[buffers.rows].items()}
         found |= {s: replay for s, (_, replay) in self._mlps[buffers.rows].items()}
         if len(self.attentions) == self.layers:  # no graph spans two devices
-            found[WHOLE_PASS] = record(in_order([prepare, *(works[s] for s in sorted(works))]))
+            whole = [prepare, *(works[s] for s in sorted(works))]
+
+            def run_all() -> None:
+                for work in whole:
+                    work()
+
+            found[WHOLE_PASS] = record(run_all)
         buffers.hidden.copy_(state)
         return found
 
     def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> AttentionBackend:
-        """The backend of attention that is quickest on this device, of those that work and agree
-        with the plain one.
+        """The fastest backend of attention on this device, of those that work and agree with
+        `masked`.
         """
         first = next(iter(self.attentions.values()))
-        choices = attention_backends(size, first.scale, chain)
+        choices = attention_backends(size, chain)
         if self.backend is not None:
             return choices.get(self.backend, choices["masked"])
-        query = torch.randn(
-            buffers.rows, first.heads, first.d, dtype=buffers.dtype, device=buffers.device
-        )
-        cached = self.cache.rows[first.index]
-        wanted, best, least = (
-            choices["masked"](query, cached, buffers, size, first.window),
-            "masked",
-            None,
-        )
+        shape = (buffers.rows, first.heads, self.cache.head_dim)
+        query = torch.randn(shape, dtype=buffers.dtype, device=buffers.device)
+        cached, mask = self.cache.rows[first.index][:size], buffers.masks[size, first.window]
+        wanted = choices["masked"](query, cached, buffers, mask, first.scale)
+        best, shortest = "masked", math.inf
         for name, attend in choices.items():
             try:
-                got = attend(query, cached, buffers, size, first.window)
+                result = attend(query, cached, buffers, mask, first.scale)
                 seconds = self.capture.seconds(
                     self.capture.capture(first.work(buffers, size, attend))
                 )
-            except (
-                RuntimeError,
-                AttributeError,
-                TypeError,
-                ImportError,
-            ) as error:  # of an operator that is missing or wants other shapes
+            except (RuntimeError, AttributeError, TypeError, ImportError) as error:
+                # an operator that is missing or wants other shapes
                 first_line = str(error).partition("\n")[0]
                 self.discarded.setdefault(name, f"{type(error).__name__}: {first_line}")
                 continue
-            close = float((got - wanted).float().norm()) <= 0.02 * float(wanted.float().norm())
+            close = float((result - wanted).float().norm()) <= 0.02 * float(wanted.float().norm())
             if not close:
                 self.discarded.setdefault(name, "its result is not near that of `masked`")
-            if seconds is not None and close and (least is None or seconds < least):
-                best, least = name, seconds
+            elif seconds is not None and seconds < shortest:
+                best, shortest = name, seconds
         return choices[best]
-
-
-def in_order(works: Sequence[Work]) -> Work:
-    """One piece of work that does all of these."""
-
-    def run() -> None:
-        for work in works:
-            work()
-
-    return run

@@ -61,7 +61,7 @@ def replaced(fused: FusedEngine, reason: str) -> FusedEngine:
 
 
 def unsupported_reason(model: Any) -> str | None:
-    """Why graphs cannot run this model on this machine, `None` if they can."""
+    """The reason why graphs cannot run this model on this machine; `None` if they can."""
     devices = {p.device for p in model.parameters()}
     if not torch.cuda.is_available():
         return "no CUDA device is at hand"
@@ -105,18 +105,15 @@ class CudaGraphsEngine:
         cache.spare = MAX_ROWS
         self.parts: dict[torch.device, DeviceGraphs] = {}
         self.sublayers: list[Sublayer] = []
-        for index, (layer, device) in enumerate(
-            zip(parts_of(model).layers, cache.devices, strict=True)
-        ):
+        layers = zip(parts_of(model).layers, self.fused.layers, cache.devices, strict=True)
+        for index, ((attention, mlp), weights, device) in enumerate(layers):
             if device not in self.parts:
                 self.parts[device] = DeviceGraphs(model.config, cache, capture(device), backend)
-            part = self.parts[device]
+            part, s = self.parts[device], 2 * index
             window = family.window(model.config, index)
-            part.attentions[2 * index] = Attention(layer[0], index, window, model.config, cache)
-            part.mlps[2 * index + 1] = Mlp(layer[1])
-            self.sublayers += [
-                part.sublayer(s, self.fused.sublayers[s]) for s in (2 * index, 2 * index + 1)
-            ]
+            part.attentions[s] = Attention(attention, weights, index, window, cache)
+            part.mlps[s + 1] = Mlp(mlp, weights)
+            self.sublayers += [part.sublayer(i, self.fused.sublayers[i]) for i in (s, s + 1)]
 
     def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
         if len(self.parts) > 1:
@@ -125,12 +122,14 @@ class CudaGraphsEngine:
         return part.whole_pass(hidden, metadata)
 
     def notes(self) -> list[str]:
-        failed = self.failed
-        more = (
-            f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: "
-            f"{FALLBACK_NOTE}"
-        )
-        return [*self.fused.notes(), *([more] if failed else []), *self.discarded()]
+        lines = self.fused.notes()
+        if self.failed:
+            lines = [
+                *lines,
+                f"engine=cuda_graphs: {self.failed}; passes not yet captured run as engine=fused: "
+                f"{FALLBACK_NOTE}",
+            ]
+        return [*lines, *self.discarded()]
 
     def discarded(self) -> list[str]:
         """Backends of attention that were left out, a line each with the error."""
@@ -139,7 +138,7 @@ class CudaGraphsEngine:
 
     @property
     def failed(self) -> str | None:
-        """Why no more graphs were captured, where a device ran out of memory."""
+        """The device that ran out of memory, after which no graph is captured; `None` for none."""
         return next((p.failed for p in self.parts.values() if p.failed), None)
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
@@ -149,7 +148,7 @@ class CudaGraphsEngine:
     def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:
         """Captures and replays one pass over an empty cache.
 
-        Returns why graphs cannot be used, if they cannot.
+        Returns the reason why graphs cannot be used; `None` if they can.
         """
         at, rows = min(100, self.cache.capacity // 2), self.cache.rows
         if at == 0:

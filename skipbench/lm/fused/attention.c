@@ -4,7 +4,8 @@
  * per key head, and all queries of all rows that share the head read them there, 16 at a time.
  * Scores are computed by cache row and moved into the order of the text; softmax and the sum of
  * values go by position of the text. So a row has the same bits alone and among others: what a row
- * does not see has the weight 0, and adding 0 changes no bit.
+ * does not see has the weight 0, and adding 0 times a finite value changes no bit. Where a row of
+ * a chain has a value that is not finite, the chain passes as a tree, which reads no row unseen.
  */
 #include <immintrin.h>
 #include <math.h>
@@ -325,19 +326,36 @@ static void attend(const Pass *p, Room room, long head, long from, long count, l
     store(p, room.sums + 16 * n, share[n], (from + n) / group, head * group + (from + n) % group);
 }
 
+/* Whether the rows of the pass hold finite values for one head. */
+static int all_finite(const Pass *p, const bf16 *values) {
+  const __m512i infinity = _mm512_set1_epi16(0x7f80);
+  __mmask32 other = 0;
+  for (long row = p->start; row < p->start + p->rows; row++)
+    for (long i = 0; i < p->d; i += 32) {
+      const __mmask32 lanes = p->d - i >= 32 ? ~0u : (1u << (p->d - i)) - 1;
+      const __m512i x = _mm512_maskz_loadu_epi16(lanes, values + row * 2 * p->kv * p->d + i);
+      other |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, infinity), infinity);
+    }
+  return !other;
+}
+
 void attend_rows(bf16 *out, const bf16 *query, const bf16 *cache, const int32_t *parent,
                  float scale, long rows, long committed, long start, long heads, long kv, long d,
                  int tiles) {
   const Pass pass = {out, query, cache, parent, scale, rows, committed, start, heads, kv, d, tiles};
-  const Pass *p = &pass;
+  int32_t above[rows];
+  for (long row = 0; row < rows; row++) above[row] = row - 1;
   const long end = start + rows, span = 32 * parts(end, 32), queries = rows * (heads / kv);
 #pragma omp parallel for schedule(static) if (rows * end >= 4096)
   for (long head = 0; head < kv; head++) {
     const bf16 *keys = cache + head * d, *values = keys + kv * d;
+    Pass own = pass;
+    const Pass *p = &own;
+    if (!parent && rows > 1 && !all_finite(p, values)) own.parent = above;
     const Room room = room_for(p, span);
     pack_keys(room.keys, keys, 2 * kv * d, end, span / 16, d);
-    pack_values(p, room.values, values, 0, parent ? committed : end,
-                parent ? committed / 32 : span / 32, 0);
+    pack_values(p, room.values, values, 0, p->parent ? committed : end,
+                p->parent ? committed / 32 : span / 32, 0);
     for (long from = 0; from < queries; from += 16)
       attend(p, room, head, from, least(16, queries - from), span);
     if (tiles) _tile_release();

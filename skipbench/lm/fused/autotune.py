@@ -1,5 +1,5 @@
-"""Which layout of a weight, and which product, is fastest on this machine: tuned once, then kept in
-a file of the machine's.
+"""The autotuner of weight layouts: measures once which layout and product is fastest on a machine,
+and keeps the result in a file.
 
 A weight [out, in] can be kept as `rows` (as Hugging Face keeps it), as `columns` ([in, out] in
 memory), both multiplied by `torch.mm`, or `packed` by oneDNN, through two private operators of
@@ -17,10 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Annotated, Any
 
+import msgspec
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
@@ -45,12 +47,12 @@ cache speed. Models smaller than this are tuned with their own size.
 MOST_WEIGHTS = 256
 # of a larger weight only so much is tuned: its time is bound by memory, and grows with its size
 PART_BYTES = 64 << 20
-# after 7 the least for nine rows was still up to twice what it came down to, and the wrong layout
-# won
+# after 7 the minimum for nine rows was still up to twice the final one, and the wrong layout won
 REPEATS = 25
 
 Times = dict[str, list[float]]
 """Microseconds of every layout for `ROWS` rows."""
+Positive = Annotated[float, Meta(gt=0)]
 LAYOUTS = ("rows", "columns", "packed", FEW_ROWS)
 
 
@@ -130,7 +132,7 @@ def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
 
 
 def packing_unsupported(weight: Tensor) -> str | None:
-    """Why the packed product cannot be used for weights like this one, `None` if it can."""
+    """The reason not to use the packed product for weights like this one; `None` for none."""
     try:
         product, added = products(to_layout(weight, "packed"), None)
         generator = torch.Generator().manual_seed(0)
@@ -138,16 +140,11 @@ def packing_unsupported(weight: Tensor) -> str | None:
             x = torch.randn(rows, weight.shape[1], generator=generator).to(weight.dtype)
             residual = torch.randn(rows, weight.shape[0], generator=generator).to(weight.dtype)
             wanted = F.linear(x.float(), weight.float())
-            room = (
-                4
-                * torch.finfo(weight.dtype).eps
-                * (1.0 + float(wanted.abs().max()) + float(residual.abs().max()))
-            )
-            for found, right in (
-                (product(x), wanted),
-                (added(residual, x), wanted + residual.float()),
-            ):
-                if not float((found.float() - right).abs().max()) <= room * weight.shape[1] ** 0.5:
+            largest = 1.0 + float(wanted.abs().max()) + float(residual.abs().max())
+            tolerance = 4 * torch.finfo(weight.dtype).eps * largest * weight.shape[1] ** 0.5
+            pairs = (product(x), wanted), (added(residual, x), wanted + residual.float())
+            for result, right in pairs:
+                if not float((result.float() - right).abs().max()) <= tolerance:
                     return "it does not agree with torch.nn.functional.linear"
     except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
         return " ".join(str(error).split())[:120]
@@ -170,13 +167,8 @@ def autotune(
     """
     outputs = max(1, min(outputs, PART_BYTES // (inputs * dtype.itemsize)))
     generator = torch.Generator().manual_seed(0)
-    count = max(
-        1,
-        min(
-            MOST_WEIGHTS,
-            min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) // (outputs * inputs * dtype.itemsize),
-        ),
-    )
+    working_set = min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes)
+    count = max(1, min(MOST_WEIGHTS, working_set // (outputs * inputs * dtype.itemsize)))
     weights = [
         (torch.randn(outputs, inputs, generator=generator) * inputs**-0.5).to(dtype)
         for _ in range(count)
@@ -202,81 +194,69 @@ def autotune(
                     for call in calls[name]:
                         call(x)
                 best[name] = min(best[name], (time.perf_counter() - began) / count * 1e6)
-        for name in layouts:  # the least of several: other programs of the machine only ever add
+        for name in layouts:  # the minimum of several: other programs of the machine only ever add
             times[name].append(best[name])
     return times, fault
 
 
 def cache_file() -> Path:
     """File with the autotuner's results of this user's machines."""
-    return (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        / "skipbench"
-        / "kernels.json"
-    )
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "skipbench" / "kernels.json"
 
 
 def tuned(
     outputs: int, inputs: int, dtype: torch.dtype, pass_bytes: int = AUTOTUNE_WORKING_SET_BYTES
 ) -> tuple[Times, str | None]:
-    """`autotune`, or what the file holds of an earlier one with this processor, torch, `few_rows`,
-    number of threads, dtype, shape and amount.
+    """The file's result of an earlier `autotune` with this processor, torch, `few_rows`, number of
+    threads, dtype, shape and amount; without one, tunes.
     """
+    kernel, mib = few_rows_of(dtype), min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) >> 20
     parts = [cpu_name(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}"]
-    if (kernel := few_rows_of(dtype)) is not None:
-        parts.append(f"{FEW_ROWS} {kernel}")
-    key = "; ".join(
-        [
-            *parts,
-            f"{torch.get_num_threads()} threads",
-            str(dtype),
-            f"{inputs}x{outputs}",
-            f"{min(AUTOTUNE_WORKING_SET_BYTES, pass_bytes) >> 20} MiB",
-        ]
-    )
-    known = _read().get(key)
-    if not _is_valid(known):
+    parts += [f"{FEW_ROWS} {kernel}"] if kernel is not None else []
+    parts += [f"{torch.get_num_threads()} threads", str(dtype), f"{inputs}x{outputs}", f"{mib} MiB"]
+    key = "; ".join(parts)
+    entry = _entry(_read().get(key))
+    if entry is None:
         times, fault = autotune(outputs, inputs, dtype, pass_bytes)
-        known = _store(
-            key,
-            {"times": {k: [round(v, 2) for v in row] for k, row in times.items()}, "fault": fault},
-        )
-    return known["times"], known["fault"]
+        rounded = {name: [round(t, 2) for t in row] for name, row in times.items()}
+        entry = _store(key, Entry(rounded, fault))
+    return entry.times, entry.fault
 
 
-def _store(key: str, entry: dict[str, Any]) -> dict[str, Any]:
+class Entry(msgspec.Struct):
+    """One result in the file."""
+
+    times: dict[str, Annotated[list[Positive], Meta(min_length=len(ROWS), max_length=len(ROWS))]]
+    fault: str | None
+
+
+def _store(key: str, entry: Entry) -> Entry:
     """Stores an entry and returns it, or the one of a process that tuned at the same time: all of a
     machine choose alike.
     """
-    found = _read()
-    if _is_valid(earlier := found.get(key)):
+    entries = _read()
+    if (earlier := _entry(entries.get(key))) is not None:
         return earlier
-    # a home that cannot be written to costs a race at every load, no more
+    # without a cache folder that can be written to, every load tunes
     with contextlib.suppress(SkipbenchError):
-        write_atomic(cache_file(), json.dumps(found | {key: entry}, indent=1) + "\n")
+        text = json.dumps(entries | {key: msgspec.to_builtins(entry)}, indent=1)
+        write_atomic(cache_file(), text + "\n")
     return entry
 
 
 def _read() -> dict[str, Any]:
-    """The file's entries; none where it is missing or broken, and the next race writes it anew."""
+    """The file's entries; none where it is missing or broken, so that it is written anew."""
     try:
-        found = json.loads(cache_file().read_text())
-    except (OSError, ValueError):
+        return msgspec.json.decode(cache_file().read_bytes(), type=dict[str, Any])
+    except (OSError, ValueError, msgspec.DecodeError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
-def _is_valid(entry: Any) -> TypeGuard[dict[str, Any]]:
-    if (
-        not isinstance(entry, dict)
-        or not isinstance(entry.get("times"), dict)
-        or "fault" not in entry
-    ):
-        return False
-    rows = entry["times"].values()
-    return {"rows", "columns"} <= set(entry["times"]) <= set(LAYOUTS) and all(
-        isinstance(r, list)
-        and len(r) == len(ROWS)
-        and all(isinstance(t, float) and t > 0 for t in r)
-        for r in rows
-    )
+def _entry(stored: Any) -> Entry | None:
+    """A stored result; `None` for none, or one that is not valid."""
+    try:
+        entry = msgspec.convert(stored, Entry)
+    except msgspec.ValidationError:
+        return None
+    return entry if {"rows", "columns"} <= set(entry.times) <= set(LAYOUTS) else None

@@ -1,9 +1,11 @@
-"""Norms, rotations and attention of a bfloat16 model on a CPU in one call each (`elementwise.c`,
-`attention.c`), where `few_rows` runs; elsewhere they are torch's calls.
+"""Norms, rotations, attention and the most likely tokens of a bfloat16 model on a CPU in one call
+each (`elementwise.c`, `attention.c`, `top_k.c`), where `few_rows` runs; torch's calls elsewhere.
 """
 
 import ctypes
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ Norm = Callable[[Tensor], Tensor]
 Attention = Callable[[Tensor, AttentionMetadata], Tensor]
 Rotation = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
+POINTER, FLOAT, LONG, INT = ctypes.c_void_p, ctypes.c_float, ctypes.c_long, ctypes.c_int
 MOST_KEYS = 1 << 16
 """Cache rows up to which attention is ours: the keys and values of one head are packed in memory of
 its own.
@@ -26,9 +29,16 @@ MOST_WITHOUT_AMX = 8
 
 
 def is_native(like: Tensor) -> bool:
-    """Whether weights like this one pass through our own C functions."""
+    """True where weights like this one pass through our own C functions."""
     where = like.device.type == "cpu" and like.dtype == torch.bfloat16
     return where and few_rows_kernel()[0] is not None
+
+
+def _function(name: str, *arguments: Any) -> Any:
+    """A C function without a result, by the types of its arguments."""
+    function = getattr(library(), name)
+    function.argtypes, function.restype = arguments, None
+    return function
 
 
 def most_attended() -> int:
@@ -40,10 +50,8 @@ def native_norm(weight: Tensor, eps: float) -> Norm | None:
     """RMS norm `x [T, D] -> [T, D]`; `None` where there is none of our own."""
     if not is_native(weight):
         return None
-    function, weight = library().rms_norm, weight.contiguous()
+    function, weight = _function("rms_norm", *[POINTER] * 3, FLOAT, LONG, LONG), weight.contiguous()
     at, width = weight.data_ptr(), weight.shape[0]
-    function.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_float, *[ctypes.c_long] * 2]
-    function.restype = None
 
     def norm(x: Tensor, weight: Tensor = weight) -> Tensor:
         x = x.contiguous()
@@ -58,8 +66,7 @@ def native_silu(like: Tensor) -> Norm | None:
     """`gate and up [T, 2 F] -> silu(gate) * up [T, F]`; `None` where there is none of our own."""
     if not is_native(like):
         return None
-    function = library().silu_times
-    function.argtypes, function.restype = [*[ctypes.c_void_p] * 2, *[ctypes.c_long] * 2], None
+    function = _function("silu_times", POINTER, POINTER, LONG, LONG)
 
     def silu_times(gate_up: Tensor) -> Tensor:
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
@@ -76,8 +83,8 @@ def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None
     """
     if not is_native(like):
         return None
-    function, kv, d = library().rotate, cache.kv_heads, cache.head_dim
-    function.argtypes, function.restype = [*[ctypes.c_void_p] * 5, *[ctypes.c_long] * 4], None
+    function = _function("rotate", *[POINTER] * 5, *[LONG] * 4)
+    kv, d = cache.kv_heads, cache.head_dim
     row_bytes = 2 * kv * d * like.element_size()
 
     def rotate(qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
@@ -97,9 +104,8 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
     """
     if not is_native(like) or cache.head_dim % 8:
         return None
-    function, kv, d = library().attend_rows, cache.kv_heads, cache.head_dim
-    function.argtypes = [*[ctypes.c_void_p] * 4, ctypes.c_float, *[ctypes.c_long] * 6, ctypes.c_int]
-    function.restype = None
+    function = _function("attend_rows", *[POINTER] * 4, FLOAT, *[LONG] * 6, INT)
+    kv, d = cache.kv_heads, cache.head_dim
     tiles = few_rows_kernel()[0] == "amx"
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
@@ -113,3 +119,22 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
         return out
 
     return attend
+
+
+def native_top_k(logits: Tensor, k: int) -> list[list[int]] | None:
+    """Indices of the `k` largest per row of [T, V], the largest first, of equal ones the first;
+    before them that of the largest, or -1 where it is not finite or the row has a NaN. `None` where
+    there is no function of our own.
+    """
+    if not is_native(logits):
+        return None
+    logits = logits.contiguous()
+    (rows, vocabulary), width = logits.shape, k + 1
+    index = (ctypes.c_int32 * (rows * width))()
+    _top_k()(index, logits.data_ptr(), rows, vocabulary, k)
+    return [index[at : at + width] for at in range(0, rows * width, width)]
+
+
+@functools.cache
+def _top_k() -> Any:
+    return _function("top_k", POINTER, POINTER, LONG, LONG, LONG)

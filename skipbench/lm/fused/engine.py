@@ -12,22 +12,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipbench.lm.attention import fold, unfold
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused.bit_exact import MOST, NotStrictError, rows_one_by_one
 from skipbench.lm.fused.elementwise import (
     MOST_KEYS,
+    Norm,
     most_attended,
     native_attention,
     native_norm,
     native_rotation,
     native_silu,
 )
-from skipbench.lm.fused.weights import Weights, pass_bytes
+from skipbench.lm.fused.weights import LayerWeights, Weights, pass_bytes
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
-from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.llama import fold, rotated, silu_times, unfold
+from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.reference import reference_instead
 
 
@@ -44,11 +45,10 @@ def make_engine(
     return FusedEngine(model, family, cache, spare_mib, strict)
 
 
-class FusedEngine:
+class FusedEngine(Engine):
     """Sub-layers of families whose layers are Llama's."""
 
     name = "fused"
-    result_is_borrowed = False
 
     def __init__(
         self, model: Any, family: Family, cache: KVCache, spare_mib: int, strict: bool = False
@@ -60,14 +60,17 @@ class FusedEngine:
         """
         weights, parts = Weights(spare_mib, pass_bytes(model)), parts_of(model)
         self._most = MOST if strict else None
+        self.layers: list[LayerWeights] = []
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(parts.layers):
+            layer = weights.of_layer(attention, mlp, family, len(parts.layers))
             window = family.window(model.config, index)
-            self.sublayers.append(
-                _attention(attention, index, window, family, model.config, cache, weights, strict)
-            )
-            self.sublayers.append(_mlp(mlp, family, model.config, weights, strict))
-        self._final_norm, self._embedding = _Norm(parts.norm), parts.embedding.weight
+            self.layers.append(layer)
+            self.sublayers += [
+                _attention(attention, layer, index, window, cache, strict),
+                _mlp(mlp, layer, strict),
+            ]
+        self._final_norm, self._embedding = _rms_norm(parts.norm), parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
         self._head = weights.fuse(model, HEAD, 1, keep=tied)
         self.kernels, self._notes = weights.kernels, weights.notes(self._embedding)
@@ -78,12 +81,6 @@ class FusedEngine:
     def add_note(self, note: str) -> None:
         self._notes = [*self._notes, note]
 
-    def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> None:
-        """Sub-layers run one by one."""
-
-    def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "FusedEngine":
-        return self
-
     def embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self._embedding)
 
@@ -91,83 +88,51 @@ class FusedEngine:
         return self._head(self._final_norm(hidden), self._most)
 
 
-class _Norm:
-    """RMS norm; on a CPU in fewer or cheaper calls than torch's, and one row of float32 gets its
-    scale through Python.
+def _rms_norm(module: Any) -> Norm:
+    """The fastest RMS norm `[T, D] -> [T, D]` by a module's weight on its device: our own function,
+    torch's, or on a CPU fewer and cheaper calls than torch's.
     """
+    weight, eps = module.weight.data, module.variance_epsilon
+    if (native := native_norm(weight, eps)) is not None:
+        return native
+    if weight.device.type != "cpu":
+        shape = tuple(weight.shape)
+        return lambda hidden: F.rms_norm(hidden, shape, weight, eps)
+    width, zero, eps_row = weight.shape[0], torch.zeros(1), torch.full((1, 1), eps)
 
-    def __init__(self, module: Any) -> None:
-        self.weight, self.eps = module.weight.data, module.variance_epsilon
-        self.shape = tuple(self.weight.shape)
-        self.on_cpu, self.scalar = (
-            self.weight.device.type == "cpu",
-            self.weight.dtype == torch.float32,
-        )
-        self.wide = self.weight.float()
-        self.zero = torch.zeros(1)
-        self.room = torch.full((1, 1), self.eps)
-        self.native = native_norm(self.weight, self.eps)
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        if self.native is not None:
-            return self.native(hidden)
-        if not self.on_cpu:
-            return F.rms_norm(hidden, self.shape, self.weight, self.eps)
-        if self.scalar and hidden.shape[0] == 1:
+    def float32(hidden: Tensor) -> Tensor:
+        if hidden.shape[0] == 1:  # the scale goes through Python
             row = hidden.view(-1)
-            mean_square = float(torch.dot(row, row)) / self.shape[0]
-            return torch.addcmul(
-                self.zero, hidden, self.weight, value=1.0 / math.sqrt(mean_square + self.eps)
-            )
-        wide = hidden.float()  # float32 is not copied
+            scale = 1.0 / math.sqrt(float(torch.dot(row, row)) / width + eps)
+            return torch.addcmul(zero, hidden, weight, value=scale)
+        norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+        scales = torch.addcmul(eps_row, norm, norm, value=1.0 / width).rsqrt_()
+        return torch.mul(hidden, weight).mul_(scales)
+
+    wide_weight = weight.float()
+
+    def low_precision(hidden: Tensor) -> Tensor:
+        wide = hidden.float()
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = torch.addcmul(self.room, norm, norm, value=1.0 / self.shape[0]).rsqrt_()
-        if self.scalar:
-            return torch.mul(hidden, self.weight).mul_(scale)
-        return wide.mul_(scale).mul_(self.wide).to(hidden.dtype)
+        scales = torch.addcmul(eps_row, norm, norm, value=1.0 / width).rsqrt_()
+        return wide.mul_(scales).mul_(wide_weight).to(hidden.dtype)
 
-
-def _rope_cos_sin(metadata: AttentionMetadata) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [T, 1, d] of a metadata's rows, made once per pass; the sine carries the sign
-    of `rotate_half`.
-    """
-    if metadata.rope_cos_sin is None and metadata.whole is not None:
-        cos, sin = _rope_cos_sin(metadata.whole)
-        metadata.rope_cos_sin = cos[: metadata.rows], sin[: metadata.rows]
-    elif metadata.rope_cos_sin is None:
-        tables, index = metadata.tables, metadata.index
-        if tables.rope_cos_sin is None:
-            half = tables.sin.shape[1] // 2
-            sin = torch.cat((-tables.sin[:, :half], tables.sin[:, half:]), -1)
-            tables.rope_cos_sin = tables.cos[:, None].contiguous(), sin[:, None]
-        cos, sin = tables.rope_cos_sin
-        metadata.rope_cos_sin = (
-            (cos[index], sin[index])
-            if isinstance(index, slice)
-            else (cos.index_select(0, index), sin.index_select(0, index))
-        )
-    return metadata.rope_cos_sin
+    return float32 if weight.dtype == torch.float32 else low_precision
 
 
 def _attention(
     parts: AttentionParts,
+    weights: LayerWeights,
     index: int,
     window: int | None,
-    family: Family,
-    config: Any,
     cache: KVCache,
-    weights: Weights,
     strict: bool,
 ) -> Sublayer:
-    d, kv, heads = parts.head_dim, config.num_key_value_heads, config.num_attention_heads
-    rotated, half, scale = heads + kv, d // 2, parts.scale
-    norm = _Norm(parts.norm)
-    qkv_of = weights.fuse(parts.module, family.qkv, config.num_hidden_layers)
-    out_of = weights.fuse(parts.module, (family.output,), config.num_hidden_layers)
-    q_norm, k_norm = parts.qk_norms or (None, None)
-    group = heads // kv
-    rotate = None if q_norm is not None else native_rotation(cache, index, norm.weight)
-    attend_few = native_attention(cache, index, scale, norm.weight)
+    kv, d, scale = cache.kv_heads, cache.head_dim, parts.scale
+    heads = weights.output.inputs // d
+    group, like = heads // kv, parts.norm.weight
+    norm = _rms_norm(parts.norm)
+    attend_few = native_attention(cache, index, scale, like)
     most_rows = most_attended() if attend_few is not None else 1
 
     def attend(query: Tensor, metadata: AttentionMetadata) -> Tensor:
@@ -209,49 +174,35 @@ def _attention(
         )
         return out[0].transpose(0, 1).reshape(t, heads * d)
 
-    def rotated_and_stored(
-        qkv: Tensor, cos: Tensor, sin: Tensor, metadata: AttentionMetadata
-    ) -> Tensor:
-        """Queries [T, heads, d]; keys and values go to the cache."""
-        if rotate is not None:
-            return rotate(qkv, cos, sin, metadata.start)
-        rotated_qk = qkv[:, :rotated]
-        if q_norm is not None and k_norm is not None:
-            normed = (
-                F.rms_norm(rotated_qk[:, :heads], (d,), q_norm.weight, q_norm.variance_epsilon),
-                F.rms_norm(rotated_qk[:, heads:], (d,), k_norm.weight, k_norm.variance_epsilon),
-            )
-            rotated_qk = torch.cat(normed, 1)
-        rotated_qk = torch.addcmul(rotated_qk * cos, torch.roll(rotated_qk, half, -1), sin)
-        rows = cache.rows[index][metadata.start : metadata.end]
+    def rotated_and_stored(qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
+        """Queries [T, heads, d]; keys and values go to the cache rows `start ..`."""
+        rotated_qk = rotated(qkv, kv, parts.qk_norms, cos, sin)
+        rows = cache.rows[index][start : start + qkv.shape[0]]
         rows[:, :kv] = rotated_qk[:, heads:]
-        rows[:, kv:] = qkv[:, rotated:]
+        rows[:, kv:] = qkv[:, heads + kv :]
         return rotated_qk[:, :heads]
+
+    native = None if parts.qk_norms is not None else native_rotation(cache, index, like)
+    store = native or rotated_and_stored
 
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
         t = metadata.rows
         most = MOST if strict and metadata.token_rows.verifies else None
-        cos, sin = _rope_cos_sin(metadata)
-        qkv = qkv_of(norm(hidden), most).view(t, heads + 2 * kv, d)
-        out = attend(rotated_and_stored(qkv, cos, sin, metadata), metadata)
-        return out_of.added(hidden, out, most)
+        cos, sin = metadata.rope
+        qkv = weights.qkv(norm(hidden), most).view(t, heads + 2 * kv, d)
+        out = attend(store(qkv, cos, sin, metadata.start), metadata)
+        return weights.output.added(hidden, out, most)
 
     return run
 
 
-def _silu_times(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.chunk(2, -1)
-    return F.silu(gate) * up
-
-
-def _mlp(parts: MlpParts, family: Family, config: Any, weights: Weights, strict: bool) -> Sublayer:
-    norm = _Norm(parts.norm)
-    up_of = weights.fuse(parts.module, family.gate_up, config.num_hidden_layers)
-    down_of = weights.fuse(parts.module, (family.down,), config.num_hidden_layers)
-    inner = native_silu(norm.weight) or _silu_times
+def _mlp(parts: MlpParts, weights: LayerWeights, strict: bool) -> Sublayer:
+    norm = _rms_norm(parts.norm)
+    inner = native_silu(parts.norm.weight) or silu_times
 
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
         most = MOST if strict and metadata.token_rows.verifies else None
-        return down_of.added(hidden, inner(up_of(norm(hidden), most)), most)
+        gate_up = weights.gate_up(norm(hidden), most)
+        return weights.down.added(hidden, inner(gate_up), most)
 
     return run

@@ -20,7 +20,7 @@ OPTIONS += " -mamx-tile -mamx-bf16"
 
 
 class UnavailableError(Exception):
-    """What this machine lacks, and what to do."""
+    """A part that this machine lacks, with the remedy."""
 
 
 def compiled() -> Path:
@@ -52,8 +52,8 @@ def compiled() -> Path:
         if library.stat().st_uid not in (0, os.geteuid()):
             raise UnavailableError(f"{library} belongs to another user; remove it")
     except subprocess.CalledProcessError as error:
-        said = " ".join((error.stderr or "").split())[:120]
-        raise UnavailableError(f"{compiler} failed: {said}; install gcc 11 or later") from error
+        stderr = " ".join((error.stderr or "").split())[:120]
+        raise UnavailableError(f"{compiler} failed: {stderr}; install gcc 11 or later") from error
     except subprocess.TimeoutExpired as error:
         raise UnavailableError(f"{compiler} took over {error.timeout:.0f} s") from error
     except OSError as error:

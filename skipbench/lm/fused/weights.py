@@ -1,8 +1,9 @@
-"""Fused weights in the layouts that are fastest here, and the Hugging Face modules that lend
-theirs.
+"""Fused weights in the layouts that are fastest on this machine; Hugging Face's modules become
+views of them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.autotune import LayoutChoice, choose, products_of, to_layout, tuned
 from skipbench.lm.fused.few_rows import FEW_ROWS, MOST_ROWS, few_rows_kernel
+from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.runs.provenance import cpu_flags
 
 MIB = 1 << 20
@@ -44,6 +46,13 @@ class Weight:
         self._one, self._add_one = products_of(one, bias, choice.one)
         self._several, self._add_several = products_of(several, bias, choice.several)
         self._same_bits = MOST_ROWS if choice.several == FEW_ROWS else 1
+        self._plain, self._bias = several if one.is_mkldnn else one, bias
+        self.inputs = one.shape[1]
+
+    def transposed(self) -> tuple[Tensor, Tensor | None]:
+        """The weight [in, out] as a plain tensor, and the bias [out]."""
+        plain = self._plain
+        return (plain.to_dense() if plain.is_mkldnn else plain).t(), self._bias
 
     def __call__(self, x: Tensor, most: int | None = None) -> Tensor:
         if most is not None and x.shape[0] > max(most, self._same_bits):
@@ -58,6 +67,16 @@ class Weight:
         return self._add_one(residual, x) if x.shape[0] == 1 else self._add_several(residual, x)
 
 
+@dataclass(frozen=True)
+class LayerWeights:
+    """The fused weights of one decoder layer of Llama's form."""
+
+    qkv: Weight
+    output: Weight
+    gate_up: Weight
+    down: Weight
+
+
 class Weights:
     """Makes the fused weights of one model, within a limit on the memory that second layouts
     take.
@@ -70,6 +89,17 @@ class Weights:
         self.kernels: dict[str, str] = {}
         """Layouts by shape, `INxOUT`."""
         self._faults: set[str] = set()
+
+    def of_layer(
+        self, attention: AttentionParts, mlp: MlpParts, family: Family, layers: int
+    ) -> LayerWeights:
+        """The weights of one of `layers` layers, which all have the same shapes."""
+        return LayerWeights(
+            self.fuse(attention.module, family.qkv, layers),
+            self.fuse(attention.module, (family.output,), layers),
+            self.fuse(mlp.module, family.gate_up, layers),
+            self.fuse(mlp.module, (family.down,), layers),
+        )
 
     def fuse(self, parent: Any, names: Sequence[str], count: int, keep: bool = False) -> Weight:
         """One weight of the linear modules `names` of `parent`, which use its memory from then on.
@@ -95,7 +125,7 @@ class Weights:
         return Weight(made[choice.one], made[choice.several], bias, choice)
 
     def notes(self, like: Tensor) -> list[str]:
-        """What this machine lacks for weights like this one, a line each."""
+        """Lines on the parts that this machine lacks for weights like this one."""
         if like.device.type != "cpu":
             return []
         lines = [

@@ -2,6 +2,7 @@
 this folder on the path.
 """
 
+from skipbench.launch.launcher import SlurmLauncher
 from skipbench.launch.sweeper import ExperimentSweeper
 
-__all__ = ["ExperimentSweeper"]
+__all__ = ["ExperimentSweeper", "SlurmLauncher"]

@@ -1,106 +1,29 @@
-"""The index tells what the files tell, whatever changed; a merge loses nothing and mixes
-nothing.
-"""
+"""A merge loses nothing and mixes nothing."""
 
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from conftest import ROOT, unseal
-from skipbench.runs.index import build, read_runs, read_sample_rows, rows_for_table, setting
 from test_bad_records import make_run
 from test_runs import sample
 
 from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 from skipbench.report.tables.runs import markdown_table
-from skipbench.runs.files import append_line
+from skipbench.runs.measures import Metrics
 from skipbench.runs.merge import _told, merge_into
+from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore, read_samples
 from skipbench.search.run import search
 
 ORIGIN: dict[str, Any] = {"commit": "0123abc", "device": "NVIDIA H200", "versions": {"torch": "2"}}
-
-
-def both(results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    rows = read_sample_rows(results)
-    rows["run"] = rows["run"].astype(str)
-    return read_runs(results), rows.sort_values(["run", "index"], ignore_index=True)
-
-
-def test_the_index_tells_what_the_records_tell(tmp_path: Path) -> None:
-    folder = make_run(tmp_path)
-    made = build(tmp_path)
-    assert (made.runs, made.samples, made.read, made.unreadable) == (1, 2, 1, [])
-    runs, rows = both(tmp_path)
-    (run,) = runs.to_dict("records")
-    assert (run["method"], run["M"], run["speedup.paired"], run["state"]) == (
-        "fixed",
-        2.0,
-        1.0,
-        "done",
-    )
-    assert list(setting(runs, "engine.threads")) == [1] and list(
-        setting(runs, "engine.nothing")
-    ) == [None]
-    for row, s in zip(rows.to_dict("records"), read_samples(folder / "samples.jsonl"), strict=True):
-        turn = s.method.rounds[0]
-        assert (row["index"], row["tokens"], row["lossless"]) == (
-            s.index,
-            len(s.method.tokens),
-            s.lossless,
-        )
-        assert (row["steps"], row["accepted"], row["emitted"]) == (
-            turn.steps,
-            turn.accepted,
-            turn.emitted,
-        )
-        assert (row["draft"], row["vanilla_prefill"]) == (
-            s.method.seconds.draft,
-            s.vanilla.seconds.prefill,
-        )
-        assert (row["diverged_at"], row["logit_gap"]) == (1, 0.5)
-    assert "1.00x [0.90, 1.10]" in markdown_table("index", rows_for_table(runs))
-    assert list(read_sample_rows(tmp_path, ["run", "steps"], ["no such run"]).steps) == []
-
-
-def test_only_what_changed_is_read_and_the_result_is_that_of_a_fresh_index(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path, seed) for seed in range(4)]
-    build(tmp_path)
-    assert build(tmp_path).read == 0
-    unseal(folders[0])
-    append_line(folders[0] / "samples.jsonl", json.dumps(dataclasses.asdict(sample(7))))
-    metrics = json.loads((folders[0] / "metrics.json").read_text())
-    (folders[0] / "metrics.json").write_text(json.dumps(metrics | {"samples": 3}))
-    shutil.rmtree(folders[1])
-    make_run(tmp_path, 9)
-    (folders[2] / "metrics.json").write_text('{"M": "high"}')
-    made = build(tmp_path)
-    assert (made.runs, made.read, made.kept, len(made.unreadable)) == (4, 3, 1, 1)
-    found = both(tmp_path)
-    build(tmp_path, fresh=True)
-    for mine, fresh in zip(found, both(tmp_path), strict=True):
-        pd.testing.assert_frame_equal(mine, fresh, check_like=True)
-    assert len(list((tmp_path / "index").glob("*.parquet"))) == 2
-    (tmp_path / "index" / "runs.parquet").write_bytes(b"PAR1 garbage")
-    assert build(tmp_path).read == 4
-
-
-def test_no_index_and_no_runs_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SkipbenchError, match="python -m skipbench index"):
-        read_runs(tmp_path)
-    with pytest.raises(SkipbenchError, match="has no runs"):
-        dispatch(["index", f"results={tmp_path}"])
-    with pytest.raises(SkipbenchError, match="does not take limit=3"):
-        dispatch(["index", "limit=3"])
 
 
 def test_runs_of_several_machines_come_together(tmp_path: Path) -> None:
@@ -126,7 +49,7 @@ def test_parts_are_united_and_then_wait_for_the_same_command(tmp_path: Path) -> 
     a, b = tmp_path / "a", tmp_path / "b"
     mine, other = make_run(a, 0, ORIGIN), make_run(b, 0, ORIGIN)
     for folder, index in ((mine, 5), (other, 6)):
-        store = RunStore(folder, read_run(folder).settings, {})
+        store = RunStore(folder, read_run(folder).settings)
         store.append(sample(index))
         store.status("running")
         store.close()
@@ -170,8 +93,7 @@ def test_another_origin_is_kept_beside_and_told_apart_in_tables(
         done = merge_into(b, a)
         assert done.left == []
     assert done.did == {"there already": 1} and len(list((a / "runs").iterdir())) == 2
-    build(a)
-    text = markdown_table("two origins", rows_for_table(read_runs(a)))
+    text = markdown_table("two origins", [read_run(folder) for folder in run_folders(a)])
     rows = [line for line in text.splitlines() if line.startswith("| mini-code")]
     assert sorted(row.rstrip(" |").split("|")[-1].strip()[:1] for row in rows) == ["a", "b"]
     assert "origin a: commit 0123abc" in text and "origin b: commit" in text
@@ -180,8 +102,7 @@ def test_another_origin_is_kept_beside_and_told_apart_in_tables(
 def test_one_origin_needs_no_marks(tmp_path: Path) -> None:
     make_run(tmp_path, 0, ORIGIN)
     make_run(tmp_path, 1, ORIGIN)
-    build(tmp_path)
-    text = markdown_table("one place", rows_for_table(read_runs(tmp_path)))
+    text = markdown_table("one place", [read_run(folder) for folder in run_folders(tmp_path)])
     assert "origin a" not in text and "| origin" not in text
 
 
@@ -225,19 +146,19 @@ def test_a_search_is_held_by_one_process(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_failed_and_not_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = RunStore(tmp_path, {"seed": 0}, {})
+    store = RunStore(tmp_path, {"seed": 0})
     store.status("running")
 
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tempfile.mkstemp", full)
+    monkeypatch.setattr("os.fsync", full)
     store.status("failed", "SkipbenchError: no space left; " + "x" * 300)
     assert read_run(tmp_path).status.state == "failed"
     store.status("failed")
     assert read_run(tmp_path).status.error is None
     with pytest.raises(SkipbenchError, match="free some space"):
-        store.write_metrics({"M": 1.0})
+        store.write_metrics(Metrics(M=1.0))
     store.close()
 
 
@@ -248,7 +169,6 @@ def test_a_full_disk_leaves_failed_and_not_running(
         ("fault_harness.py", ["5", "3"], "5 faults in"),
         ("fault_commands.py", ["8", "3"], "8 faults ("),
         ("bench_writers.py", ["RUN", "24", "4", "10"], "4 processes: 24 cells"),
-        ("bench_index.py", ["RUN", "6", "5"], "6 runs, 30 samples; 0 runs read, 6 as before"),
     ],
 )
 def test_the_scripts_in_short(script: str, arguments: list[str], says: str, tmp_path: Path) -> None:

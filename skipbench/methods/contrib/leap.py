@@ -1,7 +1,7 @@
 """LEAP: Zone-Aware MCTS for LLM Self-Speculative Decoding (Zheng and Liu, ICML 2026).
 
-One pass over the end of the prompt says how much each layer changes the state (R) and how much it
-adds to the accepted length (gain). By them layers fall into three zones: early ones stay, middle
+One pass over the end of the prompt measures how much each layer changes the state (R) and how much
+it adds to the accepted length (gain). By them layers fall into three zones: early ones stay, middle
 ones may be skipped, final ones stay. Layers of one zone make groups, and Monte Carlo tree search
 decides group by group. Every round tries the set of one iteration; after the last one the best set
 drafts until the prompt ends. The next prompt starts anew.
@@ -13,7 +13,7 @@ Constants are the code's; how a set is tried and how the draft ends are OURS, CO
 | published code | here | |
 |---|---|---|
 | R_l | `change[l]` | norm of a layer's change of the state over the norm of its input |
-| Delta L | `gain[l]` | expected accepted length with an exit behind l, less that before l |
+| Delta L | `gain[l]` | expected accepted length with an exit after l, less that before l |
 | zones 1, 2, 3 | `zones_of` | executed; executed or skipped; executed (the code: or repeated) |
 | layer ratio | `kept` | share of the layers that the draft runs |
 | UCB | `Search._ucb` | |
@@ -27,37 +27,34 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import torch
-from torch import Tensor
+from msgspec import Meta
 
-from skipbench.decode.drafting import Drafter
+from skipbench.config.configurable import Positive
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.ladder import step_price
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.stopping import StopRule
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
-from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
 BAND = 0.05  # of the ratio about its target, either way
-MOST_REWARD, HEAVY = 5.0, 0.8  # rewards end there; the worst one for a ratio above this
+MAX_REWARD, HEAVY = 5.0, 0.8  # rewards end there; the worst one for a ratio above this
 PENALTY = 0.3  # weight of the ratio in a node's bound
 
 
 def signals(state: State, positions: int) -> tuple[list[float], list[float]]:
     """R and the gain of every layer over the last `positions` tokens in the cache."""
-    lm, states, at = state.lm, list[Tensor](), state.lm.cache.length
-    rows = min(positions, at)
-    forward_committed(state, at - rows, rows, hidden_states=states)
-    layers = [x.float() for x in states[::2]]  # before the first layer and behind every one
+    lm, states = state.lm, recent_states(state, positions)
+    layers = [x.float() for x in states[::2]]  # before the first layer and after every one
     target = lm.head(states[-1]).float().softmax(-1)
     change, lengths = [], []
-    for (before, behind), draft in zip(pairwise(layers), states[2::2], strict=True):
-        change.append((behind - before).norm() / (before.norm() + 1e-8))
+    for (before, after), draft in zip(pairwise(layers), states[2::2], strict=True):
+        change.append((after - before).norm() / (before.norm() + 1e-8))
         q, token = lm.head(draft).float().softmax(-1).max(-1, keepdim=True)
         alpha = (target.gather(-1, token) / (q + 1e-10)).clamp(max=1.0)
         lengths.append(alpha.squeeze(-1).cumprod(0).sum())
@@ -90,9 +87,9 @@ def _smooth(zones: Sequence[int]) -> list[int]:
     for n, (zone, length) in enumerate(runs):
         if length == 1 and zone != 1 and len(runs) > 1:
             before = runs[n - 1] if n else (0, 0)
-            behind = runs[n + 1] if n + 1 < len(runs) else (0, 0)
-            joined = behind if behind[1] > 1 >= before[1] or not before[1] else before
-            zone = 1 if 1 in (before[0], behind[0]) else joined[0]
+            after = runs[n + 1] if n + 1 < len(runs) else (0, 0)
+            joined = after if after[1] > 1 >= before[1] or not before[1] else before
+            zone = 1 if 1 in (before[0], after[0]) else joined[0]
         found += [zone] * length
     for _ in range(2):
         for i in range(1, len(found) - 1):
@@ -102,7 +99,7 @@ def _smooth(zones: Sequence[int]) -> list[int]:
 
 
 def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) -> list[list[int]]:
-    """Runs of one zone; those of zone 2 are cut before and behind spikes, and at a largest size."""
+    """Groups runs of one zone; zone 2 is cut before and after spikes, and at a maximum size."""
     middle = [gain[i] for i, zone in enumerate(zones) if zone == 2]
     size = max(3, len(middle) // 6)
     high = max(0.08, float(np.percentile(middle, 85))) if middle else 0.0
@@ -119,9 +116,9 @@ def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) 
 
 
 def reward(speedup: float, kept: float, target: float) -> float:
-    """Of a candidate whose round was `speedup` times as fast as vanilla, by the share it keeps."""
+    """Reward of a candidate whose round was `speedup` times as fast as vanilla."""
     if kept > HEAVY:
-        return -MOST_REWARD
+        return -MAX_REWARD
     if speedup < 1:
         value = 4 * (speedup - 1)
     elif speedup < 1.05:
@@ -133,12 +130,12 @@ def reward(speedup: float, kept: float, target: float) -> float:
         value += 0.6 * (1 - abs(off) / (2 * BAND))
     else:
         value -= 8 * (off - BAND) if off > 0 else 3 * (-off - BAND)
-    return max(-MOST_REWARD, min(MOST_REWARD, value))
+    return max(-MAX_REWARD, min(MAX_REWARD, value))
 
 
 @dataclass
 class Node:
-    """Decisions on the first groups: how many, and the layers that they skip."""
+    """Decisions on the first `decided` groups, and the layers that they skip."""
 
     decided: int = 0
     skipped: tuple[int, ...] = ()
@@ -185,9 +182,9 @@ class Search:
         node = self.root
         while node.children:
             bounds = [self._ucb(child, node.visits) for child in node.children]
-            least = max(bounds) - 1e-6  # ties, up to rounding
+            high = max(bounds) - 1e-6  # ties, up to rounding
             pairs = zip(node.children, bounds, strict=True)
-            node = self._draws.choice([child for child, bound in pairs if bound >= least])
+            node = self._draws.choice([child for child, bound in pairs if bound >= high])
         if node.decided < len(self.groups):
             choices = (False, True) if self.groups[node.decided][1] else (False,)
             node.children = [self._child(node, skip) for skip in choices]
@@ -221,84 +218,59 @@ class Search:
         return tuple(sorted(skipped))
 
 
-class LEAP:
+class LEAP(SkipMethod):
     """Whole layers skipped, by tree search over groups of redundant ones.
 
-    Args:
-        layers: L, decoder layers of the model.
-        name: name of the method in records and tables.
-        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        ratio: target share of the layers that the draft keeps, 0.05 to 0.75; 0.05 more or less is
-            no worse than the search takes it.
-        iterations: rounds per prompt in which a candidate is tried; the published code has 40.
-        exploration: weight of the exploration in the search's bound, 0 or more.
-        positions: tokens at the end of the prompt from which redundancy is measured.
-        percentile: of a signal over the layers, 0 to 100, above which it makes a layer early or
-            final.
-        keep_first: layers at the start that are never skipped.
-        keep_last: layers at the end that are never skipped.
-        bonus: counts the target's own token of a round in its speedup.
-        seed: seed of the search, the same for every prompt.
-        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
-            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
+    >>> group([1, 1, 2, 2, 3], change=[0.1] * 5, gain=[0.0] * 5)
+    [[0, 1], [2, 3], [4]]
+    >>> reward(speedup=1.2, kept=0.45, target=0.45) > reward(speedup=1.2, kept=0.6, target=0.45)
+    True
 
     Raises:
-        SkipbenchError: a number out of range, or a model of which every layer is kept.
+        SkipbenchError: a model of which every layer is kept.
     """
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        stop: StopRule,
-        ratio: float = 0.45,
-        iterations: int = 5,
-        exploration: float = 3.0,
-        positions: int = 8,
-        percentile: float = 70.0,
-        keep_first: int = 3,
-        keep_last: int = 2,
-        bonus: bool = True,
-        seed: int = 0,
-        tree: Sequence[int] = (),
-    ) -> None:
-        if (
-            not 0.05 <= ratio <= 0.75
-            or min(iterations, positions, keep_first, keep_last) < 1
-            or exploration < 0
-            or not 0 <= percentile <= 100
-        ):
+    ratio: Annotated[float, Meta(ge=0.05, le=0.75)] = 0.45
+    """Target share of the layers that the draft keeps, 0.05 to 0.75; the search takes 0.05 more or
+    less as no worse.
+    """
+    iterations: Positive = 5
+    """Rounds per prompt in which a candidate is tried; the published code has 40."""
+    exploration: Annotated[float, Meta(ge=0)] = 3.0
+    """Weight of the exploration in the search's bound, 0 or more."""
+    positions: Positive = 8
+    """Tokens at the end of the prompt from which redundancy is measured."""
+    percentile: Annotated[float, Meta(ge=0, le=100)] = 70.0
+    """Of a signal over the layers, 0 to 100, above which it makes a layer early or final."""
+    keep_first: Positive = 3
+    """Layers at the start that are never skipped."""
+    keep_last: Positive = 2
+    """Layers at the end that are never skipped."""
+    bonus: bool = True
+    """Counts the target's bonus token of a round in its speedup."""
+    seed: int = 0
+    """Seed of the search, the same for every prompt."""
+
+    needs_latency, logged = True, ("reward",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep_first + self.keep_last >= self.layers:
             raise SkipbenchError(
-                f"leap: {ratio=}, {iterations=}, {exploration=}, {positions=}, {percentile=}, "
-                f"{keep_first=}, {keep_last=}; wanted a ratio from 0.05 to 0.75, iterations, "
-                "positions, keep_first and keep_last of 1 or more, exploration of 0 or more, "
-                "percentile from 0 to 100"
+                f"leap: keep_first + keep_last = {self.keep_first + self.keep_last} keeps all "
+                f"{self.layers} layers; lower them"
             )
-        if keep_first + keep_last >= layers:
-            raise SkipbenchError(
-                f"leap: keep_first + keep_last = {keep_first + keep_last} keeps all {layers} "
-                "layers; lower them"
-            )
-        self.name, self.layers, self.ratio, self.iterations = name, layers, ratio, iterations
-        self.exploration, self.positions, self.percentile = exploration, positions, percentile
-        self.ends, self.bonus, self.seed = (keep_first, keep_last), bonus, seed
-        self.drafter, self.skip = Drafter(stop, tree), SkipSet.of(layers)
-        self.latency: LatencyModel | None = None
 
     def begin(self, state: State) -> None:
-        """The prefill's redundancy makes zones and groups."""
-        self.drafter.begin()
+        """Divides the layers into zones and groups by their redundancy in the prompt."""
+        super().begin(state)
         change, gain = signals(state, self.positions)
-        zones = zones_of(change, gain, self.ends, self.percentile)
+        zones = zones_of(change, gain, (self.keep_first, self.keep_last), self.percentile)
         groups = group(zones, change, gain)
         self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
-        self._at = None if self.latency is None else self.latency.at(state.lm.cache.length)
+        self._at = self.latency_at(state)
         self._rounds = 0
-        self.log: dict[str, list[Any]] = {
-            "zones": ["".join(map(str, zones))],
-            "groups": [groups],
-            "reward": [],
-        }
+        self.log |= {"zones": ["".join(map(str, zones))], "groups": [groups]}
         self._choose()
 
     def _choose(self) -> None:
@@ -308,16 +280,16 @@ class LEAP:
             self._node, self._candidate = self.search.next()
         else:
             self._candidate = self.search.best()
-        self.skip = SkipSet.of(self.layers, [2 * i + k for i in self._candidate for k in (0, 1)])
+        self.skip = SkipSet.of_layers(self.layers, self._candidate)
 
     def propose(self, state: State, budget: int) -> Draft:
-        if not self.skip.skipped:  # the full model would only say what it says in verification
+        if not self.skip.skipped:  # a full-model draft would only repeat the verification
             return Draft()
-        return self.drafter.propose(state, self.skip, budget)
+        return super().propose(state, budget)
 
     def adapt(self, state: State, verification: Verification) -> None:
         steps = verification.draft.steps
-        self.drafter.update(verification)
+        super().adapt(state, verification)
         if self._rounds < self.iterations:
             tokens = len(verification.accepted) + self.bonus
             speedup = tokens / (1 + steps * step_price(self.skip, self._at))

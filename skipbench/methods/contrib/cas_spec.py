@@ -13,7 +13,7 @@ warm-up does nor what ends a tree. Guesses of ours stand in their place, marked 
 
 | paper | here | |
 |---|---|---|
-| M_d1, M_d2 | `sets` | skip sets of `sparsity` 0.4 and 0.6, one inside the other |
+| M_d1, M_d2 | `skips` | skip sets of `sparsity` 0.4 and 0.6, one inside the other |
 | M_dn, c_dn | `bottom`, `bottom_cost` | prompt lookup (cost a guess: 0.01 passes) |
 | alpha_s, lambda, H | `Estimate` | share accepted, smoothed by 0.7, of the last 20 tries |
 | c_s | `costs` | price of a draft step in passes of one row |
@@ -27,27 +27,28 @@ Deviations from the paper, with their switches: docs/methods/cas-spec.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
+from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
+from skipbench.decode.draft import Draft, Verification
 from skipbench.decode.ladder import step_price
-from skipbench.decode.method import Draft, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.sources import TextIndex
 from skipbench.decode.state import State
 from skipbench.decode.tree import Tree
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.influence import rank_by_cosine
-from skipbench.profile.latency import LatencyModel
 from skipbench.skipset import SkipSet
 
 SMOOTHING, TRIES = 0.7, 20  # lambda and H
 FIRST, FIRST_COPY = 0.7, 0.3  # guesses: acceptance before a draft was tried
-OBJECTIVES = ("walltime", "drafting")
-CONTEXT, NGRAM = 32, 3  # guesses: tokens that rank the sub-layers; longest n-gram told apart
+CONTEXT, NGRAM = 32, 3  # guesses: tokens that rank the sub-layers; longest n-gram distinguished
 
 
 @dataclass
@@ -71,101 +72,81 @@ def accepted_of(alpha: float, k: int) -> float:
 def worth(
     alpha: float, cost: float, k: int, alpha_dn: float, cost_dn: float, objective: str
 ) -> float:
-    """T(s, k): k tokens by a draft and one by the bottom draft behind them, over their cost; as
-    `walltime` with the verification, that is one pass and the token that it adds.
+    """T(s, k): k tokens by a draft and one by the bottom draft after them, over their cost;
+    `walltime` adds the verification: one pass, and its token.
     """
     tokens, passes = accepted_of(alpha, k) + alpha**k * alpha_dn, cost * k + cost_dn
     return tokens / passes if objective == "drafting" else (1 + tokens) / (1 + passes)
 
 
-class CASSpec:
+class CASSpec(Method):
     """A cascade of skip sets and copies, by Dynamic Tree Cascade.
 
-    Args:
-        layers: L, decoder layers of the model, 3 or more.
-        name: name of the method in records and tables.
-        sparsity: shares of the sub-layers to skip, without those of the first and the last layer;
-            the smallest first, above 0 to below 1.
-        sets: skip sets in text form, such as `attn:1,3-5;mlp:2`, in place of those by `sparsity`.
-        bottom_cost: c_dn, price of a copied token in passes, above 0.
-        objective: T with the cost of the verification and its token, `walltime`, or without,
-            `drafting`.
-        max_length: most tokens that one choice drafts.
-        max_nodes: most nodes of a tree.
-        top_p: children of a node reach this probability together, 0 to 1.
-        width: most children of a node, the first choice included.
-        warm_up: rounds that begin with each draft in turn, whatever it is worth.
-        forget: share of the way back to its first value, 0 to 1, that the acceptance of a draft
-            goes per round in which it was not tried; at 0 a draft that once fell below its cost is
-            never tried again.
+    >>> accepted_of(alpha=0.5, k=2)  # 0.5 + 0.25
+    0.75
+    >>> [str(s) for s in CASSpec(layers=4, name="cas-spec", sets=["attn:1", "attn:1,2"]).skips]
+    ['attn:1', 'attn:1,2']
 
     Raises:
-        SkipbenchError: a number or word out of range, or a set that the model lacks a layer of.
+        SkipbenchError: neither shares nor sets, too few layers, or a set that the model lacks a
+            layer of.
     """
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        sparsity: Sequence[float] = (0.4, 0.6),
-        sets: Sequence[str] = (),
-        bottom_cost: float = 0.01,
-        objective: str = "walltime",
-        max_length: int = 8,
-        max_nodes: int = 32,
-        top_p: float = 0.9,
-        width: int = 3,
-        warm_up: int = 20,
-        forget: float = 0.02,
-    ) -> None:
-        if (
-            not all(0 < share < 1 for share in sparsity)
-            or not (sparsity or sets)
-            or min(max_length, max_nodes, width) < 1
-            or bottom_cost <= 0
-            or not (0 <= top_p <= 1 and 0 <= forget <= 1)
-            or warm_up < 0
-            or layers < 3
-            or objective not in OBJECTIVES
-        ):
+    sparsity: Sequence[Annotated[float, Meta(gt=0, lt=1)]] = (0.4, 0.6)
+    """Shares of the sub-layers to skip, without those of the first and the last layer; the smallest
+    first, above 0 to below 1.
+    """
+    sets: Sequence[str] = ()
+    """Skip sets in text form, such as `attn:1,3-5;mlp:2`, in place of those by `sparsity`."""
+    bottom_cost: PositiveFloat = 0.01
+    """c_dn, price of a copied token in passes, above 0."""
+    objective: Literal["walltime", "drafting"] = "walltime"
+    """T with the cost of the verification and its token, `walltime`, or without, `drafting`."""
+    max_length: Positive = 8
+    """Maximum tokens that one choice drafts."""
+    max_nodes: Positive = 32
+    """Maximum nodes of a tree."""
+    top_p: Share = 0.9
+    """Children of a node reach this probability together, 0 to 1."""
+    width: Positive = 3
+    """Maximum children of a node, the first choice included."""
+    warm_up: Natural = 20
+    """Rounds that begin with each draft in turn, whatever it is worth."""
+    forget: Share = 0.02
+    """Share of the way back to its first value, 0 to 1, that the acceptance of a draft goes per
+    round in which it was not tried; at 0 a draft that once fell below its cost is never tried
+    again.
+    """
+
+    needs_latency = True
+    logged = ("steps_by_set", "chosen", "alpha")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layers < 3 or not (self.sparsity or self.sets):
             raise SkipbenchError(
-                f"cas-spec: sparsity={list(sparsity)}, {bottom_cost=}, {objective=}, "
-                f"{max_length=}, {max_nodes=}, {top_p=}, {width=}, {warm_up=}, {forget=}, "
-                f"{layers=}; wanted shares above 0 to below 1, one or more of them or of sets, "
-                "bottom_cost above 0, objective walltime or drafting, top_p and forget from 0 to "
-                "1, warm_up of 0 or more, 3 layers or more, and 1 or more of the rest"
+                f"cas-spec: layers={self.layers}, sparsity={list(self.sparsity)}, "
+                f"sets={list(self.sets)}; wanted 3 layers or more, and a share or a set"
             )
-        self.name, self.layers, self.sparsity = name, layers, sorted(sparsity)
-        self.sets = [SkipSet.parse(text, layers) for text in sets]
-        self.given, self.bottom_cost, self.objective = bool(sets), bottom_cost, objective
-        self.max_length, self.max_nodes, self.warm_up = max_length, max_nodes, warm_up
-        self.top_p, self.width, self.forget = top_p, width, forget
+        self.skips = [SkipSet.parse(text, self.layers) for text in self.sets]
         self.bottom = len(self.sets) or len(self.sparsity)  # index of the copies among the drafts
         self.first = [*[FIRST] * self.bottom, FIRST_COPY]
         self.alpha = [Estimate(first) for first in self.first]
         self.by_match = [Estimate(FIRST_COPY) for _ in range(NGRAM)]
-        self.latency: LatencyModel | None = None
         self.text, self.rounds = TextIndex(), 0
 
     def begin(self, state: State) -> None:
         """Ranks sub-layers by how little they turn the state, and prices the sets."""
-        length = state.lm.cache.length
-        if not self.given:
-            states: list[Tensor] = []
-            rows = min(CONTEXT, length)
-            forward_committed(state, length - rows, rows, hidden_states=states)
-            free = [s for s in rank_by_cosine(states) if 0 < s // 2 < self.layers - 1]
-            counts = [max(1, round(share * len(free))) for share in self.sparsity]
-            self.sets = [SkipSet.of(self.layers, free[:count]) for count in counts]
-        at = None if self.latency is None else self.latency.at(length)
-        self.costs = [*(step_price(skip, at) for skip in self.sets), self.bottom_cost]
+        super().begin(state)
+        if not self.sets:
+            ranked = rank_by_cosine(recent_states(state, CONTEXT))
+            free = [s for s in ranked if 0 < s // 2 < self.layers - 1]
+            counts = [max(1, round(share * len(free))) for share in sorted(self.sparsity)]
+            self.skips = [SkipSet.of(self.layers, free[:count]) for count in counts]
+        at = self.latency_at(state)
+        self.costs = [*(step_price(skip, at) for skip in self.skips), self.bottom_cost]
         self.text.begin(state.tokens)
-        self.log: dict[str, list[Any]] = {
-            "sets": [str(skip) for skip in self.sets],
-            "steps_by_set": [],
-            "chosen": [],
-            "alpha": [],
-        }
+        self.log["sets"] = [str(skip) for skip in self.skips]
 
     def propose(self, state: State, budget: int) -> Draft:
         """DyTC."""
@@ -173,15 +154,15 @@ class CASSpec:
         self._held: tuple[int, list[int]] = (-1, [])  # set and tokens of the scratch rows
         chosen: list[list[int]] = []
         while self.leaves:
-            leaf = max(self.leaves, key=self._chance)
-            path = self._path(leaf)
+            leaf = max(self.leaves, key=self.tree.product)
+            path = self.tree.path(leaf)
             most = min(self.max_length, budget - len(path), self.max_nodes - len(self.tree.tokens))
             if most <= 0:
                 self.leaves.remove(leaf)
                 continue
             copies, match = self._copies(path, most)
             draft, k = self._choose(leaf, most, len(copies))
-            gain = self._chance(leaf) * accepted_of(self.alpha[draft].value, k)
+            gain = self.tree.product(leaf) * accepted_of(self.alpha[draft].value, k)
             price, tokens = self.costs[draft] * k, 1 + sum(self.tree.products)
             warms = leaf < 0 and self.rounds < self.warm_up
             if not warms and (tokens + gain) / (1 + spent + price) <= tokens / (1 + spent):
@@ -199,22 +180,11 @@ class CASSpec:
         sources = ["copied" if draft == self.bottom else "layers" for draft, _ in self.tree.kinds]
         return Draft(self.tree.tokens, self.tree.parents, steps=sum(steps), sources=sources)
 
-    def _chance(self, node: int) -> float:
-        """Product of the token-level estimates along the path of a node; -1 is the root."""
-        return self.tree.products[node] if node >= 0 else 1.0
-
-    def _path(self, node: int) -> list[int]:
-        return [*self._path(self.tree.parents[node]), self.tree.tokens[node]] if node >= 0 else []
-
     def _add(self, token: int, parent: int, estimate: float, kind: tuple[int, int]) -> int:
         """A new leaf; `kind`: its draft, and tokens that a copy rests on, 0 for the first choice of
         a set, -1 for a later one.
         """
-        node, tree = len(self.tree.tokens), self.tree
-        tree.tokens.append(token)
-        tree.parents.append(parent)
-        tree.kinds.append(kind)
-        tree.products.append(self._chance(parent) * estimate)
+        node = self.tree.add(token, parent, kind, self.tree.product(parent) * estimate)
         self.leaves = [*(leaf for leaf in self.leaves if leaf != parent), node]
         return node
 
@@ -261,7 +231,7 @@ class CASSpec:
         steps: list[Tensor] = []  # likeliest tokens behind their probabilities, on the device
         for step in range(k):
             heads = 1 if step else 1 + len(siblings)
-            p = lm.logits(fed, rows, self.sets[draft])[-heads:].float().softmax(-1)
+            p = lm.logits(fed, rows, self.skips[draft])[-heads:].float().softmax(-1)
             top = p.topk(min(self.width, p.shape[-1]))
             steps.append(torch.cat((top.values.double(), top.indices.double()), -1))
             fed, rows = top.indices[0, :1], TokenRows.chain(base + len(tokens) + step, 1)
@@ -273,7 +243,7 @@ class CASSpec:
             for n in range(1, len(best)):
                 if sum(shares[:n]) < self.top_p and len(tree.tokens) < self.max_nodes:
                     self._add(int(best[n]), parent, shares[n], (draft, -1))
-        self._held = (draft, [*tokens, *self._path(leaf)[len(tokens) - 1 : -1]])
+        self._held = (draft, [*tokens, *self.tree.path(leaf)[len(tokens) - 1 : -1]])
 
     def adapt(self, state: State, verification: Verification) -> None:
         hits: dict[tuple[int, int], list[bool]] = {}
@@ -288,18 +258,16 @@ class CASSpec:
         for draft, (estimate, first) in enumerate(zip(self.alpha, self.first, strict=True)):
             if (draft, 0) not in hits:
                 estimate.value += self.forget * (first - estimate.value)
-        self.text.extend(state.tokens[self.text.tokens :])
+        self.text.advance(state.tokens)
         self.rounds += 1
         self.log["alpha"].append([round(estimate.value, 5) for estimate in self.alpha])
 
-    @property
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         """Estimates and rounds, which go from prompt to prompt."""
         alpha, by_match = ([[e.value, e.tries] for e in of] for of in (self.alpha, self.by_match))
         return {"alpha": alpha, "by_match": by_match, "rounds": self.rounds}
 
-    @state_dict.setter
-    def state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.alpha = [Estimate(value, list(tries)) for value, tries in state["alpha"]]
         self.by_match = [Estimate(value, list(tries)) for value, tries in state["by_match"]]
         self.rounds = state["rounds"]

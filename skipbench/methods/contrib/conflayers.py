@@ -12,7 +12,7 @@ the paper's text was not at hand.
 |---|---|---|
 | confidence | `confidence(x)` | 1 - H(softmax(x)) / ln D |
 | lambda | `self.lam` | standard deviations below the neighbours' mean; held by the ratio |
-| skip ratio r | `ratio` | least share of the inner layers to skip, r + 0.25 the most |
+| skip ratio r | `ratio` | minimum share of the inner layers to skip; the maximum is r + 0.25 |
 | bayes_interval | `interval` | rounds in which a set is judged |
 | context_window | `window` | tokens of the pass |
 
@@ -20,17 +20,18 @@ Deviations from the published code, with their switches: docs/methods/conflayers
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import Draft, Verification
+from skipbench.config.configurable import Positive
+from skipbench.decode.draft import Verification
+from skipbench.decode.method import SkipMethod
 from skipbench.decode.state import State
-from skipbench.decode.stopping import StopRule
-from skipbench.decode.trial_passes import forward_committed
+from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
@@ -76,69 +77,52 @@ def _centred(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-class ConfLayers:
+class ConfLayers(SkipMethod):
     """Whole layers skipped by confidence.
 
-    Args:
-        layers: L, decoder layers of the model, 3 or more.
-        name: name of the method in records and tables.
-        stop: when a chain of draft steps ends; chosen by `stop@method.stop`.
-        ratio: least share of the inner layers to skip, 0 to 0.75.
-        window: tokens of the pass that the confidence is taken from.
-        interval: rounds in which a set is judged; one that accepts less than one token per round
-            is replaced after half of them.
-        tree: children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the
-            first choice included, such as [10, 5, 3, 1]; empty drafts a chain.
+    >>> from skipbench.decode.stopping import Fixed
+    >>> method = ConfLayers(name="conflayers", layers=6, stop=Fixed())
+    >>> str(method.skip)  # every second inner layer, before the first choice
+    'attn:1,3;mlp:1,3'
+    >>> below_neighbours([0.9, 0.2, 0.9, 0.9], layers=6, lam=0.0)
+    [1]
 
     Raises:
-        SkipbenchError: a number out of range, or a model of fewer than 3 layers.
+        SkipbenchError: a model of fewer than 3 layers.
     """
 
-    def __init__(
-        self,
-        layers: int,
-        name: str,
-        stop: StopRule,
-        ratio: float = 0.45,
-        window: int = 32,
-        interval: int = 25,
-        tree: Sequence[int] = (),
-    ) -> None:
-        if not 0 <= ratio <= 1 - SPREAD or window < 1 or interval < 2 or layers < 3:
-            raise SkipbenchError(
-                f"conflayers: {ratio=}, {window=}, {interval=}, {layers=}; wanted a ratio from 0 "
-                f"to {1 - SPREAD}, a window of 1 or more, an interval of 2 or more, and 3 layers "
-                "or more"
-            )
-        self.name, self.layers, self.ratio = name, layers, ratio
-        self.window, self.interval = window, interval
-        self.drafter = Drafter(stop, tree)
-        self.skip = self._of(range(1, layers - 1, 2))
+    ratio: Annotated[float, Meta(ge=0, le=1 - SPREAD)] = 0.45
+    """Minimum share of the inner layers to skip, 0 to 0.75."""
+    window: Positive = 32
+    """Tokens of the pass that the confidence is taken from."""
+    interval: Annotated[int, Meta(ge=2)] = 25
+    """Rounds in which a set is judged, 2 or more; one that accepts less than one token per round is
+    replaced after half of them.
+    """
+
+    logged = ("confidence",)
+    carried = ("skip", "lam", "choices", "best", "rounds")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layers < 3:
+            raise SkipbenchError(f"conflayers: layers={self.layers}; wanted 3 layers or more")
+        self.skip = SkipSet.of_layers(self.layers, range(1, self.layers - 1, 2))
         self.lam, self.choices, self.best = 0.0, 0, 0.0
-        self._rounds: list[tuple[int, int]] = []  # accepted and drafted, since the last choice
-
-    def _of(self, chosen: Sequence[int]) -> SkipSet:
-        return SkipSet.of(self.layers, [2 * i + k for i in chosen for k in (0, 1)])
-
-    def begin(self, state: State) -> None:
-        self.drafter.begin()
-        self.log: dict[str, list[Any]] = {"confidence": []}
-
-    def propose(self, state: State, budget: int) -> Draft:
-        return self.drafter.propose(state, self.skip, budget)
+        self.rounds: list[tuple[int, int]] = []  # accepted and drafted, since the last choice
 
     def adapt(self, state: State, verification: Verification) -> None:
-        self.drafter.update(verification)
+        super().adapt(state, verification)
         if len(state.output) < self.window + 2 or self.choices >= MOST_CHOICES:
             return
-        self._rounds.append((len(verification.accepted), verification.draft.steps))
+        self.rounds.append((len(verification.accepted), verification.draft.steps))
         if state.finish is None and (not self.choices or self._judged_badly()):
             self._choose(state)
 
     def _judged_badly(self) -> bool:
         """Whether the rounds since the last choice call for another one."""
-        accepted, drafted = map(sum, zip(*self._rounds, strict=True))
-        rounds = len(self._rounds)
+        accepted, drafted = map(sum, zip(*self.rounds, strict=True))
+        rounds = len(self.rounds)
         if rounds == self.interval // 2 and accepted < rounds:
             return True
         if rounds < self.interval:
@@ -151,10 +135,8 @@ class ConfLayers:
         return True
 
     def _choose(self, state: State) -> None:
-        """One pass of the full model over scratch rows, and the set of its confidences."""
-        states: list[Tensor] = []
-        at = state.lm.cache.length - self.window
-        forward_committed(state, at, self.window, hidden_states=states)
+        """Chooses a set by the confidences in one pass of the full model."""
+        states = recent_states(state, self.window)
         inner = range(1, self.layers - 1)
         values = [confidence(states[2 * i + 1]) + confidence(states[2 * i + 2]) for i in inner]
         chosen = [inner[n] for n in below_neighbours(values, self.layers, self.lam)]
@@ -164,24 +146,7 @@ class ConfLayers:
         elif share > self.ratio + SPREAD:
             self.lam += LAMBDA_STEP
         if chosen:
-            self.skip = self._of(chosen)
+            self.skip = SkipSet.of_layers(self.layers, chosen)
         self.choices += 1
-        self._rounds = []
+        self.rounds = []
         self.log["confidence"].append([round(v, 5) for v in values])
-
-    @property
-    def state_dict(self) -> dict[str, Any]:
-        """The set, and the state of the choices."""
-        return {
-            "skip": str(self.skip),
-            "lam": self.lam,
-            "choices": self.choices,
-            "best": self.best,
-            "rounds": self._rounds,
-        }
-
-    @state_dict.setter
-    def state_dict(self, state: dict[str, Any]) -> None:
-        self.skip, self.lam = SkipSet.parse(state["skip"], self.layers), state["lam"]
-        self.choices, self.best = state["choices"], state["best"]
-        self._rounds = [(a, s) for a, s in state["rounds"]]

@@ -1,0 +1,135 @@
+"""The parser of all commands: a command is a declaration of its keys, flags and bare words."""
+
+import re
+from collections.abc import Sequence
+from inspect import getdoc
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from skipbench.config.explain import did_you_mean
+from skipbench.config.names import model_words
+from skipbench.errors import SkipbenchError
+
+C = TypeVar("C", bound="Command")
+Names = tuple[str, ...]
+
+
+class Command(Struct):
+    """Base of the declarations.
+
+    A subclass is the command of its name in lower case; its docstring is the command's help: what
+    it does, an example, and a line per key and flag. A field of type `bool` is a flag, any other a
+    key; `Meta` holds its bounds, and the words for what is wanted (`title`).
+
+    Attributes:
+        words: bare words, in order.
+        settings: overrides of a cell.
+        given: all words KEY=VALUE, keys of the command among them.
+    """
+
+    words: Names = ()
+    settings: Names = ()
+    given: Names = ()
+
+    SETTINGS: ClassVar[bool] = True
+    """Takes every other key as a setting of a cell; else such a key is an error."""
+    WORDS: ClassVar[tuple[int, int | None]] = (0, 0)
+    """Minimum and maximum number of bare words; `None` for no maximum."""
+    NEEDS: ClassVar[str] = ""
+    """The message about a wrong number of bare words, after the command's name."""
+
+    def model_settings(self) -> list[str]:
+        """The settings, where `model=` may also be a folder, a GGUF file or a hub id."""
+        return [
+            word
+            for one in self.settings
+            for word in (model_words(one[6:]) if one.startswith("model=") else [one])
+        ]
+
+
+def results_of(settings: Sequence[str]) -> Path:
+    """The results folder of settings that are not composed."""
+    given = [word.partition("=")[2] for word in settings if word.startswith("results=")]
+    return Path(given[-1] if given else "results")
+
+
+def help_of(command: type[Command]) -> str:
+    """A command's documentation in a line: what it does, and an example."""
+    return re.sub(r"\n *", " ", (getdoc(command) or "").partition("\n\n")[0])
+
+
+def texts(command: type[Command]) -> dict[str, str]:
+    """The documentation of a command's keys and flags, by field."""
+    documents = "\n".join(getdoc(kind) or "" for kind in reversed(command.__mro__[:-2]))
+    return dict(re.findall(r"^(\w+): (.*)$", documents, re.MULTILINE))
+
+
+def declared(command: type[Command]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The types of a command's keys by name, and the fields of its flags by word: `--render-only`
+    is `render_only`.
+    """
+    kinds = get_type_hints(command, include_extras=True)
+    own = [name for name in command.__struct_fields__ if name not in Command.__struct_fields__]
+    return (
+        {name: kinds[name] for name in own if kinds[name] is not bool},
+        {f"--{name.replace('_', '-')}": name for name in own if kinds[name] is bool},
+    )
+
+
+def parse(command: type[C], arguments: Sequence[str]) -> C:
+    """Reads the words of a command line: `KEY=VALUE`, `--flag`, `--key VALUE`, bare words.
+
+    Raises:
+        SkipbenchError: an unknown flag or key, a value of another type or out of its bounds, or
+            too few or too many bare words.
+    """
+    name, (keys, flags) = command.__name__.lower(), declared(command)
+    values: dict[str, Any] = {}
+    words, settings, given = list[str](), list[str](), list[str]()
+    rest = iter(arguments)
+    for word in rest:
+        key, sign, value = word.partition("=")
+        if key[2:] in keys and key.startswith("--"):
+            key, sign, value = key[2:], "=", value if sign else next(rest, "")
+            word = f"{key}={value}"
+        if word in flags:
+            values[flags[word]] = True
+        elif re.match(r"--|-[a-z]", word):
+            raise SkipbenchError(
+                f"unknown flag {word!r} of {name}.{did_you_mean(word, [*flags])} "
+                f"Flags: {', '.join(flags) or 'none'}"
+            )
+        elif not sign or not re.fullmatch(r"[+~]?[a-z_][\w./@]*", key):
+            words.append(word)
+        else:
+            given.append(word)
+            if key in keys:
+                values[key] = value
+            elif command.SETTINGS:
+                settings.append(word)
+            else:
+                taken = ", ".join(keys) or "no key"
+                hint = did_you_mean(key, [*keys])
+                raise SkipbenchError(f"{name} does not take {word}; it takes {taken}.{hint}")
+    minimum, maximum = command.WORDS
+    if not minimum <= len(words) <= (len(words) if maximum is None else maximum):
+        if command.NEEDS:
+            raise SkipbenchError(f"{name} {command.NEEDS}")
+        hint = did_you_mean(words[0], [*keys, *flags])
+        example = help_of(command).partition(":  ")[2]
+        raise SkipbenchError(f"{name}: {words[0]!r} is no KEY=VALUE.{hint} As in {example}")
+    lists = {
+        key: [part for part in values[key].strip("[]").split(",") if part]
+        for key, kind in keys.items()
+        if kind == Names and key in values
+    }
+    parts = {**values, **lists, "words": words, "settings": settings, "given": given}
+    try:
+        return msgspec.convert(parts, command, strict=False, dec_hook=lambda kind, v: kind(v))
+    except msgspec.ValidationError as error:
+        key = str(error).rpartition("$.")[2].rstrip("`")
+        wanted = keys[key].__metadata__[0].title
+        raise SkipbenchError(f"{key}={values[key]}; wanted {wanted}") from error

@@ -1,0 +1,110 @@
+"""`Configurable`: a class whose fields are its settings, each with type, bounds, default and
+documentation in one place; and the bounds that fields use.
+"""
+
+import copy
+import dataclasses
+import functools
+import typing
+from dataclasses import field
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from skipbench.errors import SkipbenchError
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+"""0 to 1."""
+PositiveFloat = Annotated[float, Meta(gt=0)]
+
+
+class Stateful:
+    """Base of everything that learns from prompt to prompt."""
+
+    carried: ClassVar[tuple[str, ...]] = ()
+    """Attributes that the next prompt starts from: plain JSON values, or `Stateful` themselves."""
+
+    def state_dict(self) -> Any:
+        """All state that lasts from prompt to prompt, as plain JSON values."""
+        values = {name: getattr(self, name) for name in self.carried}
+        return {
+            name: value.state_dict() if isinstance(value, Stateful) else copy.copy(value)
+            for name, value in values.items()
+        }
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restores what `state_dict` returned."""
+        for name in self.carried:
+            if isinstance(value := getattr(self, name), Stateful):
+                value.load_state_dict(state[name])
+            else:
+                setattr(self, name, copy.copy(state[name]))
+
+
+@typing.dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
+class Configurable(Stateful):
+    """Base of methods and stop rules: keyword arguments from annotated fields.
+
+    A string below a field is its documentation in `--help` and docs/keys.md. Fields with
+    `field(init=False)` are state, not settings.
+
+    >>> class Repeat(Configurable):
+    ...     length: Positive = 4
+    ...     init: typing.Literal["last", "prompt"] = "last"
+    >>> Repeat(length=2).length
+    2
+    >>> Repeat(init="first")
+    Traceback (most recent call last):
+    skipbench.errors.SkipbenchError: Repeat: init='first'; wanted init of last or prompt
+
+    Raises:
+        SkipbenchError: a value outside of its bounds.
+    """
+
+    def __init_subclass__(cls, kw_only: bool = True) -> None:
+        super().__init_subclass__()
+        if "__annotations__" in cls.__dict__:
+            dataclasses.dataclass(kw_only=kw_only, eq=False)(cls)
+
+    def __post_init__(self) -> None:
+        for name, kind in _bounds(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
+            value = getattr(self, name)
+            try:
+                setattr(self, name, msgspec.convert(value, kind))
+            except msgspec.ValidationError as error:
+                wanted = str(error).removeprefix("Expected ").replace("`", "")
+                if "array" not in wanted:
+                    wanted = _in_words(kind) or wanted
+                raise SkipbenchError(
+                    f"{self.label}: {name}={value!r}; wanted {name} of {wanted}"
+                ) from error
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+
+@functools.cache
+def _bounds(cls: type) -> dict[str, Any]:
+    """Types of the settings; those of objects, such as a stop rule, are not checked."""
+    kinds = typing.get_type_hints(cls, include_extras=True)
+    given = [f.name for f in dataclasses.fields(cls) if f.init]
+    objects = {n for n in given if isinstance(kinds[n], type) and kinds[n].__module__ != "builtins"}
+    return {name: kinds[name] for name in given if name not in objects}
+
+
+def _in_words(kind: Any) -> str:
+    """Allowed words, or the bounds of a number, as in `above 0 to 1`; empty without any."""
+    if typing.get_origin(kind) is typing.Literal:
+        return " or ".join(typing.get_args(kind))
+    for meta in getattr(kind, "__metadata__", ()):
+        low = f"{meta.ge:g}" if meta.ge is not None else f"above {meta.gt or 0:g}"
+        if meta.le is not None or meta.lt is not None:
+            return f"{low} to {meta.le:g}" if meta.le is not None else f"{low} to below {meta.lt:g}"
+        if meta.ge is not None or meta.gt is not None:
+            return low if meta.ge is None else f"{low} or more"
+    return next(filter(None, map(_in_words, typing.get_args(kind))), "")

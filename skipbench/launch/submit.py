@@ -1,0 +1,263 @@
+"""Sends missing cells to Slurm, or runs them on the GPUs of this machine."""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from skipbench.config.catalog import cell_command
+from skipbench.config.hardware import Local, Slurm
+from skipbench.console import say, show
+from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.costs import Cost, bill, cost_of, gpu_of
+from skipbench.launch import local, manifest, slurm
+from skipbench.launch.script import Part, memory_for, parts, script
+from skipbench.launch.status import TO_RUN, CellStatus, counts, record_of, schedule_stages
+from skipbench.runs.files import held, write_atomic
+
+UNASKED_H = 100
+"""GPU-hours that are submitted without a budget and without permission."""
+
+
+def turn(results: Path) -> AbstractContextManager[None]:
+    """Waits for other submissions from a results folder: each sees the jobs of those before it."""
+    return held(results.resolve() / "submit", wait=True)
+
+
+def submit(
+    experiments: Iterable[tuple[str, list[CellStatus]]],
+    hardware: Slurm | Local,
+    allowed_h: float | None = UNASKED_H,
+    confirm: str = "--yes, or --budget HOURS for fewer prompts",
+    only_print: bool = False,
+    sent: Callable[[str], None] = lambda name: None,
+) -> tuple[list[str], bool]:
+    """Sends the cells that have to run, each once.
+
+    Args:
+        experiments: names, and the cells of each.
+        allowed_h: GPU-hours that Slurm may be given; `None` for any number.
+        confirm: what to give for more hours, in the message.
+        only_print: shows the scripts, or the cells of this machine.
+        sent: called with each name whose cells are sent.
+
+    Returns:
+        The ids of the jobs, and whether a cell failed that ran here.
+
+    Raises:
+        SkipbenchError: too many GPU-hours, a number of GPUs that cannot be, or Slurm refuses, or
+            does not say which jobs are over.
+    """
+    tell = say if only_print else show
+    gpus = local.gpus() if isinstance(hardware, Local) else None
+    gpu_bytes = _gpu_bytes(hardware, gpus)
+    taken: set[str] = set()
+    missing: dict[str, list[CellStatus]] = {}
+    for name, found in experiments:
+        unknown = sum(cell.unknown for cell in found)
+        if unknown and isinstance(hardware, Slurm) and not only_print:
+            raise SkipbenchError(
+                f"{name}: squeue does not answer, and {unknown} of its cells were submitted "
+                "before, so that they may be queued; nothing is submitted; try again when it does"
+            )
+        cells = [_with_gpus(cell, hardware, gpus, gpu_bytes) for cell in found]
+        tell(f"{name}: {counts(cells)}")
+        for cell in cells:
+            if not cell.runnable:
+                tell(f"not submitted: {cell.name}: {cell.state.reason}")
+        todo = [c for c in cells if c.state.state in TO_RUN and c.runnable and c.key not in taken]
+        taken |= {c.key for c in todo}
+        missing[name] = todo
+    line = None
+    if taken and isinstance(hardware, Slurm):
+        gpu = gpu_of(hardware)
+        all_cells = itertools.chain(*missing.values())
+        line, charged = bill_line(
+            [cost_of(cell.config, gpu, cell.gpus) for cell in all_cells], hardware
+        )
+        if allowed_h is not None and charged > allowed_h and not only_print:
+            unasked = allowed_h == UNASKED_H
+            above = (
+                f"the {UNASKED_H} allowed without budget=" if unasked else f"budget={allowed_h:g}h"
+            )
+            raise SkipbenchError(
+                f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
+                f"submitted; see them with --plan, then give {confirm}"
+            )
+    jobs, failed = list[str](), False
+    for name, todo in missing.items():
+        if todo and isinstance(hardware, Local):
+            failed |= _run_here(name, schedule_stages(todo), hardware, gpus or [], only_print)
+        elif todo and isinstance(hardware, Slurm):
+            jobs += _to_slurm(name, schedule_stages(todo), hardware, only_print)
+        sent(name)
+    if line is not None:
+        tell(line)
+    return jobs, failed
+
+
+def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[str, float]:
+    """Time of all cells together, in a line, and the GPU-hours charged for them.
+
+    Args:
+        hardware: `None` where one process runs them, one after another.
+    """
+    gpus, where = 1, "one cell after another"
+    if isinstance(hardware, Slurm):
+        if (gpus := hardware.node_gpus) < 1:
+            raise SkipbenchError(f"hardware.node_gpus={gpus}; wanted 1 or more")
+        where = f"on one node of {gpus} GPUs"
+    elif hardware is not None:
+        gpus = max(1, len(local.gpus()))
+        where = f"on this machine, as with {gpus} GPUs"
+    on_gpus = hardware is None or hardware.gpus != 0
+    known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
+    exclusive = isinstance(hardware, Slurm) and hardware.exclusive
+    hours, charged = bill(known, gpus, exclusive)
+    line = (
+        f"all: {len(costs)} cells, about {hours:.1f} h wall-clock {where}, at most {charged:.1f} "
+        "GPU-hours charged"
+    )
+    if exclusive:
+        line += f" for whole nodes, {sum(c.gpu_hours for c in known):.1f} of them used"
+    if unknown := len(costs) - len(known):
+        line += f"; {unknown} cells are not counted: their time is not known"
+    return line, charged
+
+
+def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | None:
+    """Usable bytes of one GPU; `None` if the number of GPUs per cell does not depend on it.
+
+    Args:
+        gpus: those of this machine; `None` on a cluster.
+    """
+    if hardware.gpus is not None:
+        if gpus is not None and not 1 <= hardware.gpus <= max(1, len(gpus)):
+            raise SkipbenchError(
+                f"hardware.gpus={hardware.gpus}; wanted null, or 1 to the number of GPUs at "
+                f"hand, {len(gpus)}"
+            )
+        return None
+    if isinstance(hardware, Local):
+        return local.gpu_bytes(gpus or [])
+    if hardware.gpu_memory_gib is None:
+        raise SkipbenchError(
+            "hardware.gpus=null asks for as many GPUs as a model needs, by "
+            "hardware.gpu_memory_gib; give one of the two"
+        )
+    return int(hardware.gpu_memory_gib * 2**30)
+
+
+def _with_gpus(
+    cell: CellStatus, hardware: Slurm | Local, gpus: Sequence[str] | None, gpu_bytes: int | None
+) -> CellStatus:
+    """The cell with its number of GPUs, or not runnable; arguments as of `_gpu_bytes`."""
+    if cell.state.state not in TO_RUN or not cell.runnable:
+        return cell
+    if gpu_bytes is None:
+        return replace(cell, gpus=1 if hardware.gpus is None else hardware.gpus)
+    from skipbench.bench.memory import gpus_needed
+
+    try:
+        needed = gpus_needed(cell.config.model, cell.config.dataset, gpu_bytes)
+    except NotHereError as error:
+        return replace(cell, runnable=False, state=replace(cell.state, reason=str(error)))
+    size, device = f"{needed} GPUs of {gpu_bytes / 2**30:.0f} GiB", cell.config.model.device
+    if needed > 1 and device != "auto":
+        reason = f"it needs {size}, and model.device={device} is one: give model.device=auto"
+    elif gpus is not None and needed > len(gpus):
+        reason = f"it needs {size}; {len(gpus)} at hand"
+    else:
+        return replace(cell, gpus=needed)
+    return replace(cell, runnable=False, state=replace(cell.state, reason=reason))
+
+
+def _manifest(name: str, cells: Sequence[CellStatus], make: bool = True) -> Path:
+    """The folder of a new submission; with `make` it holds the cells."""
+    folder = manifest.next_folder(cells[0].config.results.resolve(), name, make)
+    if make:
+        manifest.write_cells(folder, [record_of(cell) for cell in cells])
+    return folder
+
+
+def _to_slurm(
+    name: str, stages: Sequence[Sequence[CellStatus]], hardware: Slurm, only_print: bool
+) -> list[str]:
+    """Submits an array per stage and number of GPUs, or prints its script. Returns the jobs.
+
+    The jobs of the second stage start when those of the first are over, however they ended.
+    """
+    stages = [sorted(stage, key=lambda cell: cell.gpus) for stage in stages]
+    cells = [*itertools.chain(*stages)]
+    folder = _manifest(name, cells, make=not only_print)
+    limit, first = slurm.array_limit(), 0
+    jobs, before = list[str](), list[str]()
+    for number, stage in enumerate(stages):
+        for part, gpus in _arrays(stage, limit, first):
+            models = [c.config.model for c in cells[part.first : part.first + part.count]]
+            weights = [
+                m.sizes.weight_bytes(m.dtype, m.quantization) if m.sizes else 0 for m in models
+            ]
+            asked = replace(hardware, gpus=gpus, memory=memory_for(hardware.memory, max(weights)))
+            python = hardware.python or sys.executable
+            text = script(
+                f"skipbench-{name}", folder / manifest.CELLS, part, asked, python, Path.cwd()
+            )
+            if only_print:
+                note = "# Submitted to start after the jobs of the scripts above.\n"
+                sys.stdout.write(text + (note if number else ""))
+                continue
+            file = folder / f"{len(jobs)}.sh"
+            write_atomic(file, text)
+            jobs.append(job := slurm.sbatch(file, after=before))
+            manifest.add_job(folder, job, part.first, part.count)
+            of_gpus = f" of {gpus} GPUs" if gpus > 1 else ""
+            show(f"submitted: job {job}, {part.count} cells{of_gpus}, {file}")
+        first, before = first + len(stage), jobs[:]
+    return jobs
+
+
+def _arrays(stage: Sequence[CellStatus], limit: int, start: int) -> Iterator[tuple[Part, int]]:
+    """Arrays of at most `limit` tasks with their GPUs per cell, for cells in the order of these."""
+    for gpus, group in itertools.groupby(stage, key=lambda cell: cell.gpus):
+        count = len(list(group))
+        yield from ((part, gpus) for part in parts(count, limit, start))
+        start += count
+
+
+def _run_here(
+    name: str,
+    stages: Sequence[Sequence[CellStatus]],
+    hardware: Local,
+    gpus: Sequence[str],
+    only_print: bool,
+) -> bool:
+    """Runs the cells on this machine, stage by stage. Returns whether one of them failed."""
+    cells = [*itertools.chain(*stages)]
+    at_once = len(local.slots(hardware.workers, gpus))
+    slots = local.slots(len(gpus) or at_once, gpus)
+    at_once = min(at_once, len(slots) // min(cell.gpus for cell in cells))
+    if only_print:
+        for c in cells:
+            sys.stdout.write(f"{c.name}{f', {c.gpus} GPUs' if c.gpus > 1 else ''}\n")
+        return False
+    folder = _manifest(name, cells)
+    used = ", ".join(slot.get("CUDA_VISIBLE_DEVICES", "none") for slot in slots)
+    show(f"{len(cells)} cells, {at_once} at a time, GPUs: {used}; logs in {folder}")
+    command = cell_command(str(folder / manifest.CELLS))
+    codes: list[int] = []
+
+    def ended(number: int, code: int) -> None:
+        codes.append(code)
+        how = "done" if code == 0 else f"failed, see {folder / f'{number}.log'}"
+        show(f"{len(codes)}/{len(cells)} {cells[number].name}: {how}")
+
+    first = 0
+    for stage in stages:
+        needs = {first + n: cell.gpus for n, cell in enumerate(stage)}
+        commands = {n: [*command, str(n)] for n in needs}
+        local.run_cells(commands, folder, slots, ended, needs, at_once)
+        first += len(stage)
+    return any(codes)

@@ -1,0 +1,93 @@
+"""Rows that are not finite: only those that output comes from count, and no other row sees them."""
+
+import functools
+from functools import partial
+from typing import Any
+
+import pytest
+from conftest import EVERY_ENGINE, make_method, random_model
+
+from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.loop import NotFinite, generate
+from skipbench.decode.method import Method
+from skipbench.decode.sampling import Sampler
+from skipbench.decode.state import State
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.model import LM
+
+GRAPHS = "cuda_graphs"
+PROMPT, TOKENS = [3, 1, 4, 1, 5, 9, 2, 6], 24
+
+
+@functools.cache
+def poisoned(engine: str, token: int | None) -> LM:
+    """The random model under an engine, with NaN as the embedding of one token."""
+    model = random_model("llama")
+    if token is not None:
+        model.model.embed_tokens.weight[token] = float("nan")
+    graphs: Any = partial(CudaGraphsEngine, capture=EagerCapture)
+    lm = LM(model, graphs if engine == GRAPHS else engine)
+    lm.allocate(120)
+    return lm
+
+
+class Spoiled(Method):
+    """Proposes the next three tokens of `text`, with `token` beside or behind them."""
+
+    needs_hidden_states = True
+
+    def __init__(self, text: list[int], token: int, parent: list[int] | None) -> None:
+        super().__init__(name="spoiled")
+        self.text, self.token, self.parent = text, token, parent
+        self.finite: list[bool] = []
+
+    def propose(self, state: State, budget: int) -> Draft:
+        at = len(state.tokens)
+        right = self.text[at : at + min(3, budget - 1)]
+        parent = self.parent if len(right) == 3 else None
+        return Draft([*right, self.token][: 4 if budget else 0], parent, steps=1)
+
+    def adapt(self, state: State, verification: Verification) -> None:
+        path = [0, *(node + 1 for node in verification.accepted)]
+        self.finite.append(all(bool(x[path].isfinite().all()) for x in verification.hidden_states))
+
+
+@pytest.mark.parametrize("parent", [None, [-1, 0, 1, 0], [-1, 0, 1, -1]])
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
+def test_a_rejected_row_changes_no_other(engine: str, parent: list[int] | None) -> None:
+    wanted = generate(poisoned(engine, None), make_method("vanilla"), PROMPT, TOKENS)
+    text = PROMPT + wanted.tokens
+    never = next(t for t in range(61) if t not in text)
+    lm, method = poisoned(engine, never), Spoiled(text, never, parent)
+    for _ in range(2):  # what a prompt leaves in the cache reaches no other
+        found = generate(lm, method, PROMPT, TOKENS)
+        assert found.tokens == wanted.tokens
+        assert [r.accepted for r in found.rounds[:5]] == [3] * 5
+    assert all(method.finite)
+    sampled = generate(lm, method, PROMPT, TOKENS, sampler=Sampler(1.0, top_p=0.9))
+    assert len(sampled.tokens) == TOKENS and never not in sampled.tokens
+
+
+@pytest.mark.parametrize(
+    ("method", "engine"), [("parallel", "fused"), ("lookahead", "fused"), ("lookahead", GRAPHS)]
+)
+def test_what_a_method_makes_of_a_row_that_is_not_finite_can_be_proposed(
+    method: str, engine: str
+) -> None:
+    """Both draft from the target's tokens behind rejected rows; one beside them, in a tree."""
+    wanted = generate(poisoned(engine, None), make_method("vanilla"), PROMPT, 40)
+    for token in sorted({*range(61)} - {*PROMPT, *wanted.tokens})[:4]:
+        lm = poisoned(engine, token)
+        assert generate(lm, make_method(method), PROMPT, 40).tokens == wanted.tokens
+
+
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
+def test_a_row_that_is_accepted_must_be_finite(engine: str) -> None:
+    wanted = generate(poisoned(engine, None), make_method("vanilla"), PROMPT, TOKENS)
+    text = PROMPT + wanted.tokens
+    at = next(i for i in range(12, len(text)) if text[i] not in text[:i])
+    lm = poisoned(engine, text[at])
+    for method in (make_method("vanilla"), Spoiled(text, text[at], None)):
+        with pytest.raises(NotFinite, match=f"behind token {at + 1} of"):
+            generate(lm, method, PROMPT, TOKENS)
