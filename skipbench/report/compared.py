@@ -22,36 +22,22 @@ BOLD = (
 )
 
 
-def winners(rows: Mapping[Key, tuple[Hashable, str, Interval | None]]) -> set[Key]:
-    """The rows to print in bold by the rule `BOLD`, at most one per block of compared rows.
-
-    Args:
-        rows: by row its block, method and interval of the speedup.
-    """
-    blocks: dict[Hashable, dict[Key, tuple[str, Interval | None]]] = {}
-    for row, (block, method, interval) in rows.items():
-        blocks.setdefault(block, {})[row] = (method, interval)
-    return {best for best in map(_winner, blocks.values()) if best is not None}
-
-
-def _winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
-    """The winner of one block, None where there is none.
+def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
+    """The row to print in bold by the rule `BOLD`, None where there is none.
 
     None for a block of one row, or where a row other than vanilla has no interval: its speedup
     could be anything. Vanilla's is 1 by definition.
+
+    Args:
+        rows: method and interval of the speedup by row of a block of compared rows.
     """
     ends = {row: interval for row, (_, interval) in rows.items() if interval is not None}
-    if len(rows) < 2 or any(
-        row not in ends for row, (method, _) in rows.items() if method != BASELINE
-    ):
+    methods = [row for row, (method, _) in rows.items() if method != BASELINE]
+    if len(rows) < 2 or not methods or not ends.keys() >= {*methods}:
         return None
-    first = max(
-        (row for row in ends if rows[row][0] != BASELINE),
-        key=lambda row: ends[row][0],
-        default=None,
-    )
+    first = max(methods, key=lambda row: ends[row][0])
     others = [high for row, (_, high) in ends.items() if row != first]
-    return first if first is not None and ends[first][0] > max([1.0, *others]) else None
+    return first if ends[first][0] > max([1.0, *others]) else None
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:

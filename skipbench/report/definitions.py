@@ -1,6 +1,4 @@
-"""The meaning of every column, in one sentence each: the only place. Files of tables hold the sentences
-of their columns; in the terminal `LEGEND` stands for them.
-"""
+"""One sentence per column. Files of tables hold those of their columns; the terminal `LEGEND`."""
 
 from collections.abc import Iterable
 

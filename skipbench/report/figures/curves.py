@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COST = 0.5
-"""Cost of a draft step in forwards of the target: the paper's figure assumes a draft twice as fast."""
+"""Cost of a draft step in forwards of the target: the paper's figure assumes half of one."""
 STEPS = "method.stop.max_steps"
 RATIO = "method.ratio"
 

@@ -1,5 +1,5 @@
-"""The look of every figure: one colour per method, captions, and files whose bytes depend on the data
-only.
+"""The look of every figure: one colour per method, captions, and files whose bytes depend only on
+the data.
 """
 
 import io

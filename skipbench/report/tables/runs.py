@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from skipbench.report.columns import (
     search_phases,
     waits_cells,
 )
-from skipbench.report.compared import BOLD, noise_floor, same_drafts, winners
+from skipbench.report.compared import BOLD, noise_floor, same_drafts, winner
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.origins import mixed, origin_of, origin_text, origins
 from skipbench.report.tables.by_group import group_grids
@@ -79,13 +80,14 @@ def run_table(
     ordered = [run for run in everything if not run.group]
     marks = origins(ordered)
     rows = [_cells(run, marks) for run in ordered]
-    intervals = {
-        number: ((run.dataset, run.model), run.method, run.metrics.speedup.ci95)
-        for number, run in enumerate(ordered)
-        if run.metrics and run.speedup is not None
-    }
-    for best in winners(intervals):
-        rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
+    for _, block in groupby(enumerate(ordered), lambda row: (row[1].dataset, row[1].model)):
+        intervals = {
+            number: (run.method, run.metrics.speedup.ci95)
+            for number, run in block
+            if run.metrics and run.speedup is not None
+        }
+        if (best := winner(intervals)) is not None:
+            rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
     wanted = [
         *(Column(name, kind="label") for name in LABELS),
         *(Column(name) for name in (*NUMBERS, *(WAITS[key] for key in columns))),
