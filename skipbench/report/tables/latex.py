@@ -5,13 +5,13 @@ Widths are estimates in points for the class article, of which a line has 345.
 """
 
 import re
-from collections.abc import Sequence
 from itertools import pairwise, product
 
-from skipbench.report.tables.model import Cell, Grid, Row, Table
+from markupsafe import Markup
 
-HEAD = r"""% Needs \usepackage{array,booktabs,longtable}; run LaTeX twice.
-% A longtable stands in one column: set \onecolumn before it in a paper of two."""
+from skipbench.report.tables.html import rendered
+from skipbench.report.tables.model import Cell, Grid, Table
+
 LINE_WIDTH = 345.0
 COLUMN_GAP = 5.0
 # points per digit; the largest size that fits is taken, for several blocks one of the last two
@@ -40,7 +40,7 @@ ESCAPES = {
 def latex(table: Table) -> str:
     """Grids, each as large as fits the line, then everything that stands below."""
     blocks = [
-        (grid, size, first, last)
+        (grid, size, [*range(grid.labels), *range(first, last)], grid.groups(first, last))
         for grid in table.grids
         for size, first, last in column_blocks(grid)
     ]
@@ -53,16 +53,15 @@ def latex(table: Table) -> str:
         *map(escape, table.provenance),
         escape(table.source),
     ]
-    return "\n".join(
-        [
-            HEAD,
-            r"\begingroup\setlength{\tabcolsep}{2.5pt}\setlength{\LTcapwidth}{\linewidth}",
-            *(_longtable(table, *block, number) for number, block in enumerate(blocks)),
-            r"\raggedright\scriptsize\setlength{\parindent}{0pt}\setlength{\parskip}{1pt}",
-            "\n\n".join(note for note in notes if note),
-            r"\par\endgroup",
-            "",
-        ]
+    return rendered(
+        "table.tex.j2",
+        escape,
+        table=table,
+        blocks=blocks,
+        label=Markup(re.sub(r"[^A-Za-z0-9_.:-]+", "-", table.name)),
+        alignment=_alignment,
+        text=_text,
+        notes=[Markup(note) for note in notes if note],
     )
 
 
@@ -125,67 +124,14 @@ def _text_width(text: str) -> float:
     )
 
 
-def _longtable(table: Table, grid: Grid, size: str, first: int, last: int, number: int) -> str:
-    """One block; all blocks have the number of the first."""
-    shown = [*range(grid.labels), *range(first, last)]
-    settings = f". {grid.settings}" if grid.settings else ""
-    again = rf"\caption[]{{{escape(f'{table.title} (continued){settings}')}}} \\"
-    label = re.sub(r"[^A-Za-z0-9_.:-]+", "-", table.name)
-    first_caption = rf"\caption{{{escape(table.title + settings)}}}\label{{tab:{label}}} \\"
-    names = " & ".join(escape(grid.columns[i].name) for i in shown) + r" \\"
-    wrapped = rf">{{\raggedright\arraybackslash}}p{{{WRAPPED * SIZES[size]:.0f}pt}}"
-    alignment = [
-        wrapped
-        if _column_width(grid, i) > WRAPPED
-        else "r"
-        if grid.columns[i].kind == "number"
-        else "l"
-        for i in shown
-    ]
-    head = [r"\toprule", *_groups(grid, first, last), names, r"\midrule"]
-    return "\n".join(
-        [
-            *([r"\addtocounter{table}{-1}"] if number else []),
-            size,
-            rf"\begin{{longtable}}{{{''.join(alignment)}}}",
-            again if number else first_caption,
-            *head,
-            r"\endfirsthead",
-            again,
-            *head,
-            r"\endhead",
-            r"\bottomrule",
-            r"\endfoot",
-            *_body(grid.rows, shown),
-            r"\end{longtable}",
-        ]
-    )
+def _alignment(grid: Grid, column: int, size: str) -> Markup:
+    if _column_width(grid, column) > WRAPPED:
+        width = WRAPPED * SIZES[size]
+        return Markup(rf">{{\raggedright\arraybackslash}}p{{{width:.0f}pt}}")
+    return Markup("r" if grid.columns[column].kind == "number" else "l")
 
 
-def _groups(grid: Grid, first: int, last: int) -> list[str]:
-    """The line above the columns' names, with a rule below each group; nothing without groups."""
-    sizes = grid.groups(first, last)
-    if not any(name for name, _ in sizes):
-        return []
-    rules, at = [], grid.labels + 1
-    for _, size in sizes:
-        rules.append(rf"\cmidrule(lr){{{at}-{at + size - 1}}}")
-        at += size
-    names = " & ".join(rf"\multicolumn{{{size}}}{{c}}{{{escape(name)}}}" for name, size in sizes)
-    return ["& " * grid.labels + names + r" \\", " ".join(rules)]
-
-
-def _body(rows: Sequence[Row], shown: Sequence[int]) -> list[str]:
-    r"""The rows; after `\\*` no page ends, so that the lines of a group stay together."""
-    lines = []
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
-        end = r"\\" if following is None or following.first else r"\\*"
-        lines.append(" & ".join(_text(row.cells[i]) for i in shown) + f" {end}")
-        lines += [r"\addlinespace"] if following and following.first else []
-    return lines
-
-
-def _text(cell: Cell) -> str:
+def _text(cell: Cell) -> Markup:
     words = escape(cell.text) if _text_width(cell.text) <= WRAPPED else breakable(cell.text)
     text = rf"\textbf{{{words}}}" if cell.bold else words
-    return rf"{text}\textsuperscript{{{cell.mark}}}" if cell.mark else text
+    return Markup(rf"{text}\textsuperscript{{{cell.mark}}}" if cell.mark else text)

@@ -170,8 +170,8 @@ def _numbers(half: Half, scale: str) -> list[list[Number]]:
     the highest printed values.
     """
     decimals: dict[str, Counter[int]] = {column: Counter() for _, column in half.columns}
-    for n in half.numbers:
-        decimals[n.column].update([] if n.digits is None else [n.digits])
+    for printed in half.numbers:
+        decimals[printed.column].update([] if printed.digits is None else [printed.digits])
     lines, blocks = [], dict[tuple[Any, ...], list[Number]]()
     for row in half.ids:
         lines.append(line := list[Number]())
@@ -183,10 +183,11 @@ def _numbers(half: Half, scale: str) -> list[list[Number]]:
             digits = usual[0][0] if printed.digits is None else printed.digits
             run = half.runs.get((row, group))
             measured = _measured(half, row, group, column, scale)
-            line.append(n := Number(keys, measured, printed, digits, run and run.id))
+            number = Number(keys, measured, printed, digits, run.id if run else None)
+            line.append(number)
             if column in BEST:
                 block = (*(dict(row).get(key) for key in _BLOCK), group, column)
-                blocks.setdefault(block, []).append(n)
+                blocks.setdefault(block, []).append(number)
     for numbers in blocks.values():
         best = winner(
             {

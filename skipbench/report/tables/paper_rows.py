@@ -63,8 +63,8 @@ class Half:
         """The paper's rows in its order, then the others by model, each in the paper's order of
         methods.
         """
-        own = {row for row, *_ in self.printed}
-        rows = list(dict.fromkeys(row for row, *_ in (*self.printed, *self.runs)))
+        own = dict.fromkeys(row for row, _, _ in self.printed)
+        rows = list(own | dict.fromkeys(row for row, _ in self.runs))
         methods = list(dict.fromkeys(n.keys.get("method") for n in self.numbers))
         models = list(dict.fromkeys(dict(row).get("model") for row in rows))
 
