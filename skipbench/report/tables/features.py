@@ -15,7 +15,7 @@ EVERY_METHOD = {"greedy": True, "sampling": True}  # the one loop verifies both 
 NOT_HERE, LOST = "not implemented here", "lost in the transcribed text"
 HERE = "here: what is implemented in skipbench/methods; optional: by a switch, not by default"
 Mark = bool | str | None
-"""None is lost in the transcribed text."""
+TEXTS: dict[Mark, str] = {None: LOST, True: "yes", False: "no"}
 
 
 class _Printed(msgspec.Struct):
@@ -63,7 +63,7 @@ def feature_table(paper: str) -> Table:
     for method, printed in of.rows.items():
         here = [ours[method][c] if method in ours else NOT_HERE for c in of.columns]
         for source, kind, values in (("paper", "paper", printed), ("here", "measured", here)):
-            texts = [{None: LOST, True: "yes", False: "no"}.get(v, str(v)) for v in values]
+            texts = [TEXTS.get(value, str(value)) for value in values]
             cells = [
                 Cell(MISSING, mark=marks.setdefault(text, len(marks) + 1))
                 if text in (NOT_HERE, LOST)

@@ -8,12 +8,8 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Column:
-    """The head of a column; neighbours with the same `group` stand under one spanning head.
-
-    Args:
-        name: may be empty.
-        group: empty where the column belongs to no group.
-        kind: labels name the row; labels and texts are set flush left, numbers flush right.
+    """The head of a column; neighbours with the same `group` stand under one spanning head. Labels
+    name the row; labels and texts are set flush left, numbers flush right.
     """
 
     name: str
@@ -26,7 +22,7 @@ class Cell:
     """A text in the grid.
 
     Args:
-        text: plain text, in the markup of no format.
+        text: plain, in the markup of no format.
         bold: set in bold.
         mark: number of the table's footnote that explains the cell, from 1.
         run: folder of the run that the value is from; the HTML page links to it.
@@ -77,10 +73,10 @@ class Table:
     """A table and everything that is printed with it.
 
     Args:
-        name: unique name, as an HTML id and a LaTeX label.
+        name: unique, as an HTML id and a LaTeX label.
         title: heading or caption.
         grids: one or more, of which each has columns of its own.
-        records: what CSV holds, unrounded: a dict per line, a missing value is None or left out.
+        records: lines of the CSV, unrounded; a missing value is None or left out.
         source: sentence below the title.
         cautions: why the numbers are no replication, or not comparable.
         footnotes: texts of the cells' marks, in their order.
