@@ -159,7 +159,7 @@ BROKEN: list[tuple[Callable[[Any], Any], str]] = [
     r"table1: a note names .* 0 cells"),
     (lambda d: d["tables"]["table1"].update(notes=[{"text": "x", "check": "mean"}]), (r"table1: "
         r"a note with a check needs where, column and recomputed - at `\$.notes\[0\]`")),
-    (lambda d: d["tables"]["table1"].update(parts=[{}]), r"table1: .*unknown field `keys`"),
+    (lambda d: d["tables"]["table1"].update(parts=[{}]), r"table1: .*unknown field `across`"),
     (lambda d: d["tables"].update(table1=None), r"table1: Expected `object`, got `null`"),
     (lambda d: d["tables"]["table1"].update(across=None), (r"table1: columns are a mapping, but "
         r"across=None")),

@@ -23,13 +23,12 @@ from skipbench.report.columns import (
     stopped_early,
     waits_cells,
 )
-from skipbench.report.definitions import LEGEND, PERCENT_SCORES, caution, definitions_for
+from skipbench.report.definitions import LEGEND, caution, definitions_for
 from skipbench.report.tables.markdown import markdown_grid
-from skipbench.runs.measures import GroupScores, Metrics, Score, Scores, Skipped
+from skipbench.runs.measures import GroupScores, Metrics, Score, Skipped
 
 _SEPARATOR = "; "
-WAITS_UNITS = {"TTFT": " ms (p50 / p90 / p99)", "TPOT": " ms (p50 / p90 / p99)", "J/token": ""}
-"""Units of the values of `waits_cells` in a cell's own table."""
+PERCENT_SCORES = ("bleu", "sentence_bleu")
 
 
 def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -38,9 +37,8 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
     """
     named = {**header, "samples": header.get("samples") or sample_count(metrics)}
     by, skipped = metrics.speedup, metrics.skipped or Skipped()
-    speedups = [("micro", by.micro), ("macro", by.macro), ("s/token", by.s_per_token)]
-    speedups.append(("end-to-end", by.end_to_end))
-    alphas = [(name, getattr(metrics, f"alpha_{name}")) for name in ("macro", "chain", "cond")]
+    speedups = {"micro": by.micro, "macro": by.macro, "s/token": by.s_per_token}
+    alphas = {name: getattr(metrics, f"alpha_{name}") for name in ("macro", "chain", "cond")}
     seconds = metrics.seconds.by_phase
     total = math.fsum(seconds.values())
     lines = {
@@ -49,13 +47,16 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
             for name, s in (seconds.items() if total else ())
         ),
         **{
-            name: text if text in (MISSING, "unknown") else f"{text}{WAITS_UNITS[name]}"
+            name: f"{text} ms (p50 / p90 / p99)" if "->" in text and name != "J/token" else text
             for name, text in waits_cells(metrics).items()
         },
-        "speedup by": _join(f"{name} {number(value, 2, 'x')}" for name, value in speedups),
+        "speedup by": _join(
+            f"{name} {number(value, 2, 'x')}"
+            for name, value in (speedups | {"end-to-end": by.end_to_end}).items()
+        ),
         "search": _join(search_phases(metrics)),
         "until_ci": stopped_early(metrics) or "",
-        "alpha": _join(f"{name} {number(value, 3)}" for name, value in alphas),
+        "alpha": _join(f"{name} {number(value, 3)}" for name, value in alphas.items()),
         "by position": _join(map(number, metrics.accepted_by_position)),
         "tau_draft": number(metrics.tau_draft),
         "lossless": _join(exceptions(metrics)),
@@ -90,7 +91,7 @@ def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
     head = _Items(lines[0][1], "bold")
     parts: list[RenderableType] = [head, Text(), row, Text(), details, Text()]
     parts.append(Text(LEGEND, style="dim"))
-    warning = _caution(header)
+    warning = caution([header.get("model") or ""], [header.get("dataset") or ""])
     return Group(*parts, *([Text(warning, style="yellow")] if warning else []))
 
 
@@ -98,7 +99,7 @@ def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:
     """The cell as Markdown."""
     lines, cells = cell_lines(metrics, header), main_cells(metrics)
     names = [*cells, *(label for label, _ in lines)]
-    warning = _caution(header)
+    warning = caution([header.get("model") or ""], [header.get("dataset") or ""])
     parts = [
         lines[0][1],
         markdown_grid([list(cells), list(cells.values())]),
@@ -132,30 +133,21 @@ def _join(items: Iterable[str]) -> str:
     return _SEPARATOR.join(items)
 
 
-def _caution(header: Mapping[str, str]) -> str | None:
-    return caution([header.get("model") or ""], [header.get("dataset") or ""])
-
-
 def _scores(metrics: Metrics) -> list[str]:
     """Scores may differ where tokens do.
 
     Where all tokens are identical, a scorer that disagrees with itself is at fault.
     """
     score, counts = metrics.score or Score(), metrics.lossless
-    items = _score_items("", score)
+    parts: dict[str, Score | GroupScores] = {"": score}
     for group, labels in score.by.items():
-        for label, of in labels.items():
-            items += _score_items(f"{group}={label} ({of.samples}) ", of)
+        parts |= {f"{group}={label} ({of.samples}) ": of for label, of in labels.items()}
+    items = []
+    for prefix, of in parts.items():
+        for name in dict.fromkeys([*of.vanilla, *of.method]):
+            digits = 1 if name in PERCENT_SCORES else 3
+            arms = (number(scores.get(name), digits) for scores in (of.vanilla, of.method))
+            items.append(f"{prefix}{name} {' -> '.join(arms)}")
     if metrics.score_equal is False and counts.identical == counts.comparable + counts.sampled:
         items.append("NOT EQUAL although all tokens are identical")
     return items
-
-
-def _score_items(prefix: str, of: Score | GroupScores) -> list[str]:
-    def text(name: str, scores: Scores) -> str:
-        return number(scores.get(name), 1 if name in PERCENT_SCORES else 3)
-
-    return [
-        f"{prefix}{name} {text(name, of.vanilla)} -> {text(name, of.method)}"
-        for name in dict.fromkeys([*of.vanilla, *of.method])
-    ]

@@ -44,22 +44,21 @@ def ranked(runs: Sequence[Run]) -> list[Run]:
     """The runs in their order, with their `rank` by falling speedup, from 0; those without metrics
     come last.
     """
-    places = sorted(range(len(runs)), key=lambda place: -(runs[place].speedup or -math.inf))
-    ranks = {place: rank for rank, place in enumerate(places)}
-    return [replace(run, rank=ranks[place]) for place, run in enumerate(runs)]
+    order = sorted(range(len(runs)), key=lambda place: -(runs[place].speedup or -math.inf))
+    return [replace(run, rank=order.index(place)) for place, run in enumerate(runs)]
 
 
 def noise_floor(runs: Sequence[Run]) -> list[str]:
     """A line of what vanilla measures against itself, which is what timing alone does to a speedup;
     none where nothing was measured.
     """
+    if not any(run.metrics for run in runs):
+        return []
     found = dict.fromkeys(
         f"{run.model}, {run.dataset} {speedup_text(run.speedup, m.speedup.ci95)} (n = {m.n})"
         for run in runs
         if run.method == BASELINE and (m := run.metrics) and run.speedup
     )
-    if not any(run.metrics for run in runs):
-        return []
     shown = "; ".join(found) or "not measured, there is no such run"
     return [f"noise floor, the speedup of vanilla over itself: {shown}."]
 

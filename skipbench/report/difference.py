@@ -5,9 +5,13 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
+
+ORIGIN = (
+    *("device", "engine", "threads", "layers", "mixed"),
+    *("weights_sha256", "method_sha256", "commit"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,24 +58,10 @@ def _difference(first: Run, second: Run) -> CellDifference:
     pairs = [(x, y) for i in ids if (x := a[i].speedup) and (y := b[i].speedup)]
     ratio, interval = paired_ratio_interval([y / x for x, y in pairs]) if pairs else (None, None)
     x, y = (geometric_mean(each) for each in zip(*pairs, strict=True)) if pairs else (None, None)
-    return CellDifference(
-        str(first.id),
-        len(ids),
-        (x, y),
-        ratio,
-        interval,
-        all(a[i].method.tokens == b[i].method.tokens for i in ids),
-        _unlike(first.provenance, second.provenance),
-    )
-
-
-def _unlike(a: Provenance, b: Provenance) -> tuple[str, ...]:
-    """Differences in the origins of two runs."""
-    keys = (
-        *("device", "engine", "threads", "layers", "mixed"),
-        *("weights_sha256", "method_sha256", "commit"),
-    )
-    pairs = [(f"{key}:", getattr(a, key), getattr(b, key)) for key in keys]
-    packages = sorted({*a.versions, *b.versions})
-    pairs += [(name, a.versions.get(name), b.versions.get(name)) for name in packages]
-    return tuple(f"{name} {x} | {y}" for name, x, y in pairs if x != y)
+    same = all(a[i].method.tokens == b[i].method.tokens for i in ids)
+    here, there = first.provenance, second.provenance
+    origins = [(f"{key}:", getattr(here, key), getattr(there, key)) for key in ORIGIN]
+    packages = sorted({*here.versions, *there.versions})
+    origins += [(name, here.versions.get(name), there.versions.get(name)) for name in packages]
+    unlike = tuple(f"{name} {x} | {y}" for name, x, y in origins if x != y)
+    return CellDifference(str(first.id), len(ids), (x, y), ratio, interval, same, unlike)

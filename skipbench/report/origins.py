@@ -4,6 +4,8 @@ by row.
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from skipbench.report.columns import MISSING
 from skipbench.runs.run import Run
 
@@ -13,10 +15,10 @@ FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256"
 
 def origin_of(run: Run) -> tuple[str, ...]:
     """The run's values of `FIELDS`; a dash for what was not recorded."""
-    found = {name: getattr(run.origin, name) for name in FIELDS}
-    if found["device"] == "cpu":  # which is no device's name
-        found["device"] = run.origin.cpu or "cpu"
-    return tuple(MISSING if value is None else str(value) for value in found.values())
+    origin = run.origin
+    named = replace(origin, device=origin.cpu or "cpu") if origin.device == "cpu" else origin
+    values = (getattr(named, name) for name in FIELDS)
+    return tuple(MISSING if value is None else str(value) for value in values)
 
 
 def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
@@ -29,40 +31,32 @@ def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
 
 def origin_text(origin: tuple[str, ...]) -> str:
     """An origin in words."""
-    commit, dirty, *others = origin
+    commit, dirty, *others, code = origin
     changed = " with uncommitted changes" if dirty == "True" else ""
-    *others, code = others
-    named = [
-        f"{name} {value}"
-        for name, value in zip(FIELDS[2:-1], others, strict=True)
-        if value != MISSING
-    ]
-    named += [f"code {code[:9]}"] if code != MISSING else []
-    return ", ".join([f"commit {commit[:9]}{changed}", *named])
+    named = zip((*FIELDS[2:-1], "code"), (*others, code[:9]), strict=True)
+    texts = [f"{name} {value}" for name, value in named if value != MISSING]
+    return ", ".join([f"commit {commit[:9]}{changed}", *texts])
 
 
 def mixed(runs: Sequence[Run]) -> list[str]:
     """A line for each method whose runs are of several sources, for each model of several weights,
     and for each run that went on under other conditions.
     """
+    done = [run for run in runs if run.metrics]
     lines = [
         f"{run.model}, {run.method}, {run.dataset}: mixed, {run.origin.mixed}."
-        for run in runs
-        if run.metrics and run.origin.mixed
+        for run in done
+        if run.origin.mixed
     ]
-    for name, entry, what in (
-        ("method", "method_sha256", "sources"),
-        ("model", "weights_sha256", "weights"),
+    for noun, what, pairs in (
+        ("method", "sources", [(run.method, run.origin.method_sha256) for run in done]),
+        ("model", "weights", [(run.model, run.origin.weights_sha256) for run in done]),
     ):
-        found: dict[str, set[str]] = {}
-        for run in runs:
-            if run.metrics and (digest := getattr(run.origin, entry)):
-                found.setdefault(str(getattr(run, name)), set()).add(digest)
-        lines += [
-            f"{name} {of}: its runs are of {len(hashes)} different {what}: do not compare them."
-            for of, hashes in found.items()
-            if len(hashes) > 1
-        ]
+        for name in dict.fromkeys(name for name, digest in pairs if digest):
+            if (count := len({digest for of, digest in pairs if of == name and digest})) > 1:
+                lines.append(
+                    f"{noun} {name}: its runs are of {count} different {what}: do not compare them."
+                )
     return lines
 
 
