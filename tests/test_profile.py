@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import nothing_lost, random_lm
+from msgspec import convert
 
 from skipbench.bench.latency_file import (
     FORMAT,
@@ -31,6 +32,7 @@ from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.metrics.costs import LatencyModel, Point, Roofline
+from skipbench.metrics.latency_record import LatencyRecord
 from skipbench.profile.latency import fit, overhead, part_times, residuals
 from skipbench.profile.roofline import bandwidth, match, roofline
 from skipbench.report.figures.latency import latency
@@ -215,7 +217,7 @@ def test_a_profile_is_kept_drawn_and_used(
         list(right.get_lines()[0].get_xdata()) == [1, 3]
         and right.get_lines()[0].get_ydata()[0] == 1.0
     )
-    assert len(notes(record)) == 5
+    assert len(notes(convert(record, LatencyRecord))) == 5
 
     record["model"] |= {
         "attention_s": 1.0,

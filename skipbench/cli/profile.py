@@ -48,16 +48,15 @@ def run(arguments: Sequence[str]) -> None:
     device = device_name(lm.output_device)
     path = latency_path(config.model, config.engine, device, config.results)
     write_record(path, replace(record, rounds=rounds))
-    plain = to_builtins(record)
-    text = title(plain, config.model, config.engine, device)
-    show(latency_table(plain, text))
+    text = title(record, config.model, config.engine, device)
+    show(latency_table(record, text))
     if left_out := sorted(set(options.contexts) - set(contexts)):
         say(
             f"left out, beyond the model's {lm.max_positions} positions: "
             f"{', '.join(map(str, left_out))}"
         )
     with styled():
-        drawn = latency(plain)
+        drawn = latency(to_builtins(record))
     figures = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
     say(
         f"written: {path}, which method=knapspec and TPT now use; {figures[0]} and "

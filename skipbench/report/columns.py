@@ -59,25 +59,22 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
     percentiles in milliseconds, such as `12.1 / 14.0 / 20.2 -> 8.1 / 9.9 / 21.0`.
     """
 
-    def wait(times: Percentiles | None) -> str:
-        seconds = [getattr(times, f"p{share}", None) for share in shares]
-        shown = [figures(None if s is None else 1e3 * s) for s in seconds]
-        return MISSING if MISSING in shown else " / ".join(shown)
+    def arrow(*arms: Percentiles | None) -> str:
+        values = [[getattr(arm, f"p{share}", None) for share in shares] for arm in arms]
+        if None in values[0] + values[1]:
+            return MISSING
+        return " -> ".join(" / ".join(figures(1e3 * s) for s in times) for times in values)
 
     joules = metrics.joules_per_token_vanilla, metrics.joules_per_token
     return {
-        "TTFT": _arrow(wait(metrics.ttft_s_vanilla), wait(metrics.ttft_s)),
-        "TPOT": _arrow(wait(metrics.s_per_output_token_vanilla), wait(metrics.s_per_output_token)),
+        "TTFT": arrow(metrics.ttft_s_vanilla, metrics.ttft_s),
+        "TPOT": arrow(metrics.s_per_output_token_vanilla, metrics.s_per_output_token),
         "J/token": MISSING  # of a record that does not know the quantity
         if metrics.joules_per_token is UNSET
-        else _arrow(*map(figures, joules))
+        else " -> ".join(map(figures, joules))
         if all(map(known, joules))
         else "unknown",
     }
-
-
-def _arrow(vanilla: str, method: str) -> str:
-    return MISSING if MISSING in (vanilla, method) else f"{vanilla} -> {method}"
 
 
 def speedup_text(value: float | None, ends: Interval | None) -> str:
@@ -116,18 +113,17 @@ def search_phases(metrics: Metrics) -> list[str]:
     """Speedup while a method searched its skip set and after that, of one that searches while it
     decodes.
     """
-    parts = metrics.speedup_by_search
+    by = metrics.speedup_by_search
     return [
         f"speedup {word} its search {speedup_text(part.paired, part.ci95)} (n {part.samples})"
-        for word, part in ((("during", parts.during), ("after", parts.after)) if parts else ())
+        for word, part in ({"during": by.during, "after": by.after} if by else {}).items()
         if part.samples
     ]
 
 
 def stopped_early(metrics: Metrics) -> str | None:
     """The line on a run that `until_ci` ended; None where it did not."""
-    end = metrics.until_ci
-    if not end or not end.stopped:
+    if not (end := metrics.until_ci) or not end.stopped:
         return None
     return (
         f"stopped at {end.samples} of {end.of} prompts, by until_ci={end.wanted}; "
@@ -137,13 +133,8 @@ def stopped_early(metrics: Metrics) -> str | None:
 
 def exceptions(metrics: Metrics) -> list[str]:
     """Counts of samples that are not simply identical to vanilla's, by kind."""
-    lossless = metrics.lossless
-    counts = {
-        "tie" if lossless.ties == 1 else "ties": lossless.ties,
-        "diverged": lossless.diverged,
-        "unchecked": lossless.unchecked,
-        "sampled": lossless.sampled,
-        "failed": lossless.failed,
-        "end in a loop": metrics.looped,
-    }
+    of = metrics.lossless
+    counts = {"tie" if of.ties == 1 else "ties": of.ties, "diverged": of.diverged}
+    counts |= {"unchecked": of.unchecked, "sampled": of.sampled, "failed": of.failed}
+    counts["end in a loop"] = metrics.looped
     return [f"{count} {name}" for name, count in counts.items() if count]
