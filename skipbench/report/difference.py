@@ -16,23 +16,15 @@ ORIGIN = (
 
 @dataclass(frozen=True)
 class CellDifference:
-    """One cell of both folders.
-
-    Attributes:
-        samples: prompts that both decoded.
-        speedups: those of A and of B over these prompts, as the tables of runs have them.
-        ratio: geometric middle of B's speedup over A's, per prompt, with its interval.
-        same_tokens: whether every such prompt has the same output in both.
-        origins: what differs in where the two come from.
-    """
+    """One cell of both folders, A and B, over the prompts that both decoded."""
 
     name: str
     samples: int
-    speedups: tuple[float | None, float | None]
-    ratio: float | None
-    interval: tuple[float, float] | None
-    same_tokens: bool
-    origins: tuple[str, ...]
+    speedups: tuple[float | None, float | None]  # of A and of B, as in the tables of runs
+    ratio: float | None  # geometric mean of B's speedup over A's, per prompt
+    interval: tuple[float, float] | None  # 95 %, of the ratio
+    same_tokens: bool  # every prompt has the same output in both
+    origins: tuple[str, ...]  # differences in where the two come from
 
     @property
     def apart(self) -> bool:

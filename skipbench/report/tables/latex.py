@@ -5,7 +5,7 @@ Widths are estimates in points for the class article, of which a line has 345.
 """
 
 import re
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 
 from markupsafe import Markup
 
@@ -19,22 +19,12 @@ SIZES = {r"\small": 4.7, r"\footnotesize": 4.3, r"\scriptsize": 4.05, r"\tiny": 
 SMALLEST = (r"\scriptsize", r"\tiny")
 WRAPPED = 26  # digits; columns of longer texts have lines of this length
 NARROW, WIDE = set(" .,:;'|()[]-ijlft"), set("mw%+")  # characters, compared with a digit
-ESCAPES = {
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "`": "'",
-    "\u2014": "--",
-    "\u00b1": r"$\pm$",
-    "\u00d7": r"$\times$",
-    "[": "{[}",  # after `\\` a bracket would be its argument
-    "]": "{]}",
-}
+ESCAPES = {c: f"\\{c}" for c in "&%$#_{}"} | {'"': "''", "`": "'", "\u2014": "--"}
+ESCAPES |= {"\u00b1": r"$\pm$", "\u00d7": r"$\times$"}
+ESCAPES |= {c: f"{{{c}}}" for c in "[]"}  # after `\\` a bracket would be its argument
+_NAMES = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "|": "bar"}
+_NAMES |= {"<": "less", ">": "greater"}
+ESCAPES |= {c: rf"\text{name}{{}}" for c, name in _NAMES.items()}
 
 
 def latex(table: Table) -> str:
@@ -81,33 +71,28 @@ def column_blocks(grid: Grid) -> list[tuple[str, int, int]]:
     possible.
     """
     labels, count = grid.labels, len(grid.columns)
+    widths = [min(_column_width(grid, i), WRAPPED) for i in range(count)]
+
+    def fits(size: str, first: int, last: int) -> bool:
+        points = [width * SIZES[size] + COLUMN_GAP for width in widths]
+        total = sum(points[:labels])
+        for name, columns in grid.groups(first, last):
+            head = _text_width(name) * SIZES[size] + COLUMN_GAP
+            total += max(sum(points[first : first + columns]), head)
+            first += columns
+        return total <= LINE_WIDTH
+
     for size in SIZES:
-        if _block_width(grid, size, labels, count) <= LINE_WIDTH:
+        if fits(size, labels, count):
             return [(size, labels, count)]
-    edges = [labels]
-    for _, group in grid.groups(labels):
-        edges.append(edges[-1] + group)
+    edges = list(accumulate((size for _, size in grid.groups(labels)), initial=labels))
     for cuts, size in product((edges, list(range(labels, count + 1))), SMALLEST):
         for number in range(2, len(cuts)):
             chosen = [cuts[round(i * (len(cuts) - 1) / number)] for i in range(number + 1)]
             ranges = list(pairwise(chosen))
-            if all(_block_width(grid, size, *of) <= LINE_WIDTH for of in ranges):
+            if all(fits(size, *of) for of in ranges):
                 return [(size, *of) for of in ranges]
     return [(SMALLEST[-1], i, i + 1) for i in range(labels, count)]
-
-
-def _block_width(grid: Grid, size: str, first: int, last: int) -> float:
-    """Estimated width of the labels and the columns `first` to `last - 1` in points."""
-
-    def wide(first: int, last: int) -> float:
-        widths = [min(_column_width(grid, i), WRAPPED) for i in range(first, last)]
-        return sum(n * SIZES[size] + COLUMN_GAP for n in widths)
-
-    total = wide(0, grid.labels)
-    for name, count in grid.groups(first, last):
-        total += max(wide(first, first + count), _text_width(name) * SIZES[size] + COLUMN_GAP)
-        first += count
-    return total
 
 
 def _column_width(grid: Grid, column: int) -> float:

@@ -36,23 +36,14 @@ _BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")
 
 @dataclass
 class Number:
-    """A measured number beside the paper's.
+    """A measured number beside the paper's."""
 
-    Args:
-        keys: model, method and other settings, in the names of `published()`.
-        measured: the value, or the reason why there is none.
-        printed: without a value where the paper prints none.
-        digits: decimals that the paper prints.
-        run: folder of the run of the measured value, or of the one that should have given it.
-        bold: of the measured and of the printed value.
-    """
-
-    keys: dict[str, Any]
+    keys: dict[str, Any]  # model, method and other settings, in the names of `published()`
     measured: Measured
-    printed: Printed
-    digits: int
-    run: str | None
-    bold: tuple[bool, bool] = (False, False)
+    printed: Printed  # without a value where the paper prints none
+    digits: int  # decimals that the paper prints
+    run: str | None  # folder of the run of the value, or of the one that should have given it
+    bold: tuple[bool, bool] = (False, False)  # the measured and the printed value
 
     @property
     def difference(self) -> float | None:

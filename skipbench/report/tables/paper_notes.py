@@ -94,12 +94,8 @@ def same_device(ours: str, theirs: str) -> bool:
 
 
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
-    """Notes on the runs: whose vanilla arm is shown, their reasons, and which are not shown.
-
-    Args:
-        runs: all of them.
-        left: those that belong to no row.
-        parts: the joined halves of the table.
+    """Notes on the runs: whose vanilla arm is shown, their reasons, and those that are not shown;
+    `left` belong to no row of `parts`.
     """
     arms = ", ".join(sorted({arm for half in parts for arm in half.arms_of}))
     measured = [(named(run), run, run.metrics) for run in runs if run.metrics]
@@ -126,9 +122,7 @@ def skipped_shares(runs: Sequence[Run]) -> list[str]:
         skipped = run.metrics.skipped if run.metrics else None
         if skipped and known(skipped.ratio) and run.method != "vanilla":
             found.setdefault(run.method, set()).add(number(skipped.ratio))
-    shares = [
-        f"{method} {' to '.join(dict.fromkeys((min(of), max(of))))}" for method, of in found.items()
-    ]
+    shares = [f"{name} {' to '.join(sorted({min(of), max(of)}))}" for name, of in found.items()]
     return [f"skipped share of the sub-layers: {'; '.join(shares)}."] if shares else []
 
 

@@ -144,12 +144,7 @@ def _note(run: Run) -> str:
 
 
 def _by_group(kind: str, runs: Sequence[Run]) -> Grid:
-    """A row per method, a column per group of a kind, as the six subtasks of Spec-Bench.
-
-    Args:
-        kind: of group, a key of `Run.group`.
-        runs: whole ones in the order of the rows, and those of a group.
-    """
+    """Speedups: a row per method, a column per group of this kind, as Spec-Bench's subtasks."""
     labels = sorted({run.group[kind] for run in runs if kind in run.group})
     cells: dict[tuple[str, ...], dict[str, Cell]] = {}
     for run in sorted(runs, key=lambda run: bool(run.group)):
