@@ -60,7 +60,8 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
     """
 
     def arrow(*arms: Percentiles | None) -> str:
-        values = [[getattr(arm, f"p{share}", None) for share in shares] for arm in arms]
+        known_arms = [arm or Percentiles() for arm in arms]
+        values = [[getattr(arm, f"p{share}") for share in shares] for arm in known_arms]
         if None in values[0] + values[1]:
             return MISSING
         return " -> ".join(" / ".join(figures(1e3 * s) for s in times) for times in values)
@@ -87,26 +88,25 @@ def missing_reasons(metrics: Metrics) -> dict[str, str]:
     """Why values are missing, by the name of the first one, as far as the metrics say."""
     if not metrics.samples:
         return {"samples": "no sample finished"}
-    alpha, reasons = metrics.alpha, dict[str, str]()
-    if alpha is None:
-        reasons["alpha"] = "alpha, tau and E(Spd): nothing was drafted"
-    elif alpha == 0:
-        reasons["E(Spd)"] = "E(Spd): no draft token was accepted"
+    alpha, by, lossless = metrics.alpha, metrics.speedup, metrics.lossless
     # Records of earlier versions lack `tpt_vanilla`, and have no TPT where nothing was drafted.
     modelled = alpha is not None or (metrics.M is not None and metrics.tpt_vanilla is not UNSET)
-    if modelled and metrics.tpt is None:
-        reasons["TPT"] = "TPT: " + (
-            "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
-        )
-    if metrics.speedup.paired is None:
-        reasons["speedup"] = "speedup: no sample was decoded past its prefill"
-    elif metrics.speedup.ci95 is None:
-        reasons["interval"] = "interval: needs two samples"
-    if not metrics.lossless.comparable and metrics.lossless.sampled:
-        reasons["lossless"] = "lossless: tokens were sampled, not greedy"
-    if metrics.roofline_fraction_vanilla is None:
-        reasons["roofline"] = "roofline: memory bandwidth was not measured"
-    return reasons
+    tpt = "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
+    sampled, unbounded = lossless.sampled, metrics.roofline_fraction_vanilla is None
+    reasons = [
+        ("alpha", alpha is None, "alpha, tau and E(Spd): nothing was drafted"),
+        ("E(Spd)", alpha == 0, "E(Spd): no draft token was accepted"),
+        ("TPT", modelled and metrics.tpt is None, f"TPT: {tpt}"),
+        ("speedup", by.paired is None, "speedup: no sample was decoded past its prefill"),
+        ("interval", by.paired is not None and by.ci95 is None, "interval: needs two samples"),
+        (
+            "lossless",
+            not lossless.comparable and sampled,
+            "lossless: tokens were sampled, not greedy",
+        ),
+        ("roofline", unbounded, "roofline: memory bandwidth was not measured"),
+    ]
+    return {name: text for name, missing, text in reasons if missing}
 
 
 def search_phases(metrics: Metrics) -> list[str]:

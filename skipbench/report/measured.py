@@ -57,25 +57,25 @@ OF_PHASE = ("share", "ms", "us")
 PHASES = ("draft", "verify", "adapt", "other")
 # Columns that no run fills, with the reason; one that is in none of these dicts is a setting.
 UNMEASURED = {
-    **dict.fromkeys(("training_steps", "gpus"), "a cost of training, which is not repeated here"),
-    **dict.fromkeys(("speedup_low", "speedup_high"), "the paper's range over its tables"),
-    "score": "needs a paid judge",
-    "pass_s": "single passes are not timed inside a run",
-    "matchness": "stands in the figure of one run",
-    **dict.fromkeys(
-        ("memory_saved", "alpha_gain", "speedup_gain", "correlation"), "compares several runs"
-    ),
+    column: reason
+    for reason, columns in {
+        "a cost of training, which is not repeated here": ("training_steps", "gpus"),
+        "the paper's range over its tables": ("speedup_low", "speedup_high"),
+        "needs a paid judge": ("score",),
+        "single passes are not timed inside a run": ("pass_s",),
+        "stands in the figure of one run": ("matchness",),
+        "compares several runs": ("memory_saved", "alpha_gain", "speedup_gain", "correlation"),
+    }.items()
+    for column in columns
 }
 UNKNOWN = "not in the metrics of this run"
 
 
 def unmeasured(column: str) -> str | None:
     """Why no run can fill `column`; None where one can."""
-    return (
-        None
-        if column in VALUES or column in OF_PHASE
-        else UNMEASURED.get(column, "a setting of the paper, not a measurement")
-    )
+    if column in VALUES or column in OF_PHASE:
+        return None
+    return UNMEASURED.get(column, "a setting of the paper, not a measurement")
 
 
 def measure(

@@ -23,10 +23,7 @@ def html(table: Table, styled: bool = True) -> str:
 def rendered(name: str, escape: Callable[[str], str], **values: Any) -> str:
     """A template with these values; `escape` applies to every text but those of `Markup`."""
     environment = Environment(
-        "<%",
-        "%>",
-        "<<",
-        ">>",
+        *("<%", "%>", "<<", ">>"),
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
         trim_blocks=True,

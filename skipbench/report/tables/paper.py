@@ -197,22 +197,17 @@ def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Mea
     if reason := unmeasured(column):
         return Measured(reason=reason)
     run, settings = half.runs.get((row, group)), half.settings | dict(row)
-    if run is None and group == OVERALL:
-        return _mean(half, row, column, scale)
-    if run is None:
+    if run and run.metrics:
+        found = measure(run.metrics, column, settings.get("phase"), settings.get("part"))
+        # A run that waits for its scores gives the better reason for a missing score.
+        waits = found.reason and column in SCORES and run.reason
+        return Measured(reason=run.reason) if waits else found
+    if run or group != OVERALL:
         model = group if half.across == "model" else settings.get("model")
-        elsewhere = scale != "paper" and model not in STAND_INS
-        return Measured(reason=f"not run at scale={scale}" if elsewhere else "not run yet")
-    if not run.metrics:
-        return Measured(reason=run.reason or "not run yet")
-    found = measure(run.metrics, column, settings.get("phase"), settings.get("part"))
-    # A run that waits for its scores gives the better reason for a missing score.
-    waits = found.reason and column in SCORES and run.reason
-    return Measured(reason=run.reason) if waits else found
-
-
-def _mean(half: Half, row: Id, column: str, scale: str) -> Measured:
-    """The paper's overall values: the mean over its tasks, only where all of them were measured."""
+        elsewhere = not run and scale != "paper" and model not in STAND_INS
+        unknown = f"not run at scale={scale}" if elsewhere else "not run yet"
+        return Measured(reason=run.reason if run and run.reason else unknown)
+    # the mean over the tasks, only where all of them were measured
     groups = dict.fromkeys(group for group, _ in half.columns if group != OVERALL)
     tasks = {group: _measured(half, row, group, column, scale) for group in groups}
     values = [task.value for task in tasks.values() if task.value is not None]

@@ -32,20 +32,34 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
     made = [f"Made with {STAND_INS[key]} {used[key]}" for key in used if key in STAND_INS]
     made += sorted({run.stands_for for run in measured if run.stands_for})
     lines = [f"{', '.join(made)}: not a replication."] if made else []
-    lines += _devices(printed, measured)
-    lines += _unlike("engine", _values(measured, "engine") or [MISSING], ["its own code"])
+    unlike: dict[str, tuple[Iterable[str], Iterable[str]]] = {}
+    devices, hardware = set[str](), set[str]()
+    for run in measured:  # where it is not that on which the paper ran the same model
+        device, model = run.origin.device or "not recorded", run.keys.get("model")
+        same = [n for n in printed if n.keys.get("model") == model] or printed
+        theirs = {n.hardware or "not named" for n in same}
+        if not any(same_device(device, name) for name in theirs):
+            devices.add(device)
+            hardware |= theirs
+    if devices:
+        unlike["device"] = devices, hardware
+    unlike["engine"] = _values(measured, "engine") or [MISSING], ["its own code"]
     for key in ("dtype", "max_new_tokens", "max_length", "batch"):
         theirs = {str(value) for n in printed if (value := n.keys.get(key)) is not None}
         ours = {str(value) for run in measured if (value := run.keys.get(key)) is not None}
         if key == "dtype":  # compared even where the paper does not name it
             ours = {*_values(measured, key)} or ours
             if ours != theirs:
-                lines += _unlike(key, ours or ["not recorded"], theirs or ["not named"])
+                unlike[key] = ours or ["not recorded"], theirs or ["not named"]
         elif theirs and ours - theirs:
-            lines += _unlike(key, ours, theirs)
+            unlike[key] = ours, theirs
     pairs = {(str(r.measured.n), str(of)) for r in measured if (of := r.paper_samples) is not None}
-    if unlike := [pair for pair in pairs if pair[0] != pair[1]]:
-        lines += _unlike("n (samples per cell)", *map(set, zip(*unlike, strict=True)))
+    if others := [pair for pair in pairs if pair[0] != pair[1]]:
+        unlike["n (samples per cell)"] = {n for n, _ in others}, {n for _, n in others}
+    lines += [
+        f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."
+        for name, (ours, theirs) in unlike.items()
+    ]
     if calibration := "; ".join(_values(measured, "calibration")):
         lines.append(
             f"sparsified weights: calibrated on {calibration} (Wanda's authors: 128 sequences of "
@@ -60,23 +74,6 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
     if any(run.origin.dirty for run in measured):
         lines.append("Some runs were made with uncommitted changes to the code.")
     return lines
-
-
-def _devices(printed: Sequence[Printed], measured: Sequence[Run]) -> list[str]:
-    """The line where a run's device is not that on which the paper ran the same model."""
-    unlike, theirs = set[str](), set[str]()
-    for run in measured:
-        device, model = run.origin.device or "not recorded", run.keys.get("model")
-        same = [n for n in printed if n.keys.get("model") == model] or printed
-        hardware = {n.hardware or "not named" for n in same}
-        if not any(same_device(device, name) for name in hardware):
-            unlike.add(device)
-            theirs |= hardware
-    return _unlike("device", unlike, theirs) if unlike else []
-
-
-def _unlike(name: str, ours: Iterable[str], theirs: Iterable[str]) -> list[str]:
-    return [f"{name}: {', '.join(sorted(ours))}; the paper's: {', '.join(sorted(theirs))}."]
 
 
 def same_device(ours: str, theirs: str) -> bool:
