@@ -32,7 +32,7 @@ from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import plan
 from skipbench.experiments.table_runs import run_entry
 from skipbench.launch.status import CellStatus, experiment_statuses
-from skipbench.report.origins import mixed
+from skipbench.report.compared import mixed
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.runs import run_table
 from skipbench.runs.measures import Metrics

@@ -15,7 +15,7 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.cell import Cell, checked_run, named_cell, resolve_cell
 from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
-from skipbench.report.origins import origin_of
+from skipbench.report.compared import origin_of
 from skipbench.runs.run import Run
 
 

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import asdict
@@ -38,41 +38,41 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
     named = {**header, "samples": header.get("samples") or sample_count(metrics)}
     by, skipped = metrics.speedup, metrics.skipped or Skipped()
     speedups = {"micro": by.micro, "macro": by.macro, "s/token": by.s_per_token}
+    speedups["end-to-end"] = by.end_to_end
     alphas = {name: getattr(metrics, f"alpha_{name}") for name in ("macro", "chain", "cond")}
-    seconds = metrics.seconds.by_phase
-    total = math.fsum(seconds.values())
+    total = math.fsum(metrics.seconds.by_phase.values())
     lines = {
-        "time": _join(
+        "time": [
             f"{name} {number(s / total, 0, '%', 100)} {number(s, 2, 's')}"
-            for name, s in (seconds.items() if total else ())
-        ),
+            for name, s in metrics.seconds.by_phase.items()
+            if total
+        ],
         **{
-            name: f"{text} ms (p50 / p90 / p99)" if "->" in text and name != "J/token" else text
+            name: [f"{text} ms (p50 / p90 / p99)" if "->" in text and name != "J/token" else text]
             for name, text in waits_cells(metrics).items()
         },
-        "speedup by": _join(
-            f"{name} {number(value, 2, 'x')}"
-            for name, value in (speedups | {"end-to-end": by.end_to_end}).items()
-        ),
-        "search": _join(search_phases(metrics)),
-        "until_ci": stopped_early(metrics) or "",
-        "alpha": _join(f"{name} {number(value, 3)}" for name, value in alphas.items()),
-        "by position": _join(map(number, metrics.accepted_by_position)),
-        "tau_draft": number(metrics.tau_draft),
-        "lossless": _join(exceptions(metrics)),
-        "score": _join(_scores(metrics)),
-        "skipped": _join(f"{name} {number(value)}" for name, value in asdict(skipped).items()),
-        "roofline": number(metrics.roofline_fraction_vanilla, 0, "% of it reached by vanilla", 100),
-        "memory": number(metrics.peak_memory_bytes, 0, " MiB at the peak", 2**-20),
-        MISSING: _join(missing_reasons(metrics).values()),
+        "speedup by": [f"{name} {number(value, 2, 'x')}" for name, value in speedups.items()],
+        "search": search_phases(metrics),
+        "until_ci": [stopped_early(metrics) or ""],
+        "alpha": [f"{name} {number(value, 3)}" for name, value in alphas.items()],
+        "by position": [*map(number, metrics.accepted_by_position)],
+        "tau_draft": [number(metrics.tau_draft)],
+        "lossless": exceptions(metrics),
+        "score": _scores(metrics),
+        "skipped": [f"{name} {number(value)}" for name, value in asdict(skipped).items()],
+        "roofline": [
+            number(metrics.roofline_fraction_vanilla, 0, "% of it reached by vanilla", 100)
+        ],
+        "memory": [number(metrics.peak_memory_bytes, 0, " MiB at the peak", 2**-20)],
+        MISSING: [*missing_reasons(metrics).values()],
     }
+    head = [f"{name} {text or MISSING}" for name, text in named.items()]
     # Lines of nothing but dashes are left out; the last line says why a value is missing.
-    shown = [
-        (label, text)
-        for label, text in lines.items()
-        if any(not item.endswith(MISSING) for item in text.split(_SEPARATOR) if item)
+    return [("cell", _SEPARATOR.join(head))] + [
+        (label, _SEPARATOR.join(items))
+        for label, items in lines.items()
+        if any(item and not item.endswith(MISSING) for item in items)
     ]
-    return [("cell", _join(f"{name} {text or MISSING}" for name, text in named.items())), *shown]
 
 
 def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
@@ -88,9 +88,8 @@ def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
     details = Table.grid(padding=(0, 2, 0, 0))
     for label, text in lines[1:]:
         details.add_row(Text(label), _Items(text))
-    head = _Items(lines[0][1], "bold")
-    parts: list[RenderableType] = [head, Text(), row, Text(), details, Text()]
-    parts.append(Text(LEGEND, style="dim"))
+    legend = Text(LEGEND, style="dim")
+    parts = [_Items(lines[0][1], "bold"), Text(), row, Text(), details, Text(), legend]
     warning = caution([header.get("model") or ""], [header.get("dataset") or ""])
     return Group(*parts, *([Text(warning, style="yellow")] if warning else []))
 
@@ -127,10 +126,6 @@ class _Items:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widest = max((len(item) + 1 for item in self.text.split(_SEPARATOR)), default=1)
         return Measurement(min(widest, options.max_width), min(len(self.text), options.max_width))
-
-
-def _join(items: Iterable[str]) -> str:
-    return _SEPARATOR.join(items)
 
 
 def _scores(metrics: Metrics) -> list[str]:

@@ -11,8 +11,8 @@ from skipbench.report.columns import (
     search_phases,
     stopped_early,
 )
+from skipbench.report.compared import mixed, origin_of, origin_text, origins
 from skipbench.report.definitions import STAND_INS
-from skipbench.report.origins import mixed, origin_of, origin_text, origins
 from skipbench.report.published import Printed
 from skipbench.report.tables.paper_rows import Half, named
 from skipbench.runs.measures import Lossless

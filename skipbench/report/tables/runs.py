@@ -20,9 +20,17 @@ from skipbench.report.columns import (
     speedup_text,
     waits_cells,
 )
-from skipbench.report.compared import BOLD, noise_floor, same_drafts, winner
+from skipbench.report.compared import (
+    BOLD,
+    mixed,
+    noise_floor,
+    origin_of,
+    origin_text,
+    origins,
+    same_drafts,
+    winner,
+)
 from skipbench.report.definitions import caution, definitions_for
-from skipbench.report.origins import mixed, origin_of, origin_text, origins
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
@@ -55,11 +63,9 @@ def run_table(
     `origin` tells them apart.
 
     Args:
-        title: heading.
-        runs: in any order.
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
-        columns: more of them, by the keys of `WAITS`.
+        columns: keys of `WAITS`, for more columns.
 
     Raises:
         SkipbenchError: no such key.
