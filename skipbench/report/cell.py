@@ -88,10 +88,10 @@ def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
     details = Table.grid(padding=(0, 2, 0, 0))
     for label, text in lines[1:]:
         details.add_row(Text(label), _Items(text))
-    legend = Text(LEGEND, style="dim")
-    parts = [_Items(lines[0][1], "bold"), Text(), row, Text(), details, Text(), legend]
+    head, legend = _Items(lines[0][1], "bold"), Text(LEGEND, style="dim")
     warning = caution([header.get("model") or ""], [header.get("dataset") or ""])
-    return Group(*parts, *([Text(warning, style="yellow")] if warning else []))
+    last = [Text(warning, style="yellow")] if warning else []
+    return Group(head, Text(), row, Text(), details, Text(), legend, *last)
 
 
 def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:
