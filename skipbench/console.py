@@ -57,12 +57,12 @@ def show_result(record: Mapping[str, Any], shown: Callable[[], RenderableType]) 
 
 
 def is_json() -> bool:
-    """Whether a machine reads the results."""
+    """True if a machine reads the results."""
     return _machine.get()
 
 
 class Log:
-    """What is said while it is open, for a file; lines wait until `write_to` names it."""
+    """Messages while it is open, for a file; lines wait until `write_to` names it."""
 
     def __init__(self) -> None:
         self._waiting: list[str] = []

@@ -12,7 +12,7 @@ from conftest import METHODS, ROOT, Command
 
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.report.tables.features import LOST, MEANING, NOT_HERE, declared, feature_table
+from skipbench.report.tables.features import LOST, NOT_HERE, declared, feature_table, features
 from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
 from skipbench.report.tables.latex import latex
@@ -26,7 +26,7 @@ def test_what_is_declared_is_known() -> None:
         "swift",
     }
     assert set(found) <= set(METHODS)
-    assert all(set(facts) <= set(MEANING) for facts in found.values())
+    assert all(set(facts) <= set(features().meaning) for facts in found.values())
 
 
 def test_declarations_agree_with_the_keys_of_the_methods() -> None:

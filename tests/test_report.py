@@ -17,8 +17,9 @@ from skipbench.report.columns import MISSING, main_cells
 from skipbench.report.definitions import DEFINITIONS, LEGEND, caution
 from skipbench.report.tables.formats import csv as write_csv
 from skipbench.report.tables.html import html
+from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell
-from skipbench.report.tables.runs import markdown_table, run_table
+from skipbench.report.tables.runs import run_table
 from skipbench.runs.measures import Metrics, Score, Speedup
 from skipbench.runs.record import Arm, Round, Sample, Seconds
 from skipbench.runs.run import Origin, Run
@@ -97,7 +98,7 @@ def test_rendering_never_shows_none_or_nan(of: Metrics, width: int) -> None:
     for shown in (
         text(render_cell(of, HEADER), width),
         markdown_cell(of, HEADER),
-        markdown_table("T", [run]),
+        markdown(run_table("T", [run])),
     ):
         assert "None" not in shown
         assert "nan" not in shown.lower()
@@ -301,7 +302,7 @@ def test_only_a_row_that_is_better_beyond_its_interval_is_bold(
 ) -> None:
     assert [r["method"].text for r in cells(rows) if r["speedup"].bold] == bold
     assert (
-        markdown_table("T", rows).count(
+        markdown(run_table("T", rows)).count(
             "- bold: a measured speedup whose 95 % interval lies above 1"
         )
         == 1
@@ -319,20 +320,23 @@ def test_points_of_a_sweep_have_a_column() -> None:
     ]
     lines = [
         line.split("|")[4].strip()
-        for line in markdown_table("Sweep", runs).splitlines()
+        for line in markdown(run_table("Sweep", runs)).splitlines()
         if line.startswith("|")
     ]
     assert [lines[0], *lines[2:]] == ["point", *points, ""]
     shown = html_table("Sweep", runs)
     assert 'scope="col">point</th>' in shown and ">method.interval=&lt;8&gt;</th>" in shown
-    assert ">point<" not in html_table("T", runs[2:]) and "| point" not in markdown_table(
-        "T", runs[2:]
+    assert ">point<" not in html_table("T", runs[2:]) and "| point" not in markdown(
+        run_table("T", runs[2:])
     )
 
 
 def test_a_row_without_metrics_shows_the_reason() -> None:
-    shown = markdown_table(
-        "Table 2", [run("del", "a", None, reason="needs 2 | more\nGiB"), run("swift", "a", full())]
+    shown = markdown(
+        run_table(
+            "Table 2",
+            [run("del", "a", None, reason="needs 2 | more\nGiB"), run("swift", "a", full())],
+        )
     )
     assert "needs 2 \\| more GiB" in shown
     lines = [line for line in shown.splitlines() if line.startswith("|")]
@@ -340,7 +344,7 @@ def test_a_row_without_metrics_shows_the_reason() -> None:
 
 
 def test_table_ends_with_definitions_and_provenance() -> None:
-    shown = markdown_table("Table 2", [run("swift", "a", full())], ["limit=20"])
+    shown = markdown(run_table("Table 2", [run("swift", "a", full())], ["limit=20"]))
     assert shown.startswith("## Table 2\n")
     assert "- limit=20" in shown
     assert f"- *alpha*: {DEFINITIONS['alpha']}" in shown
@@ -353,11 +357,13 @@ def test_many_dates_are_shown_as_a_range() -> None:
         run("swift", str(i), None, origin=structs.replace(PROVENANCE, date=f"2025-01-0{i}"))
         for i in range(1, 6)
     ]
-    assert "date: 2025-01-01 to 2025-01-05 (5 values)" in markdown_table("T", runs)
+    assert "date: 2025-01-01 to 2025-01-05 (5 values)" in markdown(run_table("T", runs))
 
 
 def test_embedded_model_is_named_as_what_it_is() -> None:
-    assert "not replications" in markdown_table("T", [run("swift", "cnndm", full(), model="tiny")])
+    assert "not replications" in markdown(
+        run_table("T", [run("swift", "cnndm", full(), model="tiny")])
+    )
     assert "not replications" in text(render_cell(full(), {**HEADER, "model": "tiny"}), 400)
     assert "not replications" in markdown_cell(full(), {**HEADER, "dataset": "mini-math"})
     assert caution(["llama3-8b"], ["cnndm"]) is None
@@ -377,5 +383,5 @@ def test_csv_has_every_number_unrounded() -> None:
 
 
 def test_a_table_without_runs() -> None:
-    assert "No runs." in markdown_table("T", [])
+    assert "No runs." in markdown(run_table("T", []))
     assert csv_table([]).strip() == ""

@@ -25,7 +25,7 @@ from skipbench.metrics.drafted import drafted
 from skipbench.metrics.repeats import summarise_repeats
 from skipbench.models.checks import check_access
 from skipbench.report.cell import markdown_cell, render_cell
-from skipbench.report.origins import origin_of
+from skipbench.report.compared import origin_of
 from skipbench.runs.files import set_aside, write_atomic
 from skipbench.runs.fingerprint import not_compared, other_latency, other_package, refuse_other
 from skipbench.runs.measures import Metrics

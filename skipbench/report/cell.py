@@ -2,9 +2,10 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import asdict
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -22,13 +23,12 @@ from skipbench.report.columns import (
     stopped_early,
     waits_cells,
 )
-from skipbench.report.definitions import LEGEND, PERCENT_SCORES, caution, definitions_for
+from skipbench.report.definitions import LEGEND, caution, definitions_for
 from skipbench.report.tables.markdown import markdown_grid
-from skipbench.runs.measures import GroupScores, Metrics, Score, Scores, Skipped
+from skipbench.runs.measures import GroupScores, Metrics, Score, Skipped
 
 _SEPARATOR = "; "
-WAITS_UNITS = {"TTFT": " ms (p50 / p90 / p99)", "TPOT": " ms (p50 / p90 / p99)", "J/token": ""}
-"""What stands behind the values of `waits_cells` in a cell's own table."""
+PERCENT_SCORES = ("bleu", "sentence_bleu")
 
 
 def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -36,45 +36,43 @@ def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, s
     separated by `; `.
     """
     named = {**header, "samples": header.get("samples") or sample_count(metrics)}
-    speedup, skipped = metrics.speedup, metrics.skipped or Skipped()
-    by = (
-        ("micro", speedup.micro),
-        ("macro", speedup.macro),
-        ("s/token", speedup.s_per_token),
-        ("end-to-end", speedup.end_to_end),
-    )
-    alphas = {
-        "macro": metrics.alpha_macro,
-        "chain": metrics.alpha_chain,
-        "cond": metrics.alpha_cond,
-    }
-    sets = {"attention": skipped.attention, "mlp": skipped.mlp, "ratio": skipped.ratio}
+    by, skipped = metrics.speedup, metrics.skipped or Skipped()
+    speedups = {"micro": by.micro, "macro": by.macro, "s/token": by.s_per_token}
+    speedups["end-to-end"] = by.end_to_end
+    alphas = {name: getattr(metrics, f"alpha_{name}") for name in ("macro", "chain", "cond")}
+    total = math.fsum(metrics.seconds.by_phase.values())
     lines = {
-        "time": _join(_time(metrics)),
+        "time": [
+            f"{name} {number(s / total, 0, '%', 100)} {number(s, 2, 's')}"
+            for name, s in metrics.seconds.by_phase.items()
+            if total
+        ],
         **{
-            name: text if text in (MISSING, "unknown") else f"{text}{WAITS_UNITS[name]}"
+            name: [f"{text} ms (p50 / p90 / p99)" if "->" in text and name != "J/token" else text]
             for name, text in waits_cells(metrics).items()
         },
-        "speedup by": _join(f"{name} {number(value, 2, 'x')}" for name, value in by),
-        "search": _join(search_phases(metrics)),
-        "until_ci": stopped_early(metrics) or "",
-        "alpha": _join(f"{name} {number(value, 3)}" for name, value in alphas.items()),
-        "by position": _join(map(number, metrics.accepted_by_position)),
-        "tau_draft": number(metrics.tau_draft),
-        "lossless": _join(exceptions(metrics)),
-        "score": _join(_scores(metrics)),
-        "skipped": _join(f"{name} {number(value)}" for name, value in sets.items()),
-        "roofline": number(metrics.roofline_fraction_vanilla, 0, "% of it reached by vanilla", 100),
-        "memory": number(metrics.peak_memory_bytes, 0, " MiB at the peak", 2**-20),
-        MISSING: _join(missing_reasons(metrics).values()),
+        "speedup by": [f"{name} {number(value, 2, 'x')}" for name, value in speedups.items()],
+        "search": search_phases(metrics),
+        "until_ci": [stopped_early(metrics) or ""],
+        "alpha": [f"{name} {number(value, 3)}" for name, value in alphas.items()],
+        "by position": [*map(number, metrics.accepted_by_position)],
+        "tau_draft": [number(metrics.tau_draft)],
+        "lossless": exceptions(metrics),
+        "score": _scores(metrics),
+        "skipped": [f"{name} {number(value)}" for name, value in asdict(skipped).items()],
+        "roofline": [
+            number(metrics.roofline_fraction_vanilla, 0, "% of it reached by vanilla", 100)
+        ],
+        "memory": [number(metrics.peak_memory_bytes, 0, " MiB at the peak", 2**-20)],
+        MISSING: [*missing_reasons(metrics).values()],
     }
+    head = [f"{name} {text or MISSING}" for name, text in named.items()]
     # Lines of nothing but dashes are left out; the last line says why a value is missing.
-    shown = [
-        (label, text)
-        for label, text in lines.items()
-        if any(not item.endswith(MISSING) for item in text.split(_SEPARATOR) if item)
+    return [("cell", _SEPARATOR.join(head))] + [
+        (label, _SEPARATOR.join(items))
+        for label, items in lines.items()
+        if any(item and not item.endswith(MISSING) for item in items)
     ]
-    return [("cell", _join(f"{name} {text or MISSING}" for name, text in named.items())), *shown]
 
 
 def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
@@ -90,22 +88,22 @@ def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
     details = Table.grid(padding=(0, 2, 0, 0))
     for label, text in lines[1:]:
         details.add_row(Text(label), _Items(text))
-    head = _Items(lines[0][1], "bold")
-    parts: list[RenderableType] = [head, Text(), row, Text(), details, Text()]
-    parts.append(Text(LEGEND, style="dim"))
-    warning = _caution(header)
-    return Group(*parts, *([Text(warning, style="yellow")] if warning else []))
+    head, legend = _Items(lines[0][1], "bold"), Text(LEGEND, style="dim")
+    warning = caution([header.get("model") or ""], [header.get("dataset") or ""])
+    last = [Text(warning, style="yellow")] if warning else []
+    return Group(head, Text(), row, Text(), details, Text(), legend, *last)
 
 
 def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:
     """The cell as Markdown."""
     lines, cells = cell_lines(metrics, header), main_cells(metrics)
-    warning = _caution(header)
+    names = [*cells, *(label for label, _ in lines)]
+    warning = caution([header.get("model") or ""], [header.get("dataset") or ""])
     parts = [
         lines[0][1],
         markdown_grid([list(cells), list(cells.values())]),
         "\n".join(f"- {label}: {text}" for label, text in lines[1:]),
-        "\n".join(f"- *{name}*: {text}" for name, text in _definitions(cells, lines)),
+        "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(names)),
         *([warning] if warning else []),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -130,48 +128,21 @@ class _Items:
         return Measurement(min(widest, options.max_width), min(len(self.text), options.max_width))
 
 
-def _join(items: Iterable[str]) -> str:
-    return _SEPARATOR.join(items)
-
-
-def _definitions(cells: Mapping[str, str], lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return definitions_for([*cells, *(label for label, _ in lines)])
-
-
-def _caution(header: Mapping[str, str]) -> str | None:
-    return caution([header.get("model") or ""], [header.get("dataset") or ""])
-
-
-def _time(metrics: Metrics) -> list[str]:
-    seconds = metrics.seconds.by_phase
-    total = math.fsum(seconds.values())
-    return [
-        f"{name} {number(s / total, 0, '%', 100)} {number(s, 2, 's')}"
-        for name, s in seconds.items()
-        if total
-    ]
-
-
 def _scores(metrics: Metrics) -> list[str]:
     """Scores may differ where tokens do.
 
     Where all tokens are identical, a scorer that disagrees with itself is at fault.
     """
     score, counts = metrics.score or Score(), metrics.lossless
-    items = _score_items("", score)
+    parts: dict[str, Score | GroupScores] = {"": score}
     for group, labels in score.by.items():
-        for label, of in labels.items():
-            items += _score_items(f"{group}={label} ({of.samples}) ", of)
+        parts |= {f"{group}={label} ({of.samples}) ": of for label, of in labels.items()}
+    items = []
+    for prefix, of in parts.items():
+        for name in dict.fromkeys([*of.vanilla, *of.method]):
+            digits = 1 if name in PERCENT_SCORES else 3
+            arms = (number(scores.get(name), digits) for scores in (of.vanilla, of.method))
+            items.append(f"{prefix}{name} {' -> '.join(arms)}")
     if metrics.score_equal is False and counts.identical == counts.comparable + counts.sampled:
         items.append("NOT EQUAL although all tokens are identical")
     return items
-
-
-def _score_items(prefix: str, of: Score | GroupScores) -> list[str]:
-    def text(name: str, scores: Scores) -> str:
-        return number(scores.get(name), 1 if name in PERCENT_SCORES else 3)
-
-    return [
-        f"{prefix}{name} {text(name, of.vanilla)} -> {text(name, of.method)}"
-        for name in dict.fromkeys([*of.vanilla, *of.method])
-    ]

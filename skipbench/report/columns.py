@@ -55,33 +55,27 @@ def main_cells(metrics: Metrics) -> dict[str, str]:
 
 
 def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[str, str]:
-    """What a user waits for and what it costs, vanilla -> method, by column: `shares` of the
+    """Latencies and energy as a user sees them, vanilla -> method, by column: `shares` of the
     percentiles in milliseconds, such as `12.1 / 14.0 / 20.2 -> 8.1 / 9.9 / 21.0`.
     """
 
-    def wait(times: Percentiles | None) -> str:
-        shown = [figures(_ms(times, share)) for share in shares]
-        return MISSING if MISSING in shown else " / ".join(shown)
+    def arrow(*arms: Percentiles | None) -> str:
+        known_arms = [arm or Percentiles() for arm in arms]
+        values = [[getattr(arm, f"p{share}") for share in shares] for arm in known_arms]
+        if None in values[0] + values[1]:
+            return MISSING
+        return " -> ".join(" / ".join(figures(1e3 * s) for s in times) for times in values)
 
     joules = metrics.joules_per_token_vanilla, metrics.joules_per_token
     return {
-        "TTFT": _arrow(wait(metrics.ttft_s_vanilla), wait(metrics.ttft_s)),
-        "TPOT": _arrow(wait(metrics.s_per_output_token_vanilla), wait(metrics.s_per_output_token)),
+        "TTFT": arrow(metrics.ttft_s_vanilla, metrics.ttft_s),
+        "TPOT": arrow(metrics.s_per_output_token_vanilla, metrics.s_per_output_token),
         "J/token": MISSING  # of a record that does not know the quantity
         if metrics.joules_per_token is UNSET
-        else _arrow(*map(figures, joules))
+        else " -> ".join(map(figures, joules))
         if all(map(known, joules))
         else "unknown",
     }
-
-
-def _ms(times: Percentiles | None, share: int) -> float | None:
-    seconds = getattr(times, f"p{share}", None)
-    return None if seconds is None else 1e3 * seconds
-
-
-def _arrow(vanilla: str, method: str) -> str:
-    return MISSING if MISSING in (vanilla, method) else f"{vanilla} -> {method}"
 
 
 def speedup_text(value: float | None, ends: Interval | None) -> str:
@@ -94,48 +88,42 @@ def missing_reasons(metrics: Metrics) -> dict[str, str]:
     """Why values are missing, by the name of the first one, as far as the metrics say."""
     if not metrics.samples:
         return {"samples": "no sample finished"}
-    alpha, reasons = metrics.alpha, dict[str, str]()
-    if alpha is None:
-        reasons["alpha"] = "alpha, tau and E(Spd): nothing was drafted"
-    elif alpha == 0:
-        reasons["E(Spd)"] = "E(Spd): no draft token was accepted"
+    alpha, by, lossless = metrics.alpha, metrics.speedup, metrics.lossless
     # Records of earlier versions lack `tpt_vanilla`, and have no TPT where nothing was drafted.
     modelled = alpha is not None or (metrics.M is not None and metrics.tpt_vanilla is not UNSET)
-    if modelled and metrics.tpt is None:
-        reasons["TPT"] = "TPT: " + (
-            "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
-        )
-    if metrics.speedup.paired is None:
-        reasons["speedup"] = "speedup: no sample was decoded past its prefill"
-    elif metrics.speedup.ci95 is None:
-        reasons["interval"] = "interval: needs two samples"
-    if not metrics.lossless.comparable and metrics.lossless.sampled:
-        reasons["lossless"] = "lossless: tokens were sampled, not greedy"
-    if metrics.roofline_fraction_vanilla is None:
-        reasons["roofline"] = "roofline: memory bandwidth was not measured"
-    return reasons
+    tpt = "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
+    sampled, unbounded = lossless.sampled, metrics.roofline_fraction_vanilla is None
+    reasons = [
+        ("alpha", alpha is None, "alpha, tau and E(Spd): nothing was drafted"),
+        ("E(Spd)", alpha == 0, "E(Spd): no draft token was accepted"),
+        ("TPT", modelled and metrics.tpt is None, f"TPT: {tpt}"),
+        ("speedup", by.paired is None, "speedup: no sample was decoded past its prefill"),
+        ("interval", by.paired is not None and by.ci95 is None, "interval: needs two samples"),
+        (
+            "lossless",
+            not lossless.comparable and sampled,
+            "lossless: tokens were sampled, not greedy",
+        ),
+        ("roofline", unbounded, "roofline: memory bandwidth was not measured"),
+    ]
+    return {name: text for name, missing, text in reasons if missing}
 
 
 def search_phases(metrics: Metrics) -> list[str]:
     """Speedup while a method searched its skip set and after that, of one that searches while it
     decodes.
     """
-    parts = metrics.speedup_by_search
-    return (
-        [
-            f"speedup {word} its search {speedup_text(part.paired, part.ci95)} (n {part.samples})"
-            for word, part in (("during", parts.during), ("after", parts.after))
-            if part.samples
-        ]
-        if parts
-        else []
-    )
+    by = metrics.speedup_by_search
+    return [
+        f"speedup {word} its search {speedup_text(part.paired, part.ci95)} (n {part.samples})"
+        for word, part in ({"during": by.during, "after": by.after} if by else {}).items()
+        if part.samples
+    ]
 
 
 def stopped_early(metrics: Metrics) -> str | None:
-    """Where `until_ci` ended a run, None where it did not."""
-    end = metrics.until_ci
-    if not end or not end.stopped:
+    """The line on a run that `until_ci` ended; None where it did not."""
+    if not (end := metrics.until_ci) or not end.stopped:
         return None
     return (
         f"stopped at {end.samples} of {end.of} prompts, by until_ci={end.wanted}; "
@@ -144,14 +132,9 @@ def stopped_early(metrics: Metrics) -> str | None:
 
 
 def exceptions(metrics: Metrics) -> list[str]:
-    """How many samples are not simply identical to vanilla's, by kind."""
-    lossless = metrics.lossless
-    counts = {
-        "tie" if lossless.ties == 1 else "ties": lossless.ties,
-        "diverged": lossless.diverged,
-        "unchecked": lossless.unchecked,
-        "sampled": lossless.sampled,
-        "failed": lossless.failed,
-        "end in a loop": metrics.looped,
-    }
+    """Counts of samples that are not simply identical to vanilla's, by kind."""
+    of = metrics.lossless
+    counts = {"tie" if of.ties == 1 else "ties": of.ties, "diverged": of.diverged}
+    counts |= {"unchecked": of.unchecked, "sampled": of.sampled, "failed": of.failed}
+    counts["end in a loop"] = metrics.looped
     return [f"{count} {name}" for name, count in counts.items() if count]

@@ -1,5 +1,5 @@
-"""How the rows of a table compare: which is better than all others beyond the noise, and which are
-the same decoding.
+"""Comparison of the runs of a table: the one that is better than all others beyond the noise, those
+that are the same decoding, and their origins, which are marked row by row.
 """
 
 import math
@@ -9,8 +9,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from skipbench.metrics.drafted import alike
-from skipbench.report.columns import speedup_text
-from skipbench.runs.measures import Interval, Metrics
+from skipbench.report.columns import MISSING, speedup_text
+from skipbench.runs.measures import Interval
 from skipbench.runs.run import Run
 
 Key = TypeVar("Key", bound=Hashable)
@@ -20,66 +20,49 @@ BOLD = (
     "bold: a measured speedup whose 95 % interval lies above 1 and above the intervals of all "
     "other measured rows of the same model and data; vanilla never"
 )
+FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256")
+"""Fields in which two runs of the same settings may differ in origin."""
 
 
-def winners(rows: Mapping[Key, tuple[Hashable, str, Interval | None]]) -> set[Key]:
-    """The rows to print in bold by the rule `BOLD`, at most one per block of compared rows.
-
-    Args:
-        rows: by row its block, method and interval of the speedup.
-    """
-    blocks: dict[Hashable, dict[Key, tuple[str, Interval | None]]] = {}
-    for row, (block, method, interval) in rows.items():
-        blocks.setdefault(block, {})[row] = (method, interval)
-    return {best for best in map(_winner, blocks.values()) if best is not None}
-
-
-def _winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
-    """The winner of one block, None where there is none.
+def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
+    """The row to print in bold by the rule `BOLD`, None where there is none.
 
     None for a block of one row, or where a row other than vanilla has no interval: its speedup
     could be anything. Vanilla's is 1 by definition.
+
+    Args:
+        rows: method and interval of the speedup by row of a block of compared rows.
     """
     ends = {row: interval for row, (_, interval) in rows.items() if interval is not None}
-    if len(rows) < 2 or any(
-        row not in ends for row, (method, _) in rows.items() if method != BASELINE
-    ):
+    methods = [row for row, (method, _) in rows.items() if method != BASELINE]
+    if len(rows) < 2 or not methods or not ends.keys() >= {*methods}:
         return None
-    first = max(
-        (row for row in ends if rows[row][0] != BASELINE),
-        key=lambda row: ends[row][0],
-        default=None,
-    )
+    first = max(methods, key=lambda row: ends[row][0])
     others = [high for row, (_, high) in ends.items() if row != first]
-    return first if first is not None and ends[first][0] > max([1.0, *others]) else None
+    return first if ends[first][0] > max([1.0, *others]) else None
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:
     """The runs in their order, with their `rank` by falling speedup, from 0; those without metrics
     come last.
     """
-    places = sorted(range(len(runs)), key=lambda place: -(runs[place].speedup or -math.inf))
-    ranks = {place: rank for rank, place in enumerate(places)}
-    return [replace(run, rank=ranks[place]) for place, run in enumerate(runs)]
+    order = sorted(range(len(runs)), key=lambda place: -(runs[place].speedup or -math.inf))
+    return [replace(run, rank=order.index(place)) for place, run in enumerate(runs)]
 
 
 def noise_floor(runs: Sequence[Run]) -> list[str]:
     """A line of what vanilla measures against itself, which is what timing alone does to a speedup;
     none where nothing was measured.
     """
-    found = dict.fromkeys(
-        f"{run.model}, {run.dataset} {_speedup(run.metrics)}"
-        for run in runs
-        if run.method == BASELINE and run.metrics and run.speedup
-    )
     if not any(run.metrics for run in runs):
         return []
+    found = dict.fromkeys(
+        f"{run.model}, {run.dataset} {speedup_text(run.speedup, m.speedup.ci95)} (n = {m.n})"
+        for run in runs
+        if run.method == BASELINE and (m := run.metrics) and run.speedup
+    )
     shown = "; ".join(found) or "not measured, there is no such run"
     return [f"noise floor, the speedup of vanilla over itself: {shown}."]
-
-
-def _speedup(metrics: Metrics) -> str:
-    return f"{speedup_text(metrics.speedup.paired, metrics.speedup.ci95)} (n = {metrics.n})"
 
 
 def same_drafts(runs: Sequence[Run]) -> list[str]:
@@ -89,34 +72,80 @@ def same_drafts(runs: Sequence[Run]) -> list[str]:
     Rows are named by what differs in the table. One run that stands for several datasets of a paper
     is one row.
     """
-    rows = [
-        {"model": run.model, "method": run.method, "dataset": run.dataset, "id": run.id}
-        | run.keys
-        | {"drafted": run.drafted}
+    drafts = [
+        ({"model": run.model, "method": run.method, "dataset": run.dataset} | run.keys, run)
         for run in runs
+        if run.drafted and run.keys.get("method", run.method) != BASELINE
     ]
-    rows = [row for row in rows if row["drafted"] and row["method"] != BASELINE]
-    keys = {
-        k
-        for row in rows
-        for k in row
-        if k not in ("drafted", "id") and len({repr(other.get(k)) for other in rows}) > 1
+    varying = {
+        k for row, _ in drafts for k in row if len({repr(other.get(k)) for other, _ in drafts}) > 1
     }
     lines = []
-    for places in alike(row["drafted"] for row in rows):
+    for places in alike(run.drafted or "" for _, run in drafts):
         named: dict[tuple[str, ...], str] = {}
-        for told in (
-            {k: f"{k}={v}" for k, v in rows[place].items() if k in keys} for place in places
-        ):
-            named.setdefault(
-                tuple(v for k, v in told.items() if k not in STOOD_FOR), ", ".join(told.values())
-            )
+        for place in places:
+            parts = {k: f"{k}={v}" for k, v in drafts[place][0].items() if k in varying}
+            row = tuple(text for k, text in parts.items() if k not in STOOD_FOR)
+            named.setdefault(row, ", ".join(parts.values()))
         if len(named) > 1:
-            runs_of = {rows[place]["id"] for place in places}
+            ids = {drafts[place][1].id for place in places}
             how = (
                 "have the same settings here, and are one run"
-                if len(runs_of) == 1 and None not in runs_of
+                if len(ids) == 1 and None not in ids
                 else "drafted the same tokens, so that only timing tells them apart"
             )
             lines.append(f"{how}: {' | '.join(named.values())}.")
     return lines
+
+
+def origin_of(run: Run) -> tuple[str, ...]:
+    """The run's values of `FIELDS`; a dash for what was not recorded."""
+    origin = run.origin
+    named = replace(origin, device=origin.cpu or "cpu") if origin.device == "cpu" else origin
+    values = (getattr(named, name) for name in FIELDS)
+    return tuple(MISSING if value is None else str(value) for value in values)
+
+
+def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
+    """A mark for each origin of the runs that have metrics, in the order of appearance; empty where
+    there is only one.
+    """
+    distinct = list(dict.fromkeys(origin_of(run) for run in runs if run.metrics))
+    return {origin: _mark(i) for i, origin in enumerate(distinct)} if len(distinct) > 1 else {}
+
+
+def origin_text(origin: tuple[str, ...]) -> str:
+    """An origin in words."""
+    commit, dirty, *others, code = origin
+    changed = " with uncommitted changes" if dirty == "True" else ""
+    named = zip((*FIELDS[2:-1], "code"), (*others, code[:9]), strict=True)
+    texts = [f"{name} {value}" for name, value in named if value != MISSING]
+    return ", ".join([f"commit {commit[:9]}{changed}", *texts])
+
+
+def mixed(runs: Sequence[Run]) -> list[str]:
+    """A line for each method whose runs are of several sources, for each model of several weights,
+    and for each run that went on under other conditions.
+    """
+    done = [run for run in runs if run.metrics]
+    lines = [
+        f"{run.model}, {run.method}, {run.dataset}: mixed, {run.origin.mixed}."
+        for run in done
+        if run.origin.mixed
+    ]
+    for noun, what, pairs in (
+        ("method", "sources", [(run.method, run.origin.method_sha256) for run in done]),
+        ("model", "weights", [(run.model, run.origin.weights_sha256) for run in done]),
+    ):
+        for name in dict.fromkeys(name for name, digest in pairs if digest):
+            if (count := len({digest for of, digest in pairs if of == name and digest})) > 1:
+                lines.append(
+                    f"{noun} {name}: its runs are of {count} different {what}: do not compare them."
+                )
+    return lines
+
+
+def _mark(number: int) -> str:
+    """a, b, ..., z, aa, ab, ..."""
+    letter = chr(ord("a") + number % 26)
+    return letter if number < 26 else _mark(number // 26 - 1) + letter

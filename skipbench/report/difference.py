@@ -5,34 +5,30 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
+
+ORIGIN = (
+    *("device", "engine", "threads", "layers", "mixed"),
+    *("weights_sha256", "method_sha256", "commit"),
+)
 
 
 @dataclass(frozen=True)
 class CellDifference:
-    """One cell of both folders.
-
-    Attributes:
-        samples: prompts that both decoded.
-        speedups: those of A and of B over these prompts, as the tables of runs have them.
-        ratio: geometric middle of B's speedup over A's, per prompt, with its interval.
-        same_tokens: whether every such prompt has the same output in both.
-        origins: what differs in where the two come from.
-    """
+    """One cell of both folders, A and B, over the prompts that both decoded."""
 
     name: str
     samples: int
-    speedups: tuple[float | None, float | None]
-    ratio: float | None
-    interval: tuple[float, float] | None
-    same_tokens: bool
-    origins: tuple[str, ...]
+    speedups: tuple[float | None, float | None]  # of A and of B, as in the tables of runs
+    ratio: float | None  # geometric mean of B's speedup over A's, per prompt
+    interval: tuple[float, float] | None  # 95 %, of the ratio
+    same_tokens: bool  # every prompt has the same output in both
+    origins: tuple[str, ...]  # differences in where the two come from
 
     @property
     def apart(self) -> bool:
-        """Whether the interval leaves out 1."""
+        """True if the interval leaves out 1."""
         return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
 
 
@@ -54,24 +50,10 @@ def _difference(first: Run, second: Run) -> CellDifference:
     pairs = [(x, y) for i in ids if (x := a[i].speedup) and (y := b[i].speedup)]
     ratio, interval = paired_ratio_interval([y / x for x, y in pairs]) if pairs else (None, None)
     x, y = (geometric_mean(each) for each in zip(*pairs, strict=True)) if pairs else (None, None)
-    return CellDifference(
-        str(first.id),
-        len(ids),
-        (x, y),
-        ratio,
-        interval,
-        all(a[i].method.tokens == b[i].method.tokens for i in ids),
-        _unlike(first.provenance, second.provenance),
-    )
-
-
-def _unlike(a: Provenance, b: Provenance) -> tuple[str, ...]:
-    """What differs in the origins of two runs."""
-    keys = (
-        *("device", "engine", "threads", "layers", "mixed"),
-        *("weights_sha256", "method_sha256", "commit"),
-    )
-    pairs = [(f"{key}:", getattr(a, key), getattr(b, key)) for key in keys]
-    packages = sorted({*a.versions, *b.versions})
-    pairs += [(name, a.versions.get(name), b.versions.get(name)) for name in packages]
-    return tuple(f"{name} {x} | {y}" for name, x, y in pairs if x != y)
+    same = all(a[i].method.tokens == b[i].method.tokens for i in ids)
+    here, there = first.provenance, second.provenance
+    origins = [(f"{key}:", getattr(here, key), getattr(there, key)) for key in ORIGIN]
+    packages = sorted({*here.versions, *there.versions})
+    origins += [(name, here.versions.get(name), there.versions.get(name)) for name in packages]
+    unlike = tuple(f"{name} {x} | {y}" for name, x, y in origins if x != y)
+    return CellDifference(str(first.id), len(ids), (x, y), ratio, interval, same, unlike)

@@ -55,28 +55,27 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
 """Columns that one value of the metrics fills."""
 OF_PHASE = ("share", "ms", "us")
 PHASES = ("draft", "verify", "adapt", "other")
-_TRAINING = "a cost of training, which is not repeated here"
-_SETTING = "a setting of the paper, not a measurement"
-_ENDS = "the paper's range over its tables"
 # Columns that no run fills, with the reason; one that is in none of these dicts is a setting.
 UNMEASURED = {
-    **dict.fromkeys(("training_steps", "gpus"), _TRAINING),
-    **dict.fromkeys(("speedup_low", "speedup_high"), _ENDS),
-    "score": "needs a paid judge",
-    "pass_s": "single passes are not timed inside a run",
-    "matchness": "stands in the figure of one run",
-    **dict.fromkeys(
-        ("memory_saved", "alpha_gain", "speedup_gain", "correlation"), "compares several runs"
-    ),
+    column: reason
+    for reason, columns in {
+        "a cost of training, which is not repeated here": ("training_steps", "gpus"),
+        "the paper's range over its tables": ("speedup_low", "speedup_high"),
+        "needs a paid judge": ("score",),
+        "single passes are not timed inside a run": ("pass_s",),
+        "stands in the figure of one run": ("matchness",),
+        "compares several runs": ("memory_saved", "alpha_gain", "speedup_gain", "correlation"),
+    }.items()
+    for column in columns
 }
-# By column: the entry of `missing_reasons` that says why it has no value.
-_OF_DRAFTS = ("alpha", "tau", "expected_speedup")
-_NEEDS = {"tau": "alpha", "TPT": "TPT", "expected_speedup": "E(Spd)"}
+UNKNOWN = "not in the metrics of this run"
 
 
 def unmeasured(column: str) -> str | None:
     """Why no run can fill `column`; None where one can."""
-    return None if column in VALUES or column in OF_PHASE else UNMEASURED.get(column, _SETTING)
+    if column in VALUES or column in OF_PHASE:
+        return None
+    return UNMEASURED.get(column, "a setting of the paper, not a measurement")
 
 
 def measure(
@@ -132,15 +131,16 @@ def _per_token(metrics: Metrics, phase: str | None, part: str, unit: float) -> f
     """
     if not metrics.tokens_per_s:
         return None
-    if phase == "latency":
-        if part == "all":
-            return unit / metrics.tokens_per_s
-        if metrics.seconds.decoding:
-            parts = [_per_token(metrics, name, part, unit) for name in ("draft", "verify")]
-            return None if None in parts else math.fsum(p for p in parts if p is not None)
-        of_phase: float | None = 1.0  # vanilla: every pass is a full forward of one token
-    else:
-        of_phase = _share(metrics, {"threshold update": "adapt"}.get(phase or "", phase))
+    if phase == "latency" and part == "all":
+        return unit / metrics.tokens_per_s
+    if phase == "latency" and metrics.seconds.decoding:
+        draft, verify = (_per_token(metrics, name, part, unit) for name in ("draft", "verify"))
+        return None if draft is None or verify is None else draft + verify
+    of_phase = (
+        1.0  # vanilla: every pass is a full forward of one token
+        if phase == "latency"
+        else _share(metrics, "adapt" if phase == "threshold update" else phase)
+    )
     skipped = metrics.skipped if phase == "draft" else None
     of_part = 1.0 if part == "all" else _share_of(metrics, part, skipped or Skipped())
     if of_phase is None or of_part is None:
@@ -150,8 +150,7 @@ def _per_token(metrics: Metrics, phase: str | None, part: str, unit: float) -> f
 
 def _share_of(metrics: Metrics, part: str, skipped: Skipped) -> float | None:
     """Share of `attention` or `mlp` in the profiled time of a pass."""
-    profiled = metrics.profiled
-    if not profiled:
+    if not (profiled := metrics.profiled):
         return None
     times = {
         "attention": (profiled.layers - (skipped.attention or 0)) * profiled.attention_s,
@@ -162,29 +161,22 @@ def _share_of(metrics: Metrics, part: str, skipped: Skipped) -> float | None:
 
 def _why(metrics: Metrics, column: str, phase: str | None) -> str:
     """Why `column` has no value although the run has metrics."""
-    if column == "share":
-        return (
-            f"seconds of {phase!r} are not told apart"
-            if phase not in PHASES
-            else "nothing was decoded"
-        )
-    if column in ("ms", "us"):
-        return (
-            "sub-layers were not profiled in this run"
-            if not metrics.profiled and metrics.seconds.by_phase
-            else "not in the metrics of this run"
-        )
-    if column in ("random_steps", "bayes_steps", "opt_step_ms") or column.startswith("search_"):
-        return "no search belongs to this run"
-    if column in SCORES:
-        return f"{column} is not among the scores of this run"
-    if column == "memory_gb":
-        return "memory is not measured on this device"
-    if metrics.samples and metrics.alpha is None and column in _OF_DRAFTS:
-        return "nothing is drafted"
     reasons = missing_reasons(metrics)
-    return (
-        reasons.get("samples")
-        or reasons.get(_NEEDS.get(column, column))
-        or "not in the metrics of this run"
-    )
+    match column:
+        case "share" if phase not in PHASES:
+            return f"seconds of {phase!r} are not told apart"
+        case "share":
+            return "nothing was decoded"
+        case "ms" | "us":
+            unprofiled = not metrics.profiled and metrics.seconds.by_phase
+            return "sub-layers were not profiled in this run" if unprofiled else UNKNOWN
+        case "memory_gb":
+            return "memory is not measured on this device"
+        case "alpha" | "tau" | "expected_speedup" if metrics.samples and metrics.alpha is None:
+            return "nothing is drafted"
+        case _ if column in SCORES:
+            return f"{column} is not among the scores of this run"
+        case _ if column.startswith(("search_", "random_", "bayes_", "opt_")):
+            return "no search belongs to this run"
+    needed = {"tau": "alpha", "expected_speedup": "E(Spd)"}.get(column, column)
+    return reasons.get("samples") or reasons.get(needed) or UNKNOWN

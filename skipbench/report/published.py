@@ -42,7 +42,7 @@ class Printed(msgspec.Struct, kw_only=True):
         return [str(self.keys[key]) for key in keys if key in self.keys]
 
 
-class Note(msgspec.Struct, kw_only=True):
+class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A note on the numbers that `where` and `column` choose, else on the whole table or paper.
 
     One with a `check`, of tests/test_published_sums.py, names the one number that does not follow
@@ -55,8 +55,12 @@ class Note(msgspec.Struct, kw_only=True):
     check: str | None = None
     recomputed: Any = None
 
+    def __post_init__(self) -> None:
+        if self.check and None in (self.where or None, self.column, self.recomputed):
+            raise ValueError("a note with a check needs where, column and recomputed")
 
-class Part(msgspec.Struct, kw_only=True):
+
+class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Rows of one value per key, then one cell per column.
 
     A cell is a number, `[number, spread]`, `null` (the paper prints a dash or nothing) or `lost`
@@ -76,12 +80,11 @@ class Part(msgspec.Struct, kw_only=True):
     @property
     def grouped(self) -> list[tuple[Any, str]]:
         """Group, or None, and name of each column."""
-        if isinstance(self.columns, dict):
-            return [(group, name) for group, names in self.columns.items() for name in names]
-        return [(None, name) for name in self.columns]
+        groups = self.columns if isinstance(self.columns, dict) else {None: self.columns}
+        return [(group, name) for group, names in groups.items() for name in names]
 
 
-class Contents(msgspec.Struct, kw_only=True):
+class Contents(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A table; in its file, one without `parts` has the fields of its only part."""
 
     title: str
@@ -91,7 +94,7 @@ class Contents(msgspec.Struct, kw_only=True):
     notes: list[Note] = []
 
 
-class Paper(msgspec.Struct, kw_only=True):
+class Paper(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A file. `version` says which text was transcribed, `settings` hold for all tables, `names`
     what the paper calls skipbench's ids, `left_out` the tables without numbers and why. Tables are
     `table2`, `figure4`, and `section5.1` for numbers that only the text of a section prints.
@@ -109,7 +112,7 @@ class Paper(msgspec.Struct, kw_only=True):
     notes: list[Note] = []
 
     def printed(self, key: str | None, value: Any) -> str:
-        """What the paper calls the value of a key."""
+        """The paper's name for the value of a key."""
         if key is None or value is None:
             return ""
         return str(self.names.get(key, {}).get(value, value))
@@ -162,14 +165,14 @@ def read_paper(paper: str) -> Paper:
     tables = raw.get("tables") if isinstance(raw, dict) else None
     if isinstance(tables, dict):
         raw |= {"tables": {k: _contents(v, f"{path.name}, {k}") for k, v in tables.items()}}
-    found = _checked(raw, Paper, path.name)
+    found = _convert(raw, Paper, path.name)
     for name, table in found.tables.items():
         _add_numbers(found, table, f"{path.name}, {name}")
     return found
 
 
 class _Number(float):
-    """A number that knows how many decimals are printed: 1.40 is not 1.4."""
+    """A number with its decimals as printed: 1.40 is not 1.4."""
 
     digits = 0
 
@@ -184,22 +187,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
 
 
-def _checked(raw: Any, kind: type[Kind], where: str, *more: str) -> Kind:
-    """`raw` as a `kind`, with the names of all missing and unknown fields in one error.
-
-    Args:
-        more: fields with a default that are required here.
-    """
-    fields = {f.name: f.required for f in msgspec.structs.fields(kind) if f.name != "numbers"}
-    needed = {*more, *(name for name in fields if fields[name])}
-    keys = {str(key) for key in raw} if isinstance(raw, dict) else set[str]()
-    missing, unknown = sorted(needed - keys), sorted(keys - fields.keys())
-    if missing or unknown:
-        raise SkipbenchError(
-            f"{where}: missing {', '.join(missing) or 'nothing'}, unknown "
-            f"{', '.join(unknown) or 'nothing'}; wanted {', '.join(sorted(needed))}, and perhaps "
-            f"{', '.join(sorted(fields.keys() - needed))}"
-        )
+def _convert(raw: Any, kind: type[Kind], where: str) -> Kind:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
@@ -207,31 +195,23 @@ def _checked(raw: Any, kind: type[Kind], where: str, *more: str) -> Kind:
 
 
 def _contents(raw: Any, where: str) -> Contents:
-    if not isinstance(raw, dict):
-        return _checked(raw, Contents, where)
-    if not raw.get("parts"):
+    if isinstance(raw, dict) and not raw.get("parts"):
         head = {k: v for k, v in raw.items() if k in Contents.__struct_fields__}
         raw = head | {"parts": [{k: v for k, v in raw.items() if k not in head}]}
-    table = _checked(raw | {"parts": [], "notes": []}, Contents, where)
-    table.parts = [_checked(part, Part, where) for part in raw["parts"]]
-    complete = ("where", "column", "check", "recomputed")
-    table.notes = [
-        _checked(note, Note, f"{where}, notes", *(complete if "check" in note else ()))
-        for note in raw.get("notes", [])
-    ]
-    return table
+    return _convert(raw, Contents, where)
 
 
 def _add_numbers(paper: Paper, table: Contents, where: str) -> None:
-    hardware = paper.hardware if table.hardware is msgspec.UNSET else table.hardware
     for part in table.parts:
         part.numbers = list(_numbers(part, paper.settings | table.settings | part.settings, where))
     numbers = [number for part in table.parts for number in part.numbers]
     if not numbers:
         raise SkipbenchError(f"{where}: no rows; a table without numbers stands in left_out")
+    hardware = paper.hardware if table.hardware is msgspec.UNSET else table.hardware
     for number in numbers:
-        for key in (key for key in NAMED if key in number.keys):
-            if (value := number.keys[key]) not in (known := paper.names.get(key, {})):
+        for key in NAMED:
+            known, value = paper.names.get(key, {}), number.keys.get(key)
+            if key in number.keys and value not in known:
                 raise SkipbenchError(
                     f"{where}: {key} {value!r} is not among names: {', '.join(map(str, known))}"
                 )
@@ -241,17 +221,18 @@ def _add_numbers(paper: Paper, table: Contents, where: str) -> None:
             else hardware
         )
     cells = Counter((*sorted(n.keys.items()), n.column) for n in numbers)
-    if twice := [cell for cell, count in cells.items() if count > 1]:
-        raise SkipbenchError(f"{where}: two values for {twice[0]}; tell the rows apart by a key")
-    for note in (note for note in table.notes if note.where):
+    cell, count = cells.most_common(1)[0]
+    if count > 1:
+        raise SkipbenchError(f"{where}: two values for {cell}; tell the rows apart by a key")
+    for note in table.notes:
         wanted = note.where | ({"column": note.column} if note.column else {})
         noted = [n for n in numbers if wanted.items() <= (n.keys | {"column": n.column}).items()]
-        if not noted or (note.check and len(noted) != 1):
+        if note.where and (not noted or (note.check and len(noted) != 1)):
             raise SkipbenchError(
                 f"{where}: a note names {wanted}, which is {len(noted)} cells; wanted one that is "
                 "there"
             )
-        for number in noted:
+        for number in noted if note.where else []:
             number.note = "; ".join(filter(None, (number.note, note.text)))
 
 
@@ -264,37 +245,36 @@ def _numbers(part: Part, settings: Row, where: str) -> Iterator[Printed]:
             f"{where}: columns are {kind}, but across={part.across}; wanted a list for each value "
             "of across, or one list"
         )
-    names = {column for _, column in columns}
-    keys = {*part.keys, *settings, *filter(None, [part.across])}
-    for kind, given, known in (("columns", names, [*UNITS]), ("keys", keys, sorted(KEYS))):
-        if unknown := sorted(given.difference(known)):
-            raise SkipbenchError(
-                f"{where}: unknown {kind} {unknown}; wanted some of {', '.join(known)}"
-            )
-    if unknown := sorted(set(part.percent) - names):
-        raise SkipbenchError(f"{where}: percent names {unknown}; wanted some of the columns")
+    names = list(dict.fromkeys(column for _, column in columns))
+    keys = [*part.keys, *settings, *filter(None, [part.across])]
+    for kind, given, known in (
+        ("unknown columns", names, [*UNITS]),
+        ("unknown keys", keys, sorted(KEYS)),
+        ("percent names", part.percent, names),
+    ):
+        if unknown := sorted({*given}.difference(known)):
+            raise SkipbenchError(f"{where}: {kind} {unknown}; wanted some of {', '.join(known)}")
     for row in part.rows:
         sized = isinstance(row, list) and len(row) == split + len(columns)
         if not sized or None in row[:split]:
             raise SkipbenchError(
                 f"{where}: row {row!r}; wanted {part.keys}, then {len(columns)} values"
             )
+        own = settings | dict(zip(part.keys, row, strict=False))
         for (group, column), cell in zip(columns, row[split:], strict=True):
-            if cell is not None:
-                of = settings | dict(zip(part.keys, row, strict=False))
-                of |= {part.across: group} if part.across else {}
-                of = {k: float(v) if isinstance(v, float) else v for k, v in of.items()}
-                yield _number(of, column, cell, column in part.percent, f"{where}: row {row}")
-
-
-def _number(keys: Row, column: str, cell: Any, percent: bool, where: str) -> Printed:
-    if cell == LOST:
-        note = "the transcribed text has lost this number"
-        return Printed(keys=keys, column=column, note=note)
-    pair = cell if isinstance(cell, list) and len(cell) == 2 else [cell]
-    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in pair):
-        raise SkipbenchError(f"{where}: {cell!r} is no number, [number, spread], null or {LOST}")
-    digits = getattr(pair[0], "digits", 0) + (2 if percent else 0)
-    pair = [round(float(v) * 0.01, digits) if percent else float(v) for v in pair]
-    value, spread = [*pair, None][:2]
-    return Printed(keys=keys, column=column, value=value, digits=digits, spread=spread)
+            of = own | ({part.across: group} if part.across else {})
+            of = {k: float(v) if isinstance(v, float) else v for k, v in of.items()}
+            pair = cell if isinstance(cell, list) and len(cell) == 2 else [cell]
+            if cell == LOST:
+                note = "the transcribed text has lost this number"
+                yield Printed(keys=of, column=column, note=note)
+            elif cell is not None and any(type(v) not in (int, float, _Number) for v in pair):
+                raise SkipbenchError(
+                    f"{where}: row {row}: {cell!r} is no number, [number, spread], null or {LOST}"
+                )
+            elif cell is not None:
+                percent = column in part.percent
+                digits = getattr(pair[0], "digits", 0) + (2 if percent else 0)
+                pair = [round(float(v) * 0.01, digits) if percent else float(v) for v in pair]
+                value, spread = [*pair, None][:2]
+                yield Printed(keys=of, column=column, value=value, digits=digits, spread=spread)

@@ -2,17 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from skipbench.report.figures import style
 from skipbench.report.figures.runs import labels
-from skipbench.report.figures.style import (
-    TASKS,
-    legend,
-    line_styles,
-    new_figure,
-    no_gain,
-    published_line,
-    star,
-    whisker,
-)
 from skipbench.report.figures.sweeps import VALUES, setting
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
@@ -38,15 +29,15 @@ def grouped(
     )
     members = list(dict.fromkeys(names))
     groups = list(dict.fromkeys(str(setting(run, axis)) for run in runs))
-    styles = [s["color"] for s in line_styles([runs[names.index(n)].method for n in members])]
-    colors = dict(zip(members, TASKS if by_set else styles, strict=False))
+    styles = [s["color"] for s in style.line_styles([runs[names.index(n)].method for n in members])]
+    colors = dict(zip(members, style.TASKS if by_set else styles, strict=False))
     width = 0.8 / len(members)
     places = [
         groups.index(str(setting(run, axis)))
         + (members.index(name) - (len(members) - 1) / 2) * width
         for run, name in zip(runs, names, strict=True)
     ]
-    figure, axes = new_figure(
+    figure, axes = style.new_figure(
         1, len(columns), (2.6 + max(2.6, 0.55 * len(groups) * len(members)) * len(columns), 3.4)
     )
     for here, column in zip(axes[0], columns, strict=True):
@@ -55,9 +46,9 @@ def grouped(
                 continue
             here.bar(x, value, width * 0.92, color=colors[name], label=name)
             if column == "speedup":
-                whisker(here, x, run.measured, "black")
+                style.whisker(here, x, run.measured, "black")
         if column == "speedup":
-            no_gain(here, 0.8)
+            style.no_gain(here, 0.8)
         _published(
             here, runs, places, [n for n in published if n.column in (column, f"{column}_gain")]
         )
@@ -65,7 +56,7 @@ def grouped(
         here.set_xlim(-0.6, len(groups) - 0.4)
         here.set(ylabel=VALUES[column][0])
         here.grid(visible=False, axis="x")
-    legend(figure)
+    style.legend(figure)
     return figure
 
 
@@ -87,9 +78,9 @@ def _published(
             if "set_from" in wanted and wanted.items() <= run.keys.items()
         ]
         if matches:
-            star(here, (matches[0], value), f"{value:g}")
+            style.star(here, (matches[0], value), f"{value:g}")
             continue
-        told = " ".join(n.named("method", "set_from", "dataset", "statistic"))
+        named = " ".join(n.named("method", "set_from", "dataset", "statistic"))
         gain = f" (+{100 * n.value:g}%)" if n.column == "speedup_gain" else ""
-        color = line_styles([n.method])[0]["color"]
-        published_line(here, value, f"{told} {value:g}{gain}", color)
+        color = style.color_of(n.method)
+        style.published_line(here, value, f"{named} {value:g}{gain}", color)

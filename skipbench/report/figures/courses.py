@@ -8,18 +8,8 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.figures import style
 from skipbench.report.figures.runs import acceptances, labels, speedups
-from skipbench.report.figures.style import (
-    GREY,
-    PHASES,
-    beside,
-    legend,
-    line_styles,
-    method_style,
-    new_figure,
-    one_axis,
-    published_line,
-)
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
@@ -57,17 +47,17 @@ def course(runs: list[Run], published: list[Printed]) -> "Figure":
     """
     matched = any(n.column == "matchness" for n in published) or any(map(_matchness, runs))
     columns = [column for column in COURSES if matched or column != "matchness"]
-    figure, axes = new_figure(len(columns), 1, (6.4, 1.2 + 1.9 * len(columns)))
-    names, styles = labels(runs), line_styles([run.method for run in runs])
+    figure, axes = style.new_figure(len(columns), 1, (6.4, 1.2 + 1.9 * len(columns)))
+    names, styles = labels(runs), style.line_styles([run.method for run in runs])
     for axis, column in zip(axes[:, 0], columns, strict=True):
         text, points = COURSES[column]
-        for run, name, style in zip(runs, names, styles, strict=True):
+        for run, name, look in zip(runs, names, styles, strict=True):
             if found := points(run):
                 x, y = zip(*found, strict=True)
-                axis.plot(x, y, label=name, markersize=3, linewidth=1.2, **style)
+                axis.plot(x, y, label=name, markersize=3, linewidth=1.2, **look)
         _published_lines(axis, published, column)
         axis.set_ylabel(text)
-        beside(axis)
+        style.beside(axis)
     for axis in axes[:, 0]:
         _bands(axis, runs[0])
     axes[-1, 0].set_xlabel("sample")
@@ -81,12 +71,12 @@ def _published_lines(axis: "Axes", published: list[Printed], column: str) -> Non
         if n.column == column and n.value is not None:
             number = lines[n.method] = lines.get(n.method, -1) + 1
             text = f"{', '.join(n.named('method', 'phase', 'statistic'))} {n.value:g}"
-            style = ("--", ":", "-.")[number % 3]
-            published_line(axis, n.value, text, method_style(n.method)["color"], style)
+            look = ("--", ":", "-.")[number % 3]
+            style.published_line(axis, n.value, text, style.color_of(n.method), look)
     ends = {n.column: n for n in published}
     low, high = (ends.get(f"{column}_{end}") for end in ("low", "high"))
     if low and high and low.value is not None and high.value is not None:
-        color, text = method_style(low.method)["color"], f"{low.method} {low.value:g}"
+        color, text = style.color_of(low.method), f"{low.method} {low.value:g}"
         label = f"paper: {text} to {high.value:g}"
         axis.axhspan(low.value, high.value, color=color, alpha=0.12, linewidth=0, label=label)
 
@@ -97,7 +87,9 @@ def _bands(axis: "Axes", run: Run) -> None:
     for number, (task, part) in enumerate(groupby(tasks)):
         end = start + len(list(part))
         if task is not None:
-            axis.axvspan(start, end, color=GREY, alpha=0.06 + 0.12 * (number % 2), linewidth=0)
+            axis.axvspan(
+                start, end, color=style.GREY, alpha=0.06 + 0.12 * (number % 2), linewidth=0
+            )
             axis.text(start, 1.0, f" {task}", transform=above, fontsize=7, va="bottom")
         start = end
 
@@ -106,16 +98,16 @@ def breakdown(runs: list[Run], published: list[Printed]) -> "Figure":
     """Share of each phase in the method's time, one bar per run (SWIFT Figure 6b, CLaSp Figure 3c,
     Self-SD Table 5).
     """
-    figure, axis = one_axis(6.4, 1.6 + 0.4 * len(runs))
+    figure, axis = style.one_axis(6.4, 1.6 + 0.4 * len(runs))
     left = [0.0] * len(runs)
-    for phase, color in PHASES.items():
+    for phase, color in style.PHASES.items():
         seconds = [run.measured.seconds.by_phase for run in runs]
         shares = [100 * of[phase] / sum(of.values()) for of in seconds]
         axis.barh(range(len(runs)), shares, left=left, color=color, label=phase, height=0.6)
         for place, (share, at) in enumerate(zip(shares, left, strict=True)):
             if share >= 4:
-                style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white"}
-                axis.text(at + share / 2, place, f"{share:.0f}%", **style)
+                look = {"ha": "center", "va": "center", "fontsize": 7, "color": "white"}
+                axis.text(at + share / 2, place, f"{share:.0f}%", **look)
         left = [a + b for a, b in zip(left, shares, strict=True)]
     names = labels(runs)
     for n in published:
@@ -126,14 +118,14 @@ def breakdown(runs: list[Run], published: list[Printed]) -> "Figure":
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
     axis.set_xlabel("share of the method's time (%)")
-    beside(axis)
+    style.beside(axis)
     return figure
 
 
 def _published_share(axis: Any, at: int, share: float) -> None:
     """A bar of the share that the paper prints, the rest hatched: what the text does not say."""
-    axis.barh(at, share, color=PHASES["adapt"], height=0.6)
-    rest, hatched = 100 - share, {"facecolor": "none", "edgecolor": GREY, "hatch": "//"}
+    axis.barh(at, share, color=style.PHASES["adapt"], height=0.6)
+    rest, hatched = 100 - share, {"facecolor": "none", "edgecolor": style.GREY, "hatch": "//"}
     axis.barh(at, rest, left=share, height=0.6, label="not printed", **hatched)
     box = {"facecolor": "white", "pad": 1, "lw": 0}
     axis.text(share + 1, at, f"{share:g}%", va="center", fontsize=7, bbox=box)
@@ -143,9 +135,9 @@ def threshold(runs: list[Run], published: list[Printed]) -> "Figure":
     """The stop threshold over the rounds of all samples: moving mean and deviation of 64 rounds
     (Self-SD Figure 5).
     """
-    figure, axis = one_axis(7.4)
-    for run, name, style in zip(
-        runs, labels(runs), line_styles([run.method for run in runs]), strict=True
+    figure, axis = style.one_axis(7.4)
+    for run, name, look in zip(
+        runs, labels(runs), style.line_styles([run.method for run in runs]), strict=True
     ):
         values = [v for s in run.sound for v in s.trace.get("threshold", [])]
         if not values:
@@ -154,7 +146,7 @@ def threshold(runs: list[Run], published: list[Printed]) -> "Figure":
             )
         windows = [values[max(0, i - WINDOW + 1) : i + 1] for i in range(len(values))]
         x, mean = range(1, len(values) + 1), [statistics.fmean(w) for w in windows]
-        spread, color = [statistics.pstdev(w) for w in windows], style["color"]
+        spread, color = [statistics.pstdev(w) for w in windows], look["color"]
         axis.plot(x, mean, color=color, linewidth=1.2, label=f"{name}: threshold")
         low, high = ([m + sign * d for m, d in zip(mean, spread, strict=True)] for sign in (-1, 1))
         axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
@@ -166,5 +158,5 @@ def threshold(runs: list[Run], published: list[Printed]) -> "Figure":
             text = f"{name}: acceptance rate so far"
             axis.plot(range(1, len(rates) + 1), rates, ":", label=text, color=color, linewidth=1.0)
     axis.set(xlabel="round", ylabel="threshold" if len(runs) > 1 else "threshold; acceptance rate")
-    legend(figure)
+    style.legend(figure)
     return figure

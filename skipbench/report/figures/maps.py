@@ -1,5 +1,5 @@
-"""Which sub-layers are skipped: maps of sets, how often, how alike sets stay, and how many against
-context length.
+"""Skipped sub-layers: maps of sets, frequencies, similarity over time, and numbers against context
+length.
 """
 
 from typing import TYPE_CHECKING

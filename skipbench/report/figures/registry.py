@@ -1,4 +1,4 @@
-"""Which experiment is drawn how, and what a single run supports."""
+"""The figure of each experiment, and the figures that a single run supports."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

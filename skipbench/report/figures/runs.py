@@ -89,8 +89,8 @@ def _settings(run: Run) -> dict[str, str]:
 
 
 class Swept(NamedTuple):
-    """Of the runs that differ from others in a swept key only, how many there are, and how many
-    drafts among them.
+    """Number of runs that differ from others in a swept key only, and of distinct drafts among
+    them.
     """
 
     runs: int
@@ -110,8 +110,8 @@ class Swept(NamedTuple):
 
     @property
     def in_vain(self) -> bool:
-        """Whether at most half of the runs have a draft of their own, so that the figure shows
-        noise for the most part.
+        """True if at most half of the runs have a draft of their own, so that the figure shows
+        mostly noise.
         """
         return self.runs > 0 and 2 * self.drafts <= self.runs
 
@@ -143,8 +143,7 @@ def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
 
 
 def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
-    """Of every sample the skipped sub-layers that each optimisation chose, in order, changed or
-    not.
+    """Skipped sub-layers that each optimisation of every sample chose, in order, changed or not.
 
     The trace counts optimisations as `optimised`, the rounds before each, and says a set where it
     is first drafted with; one that no draft followed is left out. Without that key only changes are

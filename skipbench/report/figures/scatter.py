@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures.style import (
-    GREEN,
-    GREY,
-    legend,
-    method_style,
-    new_figure,
-    no_gain,
-    one_axis,
-    published_line,
-)
+from skipbench.report.figures import style
 from skipbench.report.figures.sweeps import VALUES
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
@@ -36,8 +27,8 @@ FEW = 10
 def _points(here: "Axes", points: Sequence[tuple[float, float, Run]]) -> None:
     seen: set[str] = set()
     for x, y, run in points:
-        style: dict[str, Any] = {**method_style(run.method), "s": 24, "zorder": 3}
-        here.scatter([x], [y], label=None if run.method in seen else run.method, **style)
+        look: dict[str, Any] = {**style.method_style(run.method), "s": 24, "zorder": 3}
+        here.scatter([x], [y], label=None if run.method in seen else run.method, **look)
         seen.add(run.method)
 
 
@@ -45,7 +36,7 @@ def correlation(runs: list[Run], published: list[Printed]) -> "Figure":
     """TPT and acceptance rate of each run against its throughput, with Pearson's r (KnapSpec Figure
     2).
     """
-    figure, axes = new_figure(1, 2, (8.4, 3.6))
+    figure, axes = style.new_figure(1, 2, (8.4, 3.6))
     for here, column in zip(axes[0], ("TPT", "alpha"), strict=True):
         label, value = VALUES[column]
         pairs = [
@@ -68,7 +59,7 @@ def correlation(runs: list[Run], published: list[Printed]) -> "Figure":
         ]
         here.set_title("\n".join([text, *printed]), fontsize=8, loc="left")
         here.set(xlabel=label, ylabel=VALUES["tokens_per_s"][0])
-    legend(figure)
+    style.legend(figure)
     return figure
 
 
@@ -76,7 +67,7 @@ def skipped(runs: list[Run], published: list[Printed]) -> "Figure":
     """Speedup over the share of sub-layers skipped, the best of each share joined by a dashed line
     (Self-SD Figure 4).
     """
-    figure, here = one_axis(6.8)
+    figure, here = style.one_axis(6.8)
     points = [
         (of.ratio, run.speedup, run)
         for run in runs
@@ -86,16 +77,16 @@ def skipped(runs: list[Run], published: list[Printed]) -> "Figure":
     best: dict[float, float] = {}
     for x, y, _ in points:
         best[round(x, 2)] = max(y, best.get(round(x, 2), y))
-    style = {"color": GREY, "linestyle": "--", "linewidth": 1}
-    here.plot(sorted(best), [best[x] for x in sorted(best)], label="best of each", **style)
-    no_gain(here)
+    look = {"color": style.GREY, "linestyle": "--", "linewidth": 1}
+    here.plot(sorted(best), [best[x] for x in sorted(best)], label="best of each", **look)
+    style.no_gain(here)
     for n in published:
         if n.column == "skipped_layers" and n.value is not None:
             # The paper counts attention and MLP apart: its 40 layers are 80.
             text = f"falls beyond {n.value:g} of 80"
-            published_line(here, n.value / 80, text, style=":", upright=True)
+            style.published_line(here, n.value / 80, text, style=":", upright=True)
     here.set(xlabel="share of sub-layers skipped", ylabel="speedup (x)")
-    legend(figure)
+    style.legend(figure)
     return figure
 
 
@@ -109,7 +100,7 @@ class BruteForce(msgspec.Struct):
 
 
 def brute_force(lines: list[Any]) -> "Figure":
-    """What the programme's set and a random set lose against the best of all sets (CLaSp Figure
+    """Loss of the programme's set and of a random set against the best of all sets (CLaSp Figure
     3b).
 
     Raises:
@@ -124,10 +115,10 @@ def brute_force(lines: list[Any]) -> "Figure":
             f"wanted lines with {', '.join(BruteForce.__struct_fields__)}; make them with python "
             "scripts/brute_force.py > FILE"
         )
-    figure, axis = one_axis(7.4, 1.6 + 0.5 * len(found))
+    figure, axis = style.one_axis(7.4, 1.6 + 0.5 * len(found))
     for offset, label, color, lost in (
-        (-0.2, "programme", GREEN, [line.lost for line in found]),
-        (0.2, "random set", GREY, [line.random_lost for line in found]),
+        (-0.2, "programme", style.GREEN, [line.lost for line in found]),
+        (0.2, "random set", style.GREY, [line.random_lost for line in found]),
     ):
         places = [i + offset for i in range(len(found))]
         bars = axis.barh(places, lost, height=0.38, color=color, label=label)
@@ -135,5 +126,5 @@ def brute_force(lines: list[Any]) -> "Figure":
     axis.set_yticks(range(len(found)), [f"{line.programme} (n={line.cases})" for line in found])
     axis.set_xlabel("cosine similarity lost against brute force")
     axis.invert_yaxis()
-    legend(figure)
+    style.legend(figure)
     return figure

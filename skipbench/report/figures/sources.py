@@ -1,5 +1,5 @@
-"""What `auto` drafted from: accepted tokens per source over time, and whether as many were accepted
-as it expected.
+"""Sources of the drafts of `auto`: accepted tokens per source over time, and against the number
+expected.
 """
 
 import itertools
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPAN = 32
-"""Rounds that one bar stands for."""
+"""Rounds per bar."""
 BINS = 8
-"""Of the rounds in order of what was expected, as many in each."""
+"""Bins of equally many rounds, in order of the expected tokens."""
 COLORS = dict(zip(SOURCES, (YELLOW, PINK, ORANGE, BLUE, GREY), strict=True))
 
 

@@ -1,5 +1,5 @@
-"""How every figure looks: one colour a method, captions, and files whose bytes depend on the data
-only.
+"""The look of every figure: one colour per method, captions, and files whose bytes depend only on
+the data.
 """
 
 import io
@@ -51,6 +51,7 @@ METHODS = {
     "last": (GREY, ">"),
     "fixed": (GREY, "v"),
 }
+UNKNOWN = ("#000000", "o")
 PHASES = {"prefill": SKY, "draft": ORANGE, "verify": BLUE, "adapt": RED, "other": GREY}
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "skipbench",
@@ -69,8 +70,11 @@ SETTINGS: dict[Any, Any] = {
 
 def method_style(method: str) -> dict[str, str]:
     """`color` and `marker` of a method, the same in every figure."""
-    color, marker = METHODS.get(method, ("#000000", "o"))
-    return {"color": color, "marker": marker}
+    return {"color": color_of(method), "marker": METHODS.get(method, UNKNOWN)[1]}
+
+
+def color_of(method: str) -> str:
+    return METHODS.get(method, UNKNOWN)[0]
 
 
 def tints(color: str, count: int) -> list[str]:
@@ -92,22 +96,20 @@ def line_styles(methods: list[str]) -> list[dict[str, str]]:
     for method in methods:
         many, number = methods.count(method), seen[method]
         seen[method] += 1
-        own = method_style(method)
-        marker = own["marker"] if many == 1 else "osD^v<>PXd*"[number % 11]
-        found.append({"color": tints(own["color"], many)[number], "marker": marker})
+        one = METHODS.get(method, UNKNOWN)[1]
+        marker = one if many == 1 else "osD^v<>PXd*"[number % 11]
+        found.append({"color": tints(color_of(method), many)[number], "marker": marker})
     return found
 
 
-def legend(figure: "Figure", columns: int = 1) -> None:
+def legend(figure: "Figure") -> None:
     """One legend for all axes, outside of them, so that it covers no data."""
     found: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     if found:
-        figure.legend(
-            list(found.values()), list(found), fontsize=7, loc="outside right upper", ncols=columns
-        )
+        figure.legend(list(found.values()), list(found), fontsize=7, loc="outside right upper")
 
 
 def beside(axis: "Axes") -> None:

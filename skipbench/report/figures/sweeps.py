@@ -7,15 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skipbench.errors import SkipbenchError
+from skipbench.report.figures import style
 from skipbench.report.figures.runs import labels
-from skipbench.report.figures.style import (
-    legend,
-    line_styles,
-    new_figure,
-    published_line,
-    star,
-    whisker,
-)
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
@@ -38,7 +31,7 @@ def _memory_saved(run: Run, first: Run) -> float | None:
 
 
 Value = Callable[[Run, Run], float | None]
-"""Of a run and the first run of its line."""
+"""A quantity of a run; the first run of its line is the second argument."""
 VALUES: dict[str, tuple[str, Value]] = {
     "alpha": ("acceptance rate", lambda r, _: r.measured.alpha),
     "tau": ("tau (tokens per round)", lambda r, _: r.measured.tau),
@@ -89,7 +82,7 @@ def sweep(
     axis, else as dashed lines; a printed value of the axis itself is a dotted vertical line, and
     `mark` says what the paper says of it.
     """
-    figure, axes = new_figure(1, len(columns), (2.4 + 3.0 * len(columns), 3.4))
+    figure, axes = style.new_figure(1, len(columns), (2.4 + 3.0 * len(columns), 3.4))
     key = key or axis.removesuffix(".name").rpartition(".")[2]
     values = sorted({setting(run, axis) for run in runs}, key=lambda v: (isinstance(v, str), v))
     texts = any(isinstance(value, str) for value in values)
@@ -98,29 +91,29 @@ def sweep(
     lines: dict[str, list[Run]] = {}
     for run, name in zip(runs, labels(runs, (axis,)), strict=True):
         lines.setdefault(name, []).append(run)
-    styles = line_styles([members[0].method for members in lines.values()])
+    styles = style.line_styles([members[0].method for members in lines.values()])
     for here, column in zip(axes[0], columns, strict=True):
         text, value = VALUES[column]
-        for (name, members), style in zip(lines.items(), styles, strict=True):
+        for (name, members), look in zip(lines.items(), styles, strict=True):
             members.sort(key=lambda run: places[setting(run, axis)])
             known = [(places[setting(run, axis)], run) for run in members]
             known = [(x, run) for x, run in known if value(run, members[0]) is not None]
             y = [value(run, members[0]) for _, run in known]
-            here.plot([x for x, _ in known], y, label=name, **style)
+            here.plot([x for x, _ in known], y, label=name, **look)
             for x, run in known if column == "speedup" else []:
-                whisker(here, x, run.measured, style["color"])
+                style.whisker(here, x, run.measured, look["color"])
             if not known:
                 here.set_title("measured on a GPU only", fontsize=8, loc="left")
                 here.set_xlim(min(places.values()), max(places.values()))
         for n in published:
             if n.value is not None and n.column == key:
                 at = by_key.get(n.value, n.value)
-                published_line(here, at, f"{mark} {n.value:g}", style=":", upright=True)
+                style.published_line(here, at, f"{mark} {n.value:g}", style=":", upright=True)
             if n.value is not None and n.column == column:
                 _published(here, n, n.value, key, by_key)
         here.set(xlabel=label or axis, ylabel=text)
         _ticks(here, places, texts)
-    legend(figure)
+    style.legend(figure)
     return figure
 
 
@@ -130,10 +123,10 @@ def _published(
     at = by_key.get(number.keys.get(key), number.keys.get(key))
     text = f"{100 * value:g}%" if number.column in ("share", "memory_saved") else f"{value:g}"
     if isinstance(at, int | float) and math.isfinite(at):
-        star(here, (at, value), text)
+        style.star(here, (at, value), text)
     else:
         named = (*number.named(key), *number.named("method"), "")[0]
-        published_line(here, value, f"{named} {text}", width=0.8)
+        style.published_line(here, value, f"{named} {text}", width=0.8)
 
 
 def _ticks(here: "Axes", places: dict[Any, float], texts: bool) -> None:

@@ -42,7 +42,7 @@ def all_runs(results: Path) -> list[Found]:
 
 
 def one_run(folder: Path) -> Found:
-    """What the page shows of one run; a folder that cannot be read is a row that says so."""
+    """One run on the page; a folder that cannot be read is a row that says so."""
     try:
         run = read_run(folder)
         samples = run.samples
@@ -130,12 +130,12 @@ def _sort_values(metrics: Metrics) -> dict[str, float]:
 
 
 def unreadable(runs: Sequence[Found]) -> list[str]:
-    """Of each run that cannot be read, its name and why."""
+    """Name and error of each run that cannot be read."""
     return [run["detail"]["unreadable"] for run in runs if "unreadable" in run["detail"]]
 
 
 def about(runs: Sequence[Found]) -> str | None:
-    """What a page is about, in a line: how many runs of which models, methods and datasets, where
+    """The line on top of the page: how many runs of which models, methods and datasets, where
     and when; `None` without a run that can be read.
     """
     sound = [run["cells"] for run in runs if "unreadable" not in run["detail"]]

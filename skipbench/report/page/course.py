@@ -1,4 +1,4 @@
-"""What the rounds and traces of a run say over time: numbers for the charts of its page."""
+"""Rounds and traces of a run over time: numbers for the charts of its page."""
 
 from collections.abc import Sequence
 from typing import Any

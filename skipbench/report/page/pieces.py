@@ -15,7 +15,7 @@ letter of the source of accepted ones, of `SOURCES`; empty where the record does
 
 
 def letters_of(trace: Mapping[str, Any]) -> list[str]:
-    """By round, the letters of the sources of the accepted tokens; empty where none are traced."""
+    """Letters of the sources of the accepted tokens, per round; empty where none are traced."""
     found = trace.get("source")
     known = isinstance(found, list) and all(
         isinstance(letters, str) and SOURCES.keys() >= set(letters) for letters in found
@@ -24,7 +24,7 @@ def letters_of(trace: Mapping[str, Any]) -> list[str]:
 
 
 def kinds_of(arm: Arm, letters: Sequence[str] = ()) -> Kinds:
-    """What the output is made of, in order.
+    """Splits the output into pieces, in order.
 
     Rejected tokens are counted only: records do not hold their ids.
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from skipbench.report.page.collect import (
 )
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html
-from skipbench.report.tables.model import Table
 from skipbench.report.tables.stored import stored_table
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
@@ -44,12 +44,13 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     """
     refused: list[str] = []
     runs, features = all_runs(results), feature_tables()
+    in_style_of_page = partial(html, styled=False)
     tables = _each(
-        results / "tables", "json", lambda data: _section(stored_table(data.decode())), refused
+        results / "tables", "json", lambda d: in_style_of_page(stored_table(d.decode())), refused
     )
     for path in sorted((results / "tables").glob("*.html")):  # no text of it is used
         if path.stem in features:
-            tables[path.stem] = _section(feature_table(features[path.stem]))
+            tables[path.stem] = in_style_of_page(feature_table(features[path.stem]))
         elif not path.with_suffix(".json").exists():
             named = printable(path.name)
             refused.append(
@@ -111,7 +112,7 @@ def page(
 
 
 def _caution(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Which of the runs replicate nothing."""
+    """The line on runs that replicate nothing, with their number where there are others."""
     cells = [run["cells"] for run in runs]
     each = [caution([cell["model"]], [cell["dataset"]]) for cell in cells]
     whole = caution([cell["model"] for cell in cells], [cell["dataset"] for cell in cells])
@@ -121,15 +122,10 @@ def _caution(runs: Sequence[Mapping[str, Any]]) -> str | None:
     return f"{count} of the {len(runs)} runs: {whole[0].lower()}{whole[1:]}"
 
 
-def _section(table: Table) -> str:
-    """The table as HTML in the style of the page."""
-    return html(table, styled=False)
-
-
 def _each(
     folder: Path, suffix: str, shown: Callable[[bytes], str], refused: list[str]
 ) -> dict[str, str]:
-    """By name, what `shown` makes of each file; the others are added to `refused`."""
+    """Shows each file, by name; one that cannot be shown is added to `refused`."""
     found = {}
     for path in sorted(folder.glob(f"*.{suffix}")):
         try:
@@ -137,10 +133,9 @@ def _each(
             if data is not None:
                 found[path.stem] = shown(data)
         except SkipbenchError as error:
-            text = str(error)
-            refused.append(
-                printable(text if printable(str(path)) in printable(text) else f"{path}: {text}")
-            )
+            text = printable(str(error))
+            refused.append(text if printable(str(path)) in text else printable(f"{path}: {error}"))
+        # a table of any other content
         except (
             ValueError,
             TypeError,
@@ -149,9 +144,8 @@ def _each(
             ArithmeticError,
             RecursionError,
         ) as error:
-            refused.append(
-                printable(f"{path}: no table can be made of it ({type(error).__name__}: {error})")
-            )
+            kind = type(error).__name__
+            refused.append(printable(f"{path}: no table can be made of it ({kind}: {error})"))
     return found
 
 

@@ -9,33 +9,30 @@ from skipbench.report.tables.latex import latex
 from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Table
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-
 
 def csv(table: Table) -> str:
-    """The numbers of a table as CSV, unrounded: a line per record below the names of all columns; a
-    missing value is an empty field.
-
-    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    """The numbers of a table, unrounded: a line per record below the names of all columns; a
+    missing value is an empty field. A text that a spreadsheet would take for a formula begins with
+    an apostrophe.
     """
+
+    def inert(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        # the writer does not quote a carriage return, and a reader would begin a line there
+        formula = value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+        return "'" * formula + value.replace("\r", " ")
+
     names = dict.fromkeys(name for record in table.records for name in record)
     out = io.StringIO()
     writer = DictWriter(out, list(names), lineterminator="\n")
-    writer.writerow({name: _inert(name) for name in names})
-    writer.writerows({k: _inert(v) for k, v in record.items()} for record in table.records)
+    writer.writerow({name: inert(name) for name in names})
+    writer.writerows({k: inert(v) for k, v in record.items()} for record in table.records)
     return out.getvalue()
 
 
-def _inert(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    # the writer does not quote it, and a reader would begin a line there
-    text = value.replace("\r", " ")
-    return f"'{text}" if value.startswith(_FORMULA) else text
-
-
 WRITERS = {"md": markdown, "tex": latex, "csv": csv, "html": html}
-"""By the suffix of the file."""
+"""Writers by the suffix of the file."""
 
 
 def write(table: Table) -> dict[str, str]:

@@ -1,16 +1,34 @@
 """Writes a table as a piece of HTML for any page: no scripts, nothing that is loaded, wide grids
-scroll in their own box.
+scroll in their own box. And renders the templates of this folder, in which every text is escaped.
 """
 
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from skipbench.report.tables.model import Table
-from skipbench.report.tables.template import rendered
 
 
 def html(table: Table, styled: bool = True) -> str:
     """A `<section>` with the grids and everything that stands below them; without `styled`, for a
     page with a style of its own.
     """
-    return rendered(Path(__file__).with_name("table.html.j2"), escape, table=table, styled=styled)
+    return rendered("table.html.j2", escape, table=table, styled=styled)
+
+
+def rendered(name: str, escape: Callable[[str], str], **values: Any) -> str:
+    """A template with these values; `escape` applies to every text but those of `Markup`."""
+    environment = Environment(
+        *("<%", "%>", "<<", ">>"),
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda v: escape(v) if isinstance(v, str) and not isinstance(v, Markup) else v,
+    )
+    return environment.get_template(name).render(values)

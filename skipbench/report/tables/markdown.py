@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from skipbench.report.definitions import LEGEND
-from skipbench.report.tables.model import Cell, Column, Grid, Table
+from skipbench.report.tables.model import Cell, Grid, Table
 
 
 def markdown(table: Table) -> str:
@@ -32,26 +32,18 @@ def markdown_grid(rows: Sequence[Sequence[str]]) -> str:
     """A grid of texts; columns are padded, the first row is the head."""
     safe = [[_line(text.replace("|", "\\|")) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
-    lines = [
-        "| " + " | ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)) + " |"
-        for row in safe
-    ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
+    padded = [[text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in safe]
+    lines = [f"| {' | '.join(row)} |" for row in padded]
+    return "\n".join([lines[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *lines[1:]])
 
 
 def _grid(grid: Grid) -> str:
-    return markdown_grid(
-        [[*map(_head, grid.columns)], *([*map(_text, row.cells)] for row in grid.rows)]
-    )
+    def text(cell: Cell) -> str:
+        words = f"**{cell.text}**" if cell.bold else cell.text
+        return f"{words} [{cell.mark}]" if cell.mark else words
 
-
-def _head(column: Column) -> str:
-    return f"{column.group}: {column.name}" if column.group else column.name
-
-
-def _text(cell: Cell) -> str:
-    text = f"**{cell.text}**" if cell.bold else cell.text
-    return f"{text} [{cell.mark}]" if cell.mark else text
+    head = [f"{c.group}: {c.name}" if c.group else c.name for c in grid.columns]
+    return markdown_grid([head, *([*map(text, row.cells)] for row in grid.rows)])
 
 
 def _line(text: str) -> str:

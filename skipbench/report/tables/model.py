@@ -8,49 +8,30 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Column:
-    """The head of a column; neighbours with the same `group` stand under one spanning head.
+    """The head of a column. Labels name the row; labels and texts are set flush left."""
 
-    Args:
-        name: may be empty.
-        group: empty where the column belongs to no group.
-        kind: labels name the row; labels and texts are set flush left, numbers flush right.
-    """
-
-    name: str
-    group: str = ""
+    name: str  # may be empty
+    group: str = ""  # neighbours of one group stand under one spanning head
     kind: Literal["label", "text", "number"] = "number"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A text in the grid.
-
-    Args:
-        text: plain text, in the markup of no format.
-        bold: set in bold.
-        mark: number of the table's footnote that explains the cell, from 1.
-        run: folder of the run that the value is from; the HTML page links to it.
-    """
+    """A text in the grid, in the markup of no format."""
 
     text: str
     bold: bool = False
-    mark: int | None = None
-    run: str | None = None
+    mark: int | None = None  # number of the table's footnote that explains the cell, from 1
+    run: str | None = None  # folder of the run of the value; the HTML page links to it
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of cells, one per column.
-
-    Args:
-        cells: in the order of the columns.
-        kind: class of the row in HTML: "measured", "paper" or "difference".
-        first: starts a group of lines that stay together on a page.
-    """
+    """A line of cells, one per column."""
 
     cells: tuple[Cell, ...]
-    kind: str = ""
-    first: bool = True
+    kind: str = ""  # class of the row in HTML: "measured", "paper" or "difference"
+    first: bool = True  # starts a group of lines that stay together on a page
 
 
 @dataclass(frozen=True)
@@ -74,28 +55,15 @@ class Grid:
 
 @dataclass(frozen=True)
 class Table:
-    """A table and everything that is printed with it.
+    """A table and everything that is printed with it."""
 
-    Args:
-        name: unique name, as an HTML id and a LaTeX label.
-        title: heading or caption.
-        grids: one or more, of which each has columns of its own.
-        records: what CSV holds, unrounded: a dict per line, a missing value is None or left out.
-        source: sentence below the title.
-        cautions: why the numbers are no replication, or not comparable.
-        footnotes: texts of the cells' marks, in their order.
-        remarks: notes on the table as a whole.
-        definitions: column and meaning.
-        provenance: where the runs come from.
-    """
-
-    name: str
+    name: str  # unique, as an HTML id and a LaTeX label
     title: str
-    grids: tuple[Grid, ...]
-    records: tuple[Mapping[str, Any], ...]
-    source: str = ""
-    cautions: tuple[str, ...] = ()
-    footnotes: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-    definitions: tuple[tuple[str, str], ...] = ()
-    provenance: tuple[str, ...] = ()
+    grids: tuple[Grid, ...]  # each has columns of its own
+    records: tuple[Mapping[str, Any], ...]  # lines of the CSV, unrounded; None is a missing value
+    source: str = ""  # sentence below the title
+    cautions: tuple[str, ...] = ()  # why the numbers are no replication, or not comparable
+    footnotes: tuple[str, ...] = ()  # texts of the cells' marks, in their order
+    remarks: tuple[str, ...] = ()  # notes on the table as a whole
+    definitions: tuple[tuple[str, str], ...] = ()  # column and meaning
+    provenance: tuple[str, ...] = ()  # where the runs come from

@@ -1,27 +1,110 @@
-"""Builds a paper's table with measured values beside the printed ones."""
+"""A paper's table: every printed number with the measured one beside it."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
-from skipbench.report.compared import BOLD, noise_floor, same_drafts
-from skipbench.report.published import Paper, read_paper
+from skipbench.report.columns import MISSING
+from skipbench.report.compared import BOLD, noise_floor, same_drafts, winner
+from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS, UNITS
+from skipbench.report.measured import SCORES, Measured, measure, unmeasured
+from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.report.tables.paper_notes import (
-    definitions,
     deviations,
-    lossless,
-    paper_notes,
     provenance,
     run_notes,
-    sample_counts,
     skipped_shares,
+    touches,
 )
-from skipbench.report.tables.paper_numbers import BEST, OUTSIDE, Number, numbers
-from skipbench.report.tables.paper_rows import Half, halves, join, value_of
+from skipbench.report.tables.paper_rows import Group, Half, Id, halves
 from skipbench.runs.run import Run
 
-OURS, PAPER, DIFFERENCE = "measured", "paper", "difference"
+OVERALL = "overall"
+# columns of which the papers print the best in bold
+BEST = ("speedup", "tokens_per_s", "TPT", "expected_speedup")
+OUTSIDE = (
+    "*: the paper's value lies outside the measured 95 % interval; without a star, where an "
+    "interval stands, inside it."
+)
+# rows with the same of these are compared
+_BLOCK = ("model", "dataset", "subtask", "temperature", "top_p")
+
+
+@dataclass
+class Number:
+    """A measured number beside the paper's."""
+
+    keys: dict[str, Any]  # model, method and other settings, in the names of `published()`
+    measured: Measured
+    printed: Printed  # without a value where the paper prints none
+    digits: int  # decimals that the paper prints
+    run: str | None  # folder of the run of the value, or of the one that should have given it
+    bold: tuple[bool, bool] = (False, False)  # the measured and the printed value
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less published."""
+        ours, theirs = self.measured.value, self.printed.value
+        return None if ours is None or theirs is None else ours - theirs
+
+    @property
+    def inside(self) -> bool | None:
+        """True if the published value lies in the measured interval; None without either."""
+        ends, value = self.measured.interval, self.printed.value
+        return None if ends is None or value is None else ends[0] <= value <= ends[1]
+
+    @property
+    def percent(self) -> float | None:
+        """The difference in percent of the published value, for speedups."""
+        if UNITS[self.printed.column] == "x" and self.difference and self.printed.value:
+            return 100 * self.difference / self.printed.value
+        return None
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """Measured, published and their difference: `1.37x [1.30, 1.44]`, `1.34x` and `+0.03 (+2
+        %)`; the last two decimals or more, with a star where the published value lies outside the
+        interval. Dashes where there is none.
+        """
+        (ours, ends, _), theirs, spread = self.measured, self.printed.value, self.printed.spread
+        unit = "x" if UNITS[self.printed.column] == "x" else ""
+        measured = published = difference = MISSING
+        digits, printed = max(self.digits, 2), self.digits
+        if ours is not None:
+            interval = f" [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else ""
+            measured = f"{ours:.{digits}f}{unit}{interval}"
+        if theirs is not None:
+            more = "" if spread is None else f" \u00b1 {spread:.{printed}f}"
+            published = f"{theirs:.{printed}f}{unit}{more}"
+        if self.difference is not None:
+            percent = "" if self.percent is None else f" ({self.percent:+.0f} %)"
+            star = " *" if self.inside is False else ""
+            difference = f"{self.difference:+.{digits}f}{percent}{star}"
+        return measured, published, difference
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The number, unrounded; `reason` says why it is missing."""
+        low, high = self.measured.interval or (None, None)
+        return {
+            "column": self.printed.column,
+            "unit": UNITS[self.printed.column],
+            "measured": self.measured.value,
+            "measured_low": low,
+            "measured_high": high,
+            "published": self.printed.value,
+            "published_spread": self.printed.spread,
+            "published_inside": self.inside,
+            "difference": self.difference,
+            "percent": self.percent,
+            "digits": self.digits,
+            "reason": self.measured.reason,
+            "note": self.printed.note,
+        }
 
 
 def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Table:
@@ -35,105 +118,140 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     columns = list(dict.fromkeys(column for half in parts for _, column in half.printed_columns))
     floor = noise_floor(runs) if "speedup" in columns else []
     runs = [run for run in runs if not run.noise]
-    left = join(parts, runs)
+    left = [run for run in runs if not any([half.add(run) for half in parts])]
     marks: dict[str, int] = {}
     grids, shown = [], list[Number]()
     for half in parts:
-        cells = numbers(half, scale)
-        lines = [[cells[row, *column] for column in half.columns] for row in half.ids]
+        half.add_vanilla()
+        lines = _numbers(half, scale)
         grids.append(_grid(half, lines, document, marks))
         shown += [number for line in lines for number in line]
     keys = dict.fromkeys(key for number in shown for key in number.keys)
     of = {"paper": paper, "table": table, "scale": scale}
-    rule = [f"{BOLD}; of the paper's rows, the highest value."] if {*columns} & {*BEST} else []
-    star = [f"{OUTSIDE}."] if any(n.inside is not None for n in shown) else []
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
     spoken = re.sub(
         r"^(table|figure|section|appendix) ?", lambda kind: f"{kind[1].capitalize()} ", table
     )
+    sentences = PAPER_DEFINITIONS | dict.fromkeys(SCORES, SCORE)
     return Table(
         name=f"{paper}-{table}-{scale}",
         title=f"{document.printed('method', paper)} {spoken}: {document.tables[table].title}",
         source=f"{document.title}{arxiv}; transcribed text: {document.version}. scale={scale}.",
         grids=tuple(grids),
-        records=tuple({**of, **{k: n.keys.get(k) for k in keys}, **_record(n)} for n in shown),
+        records=tuple({**of, **{k: n.keys.get(k) for k in keys}, **n.record} for n in shown),
         cautions=tuple(deviations([n for half in parts for n in half.numbers], runs)),
         footnotes=tuple(marks),
         remarks=(
-            *paper_notes(document, table),
-            *rule,
-            *star,
+            *(note.text for note in document.tables[table].notes if not note.where),
+            *(note.text for note in document.notes if touches(note.text, table)),
+            *([f"{BOLD}; of the paper's rows, the highest value."] if {*columns} & {*BEST} else []),
+            *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
             *skipped_shares(runs),
             *same_drafts(runs),
             *floor,
             *run_notes(runs, left, parts),
         ),
-        definitions=tuple(definitions(columns)),
-        provenance=(f"lossless: {lossless(runs)}{sample_counts(runs)}", *provenance(runs)),
+        definitions=tuple((name, sentences[name]) for name in columns if name in sentences),
+        provenance=tuple(provenance(runs)),
     )
 
 
-def _grid(
-    half: Half, lines: Sequence[Sequence[Number]], paper: Paper, marks: dict[str, int]
-) -> Grid:
-    """The rows of `half`; footnotes that are new are added to `marks`."""
+def _numbers(half: Half, scale: str) -> list[list[Number]]:
+    """The numbers of each row, the best ones bold: per block and column the measured winner and
+    the highest printed values.
+    """
+    decimals: dict[str, Counter[int]] = {column: Counter() for _, column in half.columns}
+    for printed in half.numbers:
+        decimals[printed.column].update([] if printed.digits is None else [printed.digits])
+    lines, blocks = [], dict[tuple[Any, ...], list[Number]]()
+    for row in half.ids:
+        lines.append(line := list[Number]())
+        for group, column in half.columns:
+            keys = half.settings | dict(row) | ({half.across: group} if half.across else {})
+            printed = half.printed.get((row, group, column)) or Printed(keys=keys, column=column)
+            # without its own decimals, as the paper prints most numbers of the column
+            usual = decimals[column].most_common(1) or [(2, 0)]
+            digits = usual[0][0] if printed.digits is None else printed.digits
+            run = half.runs.get((row, group))
+            measured = _measured(half, row, group, column, scale)
+            number = Number(keys, measured, printed, digits, run.id if run else None)
+            line.append(number)
+            if column in BEST:
+                block = (*(dict(row).get(key) for key in _BLOCK), group, column)
+                blocks.setdefault(block, []).append(number)
+    for numbers in blocks.values():
+        best = winner(
+            {
+                place: (str(n.keys.get("method")), n.measured.interval)
+                for place, n in enumerate(numbers)
+                if n.measured.value is not None
+            }
+        )
+        values = [n.printed.value for n in numbers if n.printed.value is not None]
+        for place, n in enumerate(numbers):
+            n.bold = place == best, len(values) > 1 and n.printed.value == max(values)
+    return lines
+
+
+def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Measured:
+    if reason := unmeasured(column):
+        return Measured(reason=reason)
+    run, settings = half.runs.get((row, group)), half.settings | dict(row)
+    if run and run.metrics:
+        found = measure(run.metrics, column, settings.get("phase"), settings.get("part"))
+        # A run that waits for its scores gives the better reason for a missing score.
+        waits = found.reason and column in SCORES and run.reason
+        return Measured(reason=run.reason) if waits else found
+    if run or group != OVERALL:
+        model = group if half.across == "model" else settings.get("model")
+        elsewhere = not run and scale != "paper" and model not in STAND_INS
+        unknown = f"not run at scale={scale}" if elsewhere else "not run yet"
+        return Measured(reason=run.reason if run and run.reason else unknown)
+    # the mean over the tasks, only where all of them were measured
+    groups = dict.fromkeys(group for group, _ in half.columns if group != OVERALL)
+    tasks = {group: _measured(half, row, group, column, scale) for group in groups}
+    values = [task.value for task in tasks.values() if task.value is not None]
+    reasons = {task.reason for task in tasks.values() if task.reason}
+    if len(values) == len(tasks):
+        return Measured(fmean(values))
+    if not values and len(reasons) == 1:
+        return Measured(reason=reasons.pop())
+    missing = ", ".join(str(group) for group, task in tasks.items() if task.value is None)
+    return Measured(reason=f"the mean needs {missing} too")
+
+
+def _grid(half: Half, lines: list[list[Number]], paper: Paper, marks: dict[str, int]) -> Grid:
+    """Up to three lines per row: measured, the paper's, their difference; the paper's only, where
+    nothing was measured for one reason. Footnotes that are new are added to `marks`.
+    """
     keys = list(half.keys)
     for key in ("model", "method"):
-        differs = len({value_of(row, key) for row in half.ids}) > 1
+        differs = len({dict(row).get(key) for row in half.ids}) > 1
         keys += [key] if differs and key not in (*half.keys, half.across) else []
-    columns = [
-        *(Column(key, kind="label") for key in (*keys, "")),
-        *(Column(name, paper.printed(half.across, group)) for group, name in half.columns),
-    ]
-    rows: list[Row] = []
-    for row, line in zip(half.ids, lines, strict=True):
-        rows += _rows([paper.printed(key, value_of(row, key)) for key in keys], line, marks)
-    shown = {k: v for k, v in half.settings.items() if k not in keys}
-    settings = "; ".join(f"{k} {paper.printed(k, v)}" for k, v in shown.items())
-    return Grid(tuple(columns), tuple(rows), settings)
-
-
-def _rows(labels: Sequence[str], line: Sequence[Number], marks: dict[str, int]) -> list[Row]:
-    """Up to three lines: measured, the paper's, their difference.
-
-    A row of which nothing was measured for one reason has the paper's line only.
-    """
 
     def mark(text: str | None) -> int | None:
         return marks.setdefault(text, len(marks) + 1) if text else None
 
-    def row(kind: Cell, cells: Sequence[Cell], first: bool) -> Row:
-        named = [Cell(label if first else "") for label in labels]
-        return Row((*named, kind, *cells), kind.text, first)
-
-    reasons = {n.measured.reason for n in line}
-    printed = any(n.printed.value is not None or n.printed.note for n in line)
-    paper = [Cell(n.published_text(), n.best_published, mark(n.printed.note)) for n in line]
-    if printed and len(reasons) == 1 and None not in reasons:
-        return [row(Cell(PAPER, mark=mark(reasons.pop())), paper, first=True)]
-    ours = [Cell(n.measured_text(), n.best_measured, mark(n.measured.reason), n.run) for n in line]
-    rows = [row(Cell(OURS), ours, first=True)]
-    rows += [row(Cell(PAPER), paper, first=False)] if printed else []
-    if any(n.difference is not None for n in line):
-        rows.append(row(Cell(DIFFERENCE), [Cell(n.difference_text()) for n in line], first=False))
-    return rows
-
-
-def _record(n: Number) -> dict[str, Any]:
-    """A number, unrounded; `reason` says why one is missing."""
-    low, high = n.measured.interval or (None, None)
-    return {
-        "column": n.printed.column,
-        "unit": n.unit,
-        "measured": n.measured.value,
-        "measured_low": low,
-        "measured_high": high,
-        "published": n.printed.value,
-        "published_spread": n.printed.spread,
-        "published_inside": n.inside,
-        "difference": n.difference,
-        "percent": n.percent,
-        "digits": n.digits,
-        "reason": n.measured.reason,
-        "note": n.printed.note,
-    }
+    rows = list[Row]()
+    for id, line in zip(half.ids, lines, strict=True):
+        reasons = {n.measured.reason for n in line}
+        printed = any(n.printed.value is not None or n.printed.note for n in line)
+        theirs = [Cell(n.texts[1], n.bold[1], mark(n.printed.note)) for n in line]
+        if printed and len(reasons) == 1 and None not in reasons:
+            shown = [(Cell("paper", mark=mark(reasons.pop())), theirs)]
+        else:
+            ours = [Cell(n.texts[0], n.bold[0], mark(n.measured.reason), n.run) for n in line]
+            shown = [(Cell("measured"), ours)]
+            shown += [(Cell("paper"), theirs)] if printed else []
+            if any(n.difference is not None for n in line):
+                shown.append((Cell("difference"), [Cell(n.texts[2]) for n in line]))
+        labels = [Cell(paper.printed(key, dict(id).get(key))) for key in keys]
+        for kind, cells in shown:
+            rows.append(Row((*labels, kind, *cells), kind.text, kind is shown[0][0]))
+            labels = [Cell("")] * len(keys)
+    columns = [
+        *(Column(key, kind="label") for key in (*keys, "")),
+        *(Column(name, paper.printed(half.across, group)) for group, name in half.columns),
+    ]
+    settings = {k: paper.printed(k, v) for k, v in half.settings.items() if k not in keys}
+    return Grid(tuple(columns), tuple(rows), "; ".join(f"{k} {v}" for k, v in settings.items()))

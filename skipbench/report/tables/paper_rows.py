@@ -1,6 +1,6 @@
 """Joins runs with the printed numbers of a paper's table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,6 @@ Group = Any
 """A value of `across`; None without it."""
 SELECTORS = ("phase", "part", "statistic")  # keys that choose a number of a run, not a run
 SAMPLING = ("temperature", "top_p")
-OVERALL = "overall"
 
 
 @dataclass
@@ -64,17 +63,17 @@ class Half:
         """The paper's rows in its order, then the others by model, each in the paper's order of
         methods.
         """
-        own = dict.fromkeys(row for row, *_ in self.printed)
-        new = [row for row in dict.fromkeys(row for row, _ in self.runs) if row not in own]
+        own = dict.fromkeys(row for row, _, _ in self.printed)
+        rows = list(own | dict.fromkeys(row for row, _ in self.runs))
         methods = list(dict.fromkeys(n.keys.get("method") for n in self.numbers))
-        models = list(dict.fromkeys(value_of(row, "model") for row in [*own, *new]))
+        models = list(dict.fromkeys(dict(row).get("model") for row in rows))
 
         def order(row: Id) -> tuple[int, int]:
-            method = value_of(row, "method")
+            model, method = (dict(row).get(key) for key in ("model", "method"))
             at = methods.index(method) if method in methods else len(methods)
-            return models.index(value_of(row, "model")), at
+            return (-1, 0) if row in own else (models.index(model), at)
 
-        return [*own, *sorted(new, key=order)]
+        return sorted(rows, key=order)
 
     def place(self, keys: Mapping[str, Any]) -> tuple[Id, Group]:
         """Row and group of columns of what has these keys."""
@@ -82,50 +81,47 @@ class Half:
         row = tuple((k, keys[k]) for k in names if k in keys and k != self.across)
         return row, keys.get(self.across or "")
 
-    def fitting(self, run: Run, without: Sequence[str]) -> list[dict[str, Any]]:
-        """Keys of the numbers that a run stands beside, by all keys but `without`; one that the run
-        does not have must not vary.
-        """
-        compared = {*self.keys, *self.varying, *NAMED, *SAMPLING} - {*SELECTORS, *without}
-        return [
-            n.keys | {k: run.keys[k] for k in without if k in run.keys}
-            for n in self.numbers
-            if all(
-                run.keys[k] == n.keys[k] if k in run.keys else k not in self.varying
-                for k in compared & n.keys.keys()
-            )
-        ]
-
     def add(self, run: Run) -> bool:
-        """Gives a run its cells: in printed rows, or else in new ones of its own model or method.
-        Returns whether it has any.
+        """Gives a run its cells: those of the numbers with the same keys, or else new ones of its
+        model or method. A key that the run does not have must not vary. Returns whether it has any.
         """
-        others = ((), ("model",), ("method",), ("model", "method"))
-        rows = next((rows for without in others if (rows := self.fitting(run, without))), [])
-        for place in map(self.place, rows):
-            before = self.runs.get(place)
-            if before is None or (not before.metrics and run.metrics):
-                self.runs[place] = run
-            elif before is not run and run.metrics:
-                self.twice[named(run)] = None
-        return bool(rows)
+        compared = {*self.keys, *self.varying, *NAMED, *SAMPLING}.difference(SELECTORS)
+        for free in ((), ("model",), ("method",), ("model", "method")):
+            own = {k: run.keys[k] for k in free if k in run.keys}
+            places = [
+                self.place(n.keys | own)
+                for n in self.numbers
+                if all(
+                    run.keys[k] == n.keys[k] if k in run.keys else k not in self.varying
+                    for k in compared.difference(free) & n.keys.keys()
+                )
+            ]
+            for place in places:
+                before = self.runs.get(place)
+                if before is None or (not before.metrics and run.metrics):
+                    self.runs[place] = run
+                elif before is not run and run.metrics:
+                    self.twice[named(run)] = None
+            if places:
+                return True
+        return False
 
     def add_vanilla(self) -> None:
         """Rows of vanilla without a run get the vanilla arm of another method's run with the same
         keys.
         """
-        if self.across == "method" or "vanilla" not in (n.keys.get("method") for n in self.numbers):
+        if self.across == "method" or all(n.keys.get("method") != "vanilla" for n in self.numbers):
             return
         for (row, group), run in list(self.runs.items()):
             keys = dict(row) | {"method": "vanilla"}
-            place = (self.place(keys)[0], group)
-            there, model = self.runs.get(place), {"model": keys.get("model")}
+            own, model = self.place(keys)[0], {"model": keys.get("model")}
+            there = self.runs.get((own, group))
             if not run.metrics or (there and there.metrics):
                 continue
             if self.across == "model" or any(
-                place[0] == self.place(n.keys | model)[0] for n in self.numbers
+                own == self.place(n.keys | model)[0] for n in self.numbers
             ):
-                self.runs[place] = replace(run, metrics=vanilla_arm(run.metrics))
+                self.runs[own, group] = replace(run, metrics=vanilla_arm(run.metrics))
                 self.arms_of |= {str(run.keys["method"])} if "method" in run.keys else set()
 
 
@@ -151,19 +147,6 @@ def halves(paper: Paper, table: str) -> list[Half]:
         else:
             made.append(Half([*part.numbers], [*part.keys], part.across, part.grouped))
     return made
-
-
-def join(parts: Sequence[Half], runs: Sequence[Run]) -> list[Run]:
-    """Gives every run its cells in `parts`. Returns those that fit nowhere."""
-    left = [run for run in runs if not any([half.add(run) for half in parts])]
-    for half in parts:
-        half.add_vanilla()
-    return left
-
-
-def value_of(row: Id, key: str) -> Any:
-    """The value of `key` in a row's id, None where it has none."""
-    return dict(row).get(key)
 
 
 def named(run: Run) -> str:

@@ -1,7 +1,8 @@
-"""Builds the table of any runs: one row per run."""
+"""Builds the table of any runs: one row per run, and their speedups by group of samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -16,13 +17,20 @@ from skipbench.report.columns import (
     number,
     sample_count,
     search_phases,
+    speedup_text,
     waits_cells,
 )
-from skipbench.report.compared import BOLD, noise_floor, same_drafts, winners
+from skipbench.report.compared import (
+    BOLD,
+    mixed,
+    noise_floor,
+    origin_of,
+    origin_text,
+    origins,
+    same_drafts,
+    winner,
+)
 from skipbench.report.definitions import caution, definitions_for
-from skipbench.report.origins import mixed, origin_of, origins, told
-from skipbench.report.tables.by_group import group_grids
-from skipbench.report.tables.markdown import markdown
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
@@ -55,11 +63,9 @@ def run_table(
     `origin` tells them apart.
 
     Args:
-        title: heading.
-        runs: in any order.
         notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
-        columns: more of them, by the keys of `WAITS`.
+        columns: keys of `WAITS`, for more columns.
 
     Raises:
         SkipbenchError: no such key.
@@ -79,19 +85,21 @@ def run_table(
     ordered = [run for run in everything if not run.group]
     marks = origins(ordered)
     rows = [_cells(run, marks) for run in ordered]
-    intervals = {
-        number: ((run.dataset, run.model), run.method, run.metrics.speedup.ci95)
-        for number, run in enumerate(ordered)
-        if run.metrics and run.speedup is not None
-    }
-    for best in winners(intervals):
-        rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
+    for _, block in groupby(enumerate(ordered), lambda row: (row[1].dataset, row[1].model)):
+        intervals = {
+            number: (run.method, run.metrics.speedup.ci95)
+            for number, run in block
+            if run.metrics and run.speedup is not None
+        }
+        if (best := winner(intervals)) is not None:
+            rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
     wanted = [
         *(Column(name, kind="label") for name in LABELS),
         *(Column(name) for name in (*NUMBERS, *(WAITS[key] for key in columns))),
         *(Column(name, kind="text") for name in TEXTS),
     ]
     shown = [c for c in wanted if c.name not in OPTIONAL or any(r[c.name].text for r in rows)]
+    kinds = dict.fromkeys(kind for run in everything for kind in run.group)
     warning = caution([run.model for run in runs], [run.dataset for run in runs])
     lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
@@ -99,11 +107,13 @@ def run_table(
         name=name or title,
         title=title,
         source="" if runs else "No runs.",
-        grids=(Grid(tuple(shown), lines), *group_grids(everything)) if runs else (),
+        grids=(Grid(tuple(shown), lines), *(_by_group(kind, everything) for kind in kinds))
+        if runs
+        else (),
         records=tuple(map(_record, everything)),
         cautions=(*([warning] if warning else []), *mixed(runs)),
         remarks=(
-            *(f"origin {mark}: {told(origin)}" for origin, mark in marks.items()),
+            *(f"origin {mark}: {origin_text(origin)}" for origin, mark in marks.items()),
             *notes,
             *same_drafts(ordered),
             *noise_floor(ordered),
@@ -112,11 +122,6 @@ def run_table(
         definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
     )
-
-
-def markdown_table(title: str, runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
-    """`run_table` as Markdown; arguments as there."""
-    return markdown(run_table(title, runs, notes))
 
 
 def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
@@ -140,13 +145,27 @@ def _note(run: Run) -> str:
     if not run.metrics:
         return run.reason or "not run"
     reasons = missing_reasons(run.metrics)
-    parts = [
-        *filter(None, [run.reason]),
-        *search_phases(run.metrics),
-        *exceptions(run.metrics),
-        *(reasons[n] for n in NOTED if n in reasons),
+    parts = [run.reason, *search_phases(run.metrics), *exceptions(run.metrics)]
+    return "; ".join(filter(None, [*parts, *(reasons.get(name) for name in NOTED)]))
+
+
+def _by_group(kind: str, runs: Sequence[Run]) -> Grid:
+    """Speedups: a row per method, a column per group of this kind, as Spec-Bench's subtasks."""
+    labels = sorted({run.group[kind] for run in runs if kind in run.group})
+    cells: dict[tuple[str, ...], dict[str, Cell]] = {}
+    for run in sorted(runs, key=lambda run: bool(run.group)):
+        row = cells.setdefault((run.dataset, run.model, run.method), {})
+        if kind in run.group:
+            metrics = run.metrics or Metrics()
+            text = speedup_text(metrics.speedup.paired, metrics.speedup.ci95)
+            row[run.group[kind]] = Cell(f"{text}, n {sample_count(metrics)}")
+    columns = [Column(name, kind="label") for name in NAMES]
+    columns += [Column(label, group=kind) for label in labels]
+    rows = [
+        Row((*map(Cell, names), *(row.get(label, Cell(MISSING)) for label in labels)))
+        for names, row in cells.items()
     ]
-    return "; ".join(parts)
+    return Grid(tuple(columns), tuple(rows), f"Speedup by {kind}, of the same runs.")
 
 
 def _distinct(runs: Sequence[Run], name: str) -> str:
@@ -159,20 +178,15 @@ def _distinct(runs: Sequence[Run], name: str) -> str:
 
 def _record(run: Run) -> dict[str, Any]:
     """Every number of a run, unrounded: nested names joined by dots."""
-    names = {name: getattr(run, name) for name in NAMES}
     point = {"point": run.label} if run.label else {}
-    metrics = _flat(msgspec.to_builtins(run.metrics)) if run.metrics else {}
-    origin = _flat(msgspec.to_builtins(run.origin), "provenance.")
-    return {**names, **point, **run.group, "reason": run.reason, **metrics, **origin}
+    record = {name: getattr(run, name) for name in NAMES} | point | run.group
+    record["reason"] = run.reason
+    metrics = msgspec.to_builtins(run.metrics) if run.metrics else {}
+    return record | _flat(metrics) | _flat(msgspec.to_builtins(run.origin), "provenance.")
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, list | tuple):
-            value = dict(enumerate(value))
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict | list | tuple):
+        return {prefix[:-1]: tree}
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return {k: v for name, of in items for k, v in _flat(of, f"{prefix}{name}.").items()}

@@ -21,26 +21,22 @@ OLDER = "Made before a change of the engine or of a method: today's code may giv
 
 
 class Summary(msgspec.Struct, omit_defaults=True):
-    """The runs of a table without their samples; `columns` as `run_table` takes them."""
+    """The runs of a table without their samples."""
 
     experiment: str
     scale: str
     runs: list[Run]
     columns: list[str] = []
+    """As `run_table` takes them."""
     older: bool = False
     """Set by scripts/readme_figures.py: `OLDER` stands in the table."""
 
 
 def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[str] = ()) -> str:
-    """The runs of a table without their samples, as JSON, one per line; `columns` as `run_table`
-    takes them.
-    """
+    """A `Summary` as JSON, a run per line."""
+    head = {"experiment": experiment, "scale": scale} | ({"columns": [*columns]} if columns else {})
     text = ",\n".join(json.dumps(plain(run), allow_nan=False) for run in runs)
-    more = f'"columns": {json.dumps(list(columns))}, ' if columns else ""
-    return (
-        f'{{"experiment": {json.dumps(experiment)}, "scale": {json.dumps(scale)}, {more}"runs": '
-        f"[\n{text}\n]}}\n"
-    )
+    return f'{json.dumps(head)[:-1]}, "runs": [\n{text}\n]}}\n'
 
 
 def stored_table(text: str) -> Table:
@@ -59,13 +55,28 @@ def stored_table(text: str) -> Table:
             f"no summary of a table ({printable(str(error))}); write it with python -m "
             "skipbench table NAME"
         ) from error
-    name, paper = stored.experiment, paper_of(stored.experiment)
-    if paper and paper[1].startswith("table"):
-        table = paper_table(*paper, stored.runs, stored.scale)
-    else:
-        id, columns = f"{name}-{stored.scale}", stored.columns
-        table = run_table(f"Experiment {name}", stored.runs, name=id, columns=columns)
+    name, scale, runs = stored.experiment, stored.scale, stored.runs
+    paper, of = paper_of(name) or ("", "")
+    table = (
+        paper_table(paper, of, runs, scale)
+        if of.startswith("table")
+        else run_table(f"Experiment {name}", runs, (), f"{name}-{scale}", stored.columns)
+    )
     return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
+
+
+def read_table(path: Path) -> Table:
+    """`stored_table` of a file.
+
+    Raises:
+        SkipbenchError: it cannot be read, or holds no summary.
+    """
+    try:
+        return stored_table((read_bytes(path, MOST_SAMPLES) or b"").decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SkipbenchError(f"{path} cannot be read: {error}") from error
+    except SkipbenchError as error:
+        raise SkipbenchError(f"{path}: {error}") from error
 
 
 class _Measured(msgspec.Struct):
@@ -105,19 +116,3 @@ def _measured(text: str | bytes) -> Counter[str]:
         for run in msgspec.json.decode(text, type=_Runs).runs
         if run.metrics is not None
     )
-
-
-def read_table(path: Path) -> Table:
-    """`stored_table` of a file.
-
-    Raises:
-        SkipbenchError: it cannot be read, or holds no summary.
-    """
-    try:
-        text = (read_bytes(path, MOST_SAMPLES) or b"").decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SkipbenchError(f"{path} cannot be read: {error}") from error
-    try:
-        return stored_table(text)
-    except SkipbenchError as error:
-        raise SkipbenchError(f"{path}: {error}") from error
