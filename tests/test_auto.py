@@ -12,6 +12,7 @@ from conftest import LAYERS, make_method, random_lm
 from skipbench.config.architecture import Shape
 from skipbench.decode import top_tokens
 from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode.draft import State
 from skipbench.decode.ladder import NOTHING_LOST, SkipLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sources import Successors, TextIndex
@@ -85,8 +86,10 @@ def test_matches_are_those_of_a_plain_search() -> None:
 
 
 def test_copies_go_over_no_border_of_texts() -> None:
-    index = TextIndex()
-    index.keep([5, 6, 7], 100)
+    index = TextIndex(limit=100)
+    state = State(None, [], max_new_tokens=3)  # type: ignore[arg-type]  # no model
+    state.emit([5, 6, 7])
+    index.advance(state)
     index.begin([1, 5, 6])
     ((at, length),) = index.find()
     assert (index.text[at], length) == (7, 2)

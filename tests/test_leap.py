@@ -7,9 +7,9 @@ from contract import PROMPT
 from test_traces import tiny
 
 from skipbench.config.compose import compose
+from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.contrib.leap import Search, group, reward, signals, zones_of
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from conftest import EVERY_ENGINE, make_method, random_model
 
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM

@@ -18,10 +18,8 @@ from skipbench.config.compose import compose
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
 from skipbench.errors import SkipbenchError
-from skipbench.search.retime import candidates, retime, write_retimed
-from skipbench.search.run import Trial, read_trials, search
-from skipbench.search.space import Space
-from skipbench.search.strategies import Random, make_strategy
+from skipbench.search.run import Trial, candidates, read_trials, retime, search, write_retimed
+from skipbench.search.strategies import Random, Space, make_strategy
 from skipbench.skipset import SkipSet
 
 # of skipping each sub-layer of a model of 4 layers
@@ -127,10 +125,10 @@ def test_a_suggestion_depends_on_the_trials_alone() -> None:
     for _ in range(4):
         skip = unbroken.suggest()
         for strategy in (unbroken, restored):
-            strategy.restore(unbroken.point())
+            strategy.point = unbroken.point
             strategy.register(skip, toy(skip)[0])
     assert unbroken.suggest() == restored.suggest()
-    assert unbroken.point() == restored.point() is not None
+    assert unbroken.point == restored.point is not None
 
 
 def test_a_set_without_a_value_counts_the_same_after_a_stop(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ class _Processed:
         self._processors, self._device = processors, device
 
     def __call__(self, committed: list[int], draft: Draft, logits: Tensor) -> Tensor:
-        """As `decode.state.Process`; rows that no token is chosen from stay as they are."""
+        """As `decode.draft.Process`; rows that no token is chosen from stay as they are."""
         rows = logits.float().clone()
         paths: list[list[int]] = [[]]
         for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):

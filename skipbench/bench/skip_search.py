@@ -15,8 +15,17 @@ from skipbench.methods.self_sd import objective
 from skipbench.profile.influence import rank_sublayers
 from skipbench.runs.files import set_aside
 from skipbench.runs.fingerprint import weights_sha256
-from skipbench.search.retime import TIMES, candidates, read_retimed, retime, write_retimed
-from skipbench.search.run import Objective, Trial, read_trials, search
+from skipbench.search.run import (
+    TIMES,
+    Objective,
+    Trial,
+    candidates,
+    read_retimed,
+    read_trials,
+    retime,
+    search,
+    write_retimed,
+)
 from skipbench.search.strategies import make_strategy
 from skipbench.skipset import SkipSet
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -80,20 +79,13 @@ class Stream:
             raise SkipbenchError("stop: an empty text stops before the first token; leave it out")
         self._steps, self._answer = steps, Answer(prompt_tokens, method)
         self._text = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
-        self._stops = StopStrings(stop)
-        self._ready: deque[Piece] = deque()
-        self._open: list[int] = []  # tokens of a character that is not complete
-        self._ended = False
+        self._stops, self._pieces = StopStrings(stop), self._decode()
 
     def __iter__(self) -> Iterator[Piece]:
         return self
 
     def __next__(self) -> Piece:
-        while not self._ready:
-            if self._ended:
-                raise StopIteration
-            self._step()
-        piece = self._ready.popleft()
+        piece = next(self._pieces)
         self._answer.text += piece.text
         return piece
 
@@ -104,7 +96,7 @@ class Stream:
 
     @property
     def answer(self) -> Answer:
-        """The whole answer: decodes what is left."""
+        """The whole answer: decodes the rest."""
         for _ in self:
             pass
         return self.so_far
@@ -112,47 +104,47 @@ class Stream:
     def close(self) -> None:
         """Ends the answer where it is."""
         self._steps.close()
-        self._ended = True
+        self._pieces.close()
 
-    def _step(self) -> None:
-        """Decodes one round."""
-        answer, began = self._answer, time.perf_counter()
-        try:
-            step = next(self._steps)
-        except StopIteration as end:
-            self._end(end.value.finish)
-            return
-        except NotFinite as error:
-            raise SkipbenchError(
-                f"{error}; float16 may overflow, try dtype bfloat16 or float32"
-            ) from error
-        finally:
-            answer.seconds += time.perf_counter() - began
-        if step.round is None:
-            answer.first_token_s = answer.seconds
-        else:
-            answer.rounds += 1
-            answer.drafted += step.round.steps
-            answer.accepted += sum(source != "" for source in step.sources)
-        for token, source in zip(step.tokens, step.sources, strict=True):
-            answer.tokens.append(token)
-            self._open.append(token)
-            if text := self._text.add(token):
-                self._put(text, source)
-            if self._stops.found is not None:
-                self._steps.close()
-                answer.finish, self._ended = "stop", True
-                return
-
-    def _put(self, text: str, source: str) -> None:
-        self._ready += self._stops.add(Piece(text, tuple(self._open), source))
-        self._open = []
-
-    def _end(self, finish: Finish) -> None:
-        """Shows the text that was held back."""
-        if rest := self._text.rest():
-            self._put(rest, "")
-        if self._stops.found is None:
-            self._ready += self._stops.rest()
-        self._answer.finish = finish if self._stops.found is None else "stop"
-        self._ended = True
+    def _decode(self) -> Generator[Piece, None, None]:
+        """The pieces of every round, then the text that was held back."""
+        answer, stops = self._answer, self._stops
+        unfinished: list[int] = []  # tokens of a character that is not complete
+        while True:
+            began = time.perf_counter()
+            try:
+                step = next(self._steps)
+            except StopIteration as end:
+                finish: Finish = end.value.finish
+                break
+            except NotFinite as error:
+                raise SkipbenchError(
+                    f"{error}; float16 may overflow, try dtype bfloat16 or float32"
+                ) from error
+            finally:
+                answer.seconds += time.perf_counter() - began
+            if step.round is None:
+                answer.first_token_s = answer.seconds
+            else:
+                answer.rounds += 1
+                answer.drafted += step.round.steps
+                answer.accepted += sum(source != "" for source in step.sources)
+            pieces: list[Piece] = []
+            for token, source in zip(step.tokens, step.sources, strict=True):
+                answer.tokens.append(token)
+                unfinished.append(token)
+                if text := self._text.add(token):
+                    pieces += stops.add(Piece(text, tuple(unfinished), source))
+                    unfinished = []
+                if stops.found is not None:
+                    self._steps.close()
+                    answer.finish = "stop"
+                    yield from pieces
+                    return
+            yield from pieces
+        rest = self._text.rest()
+        pieces = [*stops.add(Piece(rest, tuple(unfinished)))] if rest else []
+        answer.finish = finish if stops.found is None else "stop"
+        yield from pieces
+        if stops.found is None:
+            yield from stops.rest()

@@ -8,9 +8,8 @@ from dataclasses import field
 from typing import Any, ClassVar
 
 from skipbench.config.configurable import Configurable, Positive
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
 from skipbench.metrics.costs import Latency, LatencyModel
 from skipbench.skipset import SkipSet
@@ -76,6 +75,11 @@ class Method(Configurable):
     def adapt(self, state: State, verification: Verification) -> None:
         """Learns from a round; the accepted tokens are already committed."""
 
+    def note(self, **values: Any) -> None:
+        """Appends to quantities in `log`."""
+        for name, value in values.items():
+            self.log[name].append(value)
+
     def trace(self) -> dict[str, list[Any]]:
         """Everything logged for the prompt that just ended."""
         return self.log
@@ -87,8 +91,7 @@ class MethodCopies:
     """
 
     def __init__(self, method: Method) -> None:
-        self.first = method
-        self._idle = [method]
+        self.first, self._idle = method, [method]
 
     def take(self) -> Method:
         """A method for one request, between two rounds of the others."""
@@ -132,13 +135,11 @@ class SkipMethod(Method):
         return {**self.drafter.log, **self.log}
 
     def state_dict(self) -> Any:
-        state = super().state_dict()
-        if "skip" in state:
-            state["skip"] = str(self.skip)
-        return state | {"stop": self.stop.state_dict()}
+        state = super().state_dict() | {"stop": self.stop.state_dict()}
+        return state | {"skip": str(self.skip)} if "skip" in state else state
 
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
+        self.stop.load_state_dict(state["stop"])
         if "skip" in self.carried:
             self.skip = SkipSet.parse(state["skip"], self.layers)
-        self.stop.load_state_dict(state["stop"])

@@ -1,6 +1,4 @@
-"""Sampling: the one function that turns logits into the distribution that is really sampled, for
-draft and target alike.
-"""
+"""Sampling: logits to the distribution that is sampled, for draft and target alike."""
 
 import numpy as np
 import torch
@@ -25,12 +23,9 @@ def best_tokens(logits: Tensor) -> Tensor:
         # them takes longer than to search.
         bits = logits.view(torch.int16).numpy()
         best = bits.argmax(-1)
-        found = np.take_along_axis(bits, best[:, None], -1)
-        if (
-            found.min() > 0
-            and found.max() <= INFINITY
-            and bits.view(np.uint16).max() <= MINUS_INFINITY
-        ):
+        top = np.take_along_axis(bits, best[:, None], -1)
+        unsigned = bits.view(np.uint16)
+        if top.min() > 0 and top.max() <= INFINITY and unsigned.max() <= MINUS_INFINITY:
             return torch.from_numpy(best)
     return torch.from_numpy(logits.float().numpy().argmax(-1))
 

@@ -21,12 +21,10 @@ class StopRule(Configurable, kw_only=False):
     that of the token drawn; both before temperature and top-p.
     """
 
-    @property
-    def label(self) -> str:
-        return "stop rule"
+    label = "stop rule"
 
     def begin(self) -> None:
-        """A new prompt starts."""
+        """Starts a prompt."""
 
     def update(self, accepted: int, drafted: int) -> None:
         """Learns from a round in which `accepted` of `drafted` tokens were right."""
@@ -84,7 +82,7 @@ class Adaptive(StopRule):
         self.begin()
 
     def begin(self) -> None:
-        """A new prompt starts its own acceptance rate."""
+        """Starts a prompt, with an acceptance rate of its own."""
         self.rate: float | None = None
         self.rounds = 0
 
@@ -95,15 +93,13 @@ class Adaptive(StopRule):
         self.rounds += 1
         if self.rounds % self.every:
             return
-        rate, beta1 = self.rate, self.beta1
-        if rate is None:
-            rate = 0.0
+        beta1 = self.beta1
+        if self.rate is None:
             beta1 = 0.0 if self.first_beta1 == "paper" else beta1  # "when e is 1, beta1 = 0"
-        self.rate = beta1 * rate + (1 - beta1) * accepted / drafted  # Eq. 2
+        self.rate = beta1 * (self.rate or 0.0) + (1 - beta1) * accepted / drafted  # Eq. 2
+        moved = self.threshold  # Eq. 3
         if self.rate <= self.target:
-            moved = self.threshold + self.step  # Eq. 3
-        elif self.full_length_guard and drafted == self.max_steps:
-            moved = self.threshold
-        else:
-            moved = self.threshold - self.step  # Eq. 3
+            moved += self.step
+        elif not self.full_length_guard or drafted < self.max_steps:
+            moved -= self.step
         self.threshold = self.beta2 * self.threshold + (1 - self.beta2) * moved  # Eq. 4

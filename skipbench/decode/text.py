@@ -12,7 +12,7 @@ class Piece:
     """A bit of text, one or more tokens long; `str` and `print` give the text.
 
     Attributes:
-        text: what the tokens add to the output; may be empty where a stop string cut it.
+        text: added to the output by the tokens; may be empty where a stop string cut it.
         tokens: ids, in order.
         source: what proposed the last token; empty for the target, `draft` where the method does
             not say more.
@@ -39,24 +39,23 @@ class Detokenizer:
         self._tokens: list[int] = []
         self._before, self._shown = 0, 0  # the window begins; its tokens up to here are shown
 
-    def add(self, token: int) -> str:
-        """The text that `token` completes; empty inside a character of several tokens."""
-        self._tokens.append(token)
-        before = self._decode(self._tokens[self._before : self._shown])
-        text = self._decode(self._tokens[self._before :])
-        if text.endswith(BROKEN) or len(text) <= len(before):
-            return ""
-        self._before, self._shown = self._shown, len(self._tokens)
-        return text[len(before) :]
-
     def rest(self) -> str:
-        """What is left at the end of an output that breaks off inside a character."""
+        """Text that is not shown yet, such as a broken character at the end of an output."""
         before = self._decode(self._tokens[self._before : self._shown])
         return self._decode(self._tokens[self._before :])[len(before) :]
 
+    def add(self, token: int) -> str:
+        """The text that `token` completes; empty inside a character of several tokens."""
+        self._tokens.append(token)
+        text = self.rest()
+        if not text or text.endswith(BROKEN):
+            return ""
+        self._before, self._shown = self._shown, len(self._tokens)
+        return text
+
 
 class StopStrings:
-    """Holds back what may be the beginning of a stop string, and cuts the output before one."""
+    """Holds back a possible beginning of a stop string, and cuts the output before one."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         """`stop`: texts, none of them empty."""
@@ -66,30 +65,25 @@ class StopStrings:
         """The stop string that the output ends before."""
 
     def add(self, piece: Piece) -> Iterator[Piece]:
-        """Yields what is safe to show; once `found`, all that was left of it."""
+        """Yields pieces that are safe to show; once `found`, all that is left before it."""
         self._held.append(piece)
         text = "".join(held.text for held in self._held)
-        places = {word: text.find(word) for word in self._stop if word in text}
-        if places:
+        if places := {word: text.find(word) for word in self._stop if word in text}:
             self.found = min(places, key=lambda word: (places[word], -len(word)))
-            yield from self._cut(places[self.found])
+            length = places[self.found]
+            for held in self.rest():
+                yield Piece(held.text[:length], held.tokens, held.source)
+                length = max(0, length - len(held.text))
             return
         safe = len(text) - max((_overlap(text, word) for word in self._stop), default=0)
         while self._held and len(self._held[0].text) <= safe:
             safe -= len(self._held[0].text)
             yield self._held.pop(0)
 
-    def _cut(self, length: int) -> Iterator[Piece]:
-        """Yields the first `length` characters of the held pieces."""
-        for held in self._held:
-            yield Piece(held.text[:length], held.tokens, held.source)
-            length = max(0, length - len(held.text))
-        self._held = []
-
     def rest(self) -> Iterator[Piece]:
-        """Yields what was held back when the output ends without a stop string."""
-        yield from self._held
-        self._held = []
+        """Yields the pieces held back when the output ends without a stop string."""
+        held, self._held = self._held, []
+        yield from held
 
 
 def _overlap(text: str, word: str) -> int:

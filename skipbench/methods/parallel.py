@@ -14,27 +14,23 @@ Deviations from the paper and its published code, with their switches: docs/meth
 """
 
 import random
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta
-
-from skipbench.decode.draft import Draft, Verification
+from skipbench.config.configurable import TwoOrMore
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
-from skipbench.decode.state import State
 
 
 class Parallel(Method):
     """Block Jacobi decoding.
 
-    >>> from skipbench.decode.sampling import Sampler
     >>> method = Parallel(name="parallel", block_size=4)
-    >>> state = State(None, [3, 1, 5], Sampler(), 8, frozenset())
-    >>> method.begin(state)
+    >>> method.begin(state := State(None, [3, 1, 5]))
     >>> method.propose(state, budget=7).tokens
     [5, 5, 5]
     """
 
-    block_size: Annotated[int, Meta(ge=2)] = 8
+    block_size: TwoOrMore = 8
     """Tokens iterated together, 2 or more."""
     init: Literal["last", "prompt", "random"] = "last"
     """First guess of a new block: `last` repeats the last token, `prompt` copies the prompt's
@@ -55,9 +51,8 @@ class Parallel(Method):
     def propose(self, state: State, budget: int) -> Draft:
         if not self._block or self.window == "sliding":
             # The bonus is a token of the block too, so a block of n puts n - 1 guesses to the test.
-            self._block += [
-                self._guess(state) for _ in range(self.block_size - 1 - len(self._block))
-            ]
+            missing = self.block_size - 1 - len(self._block)
+            self._block += [self._guess(state) for _ in range(missing)]
         tokens = self._block[:budget]
         return Draft(tokens, steps=len(tokens))
 

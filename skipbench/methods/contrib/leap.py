@@ -1,10 +1,10 @@
 """LEAP: Zone-Aware MCTS for LLM Self-Speculative Decoding (Zheng and Liu, ICML 2026).
 
 One pass over the end of the prompt measures how much each layer changes the state (R) and how much
-it adds to the accepted length (gain). By them layers fall into three zones: early ones stay, middle
-ones may be skipped, final ones stay. Layers of one zone make groups, and Monte Carlo tree search
-decides group by group. Every round tries the set of one iteration; after the last one the best set
-drafts until the prompt ends. The next prompt starts anew.
+it adds to the accepted length (gain), which divides the layers into three zones: only middle ones
+may be skipped. Layers of one zone make groups, and Monte Carlo tree search decides group by group.
+Every round tries the set of one iteration; after the last one the best set drafts until the prompt
+ends. The next prompt starts anew.
 
 REIMPLEMENTATION of the published code (github.com/leiquanzheng/LEAP at fc7f8d2), which holds the
 zones and the search and no decoding loop; the paper's text was not at hand, only its abstract.
@@ -34,10 +34,9 @@ import torch
 from msgspec import Meta
 
 from skipbench.config.configurable import Positive
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.ladder import step_price
 from skipbench.decode.method import SkipMethod
-from skipbench.decode.state import State
 from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
@@ -58,10 +57,10 @@ def signals(state: State, positions: int) -> tuple[list[float], list[float]]:
         q, token = lm.head(draft).float().softmax(-1).max(-1, keepdim=True)
         alpha = (target.gather(-1, token) / (q + 1e-10)).clamp(max=1.0)
         lengths.append(alpha.squeeze(-1).cumprod(0).sum())
-    found = torch.stack([torch.stack(change), torch.stack(lengths)]).double()
-    found[1].copy_(found[1].diff(prepend=found.new_zeros(1)))
-    r, gain = found.tolist()
-    return r, gain
+    length = torch.stack(lengths).double()
+    gain = length.diff(prepend=length.new_zeros(1))
+    r, gains = torch.stack((torch.stack(change).double(), gain)).tolist()
+    return r, gains
 
 
 def zones_of(
@@ -72,8 +71,7 @@ def zones_of(
     much, more = np.percentile(change, percentile), np.percentile(gain, percentile)
     zones = [1] * first + [2] * (layers - first - last) + [3] * last
     for i in range(first, layers - last):
-        early = change[i] > much
-        final = gain[i] > more and i >= max(first, int(0.25 * layers))
+        early, final = change[i] > much, gain[i] > more and i >= int(0.25 * layers)
         if early and final:  # the one that is exceeded by the larger factor
             final = gain[i] / (more + 1e-10) > change[i] / (much + 1e-10)
         zones[i] = 3 if final else 1 if early else 2
@@ -83,19 +81,19 @@ def zones_of(
 def _smooth(zones: Sequence[int]) -> list[int]:
     """Single layers of zones 2 and 3 join a neighbour: one of zone 1, else the longer run."""
     runs = [(zone, len(list(same))) for zone, same in groupby(zones)]
-    found: list[int] = []
-    for n, (zone, length) in enumerate(runs):
+    smooth: list[int] = []
+    for before, (zone, length), after in zip(
+        [(0, 0), *runs], runs, [*runs[1:], (0, 0)], strict=False
+    ):
         if length == 1 and zone != 1 and len(runs) > 1:
-            before = runs[n - 1] if n else (0, 0)
-            after = runs[n + 1] if n + 1 < len(runs) else (0, 0)
             joined = after if after[1] > 1 >= before[1] or not before[1] else before
             zone = 1 if 1 in (before[0], after[0]) else joined[0]
-        found += [zone] * length
+        smooth += [zone] * length
     for _ in range(2):
-        for i in range(1, len(found) - 1):
-            if found[i - 1] == found[i + 1]:
-                found[i] = found[i - 1]
-    return found
+        for i in range(1, len(smooth) - 1):
+            if smooth[i - 1] == smooth[i + 1]:
+                smooth[i] = smooth[i - 1]
+    return smooth
 
 
 def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) -> list[list[int]]:
@@ -104,27 +102,23 @@ def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) 
     size = max(3, len(middle) // 6)
     high = max(0.08, float(np.percentile(middle, 85))) if middle else 0.0
     spike = [g > high or (i and change[i] > 1.3 * change[i - 1]) for i, g in enumerate(gain)]
-    found: list[list[int]] = []
-    for i, zone in enumerate(zones):
-        last = found[-1] if found else []
-        cut = spike[i] != spike[i - 1] or (not spike[i] and len(last) >= size)
-        if last and zones[i - 1] == zone and not (zone == 2 and cut):
-            last.append(i)
+    groups = [[0]]
+    for i in range(1, len(zones)):
+        cut = spike[i] != spike[i - 1] or (not spike[i] and len(groups[-1]) >= size)
+        if zones[i - 1] == zones[i] and not (zones[i] == 2 and cut):
+            groups[-1].append(i)
         else:
-            found.append([i])
-    return found
+            groups.append([i])
+    return groups
 
 
 def reward(speedup: float, kept: float, target: float) -> float:
     """Reward of a candidate whose round was `speedup` times as fast as vanilla."""
     if kept > HEAVY:
         return -MAX_REWARD
-    if speedup < 1:
-        value = 4 * (speedup - 1)
-    elif speedup < 1.05:
-        value = -0.2
-    else:
-        value = (speedup - 1) * (1.2 if speedup > 1.4 else 1.0)
+    value = (speedup - 1) * (1.2 if speedup > 1.4 else 1.0)
+    if speedup < 1.05:
+        value = -0.2 if speedup >= 1 else 4 * (speedup - 1)
     off = kept - target
     if abs(off) <= BAND + 1e-9:
         value += 0.6 * (1 - abs(off) / (2 * BAND))
@@ -165,15 +159,14 @@ class Search:
 
     def kept(self, skipped: Collection[int], of: int | None = None) -> float:
         """Share of the layers that run; `of`: the first so many groups."""
-        decided = self.groups if of is None else self.groups[:of]
-        return 1 - len(skipped) / max(1, sum(len(layers) for layers, _ in decided))
+        return 1 - len(skipped) / max(1, sum(len(layers) for layers, _ in self.groups[:of]))
 
     def _ucb(self, node: Node, visits: int) -> float:
-        """Upper confidence bound, less what the ratio so far is off."""
+        """Upper confidence bound, less a penalty where the ratio so far is off."""
         if not node.visits:
             return math.inf
-        off = self.kept(node.skipped, node.decided) - self.target
-        penalty = 2 * (abs(off) - BAND) if abs(off) > BAND else 0.5 * abs(off)
+        off = abs(self.kept(node.skipped, node.decided) - self.target)
+        penalty = 2 * (off - BAND) if off > BAND else 0.5 * off
         explored = self.weight * math.sqrt(math.log(visits) / node.visits)
         return node.total / node.visits + explored - PENALTY * penalty
 
@@ -181,10 +174,9 @@ class Search:
         """Selection, expansion and rollout: the node to credit, and the candidate's layers."""
         node = self.root
         while node.children:
-            bounds = [self._ucb(child, node.visits) for child in node.children]
-            high = max(bounds) - 1e-6  # ties, up to rounding
-            pairs = zip(node.children, bounds, strict=True)
-            node = self._draws.choice([child for child, bound in pairs if bound >= high])
+            bounds = [(self._ucb(child, node.visits), child) for child in node.children]
+            high = max(bound for bound, _ in bounds) - 1e-6  # ties, up to rounding
+            node = self._draws.choice([child for bound, child in bounds if bound >= high])
         if node.decided < len(self.groups):
             choices = (False, True) if self.groups[node.decided][1] else (False,)
             node.children = [self._child(node, skip) for skip in choices]
@@ -204,9 +196,10 @@ class Search:
     def best(self) -> tuple[int, ...]:
         """The best candidate in the band; else the best of all, brought into it from the centre."""
         near = [t for t in self.tried if abs(self.kept(t[1]) - self.target) <= BAND + 1e-9]
+        _, best = max(near or self.tried, key=lambda tried: tried[0])
         if near:
-            return max(near, key=lambda tried: tried[0])[1]
-        skipped = set(max(self.tried, key=lambda tried: tried[0])[1])
+            return best
+        skipped = set(best)
         free = [i for layers, may_skip in self.groups if may_skip for i in layers]
         free.sort(key=lambda i: abs(i - self.layers / 2))
         for i in free:
@@ -225,9 +218,6 @@ class LEAP(SkipMethod):
     [[0, 1], [2, 3], [4]]
     >>> reward(speedup=1.2, kept=0.45, target=0.45) > reward(speedup=1.2, kept=0.6, target=0.45)
     True
-
-    Raises:
-        SkipbenchError: a model of which every layer is kept.
     """
 
     ratio: Annotated[float, Meta(ge=0.05, le=0.75)] = 0.45
@@ -245,7 +235,7 @@ class LEAP(SkipMethod):
     keep_first: Positive = 3
     """Layers at the start that are never skipped."""
     keep_last: Positive = 2
-    """Layers at the end that are never skipped."""
+    """Layers at the end that are never skipped; together fewer than all."""
     bonus: bool = True
     """Counts the target's bonus token of a round in its speedup."""
     seed: int = 0
@@ -268,8 +258,7 @@ class LEAP(SkipMethod):
         zones = zones_of(change, gain, (self.keep_first, self.keep_last), self.percentile)
         groups = group(zones, change, gain)
         self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
-        self._at = self.latency_at(state)
-        self._rounds = 0
+        self._at, self._rounds = self.latency_at(state), 0
         self.log |= {"zones": ["".join(map(str, zones))], "groups": [groups]}
         self._choose()
 
@@ -283,18 +272,16 @@ class LEAP(SkipMethod):
         self.skip = SkipSet.of_layers(self.layers, self._candidate)
 
     def propose(self, state: State, budget: int) -> Draft:
-        if not self.skip.skipped:  # a full-model draft would only repeat the verification
-            return Draft()
-        return super().propose(state, budget)
+        # a full-model draft would only repeat the verification
+        return super().propose(state, budget) if self.skip.skipped else Draft()
 
     def adapt(self, state: State, verification: Verification) -> None:
-        steps = verification.draft.steps
         super().adapt(state, verification)
         if self._rounds < self.iterations:
             tokens = len(verification.accepted) + self.bonus
-            speedup = tokens / (1 + steps * step_price(self.skip, self._at))
-            value = reward(speedup, self.search.kept(self._candidate), self.ratio)
+            passes = 1 + verification.draft.steps * step_price(self.skip, self._at)
+            value = reward(tokens / passes, self.search.kept(self._candidate), self.ratio)
             self.search.credit(self._node, self._candidate, value)
-            self.log["reward"].append(round(value, 5))
+            self.note(reward=round(value, 5))
             self._rounds += 1
             self._choose()
