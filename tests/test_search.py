@@ -15,6 +15,7 @@ from skipbench.bench import skip_search as offline
 from skipbench.bench.stored_sets import best_of_trace
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
+from skipbench.config.schemas import Search, StrategyName
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
 from skipbench.errors import SkipbenchError
@@ -34,15 +35,8 @@ def toy(skip: SkipSet) -> tuple[float, dict[str, float]]:
 
 
 def make(name: str, **more: Any) -> Any:
-    settings: dict[str, Any] = {
-        "seed": 3,
-        "ratio": None,
-        "protect": (),
-        "init": 3,
-        "rounded": False,
-        "tol": 0.0,
-    }
-    return make_strategy(name, 4, **(settings | more))
+    order = more.pop("order", ())
+    return make_strategy(Search(**{"strategy": name, "seed": 3, "init": 3} | more), 4, order)
 
 
 def run(
@@ -260,7 +254,7 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
 
 def test_limits() -> None:
     with pytest.raises(SkipbenchError, match="13 sub-layers"):
-        make_strategy("exhaustive", 7, 0, None, [0], 3, False, 0.0)
+        make_strategy(Search(strategy=StrategyName.exhaustive, protect=[0]), 7)
     with pytest.raises(SkipbenchError, match="known: bayes"):
         make("simulated-annealing")
     for ratio in (-0.1, 1.1):
@@ -269,7 +263,7 @@ def test_limits() -> None:
     with pytest.raises(SkipbenchError, match=r"sub-layers \[8\]"):
         make("greedy", protect=(0, 8))
     with pytest.raises(SkipbenchError, match=r"search\.start skips the sub-layers \[2\]"):
-        make("greedy", protect=(1, 2), start=SkipSet.parse("attn:1,2", 4))
+        make("greedy", protect=(1, 2), start="attn:1,2")
 
 
 @pytest.mark.parametrize(

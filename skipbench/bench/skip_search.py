@@ -77,21 +77,9 @@ def search_skip_set(
         set_aside(folder)
     elif other := other_weights(folder / "trace.jsonl", config.model):
         raise SkipbenchError(other)
-    start = SkipSet.parse(options.start, lm.layers)
-    strategy = make_strategy(
-        options.strategy,
-        lm.layers,
-        seed=options.seed,
-        ratio=options.ratio,
-        protect=options.protect,
-        init=options.init,
-        rounded=options.rounded,
-        tol=options.tol,
-        start=start if start.skipped else None,
-        order=rank_sublayers(lm, prompts[0]) if options.strategy == "nested" else (),
-        iterations=options.iterations,
-    )
-    goal(start)  # warm-up
+    order = rank_sublayers(lm, prompts[0]) if options.strategy == "nested" else ()
+    strategy = make_strategy(options, lm.layers, order)
+    goal(SkipSet.parse(options.start, lm.layers))  # warm-up
     with progress("search", options.iterations) as advance:
 
         def report(trial: Trial, best: Trial) -> None:

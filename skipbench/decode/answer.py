@@ -1,21 +1,24 @@
-"""One answer while it is decoded: an iterator of pieces of text, with counts and time."""
+"""One answer while it is decoded: an iterator of pieces of text, whole characters and nothing after
+a stop string, with counts and time.
+"""
 
 import dataclasses
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from skipbench.decode.loop import Generation, NotFinite, Step
-from skipbench.decode.text import Detokenizer, Piece, StopStrings
 from skipbench.errors import SkipbenchError
 
+Decode = Callable[[list[int]], str]
+BROKEN = "\ufffd"  # a tokenizer shows it for the first bytes of a character
 Finish = Literal["eos", "length", "stop", "unfinished"]
 
 
 @dataclass
 class Answer:
-    """Output of one prompt, and what the method did for it.
+    """Output of one prompt, with the method's counts and seconds.
 
     Attributes:
         prompt_tokens: length of the prompt.
@@ -26,7 +29,7 @@ class Answer:
         rounds: verification passes, each a full forward; the prefill is not among them.
         drafted: draft steps; a guess that needs no forward pass counts one per token.
         accepted: draft tokens that verification accepted.
-        seconds: from the call to the last token, time of whoever reads the stream left out.
+        seconds: from the call to the last token, without the time between two reads of a stream.
         first_token_s: from the call to the first token (TTFT): the prefill.
     """
 
@@ -46,7 +49,7 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float:
-        """Decoded tokens per second, without the prefill and its token; 0 where none was."""
+        """Decoded tokens per second, without the prefill and its token; 0 without any."""
         decode_s = self.seconds - self.first_token_s
         return (len(self.tokens) - 1) / decode_s if decode_s > 0 and len(self.tokens) > 1 else 0.0
 
@@ -54,6 +57,90 @@ class Answer:
     def tokens_per_round(self) -> float:
         """M: tokens emitted per verification pass; 1 for vanilla."""
         return (len(self.tokens) - 1) / self.rounds if self.rounds else 1.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text of one or more tokens; `str` and `print` give the text.
+
+    Attributes:
+        text: may be empty where a stop string cut it.
+        tokens: ids, in order.
+        source: of the last token, as in `Step.sources`.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    source: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Detokenizer:
+    """Text of one token after another.
+
+    Tokens are decoded after the few before them, since a tokenizer drops the space in front of a
+    first token; as vLLM and text-generation-inference do.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        """`decode`: ids -> text."""
+        self._decode = decode
+        self._tokens: list[int] = []
+        self._before, self._shown = 0, 0  # the window begins; its tokens up to here are shown
+
+    def rest(self) -> str:
+        """Text that is not shown yet, such as a broken character at the end of an output."""
+        before = self._decode(self._tokens[self._before : self._shown])
+        return self._decode(self._tokens[self._before :])[len(before) :]
+
+    def add(self, token: int) -> str:
+        """The text that `token` completes; empty inside a character of several tokens."""
+        self._tokens.append(token)
+        text = self.rest()
+        if not text or text.endswith(BROKEN):
+            return ""
+        self._before, self._shown = self._shown, len(self._tokens)
+        return text
+
+
+class StopStrings:
+    """Holds back a possible beginning of a stop string, and cuts the output before one."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        """`stop`: texts, none of them empty."""
+        self._stop = stop
+        self._held: list[Piece] = []
+        self.stopped_by: str | None = None
+        """The stop string that the output ends before."""
+
+    def add(self, piece: Piece) -> Iterator[Piece]:
+        """Yields pieces that are safe to show; those before a stop string once it is complete."""
+        self._held.append(piece)
+        text = "".join(held.text for held in self._held)
+        if places := {word: text.find(word) for word in self._stop if word in text}:
+            self.stopped_by = min(places, key=lambda word: (places[word], -len(word)))
+            length = places[self.stopped_by]
+            for held in self.rest():
+                yield Piece(held.text[:length], held.tokens, held.source)
+                length = max(0, length - len(held.text))
+            return
+        safe = len(text) - max((_overlap(text, word) for word in self._stop), default=0)
+        while self._held and len(self._held[0].text) <= safe:
+            safe -= len(self._held[0].text)
+            yield self._held.pop(0)
+
+    def rest(self) -> Iterator[Piece]:
+        """Yields the pieces held back when the output ends without a stop string."""
+        held, self._held = self._held, []
+        yield from held
+
+
+def _overlap(text: str, word: str) -> int:
+    """Length of the longest end of `text` that begins `word`."""
+    longest = min(len(text), len(word) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(word[:n])), 0)
 
 
 class Stream:
@@ -136,7 +223,7 @@ class Stream:
                 if text := self._text.add(token):
                     pieces += stops.add(Piece(text, tuple(unfinished), source))
                     unfinished = []
-                if stops.found is not None:
+                if stops.stopped_by is not None:
                     self._steps.close()
                     answer.finish = "stop"
                     yield from pieces
@@ -144,7 +231,7 @@ class Stream:
             yield from pieces
         rest = self._text.rest()
         pieces = [*stops.add(Piece(rest, tuple(unfinished)))] if rest else []
-        answer.finish = finish if stops.found is None else "stop"
+        answer.finish = finish if stops.stopped_by is None else "stop"
         yield from pieces
-        if stops.found is None:
+        if stops.stopped_by is None:
             yield from stops.rest()

@@ -48,26 +48,22 @@ class Calibration(Stateful):
     BINS = 12
     DECAY = 0.999
 
+    carried = ("sums",)
+
     def __init__(self, weight: float = 10.0) -> None:
         """`weight`: accepted paths that the factor 1 of a bin counts for."""
-        self._weight = weight
-        self._sums = [[0.0, 0.0] for _ in range(self.BINS)]  # accepted and expected paths per bin
+        self.weight, self.sums = weight, [(0.0, 0.0)] * self.BINS
+        """Accepted and expected paths per bin."""
 
-    def _bin(self, p: float) -> list[float]:
-        return self._sums[min(self.BINS - 1, int(-math.log(max(p, 1e-9)) / self.WIDTH))]
+    def _bin(self, p: float) -> int:
+        return min(self.BINS - 1, int(-math.log(max(p, 1e-9)) / self.WIDTH))
 
     def __call__(self, p: float) -> float:
         """The chance of a path whose product is `p`."""
-        accepted, expected = self._bin(p)
-        return min(1.0, p * (accepted + self._weight) / (expected + self._weight))
+        accepted, expected = self.sums[self._bin(p)]
+        return min(1.0, p * (accepted + self.weight) / (expected + self.weight))
 
     def update(self, p: float, accepted: bool) -> None:
         """Counts a verified path of product `p`."""
-        sums = self._bin(p)
-        sums[:] = sums[0] * self.DECAY + accepted, sums[1] * self.DECAY + p
-
-    def state_dict(self) -> list[list[float]]:
-        return [list(sums) for sums in self._sums]
-
-    def load_state_dict(self, state: list[list[float]]) -> None:
-        self._sums = [list(sums) for sums in state]
+        hits, expected = self.sums[self._bin(p)]
+        self.sums[self._bin(p)] = hits * self.DECAY + accepted, expected * self.DECAY + p

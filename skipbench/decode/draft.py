@@ -13,7 +13,7 @@ from skipbench.lm.rows import TokenRows
 
 @dataclass(frozen=True)
 class Draft:
-    """Proposed tokens below the pending token: a chain, or a tree when `parent` says so.
+    """Proposed tokens after the pending token: a chain, or a tree where `parent` is given.
 
     >>> tree = Draft([7, 8, 9], parent=[-1, -1, 0], steps=2)  # 7 or 8 come next, 9 follows 7
     >>> tree.parents(), tree.first_choices()
@@ -33,7 +33,7 @@ class Draft:
         early_exit_states: for early exit, the states of the pending token and of the first nodes of
             a chain whose early sub-layers have run as the target's own: one list per row, [1, D]
             before the first and after every sub-layer. Verification continues after the last.
-        sources: what proposed each node, for a method with several sources; else empty.
+        sources: name of the source of each node, for a method with several; else empty.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -88,9 +88,7 @@ class Verification:
 
     @property
     def last_row(self) -> int:
-        """Row of the pass that the bonus follows: the last accepted token's, else the pending
-        one's, 0.
-        """
+        """Row of the pass before the bonus: the last accepted token's, 0 for the pending one's."""
         return self.accepted[-1] + 1 if self.accepted else 0
 
     @property
@@ -157,9 +155,7 @@ class State:
         return len(kept)
 
     def commit(self, verification: Verification) -> int:
-        """Keeps the accepted K/V rows, emits the accepted tokens and the bonus; returns how many
-        were emitted.
-        """
+        """Keeps the accepted K/V rows and emits the round's tokens; returns how many."""
         base, draft, accepted = self.lm.cache.length, verification.draft, verification.accepted
         emitted = self.emit([draft.tokens[node] for node in accepted] + [verification.bonus])
         # Row `base` is the pending token's, row `base + 1 + n` node n's. Emitted tokens but the

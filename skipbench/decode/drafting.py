@@ -130,7 +130,7 @@ class Drafter:
         exit_sublayer: int | None = None,
         first: Tensor | None = None,
     ) -> Draft:
-        """Drafts up to K tokens below the pending one; the first whose confidence is below the
+        """Drafts up to K tokens after the pending one; the first whose confidence is below the
         threshold is the last.
 
         Args:
@@ -144,8 +144,8 @@ class Drafter:
         steps, threshold = min(self.stop.max_steps, budget), self.stop.threshold
         if self.widths and not state.sampler.greedy:
             return self._sampled_tree(_Passes(state, skip, first=first), steps)
-        # Tokens stay on the device and go from one step into the next. The host reads confidences,
-        # where a threshold wants them, and at the end the tokens, of a tree with their siblings.
+        # Tokens stay on the device and go from one step into the next. The host reads confidences
+        # if there is a threshold, and at the end the tokens, of a tree with their siblings.
         waits = exit_sublayer is None and threshold > 0
         ahead = LAUNCH_AHEAD.get(state.lm.output_device.type, 0) if waits else 0
         passes = _Passes(state, skip, exit_sublayer, first, ahead)
@@ -190,9 +190,7 @@ class Drafter:
         return token, top if self.stop.confidence == "top" else p[0].index_select(0, token)
 
     def _tree(self, steps: list[list[float]]) -> Draft:
-        """The chain of first choices with leaves beside it, from the confidence, the first choice
-        and the likeliest tokens of every step.
-        """
+        """The chain of first choices with leaves, by confidence, first choice and best tokens."""
         tokens: list[int] = []
         parents: list[int] = []
         parent = -1
@@ -225,9 +223,7 @@ class Drafter:
     def _children(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
     ) -> tuple[list[int], float]:
-        """Children of the last node, in the order drawn, and the confidence as in `_next`; the host
-        reads twice: the first child, whose confidence gives the width, and its siblings together.
-        """
+        """Children of the last node in the order drawn, and the confidence, in two transfers."""
         child, chance = self._next(state, logits, q, parent)
         # doubles hold every index, so that both come to the host at once
         confidence, first = torch.cat((chance.double(), child.double())).tolist()

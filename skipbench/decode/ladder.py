@@ -18,12 +18,12 @@ TURN = 1.0
 sub-layers' summed squares. Measured: 0.6 to 1 on SmolLM2-135M, 1.3 to 1.7 on `tiny`.
 """
 WEIGHT, DECAY = 4.0, 0.99  # tokens that the prior of a rung's agreement counts for
-CREDIT = 4.0  # passes that may be spent before any decoding has earned them
+CREDIT = 4.0  # passes available before decoding has earned any
 MAX_STEPS = 16
 EPSILON = 1e-6
-MAX_AGREEMENT, DOUBT = 0.98, 0.2  # agreement never assumed above; open after no trial or one
-NOTHING_LOST = -1.0
-"""Value of a round, less its bonus, that earns the present rate: `accepted + 1 = rate * price`."""
+MAX_AGREEMENT, DOUBT = 0.98, 0.2  # upper limit of any estimate; its error after at most one trial
+BREAK_EVEN = -1.0
+"""Value of a round, bonus left out, that keeps the present rate: `accepted + 1 = rate * price`."""
 RANK_EVERY = 16  # trials between two rankings
 
 
@@ -67,9 +67,7 @@ class SkipLadder(Stateful):
         self.steps = [step_price(skip, self._latency) for skip in self.sets]
 
     def chance(self, rung: int) -> float:
-        """Agreement of a rung: its trials, with a prior by the angle, scaled as at the nearest rung
-        that was tried: `-ln a` grows with the square.
-        """
+        """Agreement by trials; the prior, -ln a ~ angle^2, is scaled at the nearest tried rung."""
         scale, tried = TURN**-2, [r for r, trials in enumerate(self.tried) if trials]
         if tried:
             near = min(tried, key=lambda other: abs(other - rung))
@@ -77,25 +75,21 @@ class SkipLadder(Stateful):
             scale = lost / max(EPSILON, self.turns[near])
         return self.agreement.chance(rung, math.exp(-scale * self.turns[rung]))
 
-    def best(self, prices: Sequence[float], rate: float, budget: int) -> tuple[int, float]:
-        """The rung whose chain has the highest value, tokens beyond the bonus less `rate` times the
-        price of the round, and that value; -1 where none was tried.
-        """
-        if not any(self.tried):
-            return -1, -math.inf
-        return self._best([self.chance(rung) for rung in range(len(SHARES))], prices, rate, budget)
-
-    def _best(
-        self, chances: list[float], prices: Sequence[float], rate: float, budget: int
+    def best(
+        self, prices: Sequence[float], rate: float, budget: int, chances: Sequence[float] = ()
     ) -> tuple[int, float]:
+        """The rung whose chain has the highest value, tokens beyond the bonus less `rate` times the
+        price of the round, and that value; -1 where none was tried, unless `chances` are given.
+        """
+        if not any(self.tried) and not chances:
+            return -1, -math.inf
+        chances = chances or [self.chance(rung) for rung in range(len(SHARES))]
         pairs = zip(chances, self.steps, strict=True)
         values = [chain_value(chance, step, prices, rate, budget) for chance, step in pairs]
         return values.index(max(values)), max(values)
 
     def explore_one(self, state: State, prices: Sequence[float], rate: float) -> float:
-        """Does one ranking or trial, if there is output and time for it; returns its price in
-        passes.
-        """
+        """Does one ranking or trial if output and time allow; returns its price in passes."""
         if len(state.output) < self.window + 2 or self.explore <= 0:
             return 0.0
         rows = prices[min(self.window, len(prices) - 1)]
@@ -107,9 +101,9 @@ class SkipLadder(Stateful):
         if self.rank:
             doubts = [DOUBT / max(1, tried) ** 0.5 for tried in self.tried]
             hopes = [min(MAX_AGREEMENT, self.chance(r) + doubt) for r, doubt in enumerate(doubts)]
-        rung, value = self._best(hopes, prices, rate, MAX_STEPS)
+        rung, value = self.best(prices, rate, MAX_STEPS, hopes)
         price = rows if ranks else rows * self.steps[rung]
-        if value <= NOTHING_LOST or price > earned:
+        if value <= BREAK_EVEN or price > earned:
             return 0.0
         self.explored += price
         self.trials += 1
@@ -128,9 +122,7 @@ class SkipLadder(Stateful):
 
 
 def step_price(skip: SkipSet, latency: Latency | None) -> float:
-    """Price of a draft step without `skip`, in passes of one row: by sub-layer latencies, or, if
-    there are none, by the number of sub-layers.
-    """
+    """Price of a draft step in passes of one row, by latencies or by the number of sub-layers."""
     return 1 - skip.ratio if latency is None else latency.pass_s(skip) / latency.pass_s()
 
 

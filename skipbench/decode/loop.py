@@ -32,10 +32,7 @@ class NotFinite(FloatingPointError):
 
 @dataclass(frozen=True)
 class Generation:
-    """Output of one prompt: emitted ids, counts per round, seconds by phase, and why it ended.
-
-    `verified`: how rounds were verified, with the first round of each change.
-    """
+    """Output of one prompt; `verified`: how rounds were verified, per first round of a change."""
 
     tokens: list[int]
     rounds: list[Round]
@@ -46,12 +43,11 @@ class Generation:
 
 @dataclass(frozen=True)
 class Step:
-    """What the prefill, or one round, emitted.
+    """Tokens that the prefill or one round emitted.
 
     Attributes:
         tokens: emitted ids, cut at EOS and at the token limit.
-        sources: what proposed each token; empty for the target, `draft` where the method does not
-            say more (`Draft.sources`).
+        sources: per token `Draft.sources`, or `draft`; empty for the target.
         round: counts of the round; `None` for the prefill.
     """
 
@@ -135,15 +131,24 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step | Genera
     verified: list[tuple[int, Verified]] = []
     while state.finish is None:
         verification, counts = decode_round(state, method, clock)
-        how = _how(verification, method)
+        draft = verification.draft
+        how = Verified(  # everything but the number of nodes that the time depends on
+            extra_rows=len(draft.tokens) - counts.nodes,
+            exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
+            tree=draft.parent is not None,
+            hidden_states=bool(verification.hidden_states),
+            top_tokens=method.needs_top_tokens,
+        )
         if not verified or how != verified[-1][1]:
             verified.append((len(rounds), how))
         rounds.append(counts)
-        emitted, sources = counts.emitted, verification.draft.sources
-        accepted = verification.accepted[:emitted]
-        tried = [sources[node] if sources else "draft" for node in accepted]
+        emitted = counts.emitted
+        sources = [
+            draft.sources[node] if draft.sources else "draft"
+            for node in verification.accepted[:emitted]
+        ]
         tokens = state.tokens[len(state.tokens) - emitted :]
-        yield Step(tokens, tried + [""] * (emitted - len(tried)), counts)
+        yield Step(tokens, sources + [""] * (emitted - len(sources)), counts)
     yield Generation(state.output, rounds, clock.stop(), state.finish, verified)
 
 
@@ -167,18 +172,6 @@ def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verificati
     return verification, counts
 
 
-def _how(verification: Verification, method: Method) -> Verified:
-    """Everything but the number of nodes that the time of a verification depends on."""
-    draft = verification.draft
-    return Verified(
-        extra_rows=0 if draft.num_verifiable is None else len(draft.tokens) - draft.num_verifiable,
-        exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
-        tree=draft.parent is not None,
-        hidden_states=bool(verification.hidden_states),
-        top_tokens=method.needs_top_tokens,
-    )
-
-
 def _prefill(state: State) -> int:
     """Fills the cache with the prompt. Returns the first token of the output."""
     state.lm.cache.length = 0
@@ -188,9 +181,7 @@ def _prefill(state: State) -> int:
 
 
 def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
-    """Runs the pending token and the draft through the full model, and accepts the nodes that the
-    target would have emitted; `top` of its most likely tokens per row are kept.
-    """
+    """Runs the pending token and the draft through the full model; accepts nodes."""
     hidden_states: list[Tensor] = []
     kept = hidden_states if keeps_states else None
     rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
@@ -208,9 +199,7 @@ def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verific
 def _choices(
     state: State, draft: Draft, logits: Tensor, top: int = 0
 ) -> tuple[Tensor, list[int], list[list[int]]]:
-    """The logits [n + 1, V] to choose from after the pending token and every node, and the target's
-    best tokens, the first (-1: not finite) and `top` of them.
-    """
+    """Logits [n + 1, V] to choose from, best tokens (-1: not finite), and `top` best ones."""
     if state.process is not None:
         logits = state.process(state.tokens, draft, logits)
     return logits, *choices(logits, top)
@@ -226,5 +215,5 @@ def _accept(state: State, draft: Draft, logits: Tensor, best: list[int]) -> tupl
     if best[accepted[-1] + 1 if accepted else 0] < 0:
         state.lm.cache.clear(0)
         at = len(state.tokens) + len(accepted)
-        raise NotFinite(f"logits are not finite behind token {at} of the sequence")
+        raise NotFinite(f"logits are not finite after token {at} of the sequence")
     return accepted, bonus

@@ -16,7 +16,7 @@ from skipbench.skipset import SkipSet
 
 
 class Method(Configurable):
-    """A decoding method: `propose`, and where it learns `begin` and `adapt`.
+    """A decoding method: `propose`, and `begin` and `adapt` if it learns.
 
     >>> class Stutter(Method):
     ...     times: Positive = 2
@@ -66,10 +66,7 @@ class Method(Configurable):
         self.log = {name: [] for name in self.logged}
 
     def propose(self, state: State, budget: int) -> Draft:
-        """Proposes at most `budget` tokens below the pending one.
-
-        Scratch rows of the cache may be overwritten.
-        """
+        """Proposes at most `budget` tokens after the pending one; may overwrite scratch rows."""
         raise NotImplementedError
 
     def adapt(self, state: State, verification: Verification) -> None:
@@ -86,15 +83,13 @@ class Method(Configurable):
 
 
 class MethodCopies:
-    """One method per request in flight: the given one while it is idle, else a copy with what that
-    one has learnt, which serves later requests, too.
-    """
+    """One method per concurrent request: the given one if it is idle, else a copy that is kept."""
 
     def __init__(self, method: Method) -> None:
         self.first, self._idle = method, [method]
 
     def take(self) -> Method:
-        """A method for one request, between two rounds of the others."""
+        """Returns the method for one request; called between two rounds of the others."""
         return self._idle.pop() if self._idle else copy.deepcopy(self.first)
 
     def give_back(self, method: Method) -> None:

@@ -13,8 +13,7 @@ def best_tokens(logits: Tensor) -> Tensor:
     """Index [T] of the largest of every row of [T, V], of equal ones the first, and of a NaN where
     there is one.
 
-    On a CPU by numpy, whose search is vectorised: torch's takes ten times as long, a tenth of a
-    verification of 9 rows.
+    On a CPU by numpy, whose search is vectorised: torch's takes ten times as long.
     """
     if logits.device.type != "cpu":
         return logits.argmax(-1)
@@ -71,9 +70,7 @@ class Sampler:
         return int(self.pick(p))
 
     def pick(self, p: Tensor) -> Tensor:
-        """One index [1] drawn from the distribution p [V] by inversion, on its device and without
-        waiting for it.
-        """
+        """One index [1] drawn from p [V] by inversion, on its device and without waiting for it."""
         cumulative = p.double().cumsum(-1)
         index = torch.searchsorted(cumulative, self.uniform() * cumulative[-1:], right=True)
         largest = len(p) - 1 - (p != 0).byte().flip(0).argmax()  # of those that can be drawn

@@ -14,17 +14,17 @@ those of the context.
 SEPARATOR = -1  # between two texts; no token
 
 
-class TextIndex:
+class TextIndex(Stateful):
     """Finds earlier occurrences of the last tokens of a text, or of a path drafted after it.
 
     Occurrences are kept by their last two tokens, the newest `matches` of them, and compared
     backwards; a context whose last two tokens are new is looked up by the last one.
     """
 
+    carried = ("earlier",)
+
     def __init__(self, matches: int = 8, longest: int = 16, limit: int = 0) -> None:
-        """`matches`: occurrences looked at per context; `longest`: tokens compared; `limit`: tokens
-        of earlier outputs that are looked up, too.
-        """
+        """`matches`: occurrences per context; `longest`: tokens compared; `limit`: of `earlier`."""
         self.matches, self.longest, self.limit = matches, longest, limit
         self.earlier: list[int] = []
         """Earlier outputs, each followed by a separator."""
@@ -62,9 +62,7 @@ class TextIndex:
             self.earlier = [*self.earlier, *state.output, SEPARATOR][-self.limit :]
 
     def find(self, path: Sequence[int] = ()) -> list[Match]:
-        """Occurrences of the end of the text followed by `path`, the longest first, of equal ones
-        the newest.
-        """
+        """Occurrences of the end of the text and `path`, the longest first, then the newest."""
         text, drafted, end = self.text, len(path), len(self.text)
 
         def back(k: int) -> int:
@@ -102,34 +100,24 @@ class Successors(Stateful):
     """
 
     def __init__(self, capacity: int, pairs: bool = True) -> None:
-        """`capacity`: contexts kept of each kind, the ones verified last; `pairs`: keeps those of
-        two tokens.
-        """
-        self.capacity, self.pairs = capacity, pairs
-        self._single: dict[int, list[int]] = {}
-        self._pair: dict[tuple[int, int], list[int]] = {}
+        """`capacity`: contexts kept per kind, the newest; `pairs`: keeps those of two tokens."""
+        self.capacity = capacity
+        self._tables: list[dict[tuple[int, ...], list[int]]] = [{}, {}] if pairs else [{}]
 
     def get(self, before: int, token: int) -> tuple[list[int], int]:
-        """The most likely tokens after `before`, `token`, and how many tokens of the context they
-        were stored under: 2, 1, or 0 for none.
-        """
-        if (top := self._pair.get((before, token))) is not None:
+        """The most likely tokens, and the length of the context they were stored under, 0 to 2."""
+        if len(self._tables) > 1 and (top := self._tables[1].get((before, token))) is not None:
             return top, 2
-        top = self._single.get(token)
+        top = self._tables[0].get((token,))
         return ([], 0) if top is None else (top, 1)
 
     def update(self, before: int, token: int, top: list[int]) -> None:
         """Enters the most likely tokens `top` of a verified row."""
-        single, pair = self._single, self._pair
-        single.pop(token, None)  # to enter it again as the newest
-        single[token] = top
-        if len(single) > self.capacity:
-            del single[next(iter(single))]
-        if self.pairs:
-            pair.pop((before, token), None)
-            pair[before, token] = top
-            if len(pair) > self.capacity:
-                del pair[next(iter(pair))]
+        for table, context in zip(self._tables, ((token,), (before, token)), strict=False):
+            table.pop(context, None)  # to enter it again as the newest
+            table[context] = top
+            if len(table) > self.capacity:
+                del table[next(iter(table))]
 
     def learn(
         self, before: int, pending: int, tokens: list[int], parents: list[int], top: list[list[int]]
@@ -146,11 +134,10 @@ class Successors(Stateful):
 
     def state_dict(self) -> list[list[list[int]]]:
         """Rows `[token, *top]` and `[before, token, *top]`, oldest first."""
-        return [
-            [[token, *top] for token, top in self._single.items()],
-            [[*context, *top] for context, top in self._pair.items()],
-        ]
+        return [[[*context, *top] for context, top in t.items()] for t in self._tables]
 
     def load_state_dict(self, state: list[list[list[int]]]) -> None:
-        self._single = {row[0]: row[1:] for row in state[0]}
-        self._pair = {(row[0], row[1]): row[2:] for row in state[1]}
+        self._tables = [
+            {tuple(row[:length]): row[length:] for row in rows}
+            for length, rows in enumerate(state, 1)
+        ]

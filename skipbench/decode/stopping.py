@@ -44,7 +44,7 @@ class Adaptive(StopRule):
     | paper | here | |
     |---|---|---|
     | gamma | `threshold` | a draft token below it is kept and ends the draft |
-    | alpha | `target` | acceptance rate that the rule holds |
+    | alpha | `target` | acceptance rate to hold |
     | epsilon | `step` | |
     | beta1, beta2 | `beta1`, `beta2` | smoothing of the acceptance rate and of gamma |
 
@@ -61,7 +61,7 @@ class Adaptive(StopRule):
     threshold: Share = 0.6
     """gamma at the start, 0 to 1."""
     target: Share = 0.9
-    """alpha, the acceptance rate that the rule holds, 0 to 1."""
+    """alpha, the acceptance rate to hold, 0 to 1."""
     step: Annotated[float, Meta(ge=0)] = 0.01
     """epsilon, by which gamma moves per update."""
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.5
@@ -82,7 +82,7 @@ class Adaptive(StopRule):
         self.begin()
 
     def begin(self) -> None:
-        """Starts a prompt, with an acceptance rate of its own."""
+        """Starts a prompt with a new acceptance rate."""
         self.rate: float | None = None
         self.rounds = 0
 

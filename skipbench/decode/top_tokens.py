@@ -18,8 +18,8 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     """The most likely token of every row of [T, V], of equal ones the first, -1 where its logit is
     not finite; and the `k` most likely ones, most likely first, at most V of them.
 
-    On a CPU by our own function, or by numpy on the bits of the numbers, each of which is looked at
-    twice: where the model has just run, calls cost more than the work in them.
+    On a CPU by the native function, or by numpy on the bits of the numbers: to read each of them
+    twice takes less time than a few more calls.
     """
     k = min(k, logits.shape[-1])
     if (table := native_top_k(logits, k)) is not None:
@@ -78,9 +78,7 @@ def largest(values: NDArray[np.signedinteger], k: int) -> NDArray[np.int64]:
 def _first(
     values: NDArray[np.signedinteger], index: NDArray[np.int64], k: int
 ) -> NDArray[np.int64]:
-    """Entries of `index` at the `k` largest values of each row, of equal ones the first, by sorting
-    numbers made of a value and its index, which numpy does vectorised.
-    """
+    """Entries of `index` at the `k` largest values of each row, of equal ones the first."""
     keys = (values.astype(np.int64) << 32) - index
     if keys.shape[1] > k:
         keys.partition(keys.shape[1] - k, axis=1)

@@ -9,7 +9,7 @@ from typing import Any
 Child = tuple[float, int, Any, Any]
 """Chance given that the parent is accepted, token, kind (for counters), and state for `expand`."""
 Expand = Callable[[list[int], Any], Sequence[Child]]
-"""Tokens below the pending one up to a node, and the node's state -> its children, the likeliest
+"""Tokens after the pending one up to a node, and the node's state -> its children, the likeliest
 first.
 """
 
@@ -44,7 +44,7 @@ class Tree:
         return self.products[node] if node >= 0 else 1.0
 
     def path(self, node: int) -> list[int]:
-        """Tokens below the pending one up to a node."""
+        """Tokens after the pending one up to a node."""
         return [*self.path(self.parents[node]), self.tokens[node]] if node >= 0 else []
 
     def tried(self, accepted: Sequence[int]) -> list[tuple[int, bool]]:

@@ -1,4 +1,4 @@
-"""Passes of a method beside drafting and verification, over scratch rows of the cache."""
+"""Extra passes of a method over scratch rows of the cache, besides drafting and verification."""
 
 from collections.abc import Callable
 
@@ -27,9 +27,7 @@ def recent_states(state: State, rows: int) -> list[Tensor]:
 
 
 def predicts(state: State, at: int, rows: int, skip: SkipSet) -> list[bool]:
-    """Runs the model without `skip` once more and says of each of the `rows` tokens after position
-    `at` whether it predicts them (SWIFT Eqs. 3 and 4).
-    """
+    """For each of `rows` tokens after `at`, whether the draft predicts it (SWIFT Eqs. 3, 4)."""
     predicted = best_tokens(state.lm.head(_forward(state, at, rows, skip))).tolist()
     wanted = state.tokens[at + 1 : at + rows + 1]
     return [a == b for a, b in zip(predicted, wanted, strict=True)]
@@ -42,9 +40,7 @@ def _forward(
     skip: SkipSet | None = None,
     hidden_states: list[Tensor] | None = None,
 ) -> Tensor:
-    """Runs `rows` committed tokens from position `at` on again; they see the cached rows before
-    `at` and one another. Arguments and result [rows, D] as of `LM.run`.
-    """
+    """Runs `rows` committed tokens from `at` on again; arguments, result as of `LM.run`."""
     token_rows = TokenRows.chain(state.lm.cache.length, rows, context_len=at)
     hidden = state.lm.embed(state.tokens[at : at + rows])
     return state.lm.run(hidden, token_rows, skip, hidden_states=hidden_states)

@@ -1,8 +1,7 @@
 """Verification: which proposed tokens the target accepts, and its next token.
 
-Words (Leviathan et al., arXiv:2211.17192): p is the target's distribution, q the one a proposed
-token was drawn from; the bonus token is drawn from p after the last accepted one, or from the
-residual of p where a token was rejected.
+p is the target's distribution, q the draft's (Leviathan et al., arXiv:2211.17192); the bonus token
+is drawn from p after the last accepted token, or from the residual of p after a rejection.
 """
 
 import torch

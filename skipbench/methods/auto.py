@@ -1,17 +1,17 @@
 """`auto`: one draft tree per round from every source, as large as its measured price allows.
 
 Published training-free methods each have one source of draft tokens and a fixed rule for how many
-to draft. Here every source says how likely its tokens are, every row of the verification has a
+to draft. Here every source estimates its tokens' chances, every row of the verification has a
 measured price, and a node is added while its chance is worth more than its price.
 
 | symbol | here | |
 |---|---|---|
-| rho | `rate` | tokens per pass of one row, lately |
+| rho | `rate` | recent tokens per pass of one row |
 | C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
 | c | `ladder.steps` | price of one draft step with a skip set |
 | a | `ladder.agreement` | chance that a token drafted with a skip set is right |
-| round's value | `sum p - rho * (steps * c + C(1 + nodes))` | what a round makes largest |
+| round's value | `sum p - rho * (steps * c + C(1 + nodes))` | maximised by every round |
 
 The derivation (renewal reward), what the rule contains as special cases, and measurements:
 docs/auto.md.
@@ -20,7 +20,7 @@ docs/auto.md.
 import itertools
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -47,7 +47,7 @@ MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer
 MATCH_CHANCE = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)  # priors, measured on SmolLM2-135M's outputs
 LATER_SHARE = (1.0, 0.3, 0.1)  # of the first continuation, the second, the third
 RECYCLED_CHANCE = (0.42, 0.12, 0.07, 0.05, 0.035, 0.025)
-BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # of it, where the match says another token
+BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # factor where the match proposes another token
 NONE, ABSENT = CONTINUATIONS, TOP  # ranks of a token that the source does not propose
 
 
@@ -111,26 +111,29 @@ class Auto(Method):
 
     layers: Positive
     max_nodes: Positive = 31
-    """Maximum nodes of a tree; the price decides below it."""
+    """Maximum nodes of a tree; prices usually keep it smaller."""
     memory: Positive = 1024
-    """Contexts whose successors are kept, of one token and of two each."""
+    """Contexts of one token, and of two, whose successors are kept."""
     earlier: Natural = 0
-    """Tokens of earlier outputs in which copies are looked up, too; 0 looks in the prompt and its
-    output only.
-    """
+    """Tokens of earlier outputs in which copies are looked up, besides the present text."""
     window: Positive = 24
     """Output tokens that a skip set is tried on."""
     explore: Share = 0.01
-    """Share of the time that may be spent on trying skip sets, beside four passes at the start; 0
-    never drafts with a skip set.
-    """
+    """Share of the time for trying skip sets, besides four passes at the start; 0 uses none."""
     row_prices: Sequence[PositiveFloat] = ()
-    """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them before the first
-    prompt.
-    """
+    """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them."""
 
     needs_latency, needs_top_tokens = True, TOP
-    carried = ("successors", "counters", "calibration", "free", "rate", "ladder", "measured")
+    carried = (
+        "successors",
+        "counters",
+        "calibration",
+        "free",
+        "rate",
+        "ladder",
+        "measured",
+        "text",
+    )
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:
@@ -144,7 +147,7 @@ class Auto(Method):
         self.successors = Successors(self.memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
         self.free = [0.0, 0.0]
-        """Free tokens accepted, and how many the priors expected, where the parent was."""
+        """Free tokens accepted, and expected by the priors, after an accepted parent."""
         self.ladder = SkipLadder(self.layers, self.window, self.explore)
         self.rate = 1.2
         self.measured: dict[str, dict[str, float]] = {}
@@ -160,7 +163,7 @@ class Auto(Method):
         self.ladder.begin(self.latency_at(state))
 
     def _seconds(self, state: State) -> dict[int, float]:
-        """Measured where the context is below 1024 tokens, and anew at every fourfold above."""
+        """Seconds by rows: measured below 1024 tokens of context, and again at every fourfold."""
         if self.row_prices:
             return dict(zip(ROWS, self.row_prices, strict=True))
         length_class = max(0, state.lm.cache.length.bit_length() - 9) // 2
@@ -246,9 +249,7 @@ class Auto(Method):
         return children
 
     def _with_drafted(self, free: list[Child], step: int, carried: Carried) -> list[Child]:
-        """The children of a node with the drafted one among them; the chances of the others hold
-        where that one is wrong.
-        """
+        """Children with the drafted one among them; the others' chances hold if it is wrong."""
         token, _, kind = self._drafted[step]
         if same := [child for child in free if child[1] == token]:
             kind += 2 if LETTERS[same[0][2]] in "sb" else 1
@@ -284,10 +285,3 @@ class Auto(Method):
             price=round(price, 4),
             source="".join(LETTERS[tree.kinds[node]] for node in accepted),
         )
-
-    def state_dict(self) -> Any:
-        return super().state_dict() | {"earlier": self.text.earlier}
-
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        self.text.earlier = list(state["earlier"])

@@ -95,9 +95,7 @@ class CLaSp(SkipMethod):
     interval_unit: Literal["rounds", "tokens"] = "rounds"
     """Unit of `interval`: `rounds` or `tokens`."""
     start: Literal["prompt", "full"] = "prompt"
-    """`prompt` runs the first programme on the prompt's last token; `full` drafts with the full
-    model until the first interval ends.
-    """
+    """First programme: on the `prompt`'s last token, or `full`: after the first interval."""
     unit: Literal["layer", "sublayer"] = "layer"
     """`layer` skips whole layers; `sublayer` skips attention and MLP one by one."""
 

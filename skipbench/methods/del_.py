@@ -57,9 +57,7 @@ class DEL(SkipMethod):
     dynamic_threshold: bool = True
     """Stops at the threshold tau_l of the exit layer; false uses `stop.threshold`."""
     count_rejected: bool = False
-    """Counts the rows of rejected tokens as shadow tokens where the exit layer is 1, as the
-    published code.
-    """
+    """Counts the rows of rejected tokens, too, where the exit layer is 1 (published code)."""
 
     needs_hidden_states, logged = True, ("exit_layer", "length")
 

@@ -34,9 +34,7 @@ class DraftModel(SkipMethod):
     """
 
     model: str
-    """The draft model, of the target's vocabulary: a Hugging Face folder, a GGUF file, or an id on
-    the hub.
-    """
+    """The draft model, of the target's vocabulary: a folder, a GGUF file, or an id on the hub."""
     revision: str | None = None
     """Of an id on the hub."""
     dtype: Literal["target", "float32", "bfloat16", "float16"] = "target"

@@ -103,12 +103,10 @@ def integer_weights(latency: Latency, cap: int | None) -> tuple[int, int]:
     return (attention, mlp) if cap is None else (min(attention, cap), min(mlp, cap))
 
 
-def most_tokens_per_time(
+def highest_tpt(
     alpha: Sequence[float], sets: Sequence[SkipSet], latency: Latency, lengths: Sequence[int]
 ) -> tuple[int, int, float]:
-    """Index of the set, gamma and TPT of the best pair (Eq. 4, section 3.5); of equal ones the
-    first.
-    """
+    """Index of the set, gamma and TPT of the best pair (Eq. 4, section 3.5), the first if equal."""
     value, best, gamma = max(
         (tpt(a, d, latency.pass_s(s), latency.pass_s()), -n, -d)
         for n, (a, s) in enumerate(zip(alpha, sets, strict=True))
@@ -138,15 +136,13 @@ class KnapSpec(SkipMethod):
     interval: Positive = 64
     """T, rounds between two programmes."""
     history: Positive = 5
-    """m, rounds whose tokens a programme looks at; at most `interval`."""
+    """m, rounds whose tokens a programme uses; at most `interval`."""
     lengths: Annotated[Sequence[Natural], Meta(min_length=2, max_length=2)] = (1, 10)
     """First and last draft length that are compared (D); the last is 1 or more."""
     use_gamma: bool = False
     """Drafts at most gamma* tokens per round, besides the stop rule."""
     weight_cap: Positive | None = 5
-    """Largest integer weight of a sub-layer; null for none (the paper). It matters where attention
-    or MLP takes more than 5 times as long as the other.
-    """
+    """Largest integer weight of a sub-layer; null for none (the paper)."""
     budget: PositiveShare = 0.5
     """Share of all weight that may be skipped, above 0 to 1 (the paper: K / 2 is half)."""
     protect_ends: bool = False
@@ -154,9 +150,7 @@ class KnapSpec(SkipMethod):
     drop_first: bool = False
     """Leaves the lightest surviving candidate out, as the published code."""
     start: Literal["carry", "full"] = "full"
-    """`full` drafts with the full model until a prompt's first programme; `carry` keeps the set of
-    the prompt before, and counts rounds across prompts.
-    """
+    """Starts a prompt with the `full` model, or `carry`s on set and rounds of the last one."""
     latency: Annotated[Sequence[float], Meta(min_length=3, max_length=3)] | None = None
     """Seconds of [MLP, attention per context token, attention]; null profiles the engine."""
 
@@ -177,7 +171,7 @@ class KnapSpec(SkipMethod):
             mlp, per_token, attention = self.latency
             if min(mlp, attention) <= 0:
                 raise SkipbenchError(
-                    f"knapspec: latency={list(self.latency)}; wanted [mlp, attention a token, "
+                    f"knapspec: latency={list(self.latency)}; wanted [mlp, attention per token, "
                     "attention] in seconds"
                 )
             self.latency_model = LatencyModel(attention, per_token, mlp, 0.0, self.layers)
@@ -224,7 +218,7 @@ class KnapSpec(SkipMethod):
             alpha = (tokens[1:] == tokens[0]).double().mean(-1).tolist()
             first = min(int(self.drop_first), len(sets) - 1)
             lengths = range(self.lengths[0], self.lengths[1] + 1)
-            best, gamma, value = most_tokens_per_time(alpha[first:], sets[first:], latency, lengths)
+            best, gamma, value = highest_tpt(alpha[first:], sets[first:], latency, lengths)
             self.skip = sets[first + best]
             if self.use_gamma:
                 self.stop.max_steps = max(1, gamma)

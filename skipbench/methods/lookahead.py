@@ -49,9 +49,7 @@ class Lookahead(Method):
     pool_from_prompt: bool = False
     """Enters the n-grams of the prompt and of accepted text into the pool."""
     repeat_hit: bool = False
-    """Enters the last token of a hit repeatedly, as the published code, in place of all its
-    tokens.
-    """
+    """Enters the last token of a hit repeatedly, not all its tokens, as the published code."""
     whole: bool = True
     """Accepts all N tokens of an n-gram; false leaves the last one out, as the published code."""
     seed: int = 0
@@ -71,9 +69,7 @@ class Lookahead(Method):
             )
 
     def begin(self, state: State) -> None:
-        """Runs the first level through the model after the prompt, as the published code does
-        within the prefill.
-        """
+        """Runs the first level after the prompt, where the published code prefills it."""
         super().begin(state)
         lm, at = state.lm, state.lm.cache.length
         prompt, size = state.tokens[:at], self.window + self.level - 3

@@ -37,9 +37,7 @@ class Parallel(Method):
     tokens, `random` draws ids.
     """
     window: Literal["block", "sliding"] = "block"
-    """`block` starts a new block once all its tokens are fixed; `sliding` fills it up after every
-    pass.
-    """
+    """`block` starts a new block once all tokens are fixed; `sliding` fills it up every pass."""
     seed: int = 0
     """Seed of `init=random`."""
 
@@ -64,7 +62,5 @@ class Parallel(Method):
         return self._random.randrange(state.lm.config.vocab_size)
 
     def adapt(self, state: State, verification: Verification) -> None:
-        """Replaces the guesses after the bonus by the choices of this pass, which saw the old block
-        (Eq. 3).
-        """
+        """Takes the choices of this pass, which saw the old block, as guesses (Eq. 3)."""
         self._block = verification.target_tokens[len(verification.accepted) + 1 :]

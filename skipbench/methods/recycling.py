@@ -74,7 +74,7 @@ class Recycling(Method):
         self.successors = Successors(self.memory, pairs=False)
 
     def propose(self, state: State, budget: int) -> Draft:
-        """Leaves out nodes whose successors are not known yet, with all below them."""
+        """Leaves out nodes whose successors are not known yet, and their descendants."""
         self._pending, get = state.pending, self.successors.get
         tokens: list[int] = []
         parents: list[int] = []

@@ -18,7 +18,6 @@ Deviations from the paper and its published code, with their switches: docs/meth
 """
 
 from collections import Counter
-from typing import Any
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
 from skipbench.decode.draft import Draft, State, Verification
@@ -44,13 +43,11 @@ class Suffix(Method):
     shortest: Positive = 2
     """Tokens that a match must have, 1 or more."""
     min_share: Share = 0.1
-    """Share of the occurrences, 0 to 1, multiplied along the path, below which a node is left
-    out.
-    """
+    """Minimum share of the occurrences, 0 to 1, multiplied along the path, of a node."""
     earlier: Natural = 0
     """Maximum tokens of earlier outputs that are looked up, too; 0 for none."""
 
-    logged = ("match",)
+    logged, carried = ("match",), ("text",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,9 +78,3 @@ class Suffix(Method):
 
     def adapt(self, state: State, verification: Verification) -> None:
         self.text.advance(state)
-
-    def state_dict(self) -> Any:
-        return {"earlier": self.text.earlier} if self.earlier else {}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.text.earlier = list(state.get("earlier", ()))

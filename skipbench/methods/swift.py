@@ -63,15 +63,11 @@ class SWIFT(SkipMethod):
     protect_ends: bool = True
     """Never skips the first and the last layer."""
     initial: Literal["ratio", "odd"] = "ratio"
-    """First set: `ratio` spreads whole layers evenly, scored like a candidate; `odd` skips every
-    odd layer, with score 0.
-    """
+    """First set: `ratio` spreads whole layers evenly; `odd` skips every odd one, with score 0."""
     context: Literal["first", "recent"] = "first"
     """Tokens that candidates are scored on: `first` of the output, or the most `recent`."""
     rescore: bool = True
-    """Scores the best set again where these tokens have changed: in every prompt, or in every step
-    with `context=recent`; false compares scores of different tokens.
-    """
+    """Scores the best set again where these tokens have changed; false keeps its old score."""
     register: Literal["rounded", "raw"] = "rounded"
     """Point of a Bayesian step that the regression keeps: `rounded` to the candidate, or `raw`."""
     bayes_draws: Positive = 200
@@ -106,9 +102,7 @@ class SWIFT(SkipMethod):
             suggest_point([[0.0]], [0.0], (self.seed, 0), kappa=KAPPA, **self.effort)
 
     def _restart(self, ratio: float) -> None:
-        """Starts an empty search at a skip ratio, from whole layers spread evenly, and one
-        attention if `count` is odd.
-        """
+        """Starts an empty search from whole layers spread evenly, and one attention if odd."""
         self.ratio, self.count = ratio, int(len(self.free) * ratio)
         if not 0 < self.count < len(self.free):
             low, high = 1 / max(1, len(self.free)), 1 - 1 / max(1, len(self.free))
@@ -172,9 +166,7 @@ class SWIFT(SkipMethod):
         return set(self._draws.choice(len(self.free), self.count, replace=False).tolist())
 
     def rounded(self, point: Sequence[float]) -> SkipSet:
-        """The set of the largest coordinates; equal ones in the code's order, that of their names
-        x0, x1, x10, ...
-        """
+        """The set of the largest coordinates; equal ones by name as the code's: x0, x1, x10, ..."""
         largest = sorted(sorted(range(len(point)), key=str), key=lambda i: -point[i])
         return SkipSet.of(self.layers, [self.free[i] for i in largest[: self.count]])
 

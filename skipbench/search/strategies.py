@@ -4,12 +4,14 @@
 """
 
 import itertools
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from skipbench.config.schemas import Search
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
 from skipbench.skipset import SkipSet
@@ -56,9 +58,7 @@ class Strategy:
     """Proposes skip sets of a space and learns their values."""
 
     point: list[float] | None = None
-    """Raw point of the last suggestion of a Bayesian step, for the trace; a resumed search sets it
-    before `register`.
-    """
+    """Raw point of a Bayesian suggestion, for the trace; a resumed search sets it."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -73,9 +73,7 @@ class Strategy:
 
 
 class Random(Strategy):
-    """Random sets, after `start` where one is given: `space.size` sub-layers, or each free one with
-    probability one half when there is no size.
-    """
+    """Random sets, after `start`: `space.size` sub-layers, or each with probability one half."""
 
     def __init__(self, space: Space, seed: int, start: SkipSet | None = None) -> None:
         super().__init__(space)
@@ -157,18 +155,15 @@ class _Queued(Strategy):
 
 
 class Greedy(_Queued):
-    """Starts from a set and toggles the sub-layer that helps most, until no change improves the
-    value by `tol`.
-    """
+    """Toggles the sub-layer that helps most, until no change improves the value by `tol`."""
 
-    def __init__(self, space: Space, tol: float = 0.0, start: SkipSet | None = None) -> None:
-        self.tol, self.base = tol, frozenset[int]() if start is None else start.skipped
-        super().__init__(space, [self.base])
-        self.base_value: float | None = None
+    def __init__(self, space: Space, tol: float, start: frozenset[int]) -> None:
+        super().__init__(space, [start])
+        self.tol, self.base, self.base_value = tol, start, math.inf
 
     def refill(self) -> None:
         best, value = self.best, self.values[self.best]
-        if self.base_value is not None and value >= self.base_value * (1 - self.tol):
+        if value >= self.base_value * (1 - self.tol):
             return  # a whole level without an improvement
         arrived = best ^ self.base  # going straight back would only measure noise
         self.base, self.base_value, self.values = best, value, {}
@@ -212,44 +207,33 @@ class Nested(_Queued):
             self.queue = [skipped for skipped in sets if skipped not in self.values]
 
 
-def make_strategy(
-    name: str,
-    layers: int,
-    seed: int,
-    ratio: float | None,
-    protect: Sequence[int],
-    init: int,
-    rounded: bool,
-    tol: float,
-    start: SkipSet | None = None,
-    order: Sequence[int] = (),
-    iterations: int = 0,
-) -> Strategy:
-    """The strategy called `name`: bayes, random, greedy, exhaustive or nested.
-
-    `order` and `iterations` are for `Nested` only.
+def make_strategy(options: Search, layers: int, order: Sequence[int] = ()) -> Strategy:
+    """The strategy of `options`; `order`, of the sub-layers, is for `Nested` only.
 
     Raises:
         SkipbenchError: another name, a ratio outside 0 to 1, a protected sub-layer that the model
             lacks or that `start` skips.
     """
-    space = Space(layers, ratio, protect)
-    if both := sorted(set(protect) & (start.skipped if start is not None else frozenset())):
+    space = Space(layers, options.ratio, options.protect)
+    start = SkipSet.parse(options.start, layers)
+    if both := sorted(start.skipped.intersection(options.protect)):
         raise SkipbenchError(
             f"search.start skips the sub-layers {both}, which search.protect keeps; change "
             "one of them"
         )
-    match name:
+    first = Random(space, options.seed, start if start.skipped else None)
+    match options.strategy:
         case "bayes":
-            return Bayes(Random(space, seed, start), init, rounded)
+            return Bayes(first, options.init, options.rounded)
         case "random":
-            return Random(space, seed, start)
+            return first
         case "greedy":
-            return Greedy(space, tol, start)
+            return Greedy(space, options.tol, start.skipped)
         case "exhaustive":
             return Exhaustive(space)
         case "nested":
-            return Nested(space, order, iterations)
+            return Nested(space, order, options.iterations)
     raise SkipbenchError(
-        f"unknown search strategy {name!r}; known: bayes, random, greedy, exhaustive, nested"
+        f"unknown search strategy {options.strategy!r}; known: bayes, random, greedy, exhaustive, "
+        "nested"
     )

@@ -9,7 +9,7 @@ where nothing more pays. Acceptance is followed while decoding.
 REIMPLEMENTATION, CONSTANTS UNVERIFIED: no code is public, and only the paper's introduction and
 independent summaries of it were at hand. They give no numbers of equations, no limits of a length,
 of a tree and of TOP-P, no first values of the estimates, no cost of a copy, and neither what the
-warm-up does nor what ends a tree. Guesses of ours stand in their place, marked so below.
+warm-up does nor what ends a tree. Guesses of ours replace them, marked so below.
 
 | paper | here | |
 |---|---|---|
@@ -108,9 +108,8 @@ class CASSpec(Method):
     warm_up: Natural = 20
     """Rounds that begin with each draft in turn, whatever it is worth."""
     forget: Share = 0.02
-    """Share of the way back to its first value, 0 to 1, that the acceptance of a draft goes per
-    round in which it was not tried; at 0 a draft that once fell below its cost is never tried
-    again.
+    """Share of the way back to its first value, 0 to 1, that an untried draft's acceptance goes per
+    round; at 0 a draft that once fell below its cost is never tried again.
     """
 
     needs_latency = True
@@ -177,9 +176,7 @@ class CASSpec(Method):
         return Draft(self.tree.tokens, self.tree.parents, steps=sum(steps), sources=sources)
 
     def _add(self, token: int, parent: int, estimate: float, kind: tuple[int, int]) -> int:
-        """A new leaf; `kind`: its draft, and the tokens of a copy's match, 0 for the first choice
-        of a set, -1 for a later one.
-        """
+        """A new leaf; `kind`: draft, and length of a copy's match, or 0, -1 for a later sibling."""
         node = self.tree.add(token, parent, kind, self.tree.product(parent) * estimate)
         self.leaves = [*(leaf for leaf in self.leaves if leaf != parent), node]
         return node
@@ -199,9 +196,8 @@ class CASSpec(Method):
         return draft, k
 
     def _extend(self, state: State, leaf: int, tokens: list[int], draft: int, k: int) -> None:
-        """k steps without the sub-layers of a set. The first one reads the end of the path `tokens`
-        that has no K/V of this set in scratch rows, and drafts a token for the leaf's siblings,
-        too.
+        """k steps without the sub-layers of a set. The first one reads the tokens of the path that
+        have no K/V of this set in scratch rows, and drafts a token for the leaf's siblings, too.
         """
         lm, base, tree = state.lm, state.lm.cache.length, self.tree
         cached = self._cached[1] if self._cached[0] == draft else []

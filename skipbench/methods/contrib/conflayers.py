@@ -87,9 +87,7 @@ class ConfLayers(SkipMethod):
     window: Positive = 32
     """Tokens of the pass that the confidence is taken from."""
     interval: TwoOrMore = 25
-    """Rounds in which a set is judged, 2 or more; one that accepts less than one token per round is
-    replaced after half of them.
-    """
+    """Rounds that judge a set, 2 or more; half of them if fewer tokens than rounds are accepted."""
 
     logged = ("confidence",)
     carried = ("skip", "lam", "choices", "best", "rounds")

@@ -24,8 +24,8 @@ Deviations from the published code, with their switches: docs/methods/leap.md.
 
 import math
 import random
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Annotated
 
@@ -67,38 +67,36 @@ def zones_of(
     change: Sequence[float], gain: Sequence[float], ends: tuple[int, int], percentile: float
 ) -> list[int]:
     """Zone of every layer; the first and last `ends` layers are of zones 1 and 3."""
-    layers, (first, last) = len(change), ends
+    layers, first, last = len(change), ends[0], len(change) - ends[1]
     much, more = np.percentile(change, percentile), np.percentile(gain, percentile)
-    zones = [1] * first + [2] * (layers - first - last) + [3] * last
-    for i in range(first, layers - last):
-        early, final = change[i] > much, gain[i] > more and i >= int(0.25 * layers)
-        if early and final:  # the one that is exceeded by the larger factor
-            final = gain[i] / (more + 1e-10) > change[i] / (much + 1e-10)
-        zones[i] = 3 if final else 1 if early else 2
-    return [*zones[:first], *_smooth(zones)[first : layers - last], *zones[layers - last :]]
+    early = np.asarray(change) > much
+    final = (np.asarray(gain) > more) & (np.arange(layers) >= int(0.25 * layers))
+    # of both, the one that is exceeded by the larger factor
+    final &= ~early | (np.divide(gain, more + 1e-10) > np.divide(change, much + 1e-10))
+    zones = np.where(final, 3, np.where(early, 1, 2))
+    zones[:first], zones[last:] = 1, 3
+    zones[first:last] = _smooth(zones.tolist())[first:last]
+    return list(map(int, zones))
 
 
 def _smooth(zones: Sequence[int]) -> list[int]:
     """Single layers of zones 2 and 3 join a neighbour: one of zone 1, else the longer run."""
-    runs = [(zone, len(list(same))) for zone, same in groupby(zones)]
+    runs = [(0, 0), *((zone, len(list(same))) for zone, same in groupby(zones)), (0, 0)]
     smooth: list[int] = []
-    for before, (zone, length), after in zip(
-        [(0, 0), *runs], runs, [*runs[1:], (0, 0)], strict=False
-    ):
-        if length == 1 and zone != 1 and len(runs) > 1:
+    for before, (zone, length), after in zip(runs, runs[1:], runs[2:], strict=False):
+        if length == 1 and zone != 1 and len(runs) > 3:
             joined = after if after[1] > 1 >= before[1] or not before[1] else before
             zone = 1 if 1 in (before[0], after[0]) else joined[0]
         smooth += [zone] * length
-    for _ in range(2):
-        for i in range(1, len(smooth) - 1):
-            if smooth[i - 1] == smooth[i + 1]:
-                smooth[i] = smooth[i - 1]
+    for i in [*range(1, len(smooth) - 1)] * 2:
+        if smooth[i - 1] == smooth[i + 1]:
+            smooth[i] = smooth[i - 1]
     return smooth
 
 
 def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) -> list[list[int]]:
     """Groups runs of one zone; zone 2 is cut before and after spikes, and at a maximum size."""
-    middle = [gain[i] for i, zone in enumerate(zones) if zone == 2]
+    middle = [g for g, zone in zip(gain, zones, strict=True) if zone == 2]
     size = max(3, len(middle) // 6)
     high = max(0.08, float(np.percentile(middle, 85))) if middle else 0.0
     spike = [g > high or (i and change[i] > 1.3 * change[i - 1]) for i, g in enumerate(gain)]
@@ -127,16 +125,8 @@ def reward(speedup: float, kept: float, target: float) -> float:
     return max(-MAX_REWARD, min(MAX_REWARD, value))
 
 
-@dataclass
-class Node:
-    """Decisions on the first `decided` groups, and the layers that they skip."""
-
-    decided: int = 0
-    skipped: tuple[int, ...] = ()
-    parent: "Node | None" = None
-    children: list["Node"] = field(default_factory=list)
-    visits: int = 0
-    total: float = 0.0
+Path = tuple[bool, ...]
+"""A node of the search: for the first groups, whether each is skipped."""
 
 
 class Search:
@@ -148,50 +138,52 @@ class Search:
         """`target`: wanted share of layers to keep; `weight`: of exploration in the bound."""
         self.layers, self.target, self.weight = len(zones), target, weight
         self.groups = [(layers, zones[layers[0]] == 2) for layers in groups]
-        self._draws, self.root = random.Random(seed), Node()
+        self._draws = random.Random(seed)
+        self._children: dict[Path, list[Path]] = {}
+        self._visits, self._total = Counter[Path](), defaultdict[Path, float](float)
         self.tried: list[tuple[float, tuple[int, ...]]] = []  # reward and layers left out
 
-    def _child(self, node: Node, skip: bool) -> Node:
-        """One more group decided; a group keeps its first layer unless it has no other."""
-        layers = self.groups[node.decided][0]
-        left_out = (layers[1:] or layers) if skip else []
-        return Node(node.decided + 1, (*node.skipped, *left_out), node)
+    def left_out(self, path: Path) -> tuple[int, ...]:
+        """Layers that a path skips; a group keeps its first layer unless it has no other."""
+        pairs = zip(self.groups, path, strict=False)
+        return tuple(i for (layers, _), skip in pairs if skip for i in layers[1:] or layers)
 
     def kept(self, skipped: Collection[int], of: int | None = None) -> float:
         """Share of the layers that run; `of`: the first so many groups."""
         return 1 - len(skipped) / max(1, sum(len(layers) for layers, _ in self.groups[:of]))
 
-    def _ucb(self, node: Node, visits: int) -> float:
+    def _ucb(self, path: Path) -> float:
         """Upper confidence bound, less a penalty where the ratio so far is off."""
-        if not node.visits:
+        if not (visits := self._visits[path]):
             return math.inf
-        off = abs(self.kept(node.skipped, node.decided) - self.target)
+        off = abs(self.kept(self.left_out(path), len(path)) - self.target)
         penalty = 2 * (off - BAND) if off > BAND else 0.5 * off
-        explored = self.weight * math.sqrt(math.log(visits) / node.visits)
-        return node.total / node.visits + explored - PENALTY * penalty
+        explored = self.weight * math.sqrt(math.log(self._visits[path[:-1]]) / visits)
+        return self._total[path] / visits + explored - PENALTY * penalty
 
-    def next(self) -> tuple[Node, tuple[int, ...]]:
+    def next(self) -> tuple[Path, tuple[int, ...]]:
         """Selection, expansion and rollout: the node to credit, and the candidate's layers."""
-        node = self.root
-        while node.children:
-            bounds = [(self._ucb(child, node.visits), child) for child in node.children]
+        path: Path = ()
+        while path in self._children:
+            bounds = [(self._ucb(child), child) for child in self._children[path]]
             high = max(bound for bound, _ in bounds) - 1e-6  # ties, up to rounding
-            node = self._draws.choice([child for bound, child in bounds if bound >= high])
-        if node.decided < len(self.groups):
-            choices = (False, True) if self.groups[node.decided][1] else (False,)
-            node.children = [self._child(node, skip) for skip in choices]
-            node = self._draws.choice(node.children)
-        full = node
-        while full.decided < len(self.groups):
+            path = self._draws.choice([child for bound, child in bounds if bound >= high])
+        if len(path) < len(self.groups):
+            choices = (False, True) if self.groups[len(path)][1] else (False,)
+            self._children[path] = [(*path, skip) for skip in choices]
+            path = self._draws.choice(self._children[path])
+        full = path
+        for _, may_skip in self.groups[len(path) :]:
             executes = self._draws.random() < max(0.1, self.target - 0.05)
-            full = self._child(full, self.groups[full.decided][1] and not executes)
-        return node, full.skipped
+            full = (*full, may_skip and not executes)
+        return path, self.left_out(full)
 
-    def credit(self, node: Node | None, skipped: tuple[int, ...], value: float) -> None:
+    def credit(self, path: Path, skipped: tuple[int, ...], value: float) -> None:
         """Backpropagation of the reward of a candidate."""
         self.tried.append((value, skipped))
-        while node is not None:
-            node.visits, node.total, node = node.visits + 1, node.total + value, node.parent
+        for depth in range(len(path) + 1):
+            self._visits[path[:depth]] += 1
+            self._total[path[:depth]] += value
 
     def best(self) -> tuple[int, ...]:
         """The best candidate in the band; else the best of all, brought into it from the centre."""
@@ -221,9 +213,7 @@ class LEAP(SkipMethod):
     """
 
     ratio: Annotated[float, Meta(ge=0.05, le=0.75)] = 0.45
-    """Target share of the layers that the draft keeps, 0.05 to 0.75; the search takes 0.05 more or
-    less as no worse.
-    """
+    """Target share of the layers that the draft keeps, 0.05 to 0.75; +-0.05 is as good."""
     iterations: Positive = 5
     """Rounds per prompt in which a candidate is tried; the published code has 40."""
     exploration: Annotated[float, Meta(ge=0)] = 3.0
@@ -264,9 +254,8 @@ class LEAP(SkipMethod):
 
     def _choose(self) -> None:
         """The set of the next round: the next candidate, or, once the search is over, the best."""
-        self._node: Node | None = None
         if self._rounds < self.iterations:
-            self._node, self._candidate = self.search.next()
+            self._path, self._candidate = self.search.next()
         else:
             self._candidate = self.search.best()
         self.skip = SkipSet.of_layers(self.layers, self._candidate)
@@ -281,7 +270,7 @@ class LEAP(SkipMethod):
             tokens = len(verification.accepted) + self.bonus
             passes = 1 + verification.draft.steps * step_price(self.skip, self._at)
             value = reward(tokens / passes, self.search.kept(self._candidate), self.ratio)
-            self.search.credit(self._node, self._candidate, value)
+            self.search.credit(self._path, self._candidate, value)
             self.note(reward=round(value, 5))
             self._rounds += 1
             self._choose()
