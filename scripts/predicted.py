@@ -32,12 +32,11 @@ from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
-from skipbench.decode.draft import Draft
+from skipbench.decode.draft import Draft, State
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import _verify, generate  # the very code that runs verify with
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.experiments.cell import resolve_cell
 from skipbench.methods.vanilla import Vanilla

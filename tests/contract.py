@@ -13,12 +13,11 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows

@@ -10,10 +10,10 @@ from conftest import ROOT, random_lm
 
 import skipbench
 from skipbench.api import LanguageModel
+from skipbench.decode.answer import Piece, StopStrings
 from skipbench.decode.draft import Draft
 from skipbench.decode.loop import Step, generate, stream
 from skipbench.decode.method import Method, MethodCopies
-from skipbench.decode.text import Piece, StopStrings
 from skipbench.errors import SkipbenchError
 from skipbench.methods.prompt_lookup import PromptLookup
 
@@ -68,7 +68,7 @@ def test_a_stop_string_may_lie_across_pieces() -> None:
         for text in ["a\n", "\nUs", "ing\n\n", "User", ": b"]
         for p in stops.add(Piece(text, (1,)))
     ]
-    assert "".join(shown) == "a\n\nUsing" and stops.found == "\n\nUser:"
+    assert "".join(shown) == "a\n\nUsing" and stops.stopped_by == "\n\nUser:"
 
 
 def test_seeds_decide_samples(tiny: LanguageModel) -> None:

@@ -12,7 +12,8 @@ from conftest import LAYERS, make_method, random_lm
 from skipbench.config.architecture import Shape
 from skipbench.decode import top_tokens
 from skipbench.decode.chances import Calibration, Counters
-from skipbench.decode.ladder import NOTHING_LOST, SkipLadder, chain_value
+from skipbench.decode.draft import State
+from skipbench.decode.ladder import BREAK_EVEN, SkipLadder, chain_value
 from skipbench.decode.loop import generate
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.top_tokens import choices
@@ -85,8 +86,10 @@ def test_matches_are_those_of_a_plain_search() -> None:
 
 
 def test_copies_go_over_no_border_of_texts() -> None:
-    index = TextIndex()
-    index.keep([5, 6, 7], 100)
+    index = TextIndex(limit=100)
+    state = State(None, [], max_new_tokens=3)  # type: ignore[arg-type]  # no model
+    state.emit([5, 6, 7])
+    index.advance(state)
     index.begin([1, 5, 6])
     ((at, length),) = index.find()
     assert (index.text[at], length) == (7, 2)
@@ -185,8 +188,8 @@ def test_the_angle_says_how_often_a_set_may_be_right() -> None:
 
 
 def test_hopeless_sets_are_not_tried() -> None:
-    assert chain_value(0.95, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) > NOTHING_LOST
-    assert chain_value(0.3, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) < NOTHING_LOST
+    assert chain_value(0.95, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) > BREAK_EVEN
+    assert chain_value(0.3, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) < BREAK_EVEN
     ladder = SkipLadder(LAYERS, 4, 0.0)
     method = make_method("auto", "method.explore=0")
     generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 48)

@@ -8,9 +8,9 @@ from conftest import make_method, random_lm
 from contract import PROMPT
 from test_traces import tiny
 
+from skipbench.decode.draft import State
 from skipbench.decode.loop import _prefill, decode_round, generate
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.contrib.cas_spec import CASSpec, Estimate, worth
 from skipbench.profile.clock import Clock

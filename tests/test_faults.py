@@ -11,10 +11,9 @@ import torch
 from conftest import EVERY_ENGINE, make_method, random_lm
 
 from skipbench.decode import loop, verify
-from skipbench.decode.draft import Draft
+from skipbench.decode.draft import Draft, State
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.method import Method
-from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers

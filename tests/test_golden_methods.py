@@ -13,10 +13,10 @@ import pytest
 import torch
 from recorded import NEEDS_RECORDS, checkpoint, golden, skip_of, ties
 
+from skipbench.decode.draft import State
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.decode.verify import verify_greedy

@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from skipbench.config.compose import compose
 from skipbench.decode import drafting
+from skipbench.decode.draft import State
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.experiments.cell import run_cell
 from skipbench.lm.cuda_graphs import buckets as sizes

@@ -13,10 +13,10 @@ from conftest import make_method, random_model
 from test_graphs import METHODS, PROMPT, PROMPTS, frozen_length, old_mask, old_shape, partial_method
 from test_graphs import short_buckets as short_buckets  # a fixture
 
+from skipbench.decode.draft import State
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine

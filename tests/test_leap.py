@@ -7,9 +7,9 @@ from contract import PROMPT
 from test_traces import tiny
 
 from skipbench.config.compose import compose
+from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.contrib.leap import Search, group, reward, signals, zones_of
 
@@ -94,6 +94,6 @@ def test_the_search_ends_within_the_first_half_of_a_short_answer() -> None:
 def test_a_best_set_outside_the_band_is_brought_into_it() -> None:
     zones = [1] * 3 + [2] * 12 + [3] * 2
     search = Search([[0, 1, 2], list(range(3, 15)), [15, 16]], zones, 0.45, 3, 0)
-    search.credit(search.root, (8,), 1.0)
+    search.credit((), (8,), 1.0)
     best = search.best()
     assert abs(search.kept(best) - 0.45) <= 0.05 and {7, 8, 9} <= set(best)

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from conftest import EVERY_ENGINE, make_method, random_model
 
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
@@ -89,5 +88,5 @@ def test_a_row_that_is_accepted_must_be_finite(engine: str) -> None:
     at = next(i for i in range(12, len(text)) if text[i] not in text[:i])
     lm = poisoned(engine, text[at])
     for method in (make_method("vanilla"), Spoiled(text, text[at], None)):
-        with pytest.raises(NotFinite, match=f"behind token {at + 1} of"):
+        with pytest.raises(NotFinite, match=f"after token {at + 1} of"):
             generate(lm, method, PROMPT, TOKENS)

@@ -11,11 +11,10 @@ from conftest import make_method, random_lm, random_model
 from contract import PROMPT, knapsack_plain
 
 from scripts.brute_force import states_of
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.lm.model import LM

@@ -15,13 +15,12 @@ from skipbench.bench import skip_search as offline
 from skipbench.bench.stored_sets import best_of_trace
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
+from skipbench.config.schemas import Search, StrategyName
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
 from skipbench.errors import SkipbenchError
-from skipbench.search.retime import candidates, retime, write_retimed
-from skipbench.search.run import Trial, read_trials, search
-from skipbench.search.space import Space
-from skipbench.search.strategies import Random, make_strategy
+from skipbench.search.run import Trial, candidates, read_trials, retime, search, write_retimed
+from skipbench.search.strategies import Random, Space, make_strategy
 from skipbench.skipset import SkipSet
 
 # of skipping each sub-layer of a model of 4 layers
@@ -36,15 +35,8 @@ def toy(skip: SkipSet) -> tuple[float, dict[str, float]]:
 
 
 def make(name: str, **more: Any) -> Any:
-    settings: dict[str, Any] = {
-        "seed": 3,
-        "ratio": None,
-        "protect": (),
-        "init": 3,
-        "rounded": False,
-        "tol": 0.0,
-    }
-    return make_strategy(name, 4, **(settings | more))
+    order = more.pop("order", ())
+    return make_strategy(Search(**{"strategy": name, "seed": 3, "init": 3} | more), 4, order)
 
 
 def run(
@@ -127,10 +119,10 @@ def test_a_suggestion_depends_on_the_trials_alone() -> None:
     for _ in range(4):
         skip = unbroken.suggest()
         for strategy in (unbroken, restored):
-            strategy.restore(unbroken.point())
+            strategy.point = unbroken.point
             strategy.register(skip, toy(skip)[0])
     assert unbroken.suggest() == restored.suggest()
-    assert unbroken.point() == restored.point() is not None
+    assert unbroken.point == restored.point is not None
 
 
 def test_a_set_without_a_value_counts_the_same_after_a_stop(tmp_path: Path) -> None:
@@ -262,7 +254,7 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
 
 def test_limits() -> None:
     with pytest.raises(SkipbenchError, match="13 sub-layers"):
-        make_strategy("exhaustive", 7, 0, None, [0], 3, False, 0.0)
+        make_strategy(Search(strategy=StrategyName.exhaustive, protect=[0]), 7)
     with pytest.raises(SkipbenchError, match="known: bayes"):
         make("simulated-annealing")
     for ratio in (-0.1, 1.1):
@@ -271,7 +263,7 @@ def test_limits() -> None:
     with pytest.raises(SkipbenchError, match=r"sub-layers \[8\]"):
         make("greedy", protect=(0, 8))
     with pytest.raises(SkipbenchError, match=r"search\.start skips the sub-layers \[2\]"):
-        make("greedy", protect=(1, 2), start=SkipSet.parse("attn:1,2", 4))
+        make("greedy", protect=(1, 2), start="attn:1,2")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """A method of one's own: it proposes that the last token comes once more."""
 
 import skipbench
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
-from skipbench.decode.state import State
 
 
 class Stutter(Method):

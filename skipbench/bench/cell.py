@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from skipbench.bench.prompts import Prompt
+from skipbench.decode.answer import Detokenizer
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.text import Detokenizer
 from skipbench.errors import SkipbenchError
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM

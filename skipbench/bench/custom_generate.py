@@ -148,7 +148,7 @@ def _processed(
     logits: Tensor,
 ) -> Tensor:
     """Hugging Face's processors over every row of a verification, each after the tokens before it,
-    as `decode.state.Process`; rows that no token is chosen from stay as they are.
+    as `decode.draft.Process`; rows that no token is chosen from stay as they are.
     """
     rows = logits.float().clone()
     paths: list[list[int]] = [[]]

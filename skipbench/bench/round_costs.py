@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from skipbench.bench.latency_file import Advance
-from skipbench.decode.draft import Draft
+from skipbench.decode.draft import Draft, State
 from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import decode_round
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import State
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
 from skipbench.metrics.costs import PLAIN

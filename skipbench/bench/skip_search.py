@@ -15,8 +15,17 @@ from skipbench.methods.self_sd import objective
 from skipbench.profile.influence import rank_sublayers
 from skipbench.runs.files import set_aside
 from skipbench.runs.fingerprint import weights_sha256
-from skipbench.search.retime import TIMES, candidates, read_retimed, retime, write_retimed
-from skipbench.search.run import Objective, Trial, read_trials, search
+from skipbench.search.run import (
+    TIMES,
+    Objective,
+    Trial,
+    candidates,
+    read_retimed,
+    read_trials,
+    retime,
+    search,
+    write_retimed,
+)
 from skipbench.search.strategies import make_strategy
 from skipbench.skipset import SkipSet
 
@@ -67,21 +76,9 @@ def search_skip_set(
         set_aside(folder)
     elif other := other_weights(trace, config.model):
         raise SkipbenchError(other)
-    start = SkipSet.parse(options.start, lm.layers)
-    strategy = make_strategy(
-        options.strategy,
-        lm.layers,
-        seed=options.seed,
-        ratio=options.ratio,
-        protect=options.protect,
-        init=options.init,
-        rounded=options.rounded,
-        tol=options.tol,
-        start=start if start.skipped else None,
-        order=rank_sublayers(lm, prompts[0]) if options.strategy == "nested" else (),
-        iterations=options.iterations,
-    )
-    goal(start)  # warm-up
+    order = rank_sublayers(lm, prompts[0]) if options.strategy == "nested" else ()
+    strategy = make_strategy(options, lm.layers, order)
+    goal(SkipSet.parse(options.start, lm.layers))  # warm-up
     with progress("search", options.iterations) as advance:
 
         def report(trial: Trial, best: Trial) -> None:

@@ -14,8 +14,7 @@ from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import printable, read_json, strict_json
-from skipbench.search.retime import read_retimed
-from skipbench.search.run import Trial
+from skipbench.search.run import Trial, read_retimed
 from skipbench.skipset import deepened_set
 
 

@@ -20,8 +20,7 @@ from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:
     from skipbench.api import LanguageModel, Prompt
-    from skipbench.decode.answer import Answer, Stream
-    from skipbench.decode.text import Piece
+    from skipbench.decode.answer import Answer, Piece, Stream
 
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue")
 

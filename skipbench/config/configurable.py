@@ -19,6 +19,8 @@ Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 """0 to 1."""
 PositiveFloat = Annotated[float, Meta(gt=0)]
+PositiveShare = Annotated[float, Meta(gt=0, le=1)]
+TwoOrMore = Annotated[int, Meta(ge=2)]
 
 
 class Stateful:

@@ -1,22 +1,24 @@
-"""One answer while it is decoded: an iterator of pieces of text, with counts and time."""
+"""One answer while it is decoded: an iterator of pieces of text, whole characters and nothing after
+a stop string, with counts and time.
+"""
 
 import dataclasses
 import time
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from skipbench.decode.loop import Generation, NotFinite, Step
-from skipbench.decode.text import Detokenizer, Piece, StopStrings
 from skipbench.errors import SkipbenchError
 
+Decode = Callable[[list[int]], str]
+BROKEN = "\ufffd"  # a tokenizer shows it for the first bytes of a character
 Finish = Literal["eos", "length", "stop", "unfinished"]
 
 
 @dataclass
 class Answer:
-    """Output of one prompt, and what the method did for it.
+    """Output of one prompt, with the method's counts and seconds.
 
     Attributes:
         prompt_tokens: length of the prompt.
@@ -27,7 +29,7 @@ class Answer:
         rounds: verification passes, each a full forward; the prefill is not among them.
         drafted: draft steps; a guess that needs no forward pass counts one per token.
         accepted: draft tokens that verification accepted.
-        seconds: from the call to the last token, time of whoever reads the stream left out.
+        seconds: from the call to the last token, without the time between two reads of a stream.
         first_token_s: from the call to the first token (TTFT): the prefill.
     """
 
@@ -47,7 +49,7 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float:
-        """Decoded tokens per second, without the prefill and its token; 0 where none was."""
+        """Decoded tokens per second, without the prefill and its token; 0 without any."""
         decode_s = self.seconds - self.first_token_s
         return (len(self.tokens) - 1) / decode_s if decode_s > 0 and len(self.tokens) > 1 else 0.0
 
@@ -55,6 +57,90 @@ class Answer:
     def tokens_per_round(self) -> float:
         """M: tokens emitted per verification pass; 1 for vanilla."""
         return (len(self.tokens) - 1) / self.rounds if self.rounds else 1.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text of one or more tokens; `str` and `print` give the text.
+
+    Attributes:
+        text: may be empty where a stop string cut it.
+        tokens: ids, in order.
+        source: of the last token, as in `Step.sources`.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    source: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Detokenizer:
+    """Text of one token after another.
+
+    Tokens are decoded after the few before them, since a tokenizer drops the space in front of a
+    first token; as vLLM and text-generation-inference do.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        """`decode`: ids -> text."""
+        self._decode = decode
+        self._tokens: list[int] = []
+        self._before, self._shown = 0, 0  # the window begins; its tokens up to here are shown
+
+    def rest(self) -> str:
+        """Text that is not shown yet, such as a broken character at the end of an output."""
+        before = self._decode(self._tokens[self._before : self._shown])
+        return self._decode(self._tokens[self._before :])[len(before) :]
+
+    def add(self, token: int) -> str:
+        """The text that `token` completes; empty inside a character of several tokens."""
+        self._tokens.append(token)
+        text = self.rest()
+        if not text or text.endswith(BROKEN):
+            return ""
+        self._before, self._shown = self._shown, len(self._tokens)
+        return text
+
+
+class StopStrings:
+    """Holds back a possible beginning of a stop string, and cuts the output before one."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        """`stop`: texts, none of them empty."""
+        self._stop = stop
+        self._held: list[Piece] = []
+        self.stopped_by: str | None = None
+        """The stop string that the output ends before."""
+
+    def add(self, piece: Piece) -> Iterator[Piece]:
+        """Yields pieces that are safe to show; those before a stop string once it is complete."""
+        self._held.append(piece)
+        text = "".join(held.text for held in self._held)
+        if places := {word: text.find(word) for word in self._stop if word in text}:
+            self.stopped_by = min(places, key=lambda word: (places[word], -len(word)))
+            length = places[self.stopped_by]
+            for held in self.rest():
+                yield Piece(held.text[:length], held.tokens, held.source)
+                length = max(0, length - len(held.text))
+            return
+        safe = len(text) - max((_overlap(text, word) for word in self._stop), default=0)
+        while self._held and len(self._held[0].text) <= safe:
+            safe -= len(self._held[0].text)
+            yield self._held.pop(0)
+
+    def rest(self) -> Iterator[Piece]:
+        """Yields the pieces held back when the output ends without a stop string."""
+        held, self._held = self._held, []
+        yield from held
+
+
+def _overlap(text: str, word: str) -> int:
+    """Length of the longest end of `text` that begins `word`."""
+    longest = min(len(text), len(word) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(word[:n])), 0)
 
 
 class Stream:
@@ -80,20 +166,13 @@ class Stream:
             raise SkipbenchError("stop: an empty text stops before the first token; leave it out")
         self._steps, self._answer = steps, Answer(prompt_tokens, method)
         self._text = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
-        self._stops = StopStrings(stop)
-        self._ready: deque[Piece] = deque()
-        self._open: list[int] = []  # tokens of a character that is not complete
-        self._ended = False
+        self._stops, self._pieces = StopStrings(stop), self._decode()
 
     def __iter__(self) -> Iterator[Piece]:
         return self
 
     def __next__(self) -> Piece:
-        while not self._ready:
-            if self._ended:
-                raise StopIteration
-            self._step()
-        piece = self._ready.popleft()
+        piece = next(self._pieces)
         self._answer.text += piece.text
         return piece
 
@@ -104,7 +183,7 @@ class Stream:
 
     @property
     def answer(self) -> Answer:
-        """The whole answer: decodes what is left."""
+        """The whole answer: decodes the rest."""
         for _ in self:
             pass
         return self.so_far
@@ -112,47 +191,47 @@ class Stream:
     def close(self) -> None:
         """Ends the answer where it is."""
         self._steps.close()
-        self._ended = True
+        self._pieces.close()
 
-    def _step(self) -> None:
-        """Decodes one round."""
-        answer, began = self._answer, time.perf_counter()
-        try:
-            step = next(self._steps)
-        except StopIteration as end:
-            self._end(end.value.finish)
-            return
-        except NotFinite as error:
-            raise SkipbenchError(
-                f"{error}; float16 may overflow, try dtype bfloat16 or float32"
-            ) from error
-        finally:
-            answer.seconds += time.perf_counter() - began
-        if step.round is None:
-            answer.first_token_s = answer.seconds
-        else:
-            answer.rounds += 1
-            answer.drafted += step.round.steps
-            answer.accepted += sum(source != "" for source in step.sources)
-        for token, source in zip(step.tokens, step.sources, strict=True):
-            answer.tokens.append(token)
-            self._open.append(token)
-            if text := self._text.add(token):
-                self._put(text, source)
-            if self._stops.found is not None:
-                self._steps.close()
-                answer.finish, self._ended = "stop", True
-                return
-
-    def _put(self, text: str, source: str) -> None:
-        self._ready += self._stops.add(Piece(text, tuple(self._open), source))
-        self._open = []
-
-    def _end(self, finish: Finish) -> None:
-        """Shows the text that was held back."""
-        if rest := self._text.rest():
-            self._put(rest, "")
-        if self._stops.found is None:
-            self._ready += self._stops.rest()
-        self._answer.finish = finish if self._stops.found is None else "stop"
-        self._ended = True
+    def _decode(self) -> Generator[Piece, None, None]:
+        """The pieces of every round, then the text that was held back."""
+        answer, stops = self._answer, self._stops
+        unfinished: list[int] = []  # tokens of a character that is not complete
+        while True:
+            began = time.perf_counter()
+            try:
+                step = next(self._steps)
+            except StopIteration as end:
+                finish: Finish = end.value.finish
+                break
+            except NotFinite as error:
+                raise SkipbenchError(
+                    f"{error}; float16 may overflow, try dtype bfloat16 or float32"
+                ) from error
+            finally:
+                answer.seconds += time.perf_counter() - began
+            if step.round is None:
+                answer.first_token_s = answer.seconds
+            else:
+                answer.rounds += 1
+                answer.drafted += step.round.steps
+                answer.accepted += sum(source != "" for source in step.sources)
+            pieces: list[Piece] = []
+            for token, source in zip(step.tokens, step.sources, strict=True):
+                answer.tokens.append(token)
+                unfinished.append(token)
+                if text := self._text.add(token):
+                    pieces += stops.add(Piece(text, tuple(unfinished), source))
+                    unfinished = []
+                if stops.stopped_by is not None:
+                    self._steps.close()
+                    answer.finish = "stop"
+                    yield from pieces
+                    return
+            yield from pieces
+        rest = self._text.rest()
+        pieces = [*stops.add(Piece(rest, tuple(unfinished)))] if rest else []
+        answer.finish = finish if stops.stopped_by is None else "stop"
+        yield from pieces
+        if stops.stopped_by is None:
+            yield from stops.rest()

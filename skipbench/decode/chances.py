@@ -14,14 +14,12 @@ class Counters(Stateful):
     """
 
     def __init__(self, priors: Sequence[float], weight: float = 16.0, decay: float = 0.998) -> None:
-        """`priors`: the chance of every kind before it was tried; `weight`: tries they count
-        for.
-        """
+        """`priors`: the chance of every kind before a try; `weight`: tries they count for."""
         self._priors, self._weight, self._decay = priors, weight, decay
         self._counts: dict[int, list[float]] = {}
 
     def update(self, kind: int, hit: bool) -> None:
-        """A token of `kind` was tried."""
+        """Counts a try of `kind`."""
         counts = self._counts.setdefault(kind, [0.0, 0.0])
         counts[0] = counts[0] * self._decay + hit
         counts[1] = counts[1] * self._decay + 1.0
@@ -50,27 +48,22 @@ class Calibration(Stateful):
     BINS = 12
     DECAY = 0.999
 
+    carried = ("sums",)
+
     def __init__(self, weight: float = 10.0) -> None:
         """`weight`: accepted paths that the factor 1 of a bin counts for."""
-        self._weight = weight
-        self._sums = [[0.0, 0.0] for _ in range(self.BINS)]  # accepted, and what was expected
+        self.weight, self.sums = weight, [(0.0, 0.0)] * self.BINS
+        """Accepted and expected paths per bin."""
 
-    def _bin(self, p: float) -> list[float]:
-        return self._sums[min(self.BINS - 1, int(-math.log(max(p, 1e-9)) / self.WIDTH))]
+    def _bin(self, p: float) -> int:
+        return min(self.BINS - 1, int(-math.log(max(p, 1e-9)) / self.WIDTH))
 
     def __call__(self, p: float) -> float:
         """The chance of a path whose product is `p`."""
-        accepted, expected = self._bin(p)
-        return min(1.0, p * (accepted + self._weight) / (expected + self._weight))
+        accepted, expected = self.sums[self._bin(p)]
+        return min(1.0, p * (accepted + self.weight) / (expected + self.weight))
 
     def update(self, p: float, accepted: bool) -> None:
-        """A path of product `p` was verified."""
-        sums = self._bin(p)
-        sums[0] = sums[0] * self.DECAY + accepted
-        sums[1] = sums[1] * self.DECAY + p
-
-    def state_dict(self) -> list[list[float]]:
-        return [list(sums) for sums in self._sums]
-
-    def load_state_dict(self, state: list[list[float]]) -> None:
-        self._sums = [list(sums) for sums in state]
+        """Counts a verified path of product `p`."""
+        hits, expected = self.sums[self._bin(p)]
+        self.sums[self._bin(p)] = hits * self.DECAY + accepted, expected * self.DECAY + p

@@ -1,15 +1,19 @@
-"""`Draft` and `Verification`: the values that pass between a method and the loop."""
+"""`State`, `Draft` and `Verification`: the values that pass between a method and the loop."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
+from skipbench.decode.sampling import Sampler
+from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Proposed tokens below the pending token: a chain, or a tree when `parent` says so.
+    """Proposed tokens after the pending token: a chain, or a tree where `parent` is given.
 
     >>> tree = Draft([7, 8, 9], parent=[-1, -1, 0], steps=2)  # 7 or 8 come next, 9 follows 7
     >>> tree.parents(), tree.first_choices()
@@ -20,18 +24,16 @@ class Draft:
     Attributes:
         tokens: n proposed ids, parents before children.
         parent: index of each node's parent, -1 for the pending token; `None` for a chain.
-        q: for the children of a node (-1: of the pending token), the distribution [V] they were
-            drawn from, in the order of the nodes and without replacement. A node that is missing
-            has children that are guesses, not samples.
+        q: distribution [V] that the children of a node (-1: of the pending token) were drawn from,
+            in the order of the nodes and without replacement. Children of a node that is missing
+            are guesses, not samples.
         steps: forward passes of the drafting model; a guess that needed none counts one per token.
         num_verifiable: only the first so many nodes may be accepted, all when `None`; the rows
             after them are computed for the method itself (Lookahead's window).
         early_exit_states: for early exit, the states of the pending token and of the first nodes of
             a chain whose early sub-layers have run as the target's own: one list per row, [1, D]
-            before the first and after every sub-layer. Verification continues after the last of
-            them.
-        sources: what proposed each node, for a method with several sources; empty where it has
-            one.
+            before the first and after every sub-layer. Verification continues after the last.
+        sources: name of the source of each node, for a method with several; else empty.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -67,16 +69,14 @@ class Verification:
     """Result of one verification pass.
 
     Attributes:
-        accepted: accepted nodes of the draft, in order, before any cut at EOS or at the token
-            limit.
+        accepted: accepted nodes in order, before any cut at EOS or at the token limit.
         bonus: the target's token after them.
         target_tokens: the target's most likely token after the pending token and after every
             node, n + 1 of them; 0 where its logits are not finite.
         hidden_states: the target's S + 1 hidden states [n + 1, D] of this pass, for methods that
             need them, else empty.
         top_tokens: the target's `needs_top_tokens` most likely tokens after the pending token and
-            after every node, most likely first, n + 1 lists, for methods that need them, else
-            empty.
+            after every node, most likely first, n + 1 lists; else empty.
     """
 
     draft: Draft
@@ -88,7 +88,77 @@ class Verification:
 
     @property
     def last_row(self) -> int:
-        """Row of the pass whose output became the bonus: that of the last accepted token, 0 for the
-        pending one.
-        """
+        """Row of the pass before the bonus: the last accepted token's, 0 for the pending one's."""
         return self.accepted[-1] + 1 if self.accepted else 0
+
+    @property
+    def chain(self) -> int:
+        """How many nodes on the chain of first choices were accepted."""
+        if self.draft.parent is None:
+            return len(self.accepted)
+        return len(self.draft.first_choices().intersection(self.accepted))
+
+
+Finish = Literal["eos", "length"]
+Process = Callable[[list[int], Draft, Tensor], Tensor]
+"""Committed tokens, the draft, and the target's logits [n + 1, V] after the pending token and
+every node -> the logits to choose from; only the target's, so that any draft stays lossless.
+"""
+
+
+class State:
+    """Committed tokens and the limits of one prompt.
+
+    Invariant at the top of every round: `lm.cache.length == len(tokens) - 1`; the last committed
+    token is pending, its K/V does not exist yet.
+    """
+
+    def __init__(
+        self,
+        lm: LM,
+        prompt: list[int],
+        sampler: Sampler | None = None,
+        max_new_tokens: int = 128,
+        eos: frozenset[int] = frozenset(),
+        process: Process | None = None,
+    ) -> None:
+        """`sampler`: greedy where none is given; `eos`: ids that end the output."""
+        self.lm, self.sampler, self.process = lm, sampler or Sampler(), process
+        self.prompt_length, self.tokens = len(prompt), list(prompt)
+        self.max_new_tokens, self.eos = max_new_tokens, eos
+        self.finish: Finish | None = None
+
+    @property
+    def pending(self) -> int:
+        return self.tokens[-1]
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.max_new_tokens - (len(self.tokens) - self.prompt_length)
+
+    def emit(self, tokens: list[int]) -> int:
+        """Appends tokens up to the first EOS (kept) or the limit; returns how many."""
+        kept = tokens[: self.remaining]
+        for i, token in enumerate(kept):
+            if token in self.eos:
+                kept = kept[: i + 1]
+                self.finish = "eos"
+                break
+        self.tokens += kept
+        if self.finish is None and self.remaining == 0:
+            self.finish = "length"
+        return len(kept)
+
+    def commit(self, verification: Verification) -> int:
+        """Keeps the accepted K/V rows and emits the round's tokens; returns how many."""
+        base, draft, accepted = self.lm.cache.length, verification.draft, verification.accepted
+        emitted = self.emit([draft.tokens[node] for node in accepted] + [verification.bonus])
+        # Row `base` is the pending token's, row `base + 1 + n` node n's. Emitted tokens but the
+        # last have their row kept.
+        self.lm.cache.keep([base, *(base + 1 + node for node in accepted[: emitted - 1])])
+        return emitted

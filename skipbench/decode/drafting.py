@@ -1,4 +1,4 @@
-"""Drafting with the model's own sub-layers left out, shared by all layer-skipping methods.
+"""Drafting with some of the model's own sub-layers left out, shared by all layer-skipping methods.
 
 A method chooses the skip set; the `Drafter` runs the steps, asks the stop rule, and widens the
 chain to SWIFT's tree where widths are given.
@@ -6,13 +6,13 @@ chain to SWIFT's tree where widths are given.
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from skipbench.decode.draft import Draft, Verification
-from skipbench.decode.state import State
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.stopping import StopRule
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
@@ -35,9 +35,8 @@ class DeferredScalar:
         if value.device.type == "cuda":
             self._host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
             self._host.copy_(value, non_blocking=True)
-            arrived: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it so
-            arrived.record(torch.cuda.current_stream(value.device))
-            self._arrived = arrived
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it so
+            self._arrived.record(torch.cuda.current_stream(value.device))
 
     def read(self) -> float:
         """The number; waits for the work launched before it, and for none after it."""
@@ -46,36 +45,34 @@ class DeferredScalar:
         return float(self._host)
 
 
-class _Steps:
-    """Forward passes of one draft, one per step, in two halves: `begin` launches what the host
-    need not wait for, `finish` returns the logits [1, V].
+@dataclass
+class _Passes:
+    """Forward passes of one draft, one per step, in two halves: `begin` launches the work that can
+    go on without the host, `finish` returns the logits [1, V].
+
+    Attributes:
+        exit_sublayer, first: as in `Drafter.propose`.
+        ahead: sub-layers that `begin` launches, see `LAUNCH_AHEAD`.
+        early: states of every step before `exit_sublayer`.
     """
 
-    def __init__(
-        self,
-        state: State,
-        skip: SkipSet,
-        exit_sublayer: int | None = None,
-        first: Tensor | None = None,
-        ahead: int = 0,
-    ) -> None:
-        """`first`: logits of the first step, if they are there; the rest as in
-        `Drafter.propose` and `LAUNCH_AHEAD`.
-        """
-        self.lm, self.base, self.skip = state.lm, state.lm.cache.length, skip
-        self.exit_sublayer, self.first, self.ahead = exit_sublayer, first, ahead
-        self.count = 0
-        self.early: list[list[Tensor]] = []
+    state: State
+    skip: SkipSet
+    exit_sublayer: int | None = None
+    first: Tensor | None = None
+    ahead: int = 0
+    count: int = 0
+    early: list[list[Tensor]] = field(default_factory=list)
+    hidden: Tensor | None = None
 
     def begin(self, token: list[int] | Tensor) -> None:
-        self.token = token
-        self.rows = self.lm.metadata(TokenRows.chain(self.base + self.count, 1))
-        self.hidden: Tensor | None = None
+        lm, self.token, self.hidden = self.state.lm, token, None
+        self.rows = lm.metadata(TokenRows.chain(lm.cache.length + self.count, 1))
         if self.ahead and self.count:
-            self.hidden = self.lm.run(self.lm.embed(token), self.rows, self.skip, last=self.ahead)
+            self.hidden = lm.run(lm.embed(token), self.rows, self.skip, last=self.ahead)
 
     def finish(self) -> Tensor:
-        lm, self.count = self.lm, self.count + 1
+        lm, self.count = self.state.lm, self.count + 1
         if self.first is not None and self.count == 1:
             return self.first
         if self.hidden is not None:
@@ -111,13 +108,13 @@ class Drafter:
         self.stop, self.widths = stop, tuple(widths)
         self.log: dict[str, list[Any]] = {}
         """Per round: `threshold` after it, `steps`, how many of the first choices were `accepted`,
-        and the `confidence` of each as far as the host read it; of a tree, the `rank` among its
-        siblings of an accepted leaf beside the chain, 0 for none. Per new skip set: its first round
-        and itself, under `skip`.
+        and the `confidence` of each that the host read; of a tree, the `rank` among its siblings of
+        an accepted leaf beside the chain, 0 for none. Per new skip set: its first round and itself,
+        under `skip`.
         """
 
     def begin(self) -> None:
-        """A new prompt starts."""
+        """Starts a prompt."""
         self.stop.begin()
         self.log = {"skip": [], "threshold": [], "steps": [], "accepted": [], "confidence": []}
         if self.widths:
@@ -133,25 +130,25 @@ class Drafter:
         exit_sublayer: int | None = None,
         first: Tensor | None = None,
     ) -> Draft:
-        """Up to K draft steps below the pending token, the last of them the first whose confidence
-        is below the threshold.
+        """Drafts up to K tokens after the pending one; the first whose confidence is below the
+        threshold is the last.
 
-        With `exit_sublayer`, the sub-layers from there on are left out, `skip` only says so in the
-        trace, and the draft carries the states of the sub-layers before, for verification to
-        continue from. `first`: the draft's logits [1, V] after the pending token, if known.
+        Args:
+            exit_sublayer: leaves out the sub-layers from there on, and lets verification continue
+                from the states of those before; `skip` then only says so in the trace.
+            first: the draft's logits [1, V] after the pending token, if known.
         """
         if skip is not self._skip and skip != self._skip:
             self._skip = skip
             self.log["skip"].append([len(self.log["steps"]), str(skip)])
-        steps = min(self.stop.max_steps, budget)
+        steps, threshold = min(self.stop.max_steps, budget), self.stop.threshold
         if self.widths and not state.sampler.greedy:
-            return self._sampled_tree(state, skip, steps, first)
-        # Tokens stay on the device and go from one step into the next. The host reads confidences,
-        # where a threshold wants them, and at the end the tokens, of a tree with their siblings.
-        ahead = 0
-        if exit_sublayer is None and self.stop.threshold > 0:
-            ahead = LAUNCH_AHEAD.get(state.lm.output_device.type, 0)
-        passes = _Steps(state, skip, exit_sublayer, first, ahead)
+            return self._sampled_tree(_Passes(state, skip, first=first), steps)
+        # Tokens stay on the device and go from one step into the next. The host reads confidences
+        # if there is a threshold, and at the end the tokens, of a tree with their siblings.
+        waits = exit_sublayer is None and threshold > 0
+        ahead = LAUNCH_AHEAD.get(state.lm.output_device.type, 0) if waits else 0
+        passes = _Passes(state, skip, exit_sublayer, first, ahead)
         tokens: list[Tensor] = []
         siblings: list[Tensor] = []
         q: dict[int, Tensor] = {}
@@ -159,8 +156,10 @@ class Drafter:
         confidence: DeferredScalar | None = None
         for step in range(steps):
             passes.begin(token)
-            if confidence is not None and not self._goes_on(confidence):
-                break
+            if confidence is not None:
+                self._confidence.append(confidence.read())
+                if self._confidence[-1] < threshold:
+                    break
             logits = passes.finish()
             token, probability = self._next(state, logits, q, step - 1)
             tokens.append(token)
@@ -168,16 +167,11 @@ class Drafter:
                 best = logits[0].topk(min(max(self.widths), logits.shape[-1])).indices
                 # doubles hold every index, so that all comes to the host at once
                 siblings.append(torch.cat([x.double() for x in (probability, token, best)]))
-            confidence = DeferredScalar(probability) if self.stop.threshold > 0 else None
+            confidence = DeferredScalar(probability) if threshold > 0 else None
         if self.widths:
             return self._tree(torch.stack(siblings).tolist() if siblings else [])
         chain = torch.cat(tokens).tolist() if tokens else []
         return Draft(chain, None, q, len(chain), early_exit_states=passes.early)
-
-    def _goes_on(self, confidence: DeferredScalar) -> bool:
-        """Whether the last token was confident enough for another step."""
-        self._confidence.append(confidence.read())
-        return self._confidence[-1] >= self.stop.threshold
 
     def _next(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
@@ -196,11 +190,7 @@ class Drafter:
         return token, top if self.stop.confidence == "top" else p[0].index_select(0, token)
 
     def _tree(self, steps: list[list[float]]) -> Draft:
-        """The chain of first choices with leaves beside it.
-
-        Args:
-            steps: per draft step the confidence, the first choice, and the likeliest tokens.
-        """
+        """The chain of first choices with leaves, by confidence, first choice and best tokens."""
         tokens: list[int] = []
         parents: list[int] = []
         parent = -1
@@ -213,15 +203,15 @@ class Drafter:
         self._confidence = [confidence for confidence, *_ in steps]
         return Draft(tokens, parents, steps=len(steps))
 
-    def _sampled_tree(self, state: State, skip: SkipSet, steps: int, first: Tensor | None) -> Draft:
-        """The tree under sampling: the host draws, and reads what it drew in every step."""
-        passes, token, parent = _Steps(state, skip, first=first), state.pending, -1
+    def _sampled_tree(self, passes: _Passes, steps: int) -> Draft:
+        """The tree under sampling: the host draws, and reads the result in every step."""
+        token, parent = passes.state.pending, -1
         tokens: list[int] = []
         parents: list[int] = []
         q: dict[int, Tensor] = {}
         for _ in range(steps):
             passes.begin([token])
-            children, confidence = self._children(state, passes.finish(), q, parent)
+            children, confidence = self._children(passes.state, passes.finish(), q, parent)
             parents += [parent] * len(children)
             token, parent = children[0], len(tokens)
             tokens += children
@@ -233,17 +223,11 @@ class Drafter:
     def _children(
         self, state: State, logits: Tensor, q: dict[int, Tensor], parent: int
     ) -> tuple[list[int], float]:
-        """Children of the last node, in the order drawn, and the confidence as in `_next`; the host
-        reads twice: the first child, whose confidence gives the width, and its siblings together.
-        """
-        p = logits.float().softmax(-1)
-        q[parent] = distribution = state.sampler.probs(logits)[0]
-        child = state.sampler.pick(distribution)
-        top = self.stop.confidence == "top"
-        chance = p.max(-1).values if top else p[0].index_select(0, child)
+        """Children of the last node in the order drawn, and the confidence, in two transfers."""
+        child, chance = self._next(state, logits, q, parent)
         # doubles hold every index, so that both come to the host at once
         confidence, first = torch.cat((chance.double(), child.double())).tolist()
-        left, siblings = distribution.clone(), list[Tensor]()
+        left, siblings = q[parent].clone(), list[Tensor]()
         for _ in range(self._width(confidence) - 1):
             left.index_fill_(0, child, 0.0)
             child = state.sampler.pick(left)
@@ -259,25 +243,16 @@ class Drafter:
 
     def update(self, verification: Verification) -> None:
         """Updates the stop rule and the log; in a tree only the chain of first choices counts."""
-        chain = verification.draft.first_choices()
-        accepted = sum(node in chain for node in verification.accepted)
-        self.stop.update(accepted, verification.draft.steps)
-        values = {
-            "threshold": self.stop.threshold,
-            "steps": verification.draft.steps,
-            "accepted": accepted,
-            "confidence": [round(value, 6) for value in self._confidence],
-        }
+        draft, accepted = verification.draft, verification.chain
+        self.stop.update(accepted, draft.steps)
+        confidence = [round(value, 6) for value in self._confidence]
+        values = [self.stop.threshold, draft.steps, accepted, confidence]
+        for name, value in zip(
+            ("threshold", "steps", "accepted", "confidence"), values, strict=True
+        ):
+            self.log[name].append(value)
         if self.widths:
-            values["rank"] = next(
-                (rank(n, verification) for n in verification.accepted if n not in chain), 0
-            )
-        for key, value in values.items():
-            self.log[key].append(value)
+            parents, chain = draft.parents(), draft.first_choices()
+            beside = (n for n in verification.accepted if n not in chain)
+            self.log["rank"].append(next((parents[:n].count(parents[n]) for n in beside), 0))
         self._confidence = []
-
-
-def rank(node: int, verification: Verification) -> int:
-    """Place of a node among its siblings, 0 for the first choice."""
-    parents = verification.draft.parents()
-    return parents[:node].count(parents[node])

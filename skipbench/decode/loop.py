@@ -10,16 +10,15 @@ One round, with K = 3 drafted tokens of which the target accepts two:
     t0 t1 t2 t3 t4 t5 a b        x           commit: K/V rows of t5, a, b kept; x is pending
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, Finish, Process, State, Verification
 from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.state import Finish, Process, State
 from skipbench.decode.top_tokens import choices
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
@@ -33,10 +32,7 @@ class NotFinite(FloatingPointError):
 
 @dataclass(frozen=True)
 class Generation:
-    """Output of one prompt: emitted ids, counts per round, seconds by phase, and why it ended.
-
-    `verified`: how rounds were verified, with the first round of each change.
-    """
+    """Output of one prompt; `verified`: how rounds were verified, per first round of a change."""
 
     tokens: list[int]
     rounds: list[Round]
@@ -47,12 +43,11 @@ class Generation:
 
 @dataclass(frozen=True)
 class Step:
-    """What the prefill, or one round, emitted.
+    """Tokens that the prefill or one round emitted.
 
     Attributes:
         tokens: emitted ids, cut at EOS and at the token limit.
-        sources: what proposed each token; empty for the target, `draft` where the method does not
-            say more (`Draft.sources`).
+        sources: per token `Draft.sources`, or `draft`; empty for the target.
         round: counts of the round; `None` for the prefill.
     """
 
@@ -83,15 +78,11 @@ def generate(
         NotFinite: NaN or infinite logits.
         SkipbenchError: the cache is too small.
     """
-    state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos)
-    steps = _steps(state, method, clock or Clock(lm.output_device))
+    state = State(lm, prompt, sampler, max_new_tokens, eos)
     with lm.turn():
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: Generation = end.value
-                return result
+        *_, result = _steps(state, method, clock or Clock(lm.output_device))
+    assert isinstance(result, Generation)
+    return result
 
 
 @torch.inference_mode()
@@ -113,25 +104,23 @@ def stream(
         methods: gives the method, at the first step.
         process: changes the target's logits before tokens are chosen from them.
     """
-    state = State(lm, prompt, sampler or Sampler(), max_new_tokens, eos, process)
+    state = State(lm, prompt, sampler, max_new_tokens, eos, process)
     with lm.turn(state):
         method = methods.take()
     steps = _steps(state, method, Clock(lm.output_device))
     try:
         while True:
-            try:
-                with lm.turn(state):
-                    step = next(steps)
-            except StopIteration as end:
-                result: Generation = end.value
-                return result
+            with lm.turn(state):
+                step = next(steps)
+            if isinstance(step, Generation):
+                return step
             yield step
     finally:
         methods.give_back(method)
 
 
-def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, Generation]:
-    """The loop itself."""
+def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step | Generation]:
+    """The loop itself: every step, and the whole at the end."""
     clock.start()
     state.emit([_prefill(state)])
     clock.mark("prefill")
@@ -142,12 +131,25 @@ def _steps(state: State, method: Method, clock: Clock) -> Generator[Step, None, 
     verified: list[tuple[int, Verified]] = []
     while state.finish is None:
         verification, counts = decode_round(state, method, clock)
-        how = _how(verification, method)
+        draft = verification.draft
+        how = Verified(  # everything but the number of nodes that the time depends on
+            extra_rows=len(draft.tokens) - counts.nodes,
+            exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
+            tree=draft.parent is not None,
+            hidden_states=bool(verification.hidden_states),
+            top_tokens=method.needs_top_tokens,
+        )
         if not verified or how != verified[-1][1]:
             verified.append((len(rounds), how))
         rounds.append(counts)
-        yield _step(state, verification, counts)
-    return Generation(state.output, rounds, clock.stop(), state.finish, verified)
+        emitted = counts.emitted
+        sources = [
+            draft.sources[node] if draft.sources else "draft"
+            for node in verification.accepted[:emitted]
+        ]
+        tokens = state.tokens[len(state.tokens) - emitted :]
+        yield Step(tokens, sources + [""] * (emitted - len(sources)), counts)
+    yield Generation(state.output, rounds, clock.stop(), state.finish, verified)
 
 
 def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
@@ -156,54 +158,33 @@ def decode_round(state: State, method: Method, clock: Clock) -> tuple[Verificati
     clock.mark("draft")
     verification = _verify(state, draft, method.needs_hidden_states, method.needs_top_tokens)
     clock.mark("verify")
-    counts = _round(verification, state.commit(verification))
+    emitted = state.commit(verification)
+    counts = Round(
+        steps=draft.steps,
+        nodes=len(draft.tokens) if draft.num_verifiable is None else draft.num_verifiable,
+        accepted=len(verification.accepted),
+        chain=verification.chain,
+        emitted=emitted,
+    )
     clock.mark("other")
     method.adapt(state, verification)
     clock.mark("adapt")
     return verification, counts
 
 
-def _how(verification: Verification, method: Method) -> Verified:
-    """How a round is verified: everything but the nodes that the time depends on."""
-    draft = verification.draft
-    nodes = len(draft.tokens)
-    return Verified(
-        extra_rows=0 if draft.num_verifiable is None else nodes - draft.num_verifiable,
-        exit_sublayer=len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else 0,
-        tree=draft.parent is not None,
-        hidden_states=bool(verification.hidden_states),
-        top_tokens=method.needs_top_tokens,
-    )
-
-
-def _step(state: State, verification: Verification, round: Round) -> Step:
-    """The tokens of a round with their sources."""
-    draft, accepted = verification.draft, verification.accepted[: round.emitted]
-    sources = [draft.sources[node] if draft.sources else "draft" for node in accepted]
-    return Step(
-        state.tokens[len(state.tokens) - round.emitted :],
-        sources + [""] * (round.emitted - len(sources)),
-        round,
-    )
-
-
 def _prefill(state: State) -> int:
     """Fills the cache with the prompt. Returns the first token of the output."""
     state.lm.cache.length = 0
-    logits = state.lm.prefill(state.tokens)
     draft = Draft()  # an empty one: the bonus alone
-    logits, best, _ = _choices(state, draft, logits)
+    logits, best, _ = _choices(state, draft, state.lm.prefill(state.tokens))
     return _accept(state, draft, logits, best)[1]
 
 
 def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verification:
-    """Runs the pending token and the draft through the full model, and accepts what the target
-    would have said; `top` of its most likely tokens per row are kept.
-    """
+    """Runs the pending token and the draft through the full model; accepts nodes."""
     hidden_states: list[Tensor] = []
-    rows = draft.token_rows(state.lm.cache.length)
-    tokens = [state.pending, *draft.tokens]
     kept = hidden_states if keeps_states else None
+    rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
     logits = state.lm.score(tokens, rows, draft.early_exit_states, kept)
     logits, best, top_tokens = _choices(state, draft, logits, top)
     if min(best) < 0:  # a rejected row may have reached others
@@ -218,9 +199,7 @@ def _verify(state: State, draft: Draft, keeps_states: bool, top: int) -> Verific
 def _choices(
     state: State, draft: Draft, logits: Tensor, top: int = 0
 ) -> tuple[Tensor, list[int], list[list[int]]]:
-    """The logits [n + 1, V] of the pending token and every node to choose from, and the target's
-    best tokens, the first (-1: not finite) and `top` of them.
-    """
+    """Logits [n + 1, V] to choose from, best tokens (-1: not finite), and `top` best ones."""
     if state.process is not None:
         logits = state.process(state.tokens, draft, logits)
     return logits, *choices(logits, top)
@@ -228,26 +207,13 @@ def _choices(
 
 def _accept(state: State, draft: Draft, logits: Tensor, best: list[int]) -> tuple[list[int], int]:
     """Accepted nodes and the bonus. Rows that they do not come from need not be finite."""
-    accepted, bonus = (
-        verify_greedy(draft, best)
-        if state.sampler.greedy
-        else verify_sampling(draft, logits, state.sampler)
-    )
-    # no node is accepted behind a row that is not finite
+    if state.sampler.greedy:
+        accepted, bonus = verify_greedy(draft, best)
+    else:
+        accepted, bonus = verify_sampling(draft, logits, state.sampler)
+    # no node is accepted after a row that is not finite
     if best[accepted[-1] + 1 if accepted else 0] < 0:
         state.lm.cache.clear(0)
         at = len(state.tokens) + len(accepted)
-        raise NotFinite(f"logits are not finite behind token {at} of the sequence")
+        raise NotFinite(f"logits are not finite after token {at} of the sequence")
     return accepted, bonus
-
-
-def _round(verification: Verification, emitted: int) -> Round:
-    """Counts of one round for the record."""
-    draft, accepted = verification.draft, verification.accepted
-    chain = (
-        len(accepted) if draft.parent is None else len(draft.first_choices().intersection(accepted))
-    )
-    nodes = len(draft.tokens) if draft.num_verifiable is None else draft.num_verifiable
-    return Round(
-        steps=draft.steps, nodes=nodes, accepted=len(accepted), chain=chain, emitted=emitted
-    )

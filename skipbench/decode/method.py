@@ -8,16 +8,15 @@ from dataclasses import field
 from typing import Any, ClassVar
 
 from skipbench.config.configurable import Configurable, Positive
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import Drafter
-from skipbench.decode.state import State
 from skipbench.decode.stopping import StopRule
 from skipbench.metrics.costs import Latency, LatencyModel
 from skipbench.skipset import SkipSet
 
 
 class Method(Configurable):
-    """A decoding method: `propose`, and where it learns `begin` and `adapt`.
+    """A decoding method: `propose`, and `begin` and `adapt` if it learns.
 
     >>> class Stutter(Method):
     ...     times: Positive = 2
@@ -67,14 +66,16 @@ class Method(Configurable):
         self.log = {name: [] for name in self.logged}
 
     def propose(self, state: State, budget: int) -> Draft:
-        """Proposes at most `budget` tokens below the pending one.
-
-        Scratch rows of the cache may be overwritten.
-        """
+        """Proposes at most `budget` tokens after the pending one; may overwrite scratch rows."""
         raise NotImplementedError
 
     def adapt(self, state: State, verification: Verification) -> None:
         """Learns from a round; the accepted tokens are already committed."""
+
+    def note(self, **values: Any) -> None:
+        """Appends to quantities in `log`."""
+        for name, value in values.items():
+            self.log[name].append(value)
 
     def trace(self) -> dict[str, list[Any]]:
         """Everything logged for the prompt that just ended."""
@@ -82,16 +83,13 @@ class Method(Configurable):
 
 
 class MethodCopies:
-    """One method per request in flight: the given one while it is idle, else a copy with what that
-    one has learnt, which serves later requests, too.
-    """
+    """One method per concurrent request: the given one if it is idle, else a copy that is kept."""
 
     def __init__(self, method: Method) -> None:
-        self.first = method
-        self._idle = [method]
+        self.first, self._idle = method, [method]
 
     def take(self) -> Method:
-        """A method for one request, between two rounds of the others."""
+        """Returns the method for one request; called between two rounds of the others."""
         return self._idle.pop() if self._idle else copy.deepcopy(self.first)
 
     def give_back(self, method: Method) -> None:
@@ -132,13 +130,11 @@ class SkipMethod(Method):
         return {**self.drafter.log, **self.log}
 
     def state_dict(self) -> Any:
-        state = super().state_dict()
-        if "skip" in state:
-            state["skip"] = str(self.skip)
-        return state | {"stop": self.stop.state_dict()}
+        state = super().state_dict() | {"stop": self.stop.state_dict()}
+        return state | {"skip": str(self.skip)} if "skip" in state else state
 
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
+        self.stop.load_state_dict(state["stop"])
         if "skip" in self.carried:
             self.skip = SkipSet.parse(state["skip"], self.layers)
-        self.stop.load_state_dict(state["stop"])

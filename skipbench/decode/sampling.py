@@ -1,6 +1,4 @@
-"""Sampling: the one function that turns logits into the distribution that is really sampled, for
-draft and target alike.
-"""
+"""Sampling: logits to the distribution that is sampled, for draft and target alike."""
 
 import numpy as np
 import torch
@@ -15,8 +13,7 @@ def best_tokens(logits: Tensor) -> Tensor:
     """Index [T] of the largest of every row of [T, V], of equal ones the first, and of a NaN where
     there is one.
 
-    On a CPU by numpy, whose search is vectorised: torch's takes ten times as long, a tenth of a
-    verification of 9 rows.
+    On a CPU by numpy, whose search is vectorised: torch's takes ten times as long.
     """
     if logits.device.type != "cpu":
         return logits.argmax(-1)
@@ -25,12 +22,9 @@ def best_tokens(logits: Tensor) -> Tensor:
         # them takes longer than to search.
         bits = logits.view(torch.int16).numpy()
         best = bits.argmax(-1)
-        found = np.take_along_axis(bits, best[:, None], -1)
-        if (
-            found.min() > 0
-            and found.max() <= INFINITY
-            and bits.view(np.uint16).max() <= MINUS_INFINITY
-        ):
+        top = np.take_along_axis(bits, best[:, None], -1)
+        unsigned = bits.view(np.uint16)
+        if top.min() > 0 and top.max() <= INFINITY and unsigned.max() <= MINUS_INFINITY:
             return torch.from_numpy(best)
     return torch.from_numpy(logits.float().numpy().argmax(-1))
 
@@ -76,9 +70,7 @@ class Sampler:
         return int(self.pick(p))
 
     def pick(self, p: Tensor) -> Tensor:
-        """One index [1] drawn from the distribution p [V] by inversion, on its device and without
-        waiting for it.
-        """
+        """One index [1] drawn from p [V] by inversion, on its device and without waiting for it."""
         cumulative = p.double().cumsum(-1)
         index = torch.searchsorted(cumulative, self.uniform() * cumulative[-1:], right=True)
         largest = len(p) - 1 - (p != 0).byte().flip(0).argmax()  # of those that can be drawn

@@ -5,6 +5,7 @@ and the target's most likely tokens where a context was verified before.
 from collections.abc import Sequence
 
 from skipbench.config.configurable import Stateful
+from skipbench.decode.draft import State
 
 Match = tuple[int, int]
 """Index in the text of the token that follows an occurrence, and how many tokens before it are
@@ -13,27 +14,28 @@ those of the context.
 SEPARATOR = -1  # between two texts; no token
 
 
-class TextIndex:
+class TextIndex(Stateful):
     """Finds earlier occurrences of the last tokens of a text, or of a path drafted after it.
 
     Occurrences are kept by their last two tokens, the newest `matches` of them, and compared
     backwards; a context whose last two tokens are new is looked up by the last one.
     """
 
-    def __init__(self, matches: int = 8, longest: int = 16) -> None:
-        """`matches`: occurrences looked at per context; `longest`: tokens compared."""
-        self.matches, self.longest = matches, longest
+    carried = ("earlier",)
+
+    def __init__(self, matches: int = 8, longest: int = 16, limit: int = 0) -> None:
+        """`matches`: occurrences per context; `longest`: tokens compared; `limit`: of `earlier`."""
+        self.matches, self.longest, self.limit = matches, longest, limit
         self.earlier: list[int] = []
-        """Earlier texts, each followed by a separator."""
+        """Earlier outputs, each followed by a separator."""
         self.begin([])
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """A new text starts, after the `earlier` ones."""
+        """Starts a text, after the `earlier` ones."""
         self.text = list(self.earlier)
         self._pairs: dict[tuple[int, int], list[int]] = {}
         self._single: dict[int, int] = {}
-        self._indexed = 0
-        self._start = len(self.text)
+        self._indexed, self._start = 0, len(self.text)
         self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -47,27 +49,21 @@ class TextIndex:
                 continue
             single[before] = at
             if at > 1 and text[at - 2] >= 0:
-                found = pairs.setdefault((text[at - 2], before), [])
-                found.append(at)
-                if len(found) > keep:
-                    del found[: self.matches]
+                places = pairs.setdefault((text[at - 2], before), [])
+                places.append(at)
+                if len(places) > keep:
+                    del places[: self.matches]
         self._indexed = len(text)
 
-    def keep(self, output: Sequence[int], limit: int) -> None:
-        """Puts an output into `earlier`, of which the newest `limit` tokens stay."""
-        if limit:
-            self.earlier = [*self.earlier, *output, SEPARATOR][-limit:]
-
-    def advance(self, tokens: Sequence[int]) -> None:
-        """Appends the tokens of the present text that are new."""
-        self.extend(tokens[len(self.text) - self._start :])
+    def advance(self, state: State) -> None:
+        """Appends the new tokens of the present text, and keeps its output once it is finished."""
+        self.extend(state.tokens[len(self.text) - self._start :])
+        if state.finish is not None and self.limit:
+            self.earlier = [*self.earlier, *state.output, SEPARATOR][-self.limit :]
 
     def find(self, path: Sequence[int] = ()) -> list[Match]:
-        """Occurrences of the end of the text followed by `path`, the longest first, of equal ones
-        the newest.
-        """
-        text, drafted = self.text, len(path)
-        end = len(text)
+        """Occurrences of the end of the text and `path`, the longest first, then the newest."""
+        text, drafted, end = self.text, len(path), len(self.text)
 
         def back(k: int) -> int:
             """The k-th last token of the context."""
@@ -75,22 +71,21 @@ class TextIndex:
                 return path[-k]
             return text[end + drafted - k] if k - drafted <= end else SEPARATOR
 
-        last = back(1)
-        positions = self._pairs.get((back(2), last))
+        positions = self._pairs.get((back(2), back(1)))
         if positions is None:
-            at = self._single.get(last)
+            at = self._single.get(back(1))
             return [] if at is None else [(at, 1)]
-        found: list[Match] = []
+        matches: list[Match] = []
         for at in positions[-self.matches :][::-1]:
             length, longest = 2, min(self.longest, at)
             while length < longest and text[at - 1 - length] == back(length + 1) != SEPARATOR:
                 length += 1
-            found.append((at, length))
-        found.sort(key=lambda match: -match[1])  # stable: of equal ones the newest stays first
-        return found
+            matches.append((at, length))
+        matches.sort(key=lambda match: -match[1])  # stable: of equal ones the newest stays first
+        return matches
 
     def follow(self, matches: Sequence[Match], token: int) -> list[Match]:
-        """Of `matches`, those that go on with `token`, one token further."""
+        """The `matches` that go on with `token`, one token further."""
         text, end = self.text, len(self.text)
         return [
             (at + 1, length + 1)
@@ -105,35 +100,24 @@ class Successors(Stateful):
     """
 
     def __init__(self, capacity: int, pairs: bool = True) -> None:
-        """`capacity`: contexts kept of each kind, the ones verified last; `pairs`: keeps those of
-        two tokens.
-        """
-        self.capacity, self.pairs = capacity, pairs
-        self._single: dict[int, list[int]] = {}
-        self._pair: dict[tuple[int, int], list[int]] = {}
+        """`capacity`: contexts kept per kind, the newest; `pairs`: keeps those of two tokens."""
+        self.capacity = capacity
+        self._tables: list[dict[tuple[int, ...], list[int]]] = [{}, {}] if pairs else [{}]
 
     def get(self, before: int, token: int) -> tuple[list[int], int]:
-        """The tokens last seen as most likely after `before`, `token`, and how many tokens of the
-        context that rests on: 2, 1, or 0 for none.
-        """
-        found = self._pair.get((before, token))
-        if found is not None:
-            return found, 2
-        found = self._single.get(token)
-        return ([], 0) if found is None else (found, 1)
+        """The most likely tokens, and the length of the context they were stored under, 0 to 2."""
+        if len(self._tables) > 1 and (top := self._tables[1].get((before, token))) is not None:
+            return top, 2
+        top = self._tables[0].get((token,))
+        return ([], 0) if top is None else (top, 1)
 
     def update(self, before: int, token: int, top: list[int]) -> None:
         """Enters the most likely tokens `top` of a verified row."""
-        single, pair = self._single, self._pair
-        single.pop(token, None)  # what is entered again is the newest
-        single[token] = top
-        if len(single) > self.capacity:
-            del single[next(iter(single))]
-        if self.pairs:
-            pair.pop((before, token), None)
-            pair[before, token] = top
-            if len(pair) > self.capacity:
-                del pair[next(iter(pair))]
+        for table, context in zip(self._tables, ((token,), (before, token)), strict=False):
+            table.pop(context, None)  # to enter it again as the newest
+            table[context] = top
+            if len(table) > self.capacity:
+                del table[next(iter(table))]
 
     def learn(
         self, before: int, pending: int, tokens: list[int], parents: list[int], top: list[list[int]]
@@ -143,18 +127,17 @@ class Successors(Stateful):
         Nodes nearer to the front are entered last, so that of rows with one context the likelier
         one stays.
         """
-        for node in range(len(tokens) - 1, -1, -1):
+        for node in reversed(range(len(tokens))):
             parent = parents[node]
             self.update(tokens[parent] if parent >= 0 else pending, tokens[node], top[node + 1])
         self.update(before, pending, top[0])
 
     def state_dict(self) -> list[list[list[int]]]:
         """Rows `[token, *top]` and `[before, token, *top]`, oldest first."""
-        return [
-            [[token, *top] for token, top in self._single.items()],
-            [[*context, *top] for context, top in self._pair.items()],
-        ]
+        return [[[*context, *top] for context, top in t.items()] for t in self._tables]
 
     def load_state_dict(self, state: list[list[list[int]]]) -> None:
-        self._single = {row[0]: row[1:] for row in state[0]}
-        self._pair = {(row[0], row[1]): row[2:] for row in state[1]}
+        self._tables = [
+            {tuple(row[:length]): row[length:] for row in rows}
+            for length, rows in enumerate(state, 1)
+        ]

@@ -21,12 +21,10 @@ class StopRule(Configurable, kw_only=False):
     that of the token drawn; both before temperature and top-p.
     """
 
-    @property
-    def label(self) -> str:
-        return "stop rule"
+    label = "stop rule"
 
     def begin(self) -> None:
-        """A new prompt starts."""
+        """Starts a prompt."""
 
     def update(self, accepted: int, drafted: int) -> None:
         """Learns from a round in which `accepted` of `drafted` tokens were right."""
@@ -46,7 +44,7 @@ class Adaptive(StopRule):
     | paper | here | |
     |---|---|---|
     | gamma | `threshold` | a draft token below it is kept and ends the draft |
-    | alpha | `target` | acceptance rate that the rule holds |
+    | alpha | `target` | acceptance rate to hold |
     | epsilon | `step` | |
     | beta1, beta2 | `beta1`, `beta2` | smoothing of the acceptance rate and of gamma |
 
@@ -63,7 +61,7 @@ class Adaptive(StopRule):
     threshold: Share = 0.6
     """gamma at the start, 0 to 1."""
     target: Share = 0.9
-    """alpha, the acceptance rate that the rule holds, 0 to 1."""
+    """alpha, the acceptance rate to hold, 0 to 1."""
     step: Annotated[float, Meta(ge=0)] = 0.01
     """epsilon, by which gamma moves per update."""
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.5
@@ -84,7 +82,7 @@ class Adaptive(StopRule):
         self.begin()
 
     def begin(self) -> None:
-        """A new prompt starts its own acceptance rate."""
+        """Starts a prompt with a new acceptance rate."""
         self.rate: float | None = None
         self.rounds = 0
 
@@ -95,15 +93,13 @@ class Adaptive(StopRule):
         self.rounds += 1
         if self.rounds % self.every:
             return
-        rate, beta1 = self.rate, self.beta1
-        if rate is None:
-            rate = 0.0
+        beta1 = self.beta1
+        if self.rate is None:
             beta1 = 0.0 if self.first_beta1 == "paper" else beta1  # "when e is 1, beta1 = 0"
-        self.rate = beta1 * rate + (1 - beta1) * accepted / drafted  # Eq. 2
+        self.rate = beta1 * (self.rate or 0.0) + (1 - beta1) * accepted / drafted  # Eq. 2
+        moved = self.threshold  # Eq. 3
         if self.rate <= self.target:
-            moved = self.threshold + self.step  # Eq. 3
-        elif self.full_length_guard and drafted == self.max_steps:
-            moved = self.threshold
-        else:
-            moved = self.threshold - self.step  # Eq. 3
+            moved += self.step
+        elif not self.full_length_guard or drafted < self.max_steps:
+            moved -= self.step
         self.threshold = self.beta2 * self.threshold + (1 - self.beta2) * moved  # Eq. 4

@@ -18,8 +18,8 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
     """The most likely token of every row of [T, V], of equal ones the first, -1 where its logit is
     not finite; and the `k` most likely ones, most likely first, at most V of them.
 
-    On a CPU by our own function, or by numpy on the bits of the numbers, each of which is looked at
-    twice: where the model has just run, calls cost more than the work in them.
+    On a CPU by the native function, or by numpy on the bits of the numbers: to read each of them
+    twice takes less time than a few more calls.
     """
     k = min(k, logits.shape[-1])
     if (table := native_top_k(logits, k)) is not None:
@@ -30,17 +30,22 @@ def choices(logits: Tensor, k: int = 0) -> tuple[list[int], list[list[int]]]:
             return best.tolist(), []
         table = torch.cat((best[:, None], logits.topk(k).indices), 1).tolist()
         return [row[0] for row in table], [row[1:] for row in table]
-    wide = logits.dtype == torch.float32
+    wide, infinity = logits.dtype == torch.float32, INFINITY[logits.dtype]
     bits = logits.view(torch.int32 if wide else torch.int16).numpy()
     top = largest(bits, k).tolist() if k else [[best] for best in bits.argmax(-1).tolist()]
-    values = [(bits[row, found[0]], bits[row, found[-1]]) for row, found in enumerate(top)]
-    if not _above_zero(bits, values, INFINITY[logits.dtype]):
+    values = [(bits[row, best[0]], bits[row, best[-1]]) for row, best in enumerate(top)]
+    unsigned = bits.reshape(-1).view(f"u{bits.itemsize}")
+    if not (
+        all(last > 0 and first < infinity for first, last in values)
+        # a NaN with a sign lies above all others
+        and int(unsigned[unsigned.argmax()]) <= infinity | 1 << 8 * bits.itemsize - 1
+    ):
         # the bits of a negative number order the other way
         ordered = bits ^ ((bits >> 15 + 16 * wide) & bits.dtype.type(LOW >> 1 + 16 * (not wide)))
         return _finite(logits).tolist(), largest(ordered, k).tolist() if k else []
     if k > 1 and any(first == last for first, last in values):  # the first may be in no group
         return bits.argmax(-1).tolist(), top
-    return [found[0] for found in top], top if k else []
+    return [best[0] for best in top], top if k else []
 
 
 def _finite(logits: Tensor) -> Tensor:
@@ -49,24 +54,10 @@ def _finite(logits: Tensor) -> Tensor:
     return best.masked_fill(~logits.gather(-1, best[:, None])[:, 0].isfinite(), -1)
 
 
-def _above_zero(
-    bits: NDArray[np.signedinteger], values: list[tuple[int, int]], infinity: int
-) -> bool:
-    """Whether the largest and the least of those found are above zero and finite in every row, and
-    no number is a NaN.
-    """
-    unsigned = bits.reshape(-1).view(f"u{bits.itemsize}")
-    return (
-        all(last > 0 and first < infinity for first, last in values)
-        # a NaN with a sign lies above all others
-        and int(unsigned[unsigned.argmax()]) <= infinity | 1 << 8 * bits.itemsize - 1
-    )
-
-
 def largest(values: NDArray[np.signedinteger], k: int) -> NDArray[np.int64]:
     """Indices [T, k] of the `k` largest entries of every row of [T, V], the largest first.
 
-    They stand in the `k` groups of entries whose largest are largest, so that one vectorised pass
+    They are in the `k` groups of entries whose largest are largest, so that one vectorised pass
     over all entries is enough; torch's topk on a CPU takes several times as long.
     """
     rows, size = values.shape
@@ -87,13 +78,10 @@ def largest(values: NDArray[np.signedinteger], k: int) -> NDArray[np.int64]:
 def _first(
     values: NDArray[np.signedinteger], index: NDArray[np.int64], k: int
 ) -> NDArray[np.int64]:
-    """Of the `index` of every value, those of the `k` largest of each row, of equal ones the first.
-
-    What is sorted are numbers made of a value and its index: numpy does that vectorised.
-    """
+    """Entries of `index` at the `k` largest values of each row, of equal ones the first."""
     keys = (values.astype(np.int64) << 32) - index
     if keys.shape[1] > k:
         keys.partition(keys.shape[1] - k, axis=1)
-    found = keys[:, -k:]
-    found.sort(axis=1)
-    return -found[:, ::-1] & LOW
+    best = keys[:, -k:]
+    best.sort(axis=1)
+    return -best[:, ::-1] & LOW

@@ -3,12 +3,13 @@
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 Child = tuple[float, int, Any, Any]
 """Chance given that the parent is accepted, token, kind (for counters), and state for `expand`."""
 Expand = Callable[[list[int], Any], Sequence[Child]]
-"""Tokens below the pending one up to a node, and the node's state -> its children, the likeliest
+"""Tokens after the pending one up to a node, and the node's state -> its children, the likeliest
 first.
 """
 
@@ -19,7 +20,7 @@ class Tree:
 
     Attributes:
         tokens, parents: as in `Draft`.
-        kinds: what `expand` gave per node.
+        kinds: kind of every node, from `expand`.
         products: product of the chances along the path of every node.
         expected: expected number of accepted nodes.
     """
@@ -43,14 +44,8 @@ class Tree:
         return self.products[node] if node >= 0 else 1.0
 
     def path(self, node: int) -> list[int]:
-        """Tokens below the pending one up to a node."""
+        """Tokens after the pending one up to a node."""
         return [*self.path(self.parents[node]), self.tokens[node]] if node >= 0 else []
-
-    def cut(self, nodes: int, expected: float) -> None:
-        """Keeps the first `nodes` nodes."""
-        for part in (self.tokens, self.parents, self.kinds, self.products):
-            del part[nodes:]
-        self.expected = expected
 
     def tried(self, accepted: Sequence[int]) -> list[tuple[int, bool]]:
         """Nodes whose parent was accepted, and whether they were, too."""
@@ -65,10 +60,9 @@ def min_slopes(prices: Sequence[float]) -> list[float]:
     >>> min_slopes([0, 1.0, 1.5, 1.6])  # one row costs 1.0; two more together 0.6
     [0.5333333333333333, 0.30000000000000004, 0.10000000000000009, 0.0]
     """
-    last = len(prices) - 1
+    rows = range(len(prices))
     return [
-        min((prices[m] - prices[n]) / (m - n) for m in range(n + 1, last + 1)) if n < last else 0.0
-        for n in range(last + 1)
+        min(((prices[m] - prices[n]) / (m - n) for m in rows[n + 1 :]), default=0.0) for n in rows
     ]
 
 
@@ -100,38 +94,32 @@ def grow(
         rate: tokens per pass of one row at present.
         depth: maximum tokens of a path.
     """
-    tree = Tree()
-    limit = len(prices) - 2  # one row is the pending token's
+    tree, limit = Tree(), len(prices) - 2  # one row is the pending token's
     paths: list[list[int]] = []
+    # Of each node the next child to try: minus its product, a number that breaks ties, the node,
+    # the child's rank, all children.
     heap: list[tuple[float, int, int, int, Sequence[Child]]] = []
-    count = 0  # of the heap's entries, so that equal chances never compare what they carry
+    order = count()
     best, kept, kept_expected, expected = -rate * prices[1], 0, 0.0, 0.0
-    children = expand([], root) if depth > 0 else ()
-    if children:
-        heap.append((-children[0][0], 0, -1, 0, children))
+    if depth > 0 and (children := expand([], root)):
+        heap.append((-children[0][0], next(order), -1, 0, children))
     while heap and len(tree.tokens) < limit:
         minus, _, parent, rank, siblings = heapq.heappop(heap)
-        product = -minus
-        chance = calibrated(product)
+        chance = calibrated(-minus)
         if chance < rate * slopes[1 + len(tree.tokens)]:
             break
         _, token, kind, carried = siblings[rank]
-        node = tree.add(token, parent, kind, product)
-        path = [*paths[parent], token] if parent >= 0 else [token]
-        paths.append(path)
+        node = tree.add(token, parent, kind, -minus)
+        paths.append([*paths[parent], token] if parent >= 0 else [token])
         expected += chance
-        value = expected - rate * prices[node + 2]
-        if value > best:
+        if (value := expected - rate * prices[node + 2]) > best:
             best, kept, kept_expected = value, node + 1, expected
         if rank + 1 < len(siblings):
-            count += 1
-            chance = tree.product(parent) * siblings[rank + 1][0]
-            entry = (-chance, count, parent, rank + 1, siblings)
-            heapq.heappush(heap, entry)
-        if len(path) < depth:
-            children = expand(path, carried)
-            if children:
-                count += 1
-                heapq.heappush(heap, (-product * children[0][0], count, node, 0, children))
-    tree.cut(kept, kept_expected)
+            product = tree.product(parent) * siblings[rank + 1][0]
+            heapq.heappush(heap, (-product, next(order), parent, rank + 1, siblings))
+        if len(paths[node]) < depth and (children := expand(paths[node], carried)):
+            heapq.heappush(heap, (minus * children[0][0], next(order), node, 0, children))
+    for part in (tree.tokens, tree.parents, tree.kinds, tree.products):
+        del part[kept:]
+    tree.expected = kept_expected
     return tree

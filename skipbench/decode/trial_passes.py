@@ -1,12 +1,12 @@
-"""Passes of a method beside drafting and verification, over scratch rows of the cache."""
+"""Extra passes of a method over scratch rows of the cache, besides drafting and verification."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from skipbench.decode.draft import State
 from skipbench.decode.sampling import best_tokens
-from skipbench.decode.state import State
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.skipset import SkipSet
@@ -27,12 +27,10 @@ def recent_states(state: State, rows: int) -> list[Tensor]:
 
 
 def predicts(state: State, at: int, rows: int, skip: SkipSet) -> list[bool]:
-    """Whether the model without `skip` predicts each of the `rows` tokens after position `at`, in
-    one pass (SWIFT Eqs. 3 and 4).
-    """
-    said = best_tokens(state.lm.head(_forward(state, at, rows, skip))).tolist()
+    """For each of `rows` tokens after `at`, whether the draft predicts it (SWIFT Eqs. 3, 4)."""
+    predicted = best_tokens(state.lm.head(_forward(state, at, rows, skip))).tolist()
     wanted = state.tokens[at + 1 : at + rows + 1]
-    return [a == b for a, b in zip(said, wanted, strict=True)]
+    return [a == b for a, b in zip(predicted, wanted, strict=True)]
 
 
 def _forward(
@@ -42,13 +40,10 @@ def _forward(
     skip: SkipSet | None = None,
     hidden_states: list[Tensor] | None = None,
 ) -> Tensor:
-    """Runs `rows` committed tokens from position `at` on again; they see the cached rows before
-    `at` and one another. Arguments and result [rows, D] as of `LM.run`.
-    """
-    lm = state.lm
-    token_rows = TokenRows.chain(lm.cache.length, rows, context_len=at)
-    hidden = lm.embed(state.tokens[at : at + rows])
-    return lm.run(hidden, token_rows, skip, hidden_states=hidden_states)
+    """Runs `rows` committed tokens from `at` on again; arguments, result as of `LM.run`."""
+    token_rows = TokenRows.chain(state.lm.cache.length, rows, context_len=at)
+    hidden = state.lm.embed(state.tokens[at : at + rows])
+    return state.lm.run(hidden, token_rows, skip, hidden_states=hidden_states)
 
 
 def parallel_branches(
@@ -72,14 +67,13 @@ def parallel_branches(
     metadata = lm.metadata(TokenRows.branches(length, length - tokens, count, tokens))
 
     def run(unit: int, states: Tensor) -> Tensor:
-        if size == 1 and unit % 2:  # the rows of an MLP are independent: one pass takes all
-            found = lm.run(states.flatten(0, 1), metadata, first=unit, last=unit + 1)
-            return found.clone().view(states.shape).to(states.device)
+        mlp = size == 1 and unit % 2  # its rows are independent: one pass takes all
         parts = []
-        for part in torch.split(states, count):
-            rows = metadata if len(part) == count else metadata.first(len(part) * tokens)
-            found = lm.run(part.flatten(0, 1), rows, first=size * unit, last=size * (unit + 1))
-            parts.append(found.clone())  # the next pass may overwrite it
+        for part in torch.split(states, len(states) if mlp else count):
+            whole_pass = mlp or len(part) == count
+            rows = metadata if whole_pass else metadata.first(len(part) * tokens)
+            out = lm.run(part.flatten(0, 1), rows, first=size * unit, last=size * (unit + 1))
+            parts.append(out.clone())  # the next pass may overwrite it
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return whole.view(states.shape).to(states.device)
 

@@ -1,8 +1,7 @@
 """Verification: which proposed tokens the target accepts, and its next token.
 
-Words (Leviathan et al., arXiv:2211.17192): p is the target's distribution, q the one a proposed
-token was drawn from; the bonus token is drawn from p after the last accepted one, or from the
-residual of p where a token was rejected.
+p is the target's distribution, q the draft's (Leviathan et al., arXiv:2211.17192); the bonus token
+is drawn from p after the last accepted token, or from the residual of p after a rejection.
 """
 
 import torch
@@ -52,17 +51,16 @@ def verify_sampling(draft: Draft, logits: Tensor, sampler: Sampler) -> tuple[lis
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
         children.setdefault(parent, []).append(node)
-    first = _first_children(draft, p_all, children)
+    # the first child of every node in one transfer, its later siblings only where it is rejected
+    pairs = [(p_all[at + 1], draft.q.get(at), nodes[0]) for at, nodes in children.items()]
+    first = dict(zip(children, _chances(draft, pairs), strict=True))
     path: list[int] = []
     at, p = -1, p_all[0]
-    while at in children:
-        q, nodes = draft.q.get(at), children[at]
+    while nodes := children.get(at):
         target, proposed = first[at]
-        if sampler.uniform() * proposed < target:
-            path.append(nodes[0])
-            at, p = nodes[0], p_all[nodes[0] + 1]
-            continue
-        accepted, p = _siblings(draft, nodes, p, q, sampler)
+        accepted: int | None = nodes[0]
+        if not sampler.uniform() * proposed < target:
+            accepted, p = _siblings(draft, nodes, p, draft.q.get(at), sampler)
         if accepted is None:
             break
         path.append(accepted)
@@ -70,41 +68,35 @@ def verify_sampling(draft: Draft, logits: Tensor, sampler: Sampler) -> tuple[lis
     return path, sampler.draw(p)
 
 
-def _first_children(
-    draft: Draft, p_all: Tensor, children: dict[int, list[int]]
-) -> dict[int, tuple[float, float]]:
-    """By node, p and q of its first child, in one transfer; q is 1 for a guess."""
-    if not children:
-        return {}
-    token = {at: draft.tokens[nodes[0]] for at, nodes in children.items()}
-    p = torch.stack([p_all[at + 1, token[at]] for at in children])
-    one = torch.ones((), dtype=p.dtype, device=p.device)
-    q = torch.stack([draft.q[at][token[at]] if at in draft.q else one for at in children])
-    pairs = torch.stack((p, q), 1).tolist()
-    return {at: (target, proposed) for at, (target, proposed) in zip(children, pairs, strict=True)}
+def _chances(
+    draft: Draft, nodes: list[tuple[Tensor, Tensor | None, int]]
+) -> list[tuple[float, float]]:
+    """p and q of nodes, given with both distributions, in one transfer; q is 1 for a guess."""
+    if not nodes:
+        return []
+    one, token = nodes[0][0].new_ones(()), draft.tokens
+    chances = [(p[token[n]], one if q is None else q[token[n]]) for p, q, n in nodes]
+    values = torch.stack([x for pair in chances for x in pair]).tolist()
+    return list(zip(values[::2], values[1::2], strict=True))
 
 
 def _siblings(
     draft: Draft, nodes: list[int], p: Tensor, q: Tensor | None, sampler: Sampler
 ) -> tuple[int | None, Tensor]:
-    """Tries the children after the first, which was rejected; their chances come in one transfer.
+    """Tries the children after the first, which was rejected.
 
     Returns:
         The accepted one, if any, and the residual of p after those that were rejected.
     """
-    left: list[Tensor] = []
-    chances: list[Tensor] = []
-    for node, sibling in zip(nodes, [*nodes[1:], None], strict=True):
+    left: list[tuple[Tensor, Tensor | None]] = []
+    for node in nodes:
         p, q = _after_rejection(p, q, draft.tokens[node])
-        left.append(p)
-        if sibling is not None:
-            token = draft.tokens[sibling]
-            chances += [p[token], torch.ones_like(p[token]) if q is None else q[token]]
-    values = torch.stack(chances).tolist() if chances else []
-    for node, target, proposed in zip(nodes[1:], values[::2], values[1::2], strict=True):
+        left.append((p, q))
+    tried = [(*rest, node) for rest, node in zip(left, nodes[1:], strict=False)]
+    for (p, _, node), (target, proposed) in zip(tried, _chances(draft, tried), strict=True):
         if sampler.uniform() * proposed < target:
             return node, p
-    return None, left[-1]
+    return None, left[-1][0]
 
 
 def _after_rejection(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, Tensor | None]:

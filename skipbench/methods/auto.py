@@ -1,17 +1,17 @@
 """`auto`: one draft tree per round from every source, as large as its measured price allows.
 
 Published training-free methods each have one source of draft tokens and a fixed rule for how many
-to draft. Here every source says how likely its tokens are, every row of the verification has a
+to draft. Here every source estimates its tokens' chances, every row of the verification has a
 measured price, and a node is added while its chance is worth more than its price.
 
 | symbol | here | |
 |---|---|---|
-| rho | `rate` | tokens per pass of one row, lately |
+| rho | `rate` | recent tokens per pass of one row |
 | C(n) | `prices[n]` | measured price of verifying n rows, in passes of one row |
 | p(node) | `Tree.products`, calibrated | chance that the path to the node is accepted |
 | c | `ladder.steps` | price of one draft step with a skip set |
 | a | `ladder.agreement` | chance that a token drafted with a skip set is right |
-| round's value | `sum p - rho * (steps * c + C(1 + nodes))` | what a round makes largest |
+| round's value | `sum p - rho * (steps * c + C(1 + nodes))` | maximised by every round |
 
 The derivation (renewal reward), what the rule contains as special cases, and measurements:
 docs/auto.md.
@@ -20,18 +20,17 @@ docs/auto.md.
 import itertools
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
 from skipbench.decode.chances import Calibration, Counters
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
 from skipbench.decode.ladder import MAX_STEPS, SkipLadder
 from skipbench.decode.method import Method
 from skipbench.decode.sources import Match, Successors, TextIndex
-from skipbench.decode.state import State
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
@@ -48,7 +47,7 @@ MATCH_CLASS = (0, 0, 1, 2, 3, 3, 3, *(4,) * 6)  # by length of the match; longer
 MATCH_CHANCE = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)  # priors, measured on SmolLM2-135M's outputs
 LATER_SHARE = (1.0, 0.3, 0.1)  # of the first continuation, the second, the third
 RECYCLED_CHANCE = (0.42, 0.12, 0.07, 0.05, 0.035, 0.025)
-BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # of it, where the match says another token
+BESIDE_A_MATCH = (0.7, 0.45, 0.4, 0.3, 0.2, 0.1)  # factor where the match proposes another token
 NONE, ABSENT = CONTINUATIONS, TOP  # ranks of a token that the source does not propose
 
 
@@ -65,31 +64,29 @@ class Kind(NamedTuple):
     """Tokens of context that the successors were stored under; 0 without any."""
 
     @property
+    def prior(self) -> float:
+        """Chance before any try."""
+        if self.copied < NONE and self.match >= 0:
+            chance = MATCH_CHANCE[self.match] * LATER_SHARE[self.copied]
+            return 1 - (1 - chance) * 0.8 if self.recycled == 0 else chance
+        chance = RECYCLED_CHANCE[min(self.recycled, TOP - 1)]
+        return chance * BESIDE_A_MATCH[self.match] if self.match >= 0 else chance
+
+    @property
     def source(self) -> str:
         """`s`uffix match, `r`ecycled, or `b`oth."""
-        if self.copied == NONE:
-            return "r"
-        return "s" if self.recycled == ABSENT else "b"
-
-
-def prior(kind: Kind) -> float:
-    """Chance of a kind before it was tried."""
-    if kind.copied < NONE and kind.match >= 0:
-        chance = MATCH_CHANCE[kind.match] * LATER_SHARE[kind.copied]
-        return 1 - (1 - chance) * 0.8 if kind.recycled == 0 else chance
-    chance = RECYCLED_CHANCE[min(kind.recycled, TOP - 1)]
-    return chance * BESIDE_A_MATCH[kind.match] if kind.match >= 0 else chance
+        return "r" if self.copied == NONE else "s" if self.recycled == ABSENT else "b"
 
 
 RANKS = range(-1, len(MATCH_CHANCE)), range(CONTINUATIONS + 1), range(TOP + 1), range(3)
 KINDS = [Kind(*ranks) for ranks in itertools.product(*RANKS)]
 NUMBER: dict[tuple[int, ...], int] = {kind: number for number, kind in enumerate(KINDS)}
-PRIORS = [prior(kind) for kind in KINDS]
-# Then the kinds of drafted tokens: by the confidence of the draft, and by which free source
-# proposes the same token: none, recycled successors, a copy.
 FREE = len(KINDS)
+# Then the kinds of drafted tokens: by the confidence of the draft, and by the free source that
+# proposes the same token: none, recycled successors, a copy.
 DRAFTED_CHANCE = (0.35, 0.65, 0.85, 0.95)  # of a set that is wrong as often as `USUAL_ERROR`
 USUAL_ERROR = 0.1
+PRIORS = [kind.prior for kind in KINDS]
 PRIORS += [1 - (1 - p) * doubt for p in DRAFTED_CHANCE for doubt in (1.0, 0.8, 0.4)]
 FREE_WEIGHT = 4.0  # accepted tokens that the priors of all free kinds together count for
 UNCOUNTED = -1  # kind of a free token beside a drafted one, which is right more often than not
@@ -105,39 +102,38 @@ it.
 class Auto(Method):
     """Copies, recycled successors and drafts of skip sets in one tree per round, by value.
 
-    >>> from skipbench.decode.sampling import Sampler
     >>> method = Auto(name="auto", layers=4, row_prices=[1, 1.02, 1.04, 1.1, 1.2, 1.4])
     >>> lm = type("LM", (), {"cache": type("Cache", (), {"length": 6})})  # only its length is read
-    >>> method.begin(state := State(lm, [1, 2, 3, 4, 1, 2], Sampler(), 8, frozenset()))
+    >>> method.begin(state := State(lm, [1, 2, 3, 4, 1, 2]))
     >>> method.propose(state, budget=7).tokens[:2]  # cheap rows: copies what followed 1, 2
     [3, 4]
-
-    Raises:
-        SkipbenchError: prices that are not one positive number per size.
     """
 
     layers: Positive
     max_nodes: Positive = 31
-    """Maximum nodes of a tree; the price decides below it."""
+    """Maximum nodes of a tree; prices usually keep it smaller."""
     memory: Positive = 1024
-    """Contexts whose successors are kept, of one token and of two each."""
+    """Contexts of one token, and of two, whose successors are kept."""
     earlier: Natural = 0
-    """Tokens of earlier outputs in which copies are looked up, too; 0 looks in the prompt and its
-    output only.
-    """
+    """Tokens of earlier outputs in which copies are looked up, besides the present text."""
     window: Positive = 24
     """Output tokens that a skip set is tried on."""
     explore: Share = 0.01
-    """Share of the time that may be spent on trying skip sets, beside four passes at the start; 0
-    never drafts with a skip set.
-    """
+    """Share of the time for trying skip sets, besides four passes at the start; 0 uses none."""
     row_prices: Sequence[PositiveFloat] = ()
-    """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them before the first
-    prompt.
-    """
+    """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them."""
 
     needs_latency, needs_top_tokens = True, TOP
-    carried = ("successors", "counters", "calibration", "free", "rate", "ladder", "measured")
+    carried = (
+        "successors",
+        "counters",
+        "calibration",
+        "free",
+        "rate",
+        "ladder",
+        "measured",
+        "text",
+    )
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:
@@ -147,10 +143,11 @@ class Auto(Method):
                 f"auto: row_prices={list(self.row_prices)}; wanted {len(ROWS)} positive numbers, "
                 f"the seconds of {', '.join(map(str, ROWS))} rows, or none to measure them"
             )
-        self.text, self.successors = TextIndex(), Successors(self.memory)
+        self.text = TextIndex(limit=self.earlier)
+        self.successors = Successors(self.memory)
         self.counters, self.calibration = Counters(PRIORS), Calibration()
         self.free = [0.0, 0.0]
-        """Free tokens accepted, and how many the priors expected, where the parent was."""
+        """Free tokens accepted, and expected by the priors, after an accepted parent."""
         self.ladder = SkipLadder(self.layers, self.window, self.explore)
         self.rate = 1.2
         self.measured: dict[str, dict[str, float]] = {}
@@ -166,25 +163,22 @@ class Auto(Method):
         self.ladder.begin(self.latency_at(state))
 
     def _seconds(self, state: State) -> dict[int, float]:
-        """Measured where the context is below 1024 tokens, and anew at every fourfold above."""
+        """Seconds by rows: measured below 1024 tokens of context, and again at every fourfold."""
         if self.row_prices:
             return dict(zip(ROWS, self.row_prices, strict=True))
         length_class = max(0, state.lm.cache.length.bit_length() - 9) // 2
-        key = str(length_class)
-        if key not in self.measured:
+        if (key := str(length_class)) not in self.measured:
             seconds = kept_verification_seconds(state.lm, length_class)
             self.measured[key] = {str(rows): s for rows, s in seconds.items()}
         return {int(rows): s for rows, s in self.measured[key].items()}
 
     def propose(self, state: State, budget: int) -> Draft:
         self._before = state.tokens[-2] if len(state.tokens) > 1 else state.pending
-        self._pending = state.pending
-        rate, self._drafted = max(1.0, self.rate), []
+        self._pending, self._drafted, self._step_price = state.pending, [], 0.0
+        rate = max(1.0, self.rate)
         self.tree = self._grow(rate, budget)
         rung, value = self.ladder.best(self.prices, rate, budget)
-        verify = rate * self.prices[1 + len(self.tree.tokens)]
-        self._step_price = 0.0
-        if rung >= 0 and value > self.tree.expected - verify:
+        if rung >= 0 and value > self.tree.expected - rate * self.prices[1 + len(self.tree.tokens)]:
             self._draft(state, rung, rate, budget)
             self.tree = self._grow(rate, budget)
             self._step_price = len(self._drafted) * self.ladder.steps[rung]
@@ -210,8 +204,8 @@ class Auto(Method):
                 break
             p = lm.logits([token], TokenRows.chain(base + at, 1), skip).float().softmax(-1)
             top, first = p.max(-1)
-            confidence, found = torch.cat((top.double(), first.double())).tolist()
-            token = int(found)
+            confidence, best = torch.cat((top.double(), first.double())).tolist()
+            token = int(best)
             kind = FREE + 3 * sum(confidence > bound for bound in CONFIDENCE_CLASSES)
             self._drafted.append((token, confidence, kind))
             chance *= self._drafted_chance(kind)
@@ -224,59 +218,44 @@ class Auto(Method):
     def _children(self, path: list[int], carried: Carried) -> list[Child]:
         """Every source's proposals after a path, the likeliest first."""
         matches, step = carried
+        before, token = [self._before, self._pending, *path][-2:]
         if path:
-            matches = self.text.follow(matches, path[-1])
-            before, token = path[-2] if len(path) > 1 else self._pending, path[-1]
-        else:
-            before, token = self._before, self._pending
-        if not matches:
-            matches = self.text.find(path)
+            matches = self.text.follow(matches, token)
+        matches = matches or self.text.find(path)
         match, text = -1, self.text.text
-        ranks: dict[int, int] = {}
-        for at, length in matches:
-            if not ranks:
-                match = MATCH_CLASS[length] if length < len(MATCH_CLASS) else 5
+        if matches:
+            length = matches[0][1]
+            match = MATCH_CLASS[length] if length < len(MATCH_CLASS) else 5
+        ranks: dict[int, int] = {}  # of the copied continuations
+        for at, _ in matches:
             ranks.setdefault(text[at], len(ranks))
             if len(ranks) == CONTINUATIONS:
                 break
         recycled, context = self.successors.get(before, token)
-        share, chance_of = self.prior_share, self.counters.chance
-
-        def free(copied: int, rank: int, candidate: int) -> Child:
-            kind = NUMBER[match, copied, rank, context]
-            return chance_of(kind, share * PRIORS[kind]), candidate, kind, None
-
-        children = [free(ranks.pop(c, NONE), rank, c) for rank, c in enumerate(recycled)]
-        children += [free(copied, ABSENT, c) for c, copied in ranks.items()]
-        drafted = self._drafted[step][0] if 0 <= step < len(self._drafted) else None
-        if drafted is not None:
-            children = self._with_drafted(children, step)
-        children.sort(key=itemgetter(0), reverse=True)
-        beside = (matches, -1)
-        return [
-            (chance, token, kind, (matches, step + 1) if token == drafted else beside)
-            for chance, token, kind, _ in children
-        ]
-
-    @property
-    def prior_share(self) -> float:
-        """Factor of the priors of free tokens, by how often all of them together were right: where
-        copies fail, kinds that were not tried are trusted less, too.
-        """
+        pairs = [(ranks.pop(candidate, NONE), rank) for rank, candidate in enumerate(recycled)]
+        pairs += [(copied, ABSENT) for copied in ranks.values()]
+        # Where copies fail, kinds that were not tried are trusted less, too.
         hits, expected = self.free
-        return min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
+        share = min(1.0, (hits + FREE_WEIGHT) / (expected + FREE_WEIGHT))
+        children: list[Child] = []
+        beside = (matches, -1)
+        for candidate, (copied, rank) in zip([*recycled, *ranks], pairs, strict=True):
+            kind = NUMBER[match, copied, rank, context]
+            chance = self.counters.chance(kind, share * PRIORS[kind])
+            children.append((chance, candidate, kind, beside))
+        if 0 <= step < len(self._drafted):
+            children = self._with_drafted(children, step, (matches, step + 1))
+        children.sort(key=itemgetter(0), reverse=True)
+        return children
 
-    def _with_drafted(self, free: list[Child], step: int) -> list[Child]:
-        """The children of a node with the drafted one among them; the chances of the others hold
-        where that one is wrong.
-        """
+    def _with_drafted(self, free: list[Child], step: int, carried: Carried) -> list[Child]:
+        """Children with the drafted one among them; the others' chances hold if it is wrong."""
         token, _, kind = self._drafted[step]
-        same = [child for child in free if child[1] == token]
-        if same:
+        if same := [child for child in free if child[1] == token]:
             kind += 2 if LETTERS[same[0][2]] in "sb" else 1
         chance = self._drafted_chance(kind)
-        others = [(p * (1 - chance), t, UNCOUNTED, None) for p, t, _, _ in free if t != token]
-        return [(chance, token, kind, None), *others]
+        others = [(p * (1 - chance), t, UNCOUNTED, c) for p, t, _, c in free if t != token]
+        return [(chance, token, kind, carried), *others]
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted
@@ -284,37 +263,25 @@ class Auto(Method):
             kind = tree.kinds[node]
             if kind != UNCOUNTED:
                 self.counters.update(kind, hit)
-                if kind < FREE:
-                    self.free[0] += hit
-                    self.free[1] += PRIORS[kind]
             if kind >= FREE:
                 self.ladder.agreement.update(self._rung, hit)
-        path = set(accepted)
+            elif kind != UNCOUNTED:
+                self.free = [self.free[0] + hit, self.free[1] + PRIORS[kind]]
         for node, product in enumerate(tree.products):
-            self.calibration.update(product, node in path)
+            self.calibration.update(product, node in accepted)
         price = self.prices[1 + len(tree.tokens)] + self._step_price
         self.rate += RATE_SHARE * ((len(accepted) + 1) / price - self.rate)
         self.successors.learn(
             self._before, self._pending, tree.tokens, tree.parents, verification.top_tokens
         )
-        self.text.advance(state.tokens)
-        if state.finish is not None:
-            self.text.keep(state.output, self.earlier)
+        self.text.advance(state)
         self.ladder.spent += price
         explored = 0.0
         if state.finish is None:
             explored = self.ladder.explore_one(state, self.prices, max(1.0, self.rate))
-        for name, value in (
-            ("explored", explored),
-            ("expected", tree.expected + 1),
-            ("price", price),
-        ):
-            self.log[name].append(round(value, 4))
-        self.log["source"].append("".join(LETTERS[tree.kinds[node]] for node in accepted))
-
-    def state_dict(self) -> Any:
-        return super().state_dict() | {"earlier": self.text.earlier}
-
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        self.text.earlier = list(state["earlier"])
+        self.note(
+            explored=round(explored, 4),
+            expected=round(tree.expected + 1, 4),
+            price=round(price, 4),
+            source="".join(LETTERS[tree.kinds[node]] for node in accepted),
+        )

@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from skipbench.config.configurable import Positive
-from skipbench.decode.draft import Verification
+from skipbench.decode.draft import State, Verification
 from skipbench.decode.method import SkipMethod
-from skipbench.decode.state import State
 from skipbench.decode.trial_passes import parallel_branches, recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
@@ -70,20 +69,11 @@ def choose_layers(
         execute = cosine[: len(run)] > cosine[len(run) :][: len(run)]  # a tie skips
         best[: len(run)] = torch.where(execute[:, None], candidates[: len(run)], best[: len(run)])
         g[0], g[low : high + 1] = x[i], best
-    chosen = backtrack((executes > skips).tolist(), skipped)
-    return chosen, executes, skips, g[skipped]
-
-
-def backtrack(executed: list[list[bool]], skipped: int) -> list[int]:
-    """The units skipped on the way to cell (N, M); `executed[i - 1][j - 1]` is the decision of cell
-    (i, j).
-    """
-    chosen, j = [], skipped
-    for i in range(len(executed), 0, -1):
-        if j and not executed[i - 1][j - 1]:
+    executed, chosen = (executes > skips).tolist(), list[int]()
+    for i in range(units, 0, -1):  # backtracking
+        if len(chosen) < skipped and not executed[i - 1][skipped - len(chosen) - 1]:
             chosen.append(i - 1)
-            j -= 1
-    return chosen[::-1]
+    return chosen[::-1], executes, skips, g[skipped]
 
 
 class CLaSp(SkipMethod):
@@ -96,21 +86,16 @@ class CLaSp(SkipMethod):
     >>> states = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])  # only layer 0 adds nothing
     >>> choose_layers(states, lambda unit, g: g + (states[unit + 1] - states[unit]), skipped=1)[0]
     [0]
-
-    Raises:
-        SkipbenchError: a ratio that skips nothing or everything.
     """
 
     ratio: float = 0.5
-    """Share of the units to skip; M is `round(units * ratio)`."""
+    """Share of the units to skip; M is `round(units * ratio)`, neither none nor all of them."""
     interval: Positive = 64
     """Rounds or tokens between two programmes (layer optimisation interval)."""
     interval_unit: Literal["rounds", "tokens"] = "rounds"
-    """`rounds` or `tokens`: what `interval` counts."""
+    """Unit of `interval`: `rounds` or `tokens`."""
     start: Literal["prompt", "full"] = "prompt"
-    """`prompt` runs the first programme on the prompt's last token; `full` drafts with the full
-    model until the first interval ends.
-    """
+    """First programme: on the `prompt`'s last token, or `full`: after the first interval."""
     unit: Literal["layer", "sublayer"] = "layer"
     """`layer` skips whole layers; `sublayer` skips attention and MLP one by one."""
 
@@ -145,12 +130,8 @@ class CLaSp(SkipMethod):
         """One programme for the last token in the cache, whose S + 1 states [D] are given."""
         x = torch.stack(list(states)[:: self.size])
         run = parallel_branches(state.lm, 1, self.skipped, self.size)
-        chosen, _, _, last = choose_layers(
-            x, lambda unit, g: run(unit, g[:, None])[:, 0], self.skipped
-        )
-        self.skip = SkipSet.of(
-            self.layers, [self.size * u + k for u in chosen for k in range(self.size)]
-        )
-        self._since = 0
-        self.log["optimised"].append(len(self.drafter.log["steps"]))
-        self.log["cosine"].append(round(float(torch.cosine_similarity(last, x[-1], dim=0)), 6))
+        chosen, _, _, last = choose_layers(x, lambda u, g: run(u, g[:, None])[:, 0], self.skipped)
+        skipped = [self.size * unit + k for unit in chosen for k in range(self.size)]
+        self.skip, self._since = SkipSet.of(self.layers, skipped), 0
+        cosine = float(torch.cosine_similarity(last, x[-1], dim=0))
+        self.note(optimised=len(self.drafter.log["steps"]), cosine=round(cosine, 6))

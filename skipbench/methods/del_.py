@@ -18,20 +18,17 @@ The published code is the port of KnapSpec's authors.
 Deviations from the paper and its published code, with their switches: docs/methods/del.md.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Annotated
 
 import torch
-from msgspec import Meta
 from torch import Tensor
 
-from skipbench.config.configurable import Positive
-from skipbench.decode.draft import Draft, Verification
+from skipbench.config.configurable import Positive, PositiveShare, TwoOrMore
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import SkipMethod
-from skipbench.decode.state import State
 from skipbench.decode.trial_passes import recent_states
-from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
 # of the prompt, whose shadow tokens the first choice rests on; the published port's number
@@ -47,31 +44,25 @@ class DEL(SkipMethod):
     >>> method._choose()  # layer 3 is always right: 3 tokens per 2 * 3 + 4 layers
     >>> method.exit_layer, method.length
     (3, 2)
-
-    Raises:
-        SkipbenchError: a model of one layer.
     """
 
+    layers: TwoOrMore
     tree: Sequence[int] = field(default=(), init=False)
     max_length: Positive = 18
     """d_max: draft lengths 0 to `max_length - 1` are compared."""
-    omega: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    omega: PositiveShare = 0.95
     """Decay of the match counts per round, above 0 to 1."""
     use_gamma: bool = True
     """Drafts the length that was chosen; false drafts up to `stop.max_steps` tokens."""
     dynamic_threshold: bool = True
     """Stops at the threshold tau_l of the exit layer; false uses `stop.threshold`."""
     count_rejected: bool = False
-    """Counts the rows of rejected tokens as shadow tokens where the exit layer is 1, as the
-    published code.
-    """
+    """Counts the rows of rejected tokens, too, where the exit layer is 1 (published code)."""
 
     needs_hidden_states, logged = True, ("exit_layer", "length")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.layers < 2:
-            raise SkipbenchError(f"del: layers={self.layers}; wanted 2 layers or more")
         exits = torch.arange(1, self.layers)[:, None]
         # denominator of TPL [L - 1, d_max]
         self._layers_run = (torch.arange(self.max_length) * exits + self.layers).double()
@@ -85,10 +76,10 @@ class DEL(SkipMethod):
 
     def propose(self, state: State, budget: int) -> Draft:
         budget = min(budget, self.length) if self.use_gamma else budget
-        if self.dynamic_threshold:
-            self.stop.threshold = self.threshold()
-        self.log["exit_layer"].append(self.exit_layer)
-        self.log["length"].append(self.length)
+        if self.dynamic_threshold:  # tau_l; 0, which never ends a draft, where a mean is unknown
+            tau = float((self.confidence / self.counts)[self.exit_layer - 1].mean())
+            self.stop.threshold = 0.0 if math.isnan(tau) else tau
+        self.note(exit_layer=self.exit_layer, length=self.length)
         if budget == 0:
             return Draft()
         return self.drafter.propose(state, self.skip, budget, exit_sublayer=2 * self.exit_layer)
@@ -111,17 +102,10 @@ class DEL(SkipMethod):
         self._choose()
 
     def _choose(self) -> None:
-        """Chooses the next exit layer and draft length by TPL."""
+        """Chooses the next exit layer and draft length by TPL; of equal ones the first."""
         alpha = (self.counts[:, 0] / self.counts.sum(-1))[:, None]
         # (1 - alpha^(d + 1)) / (1 - alpha), alpha = 1 included
         tokens = (alpha ** torch.arange(self.max_length)).cumsum(-1)
-        # TPL(l, d); of equal ones the first
-        best = int((tokens / self._layers_run).numpy().argmax())
+        best = int((tokens / self._layers_run).numpy().argmax())  # TPL(l, d)
         self.exit_layer, self.length = best // self.max_length + 1, best % self.max_length
         self.skip = SkipSet.of(self.layers, range(2 * self.exit_layer, 2 * self.layers))
-
-    def threshold(self) -> float:
-        """tau_l of the present exit layer; 0, which never ends a draft, where a mean is unknown."""
-        means = self.confidence[self.exit_layer - 1] / self.counts[self.exit_layer - 1]
-        value = float(means.mean())
-        return value if value == value else 0.0

@@ -6,9 +6,9 @@ checkpoint of the same tokenizer drafts.
 | M_p, M_q | `state.lm`, `self.lm` | the target, and the model that drafts |
 | gamma | `stop.max_steps` | maximum draft tokens per round |
 
-The draft model has its own K/V cache. Per round it first reads the tokens that it has not
-seen: the pending one, and the last accepted one where all were accepted; then it goes on alone. Its
-prefill is done in `begin` and counts as decoding.
+The draft model has a K/V cache, too. Per round it first reads the tokens that it has not seen: the
+pending one, and the last accepted one where all were accepted; then it goes on alone. Its prefill
+is done in `begin` and counts as decoding.
 
 Deviations from the paper, with their switches: docs/methods/draft-model.md.
 """
@@ -16,11 +16,8 @@ Deviations from the paper, with their switches: docs/methods/draft-model.md.
 import copy
 from typing import Literal
 
-from torch import Tensor
-
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import SkipMethod
-from skipbench.decode.state import State
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.models.draft import check_vocabulary, draft_model
@@ -34,14 +31,10 @@ class DraftModel(SkipMethod):
     >>> DraftModel(name="draft-model", layers=4, model="", stop=Fixed())
     Traceback (most recent call last):
     skipbench.errors.SkipbenchError: method.model is empty; give the checkpoint that drafts, a ...
-
-    Raises:
-        SkipbenchError: no model; before the first prompt, a checkpoint that cannot be loaded, or
-            one of another vocabulary.
     """
 
     model: str
-    """The draft model: a Hugging Face folder, a GGUF file, or an id on the hub."""
+    """The draft model, of the target's vocabulary: a folder, a GGUF file, or an id on the hub."""
     revision: str | None = None
     """Of an id on the hub."""
     dtype: Literal["target", "float32", "bfloat16", "float16"] = "target"
@@ -75,30 +68,22 @@ class DraftModel(SkipMethod):
         with self.lm.turn(self):  # requests in flight draft with the same model
             self.lm.prefill(state.tokens[:-1])
         self.skip = SkipSet.of(self.lm.layers)
-        self.log["draft_model"].append(self.model)
+        self.note(draft_model=self.model)
 
     def propose(self, state: State, budget: int) -> Draft:
         if budget < 1:
             return Draft()
         drafted = copy.copy(state)  # the same text, read by the draft model
-        drafted.lm = self.lm
-        with self.lm.turn(self):
-            return self.drafter.propose(drafted, self.skip, budget, first=self._read(state))
-
-    def _read(self, state: State) -> Tensor:
-        """Runs what the draft model has not seen; logits after the pending token."""
-        cache, end = self.lm.cache, len(state.tokens)
-        unseen = state.tokens[cache.length :]
-        logits = self.lm.logits(unseen, TokenRows.chain(cache.length, len(unseen)))[-1:]
-        cache.length = end - 1
-        return logits
+        drafted.lm = lm = self.lm
+        with lm.turn(self):
+            unseen = state.tokens[lm.cache.length :]
+            first = lm.logits(unseen, TokenRows.chain(lm.cache.length, len(unseen)))[-1:]
+            lm.cache.length = len(state.tokens) - 1
+            return self.drafter.propose(drafted, self.skip, budget, first=first)
 
     def adapt(self, state: State, verification: Verification) -> None:
         """Keeps the rows of the chain as far as it was accepted; its last token has none yet."""
         super().adapt(state, verification)
-        draft = verification.draft
-        if draft.tokens:
-            chain = draft.first_choices()
-            accepted = sum(node in chain for node in verification.accepted)
+        if steps := verification.draft.steps:
             with self.lm.turn(self):
-                self.lm.cache.length += 1 + min(accepted, draft.steps - 1)
+                self.lm.cache.length += 1 + min(verification.chain, steps - 1)

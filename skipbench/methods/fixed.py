@@ -37,9 +37,7 @@ class Strategy(SkipMethod):
     attention: float | None = None
     """Share of the attention blocks to skip, in place of `ratio`; with `mlp`."""
     mlp: float | None = None
-    """Share of the MLP blocks to skip. Self-SD Table 8 skips 24 attention and 12 MLP blocks of 40
-    layers: 0.6 and 0.3.
-    """
+    """Share of the MLP blocks to skip. Self-SD Table 8 (24 and 12 of 40) is 0.6 and 0.3."""
     seed: int = 0
     """Of the rule `random`."""
 

@@ -1,9 +1,9 @@
 """KnapSpec: Self-Speculative Decoding via Adaptive Layer Selection as a Knapsack Problem.
 
 Sub-layers are items of a 0/1 knapsack whose weights are their latencies at the present context
-length. One dynamic programme over the last r tokens (Algorithm 1, Eqs. 6 to 8) gives a candidate
-set for every skipped weight; the one with the highest expected tokens per second (TPT, Eqs. 4 and
-9) drafts until the next programme.
+length. A dynamic programme over the last r tokens (Algorithm 1, Eqs. 6 to 8) gives a candidate set
+per skipped weight; the one with the highest expected tokens per second (TPT, Eqs. 4 and 9) drafts
+until the next programme.
 
 | paper | here | |
 |---|---|---|
@@ -25,11 +25,10 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from skipbench.config.configurable import Natural, Positive
-from skipbench.decode.draft import Verification
+from skipbench.config.configurable import Natural, Positive, PositiveShare
+from skipbench.decode.draft import State, Verification
 from skipbench.decode.method import SkipMethod
 from skipbench.decode.sampling import best_tokens
-from skipbench.decode.state import State
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
@@ -54,7 +53,7 @@ def knapsack(
         x: [S + 1, r, D] the target's states of r tokens, before the first and after every
             sub-layer.
         run_sublayer: index, states [n, r, D] -> [n, r, D]; n alternatives for the same tokens.
-        weights, free: of every sub-layer its weight, and whether it may be skipped.
+        weights, free: per sub-layer its weight, and whether it may be skipped.
         budget: largest skipped weight.
         tau: branches whose mean cosine to the target's states is below it are dropped.
 
@@ -62,10 +61,10 @@ def knapsack(
         One candidate per surviving skipped weight, lightest first: weight, skipped sub-layers,
             cosine, last states [n, r, D].
     """
-    count, norms = len(weights), x.float().norm(dim=-1)
+    norms = x.float().norm(dim=-1)
     target = x.float() / norms[..., None]
-    executed = torch.zeros(count, budget + 1, dtype=torch.bool, device=x.device)
-    # Of each branch: the skipped weight j, the states g[i, j], and their norms.
+    executed = torch.zeros(len(weights), budget + 1, dtype=torch.bool, device=x.device)
+    # Per branch: the skipped weight j, the states g[i, j], and their norms.
     j, g, norm = torch.zeros(1, dtype=torch.long, device=x.device), x[:1], norms[:1]
     for i, w in enumerate(weights, 1):
         # Eq. 7. Branch 0 skipped nothing: its states are the target's.
@@ -75,7 +74,7 @@ def knapsack(
         sigma = ((h.float() * target[i]).sum(-1) / norm).mean(-1)  # mean cosine over the tokens
         sigma[0].fill_(1.0)
         sigma.masked_fill_(sigma < tau, -torch.inf)
-        # Of each skipped weight: the branch that executes sub-layer i, and the one that skips it.
+        # Per skipped weight: the branch that executes sub-layer i, and the one that skips it.
         best = sigma.new_full((2, budget + 1), -torch.inf)
         source = j.new_zeros(2, budget + 1)
         best[0, j], source[0, j] = sigma[: len(j)], torch.arange(len(j), device=x.device)
@@ -86,21 +85,15 @@ def knapsack(
         best = best.amax(0)
         j = best.isfinite().nonzero()[:, 0]
         g, norm = h.index_select(0, chosen[j]), norm.index_select(0, chosen[j])
-    rows = backtrack(executed, weights, j).tolist()
-    sets = [frozenset(s for s in range(count) if row[s]) for row in rows]
+    skipped, at = [], j
+    for i in reversed(range(len(weights))):  # backtracking
+        skipped.append(~executed[i, at])
+        at = at - weights[i] * skipped[-1]
+    sets = [
+        frozenset(s for s, skip in enumerate(row) if skip)
+        for row in torch.stack(skipped[::-1], 1).tolist()
+    ]
     return j.tolist(), sets, best[j].tolist(), g
-
-
-def backtrack(executed: Tensor, weights: Sequence[int], j: Tensor) -> Tensor:
-    """[n, S], true where the branch that ends with skipped weight j [n] skips; `executed` [S,
-    budget + 1] holds the decisions.
-    """
-    skipped = []
-    for i in range(len(weights) - 1, -1, -1):
-        skips = ~executed[i, j]
-        skipped.append(skips)
-        j = j - weights[i] * skips
-    return torch.stack(skipped[::-1], 1)
 
 
 def integer_weights(latency: Latency, cap: int | None) -> tuple[int, int]:
@@ -110,12 +103,10 @@ def integer_weights(latency: Latency, cap: int | None) -> tuple[int, int]:
     return (attention, mlp) if cap is None else (min(attention, cap), min(mlp, cap))
 
 
-def most_tokens_per_time(
+def highest_tpt(
     alpha: Sequence[float], sets: Sequence[SkipSet], latency: Latency, lengths: Sequence[int]
 ) -> tuple[int, int, float]:
-    """Index of the set, gamma and TPT of the best pair (Eq. 4, section 3.5); of equal ones the
-    first.
-    """
+    """Index of the set, gamma and TPT of the best pair (Eq. 4, section 3.5), the first if equal."""
     value, best, gamma = max(
         (tpt(a, d, latency.pass_s(s), latency.pass_s()), -n, -d)
         for n, (a, s) in enumerate(zip(alpha, sets, strict=True))
@@ -138,9 +129,6 @@ class KnapSpec(SkipMethod):
     ... )
     >>> list(zip(weights, map(set, sets)))
     [(0, set()), (2, {0})]
-
-    Raises:
-        SkipbenchError: lengths or latencies that are none.
     """
 
     tau: float = 0.5
@@ -148,25 +136,21 @@ class KnapSpec(SkipMethod):
     interval: Positive = 64
     """T, rounds between two programmes."""
     history: Positive = 5
-    """m, rounds whose tokens a programme looks at; at most `interval`."""
+    """m, rounds whose tokens a programme uses; at most `interval`."""
     lengths: Annotated[Sequence[Natural], Meta(min_length=2, max_length=2)] = (1, 10)
-    """First and last draft length that are compared (D)."""
+    """First and last draft length that are compared (D); the last is 1 or more."""
     use_gamma: bool = False
     """Drafts at most gamma* tokens per round, besides the stop rule."""
     weight_cap: Positive | None = 5
-    """Largest integer weight of a sub-layer; null for none (the paper). It matters where attention
-    or MLP takes more than 5 times as long as the other.
-    """
-    budget: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """Largest integer weight of a sub-layer; null for none (the paper)."""
+    budget: PositiveShare = 0.5
     """Share of all weight that may be skipped, above 0 to 1 (the paper: K / 2 is half)."""
     protect_ends: bool = False
     """Never skips the first and the last layer."""
     drop_first: bool = False
     """Leaves the lightest surviving candidate out, as the published code."""
     start: Literal["carry", "full"] = "full"
-    """`full` drafts with the full model until a prompt's first programme; `carry` keeps the set of
-    the prompt before, and counts rounds across prompts.
-    """
+    """Starts a prompt with the `full` model, or `carry`s on set and rounds of the last one."""
     latency: Annotated[Sequence[float], Meta(min_length=3, max_length=3)] | None = None
     """Seconds of [MLP, attention per context token, attention]; null profiles the engine."""
 
@@ -187,13 +171,12 @@ class KnapSpec(SkipMethod):
             mlp, per_token, attention = self.latency
             if min(mlp, attention) <= 0:
                 raise SkipbenchError(
-                    f"knapspec: latency={list(self.latency)}; wanted [mlp, attention a token, "
+                    f"knapspec: latency={list(self.latency)}; wanted [mlp, attention per token, "
                     "attention] in seconds"
                 )
             self.latency_model = LatencyModel(attention, per_token, mlp, 0.0, self.layers)
         self._max_steps = self.stop.max_steps  # that of the stop rule is gamma* under `use_gamma`
-        # rounds to the next programme; the first round of a prompt is not representative
-        self.due = self.history + 1
+        self.due = self.history + 1  # rounds; the first one of a prompt is not representative
 
     def begin(self, state: State) -> None:
         super().begin(state)
@@ -229,17 +212,19 @@ class KnapSpec(SkipMethod):
         self.skip, alpha, gamma, value = SkipSet.of(self.layers), [], None, None
         if weight:  # not all pruned
             sets = [SkipSet(self.layers, s) for s in skipped]
-            alpha = acceptance(lm, x[-1], states)
+            # Eq. 9: share of the r tokens that a candidate predicts as the target does
+            tokens = best_tokens(lm.head(torch.cat((x[-1], states.flatten(0, 1)))))
+            tokens = tokens.view(-1, x.shape[1])
+            alpha = (tokens[1:] == tokens[0]).double().mean(-1).tolist()
             first = min(int(self.drop_first), len(sets) - 1)
             lengths = range(self.lengths[0], self.lengths[1] + 1)
-            best, gamma, value = most_tokens_per_time(alpha[first:], sets[first:], latency, lengths)
+            best, gamma, value = highest_tpt(alpha[first:], sets[first:], latency, lengths)
             self.skip = sets[first + best]
             if self.use_gamma:
                 self.stop.max_steps = max(1, gamma)
         candidates = [[w, round(c, 5), a] for w, c, a in zip(weight, cosine, alpha, strict=True)]
-        values = (len(self.drafter.log["steps"]), weights, candidates, gamma, value)
-        for key, found in zip(self.log, values, strict=True):
-            self.log[key].append(found)
+        self.note(optimised=len(self.drafter.log["steps"]), weights=weights, candidates=candidates)
+        self.note(gamma=gamma, tpt=value)
 
     def state_dict(self) -> Any:
         return super().state_dict() | {"max_steps": self.stop.max_steps}
@@ -247,12 +232,3 @@ class KnapSpec(SkipMethod):
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict(state)
         self.stop.max_steps = state["max_steps"]
-
-
-def acceptance(lm: LM, target: Tensor, states: Tensor) -> list[float]:
-    """Share of the r tokens that each candidate predicts as the target does (Eq. 9), from last
-    states [r, D] and [n, r, D].
-    """
-    best = best_tokens(lm.head(torch.cat((target, states.flatten(0, 1))))).view(-1, len(target))
-    shares: list[float] = (best[1:] == best[0]).double().mean(-1).tolist()
-    return shares

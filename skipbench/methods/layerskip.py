@@ -28,13 +28,10 @@ class LayerSkip(SkipMethod):
     >>> method = LayerSkip(name="layerskip", layers=6, exit_layer=4, stop=Fixed(max_steps=6))
     >>> str(method.skip), method.exit_sublayer
     ('attn:4,5;mlp:4,5', 8)
-
-    Raises:
-        SkipbenchError: an exit beyond the model, or a tree over shared layers.
     """
 
     exit_layer: int | None = None
-    """Layers that draft; null for 8, or half of a model of 8 layers or fewer."""
+    """Layers that draft, 1 to L - 1; null for 8, or half of a model of 8 layers or fewer."""
     share: bool = True
     """Verification continues from the draft's early states; false computes them anew."""
 

@@ -21,11 +21,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from skipbench.config.configurable import Positive
-from skipbench.decode.draft import Draft, Verification
+from skipbench.config.configurable import Positive, TwoOrMore
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import best_tokens
-from skipbench.decode.state import State
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 
@@ -39,12 +38,9 @@ class Lookahead(Method):
     ...     method._enter(5, gram)
     >>> method.pool  # the newest two that followed 5
     {5: [(7, 8), (3, 4)]}
-
-    Raises:
-        SkipbenchError: a first window of a wrong length.
     """
 
-    window: Annotated[int, Meta(ge=2)] = 7
+    window: TwoOrMore = 7
     """W, columns of the window, 2 or more."""
     level: Annotated[int, Meta(ge=3)] = 5
     """N, tokens of an n-gram with its key, 3 or more."""
@@ -53,9 +49,7 @@ class Lookahead(Method):
     pool_from_prompt: bool = False
     """Enters the n-grams of the prompt and of accepted text into the pool."""
     repeat_hit: bool = False
-    """Enters the last token of a hit repeatedly, as the published code, in place of all its
-    tokens.
-    """
+    """Enters the last token of a hit repeatedly, not all its tokens, as the published code."""
     whole: bool = True
     """Accepts all N tokens of an n-gram; false leaves the last one out, as the published code."""
     seed: int = 0
@@ -75,9 +69,7 @@ class Lookahead(Method):
             )
 
     def begin(self, state: State) -> None:
-        """Runs the first level through the model after the prompt, as the published code does
-        within the prefill.
-        """
+        """Runs the first level after the prompt, where the published code prefills it."""
         super().begin(state)
         lm, at = state.lm, state.lm.cache.length
         prompt, size = state.tokens[:at], self.window + self.level - 3
@@ -93,10 +85,15 @@ class Lookahead(Method):
     def propose(self, state: State, budget: int) -> Draft:
         self._pending = state.pending
         full = len(self._levels) == self.level - 1
-        found = self.pool.get(state.pending, []) if full else []
-        tokens, parent = _tree(
-            [gram[: budget if self.whole else min(budget, self.level - 2)] for gram in found]
-        )
+        tokens: list[int] = []
+        parent: list[int] = []
+        nodes: dict[tuple[int, ...], int] = {(): -1}  # node of every prefix; n-grams share them
+        for gram in self.pool.get(state.pending, []) if full else []:
+            for n in range(1, min(budget, len(gram) if self.whole else self.level - 2) + 1):
+                if gram[:n] not in nodes:
+                    nodes[gram[:n]] = len(tokens)
+                    tokens.append(gram[n - 1])
+                    parent.append(nodes[gram[: n - 1]])
         guessed = len(tokens)
         # Level 0 is a chain after the pending token; an entry of a deeper level follows the one
         # above it. The columns of deeper levels begin at the pending token itself, those of level 0
@@ -109,14 +106,13 @@ class Lookahead(Method):
             tokens += entries
             parent += above[: len(entries)]
             above = list(range(first, first + len(entries)))
-        self.log["guesses"].append(guessed)
+        self.note(guesses=guessed)
         return Draft(tokens, parent, steps=guessed, num_verifiable=guessed)
 
     def adapt(self, state: State, verification: Verification) -> None:
         """Moves the window on by one column, and enters its n-grams when all levels are there."""
         levels = self._levels
-        # the model's choices after the deepest level
-        fresh = verification.target_tokens[-len(levels[-1]) :]
+        fresh = verification.target_tokens[-len(levels[-1]) :]  # choices after the deepest level
         if len(levels) < self.level - 1:
             self._levels = [entries[1:] for entries in levels] + [fresh[1:]]
         else:
@@ -140,17 +136,3 @@ class Lookahead(Method):
         """Enters an n-gram as the newest; the oldest goes when there are more than G."""
         kept = [g for g in self.pool.get(key, []) if g != gram]
         self.pool[key] = [*kept, gram][-self.guesses :]
-
-
-def _tree(grams: list[tuple[int, ...]]) -> tuple[list[int], list[int]]:
-    """Tokens and parents of the n-grams, with common prefixes merged."""
-    tokens: list[int] = []
-    parent: list[int] = []
-    nodes: dict[tuple[int, ...], int] = {(): -1}
-    for gram in grams:
-        for n in range(1, len(gram) + 1):
-            if gram[:n] not in nodes:
-                nodes[gram[:n]] = len(tokens)
-                tokens.append(gram[n - 1])
-                parent.append(nodes[gram[: n - 1]])
-    return tokens, parent

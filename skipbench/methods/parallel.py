@@ -14,36 +14,30 @@ Deviations from the paper and its published code, with their switches: docs/meth
 """
 
 import random
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta
-
-from skipbench.decode.draft import Draft, Verification
+from skipbench.config.configurable import TwoOrMore
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
-from skipbench.decode.state import State
 
 
 class Parallel(Method):
     """Block Jacobi decoding.
 
-    >>> from skipbench.decode.sampling import Sampler
     >>> method = Parallel(name="parallel", block_size=4)
-    >>> state = State(None, [3, 1, 5], Sampler(), 8, frozenset())
-    >>> method.begin(state)
+    >>> method.begin(state := State(None, [3, 1, 5]))
     >>> method.propose(state, budget=7).tokens
     [5, 5, 5]
     """
 
-    block_size: Annotated[int, Meta(ge=2)] = 8
+    block_size: TwoOrMore = 8
     """Tokens iterated together, 2 or more."""
     init: Literal["last", "prompt", "random"] = "last"
     """First guess of a new block: `last` repeats the last token, `prompt` copies the prompt's
     tokens, `random` draws ids.
     """
     window: Literal["block", "sliding"] = "block"
-    """`block` starts a new block once all its tokens are fixed; `sliding` fills it up after every
-    pass.
-    """
+    """`block` starts a new block once all tokens are fixed; `sliding` fills it up every pass."""
     seed: int = 0
     """Seed of `init=random`."""
 
@@ -55,9 +49,8 @@ class Parallel(Method):
     def propose(self, state: State, budget: int) -> Draft:
         if not self._block or self.window == "sliding":
             # The bonus is a token of the block too, so a block of n puts n - 1 guesses to the test.
-            self._block += [
-                self._guess(state) for _ in range(self.block_size - 1 - len(self._block))
-            ]
+            missing = self.block_size - 1 - len(self._block)
+            self._block += [self._guess(state) for _ in range(missing)]
         tokens = self._block[:budget]
         return Draft(tokens, steps=len(tokens))
 
@@ -69,7 +62,5 @@ class Parallel(Method):
         return self._random.randrange(state.lm.config.vocab_size)
 
     def adapt(self, state: State, verification: Verification) -> None:
-        """Replaces the guesses after the bonus by the choices of this pass, which saw the old block
-        (Eq. 3).
-        """
+        """Takes the choices of this pass, which saw the old block, as guesses (Eq. 3)."""
         self._block = verification.target_tokens[len(verification.accepted) + 1 :]

@@ -1,7 +1,7 @@
 """Prompt lookup decoding (Saxena, 2023, github.com/apoorvumang/prompt-lookup-decoding): n-grams of
 the text itself as drafts.
 
-The last n tokens are looked up in the prompt and in what was generated; what followed there is
+The last n tokens are looked up in the prompt and the output; the tokens that followed there are
 proposed. Longer n-grams are tried first.
 
 Deviations from the published code, with their switches: docs/methods/prompt-lookup.md.
@@ -10,18 +10,15 @@ Deviations from the published code, with their switches: docs/methods/prompt-loo
 from typing import Literal
 
 from skipbench.config.configurable import Positive
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
-from skipbench.decode.state import State
 
 
 class PromptLookup(Method):
     """Drafts by copying.
 
-    >>> from skipbench.decode.sampling import Sampler
     >>> method = PromptLookup(name="prompt-lookup", length=3)
-    >>> state = State(None, [7, 1, 2, 3, 4, 5, 1, 2], Sampler(), 8, frozenset())
-    >>> method.begin(state)
+    >>> method.begin(state := State(None, [7, 1, 2, 3, 4, 5, 1, 2]))
     >>> method.propose(state, budget=7).tokens  # what followed 1, 2 before
     [3, 4, 5]
     """
@@ -66,9 +63,9 @@ class PromptLookup(Method):
                 copied = tokens[at : min(at + length, end)]
                 while self.continuation == "extend" and end == len(tokens) and len(copied) < length:
                     copied.append(copied[at - end])  # the token one period before
-                self.log["ngram"].append(n)
+                self.note(ngram=n)
                 return Draft(copied, steps=len(copied))
-        self.log["ngram"].append(0)
+        self.note(ngram=0)
         return Draft()
 
     def adapt(self, state: State, verification: Verification) -> None:

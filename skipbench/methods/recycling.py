@@ -19,10 +19,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from skipbench.config.configurable import Positive
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.sources import Successors
-from skipbench.decode.state import State
 
 TOP = 8
 # Children per path of ranks, of the paths that have any: the published template.
@@ -41,14 +40,11 @@ CHILDREN = {
 def template() -> list[tuple[int, int]]:
     """`(parent, rank)` of every node of the static tree, depth by depth."""
     nodes: list[tuple[int, int]] = []
-    level = [("", -1)]
-    while level:
-        below = []
-        for path, at in level:
-            for rank in range(CHILDREN.get(path, 0)):
-                below.append((f"{path}{rank}", len(nodes)))
-                nodes.append((at, rank))
-        level = below
+    paths = [("", -1)]
+    for path, at in paths:  # grows while it is read
+        for rank in range(CHILDREN.get(path, 0)):
+            paths.append((f"{path}{rank}", len(nodes)))
+            nodes.append((at, rank))
     return nodes
 
 
@@ -58,9 +54,8 @@ TEMPLATE = template()
 class Recycling(Method):
     """Drafts from successors that were seen before.
 
-    >>> from skipbench.decode.sampling import Sampler
     >>> method = Recycling(name="recycling", nodes=8)
-    >>> method.begin(state := State(None, [3, 1, 5], Sampler(), 8, frozenset()))
+    >>> method.begin(state := State(None, [3, 1, 5]))
     >>> method.successors.update(-1, 5, top=[9, 2])
     >>> method.propose(state, budget=7).tokens
     [9, 2]
@@ -79,30 +74,21 @@ class Recycling(Method):
         self.successors = Successors(self.memory, pairs=False)
 
     def propose(self, state: State, budget: int) -> Draft:
-        """Leaves out nodes whose successors are not known yet, with all below them."""
-        pending, get = state.pending, self.successors.get
+        """Leaves out nodes whose successors are not known yet, and their descendants."""
+        self._pending, get = state.pending, self.successors.get
         tokens: list[int] = []
         parents: list[int] = []
-        depths: list[int] = []
-        placed: dict[int, int] = {-1: -1}  # node of the template -> node of the draft
+        # node of the template -> node of the draft, its depth and its successors
+        placed = {-1: (-1, 0, get(-1, state.pending)[0])}
         for node, (above, rank) in enumerate(TEMPLATE[: self.nodes]):
-            parent = placed.get(above)
-            if parent is None:
-                continue
-            depth = 1 + (depths[parent] if parent >= 0 else 0)
-            top = get(-1, tokens[parent] if parent >= 0 else pending)[0]
-            if depth > budget or rank >= len(top):
-                continue
-            placed[node] = len(tokens)
-            tokens.append(top[rank])
-            parents.append(parent)
-            depths.append(depth)
-        self.log["filled"].append(len(tokens))
-        self._pending = pending
+            parent, depth, top = placed.get(above, (-1, 0, []))
+            if depth < budget and rank < len(top):
+                placed[node] = (len(tokens), depth + 1, get(-1, top[rank])[0])
+                tokens.append(top[rank])
+                parents.append(parent)
+        self.note(filled=len(tokens))
         return Draft(tokens, parents, steps=len(tokens))
 
     def adapt(self, state: State, verification: Verification) -> None:
-        draft = verification.draft
-        self.successors.learn(
-            -1, self._pending, draft.tokens, draft.parents(), verification.top_tokens
-        )
+        draft, top = verification.draft, verification.top_tokens
+        self.successors.learn(-1, self._pending, draft.tokens, draft.parents(), top)

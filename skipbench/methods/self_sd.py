@@ -46,9 +46,7 @@ def objective(
     eos: frozenset[int],
     stop: Callable[[], StopRule],
 ) -> Callable[[SkipSet], tuple[float, dict[str, float]]]:
-    """f(z) of Eq. 1: decode seconds per emitted token over development prompts (token ids), with
-    the method's stop rule.
-    """
+    """f(z) of Eq. 1: decode seconds per token over development prompts, with the stop rule."""
 
     def seconds_per_verified_token(skip: SkipSet) -> tuple[float, dict[str, float]]:
         method = FixedSet("self-sd", skip, Drafter(stop()))

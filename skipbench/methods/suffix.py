@@ -1,8 +1,8 @@
 """SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications, arXiv:2411.04975.
 
 The longest end of the text that occurred before, in the prompt, the output, or earlier outputs, is
-looked up; what followed its occurrences makes a tree, whose nodes are taken greedily by how often
-they followed. The longer the match, the larger the tree.
+looked up; the continuations of its occurrences make a tree, whose nodes are taken greedily by how
+often they followed. The longer the match, the larger the tree.
 
 | paper | here | |
 |---|---|---|
@@ -18,23 +18,19 @@ Deviations from the paper and its published code, with their switches: docs/meth
 """
 
 from collections import Counter
-from typing import Any
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.method import Method
 from skipbench.decode.sources import Match, TextIndex
-from skipbench.decode.state import State
 from skipbench.decode.tree import Child, grow
 
 
 class Suffix(Method):
     """Drafts by copying after the longest match.
 
-    >>> from skipbench.decode.sampling import Sampler
     >>> method = Suffix(name="suffix", factor=1)
-    >>> state = State(None, [1, 2, 3, 1, 2, 4, 1, 2], Sampler(), 8, frozenset())
-    >>> method.begin(state)
+    >>> method.begin(state := State(None, [1, 2, 3, 1, 2, 4, 1, 2]))
     >>> draft = method.propose(state, budget=7)  # 4 and 3 each followed 1, 2 once
     >>> draft.tokens, draft.parent
     ([4, 3], [-1, -1])
@@ -47,17 +43,15 @@ class Suffix(Method):
     shortest: Positive = 2
     """Tokens that a match must have, 1 or more."""
     min_share: Share = 0.1
-    """Share of the occurrences, multiplied along the path, below which a node is left out, 0 to
-    1.
-    """
+    """Minimum share of the occurrences, 0 to 1, multiplied along the path, of a node."""
     earlier: Natural = 0
     """Maximum tokens of earlier outputs that are looked up, too; 0 for none."""
 
-    logged = ("match",)
+    logged, carried = ("match",), ("text",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.text = TextIndex()
+        self.text = TextIndex(limit=self.earlier)
 
     def begin(self, state: State) -> None:
         super().begin(state)
@@ -66,7 +60,7 @@ class Suffix(Method):
     def propose(self, state: State, budget: int) -> Draft:
         matches = self.text.find()
         length = matches[0][1] if matches else 0
-        self.log["match"].append(length)
+        self.note(match=length)
         if length < self.shortest:
             return Draft()
         longest = [match for match in matches if match[1] == length]
@@ -77,18 +71,10 @@ class Suffix(Method):
         return Draft(tree.tokens, tree.parents, steps=len(tree.tokens))
 
     def _children(self, path: list[int], matches: list[Match]) -> list[Child]:
-        """What followed the occurrences, by how many of them it followed."""
+        """Tokens after the occurrences, each with its share of them."""
         counts = Counter(self.text.text[at] for at, _ in matches).most_common()
         follow = self.text.follow
         return [(n / len(matches), token, None, follow(matches, token)) for token, n in counts]
 
     def adapt(self, state: State, verification: Verification) -> None:
-        self.text.advance(state.tokens)
-        if state.finish is not None:
-            self.text.keep(state.output, self.earlier)
-
-    def state_dict(self) -> Any:
-        return {"earlier": self.text.earlier} if self.earlier else {}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.text.earlier = list(state.get("earlier", ()))
+        self.text.advance(state)

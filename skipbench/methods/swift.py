@@ -1,9 +1,9 @@
 """SWIFT: On-the-Fly Self-Speculative Decoding for LLM Inference Acceleration, arXiv:2410.06916.
 
-While it decodes, one candidate set per round is tried on tokens that the target has already
-generated, in one pass of the draft over scratch rows (section 4.1). Once the search ends, the best
-set drafts with early stopping, and the confidence of each token says how many alternatives are
-verified with it as a tree (section 4.2). The search goes on across prompts.
+One candidate set per round is tried on tokens that the target has already generated, in one pass of
+the draft over scratch rows (section 4.1). The best set drafts with early stopping, and the
+confidence of each token says how many alternatives are verified with it as a tree (section 4.2).
+The search goes on across prompts.
 
 | paper | here | |
 |---|---|---|
@@ -20,14 +20,14 @@ Deviations from the paper and its published code, with their switches: docs/meth
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
 from skipbench.config.configurable import Natural, Positive, Share
-from skipbench.decode.draft import Verification
+from skipbench.decode.draft import State, Verification
 from skipbench.decode.method import SkipMethod
-from skipbench.decode.state import State
 from skipbench.decode.trial_passes import predicts
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
@@ -46,13 +46,10 @@ class SWIFT(SkipMethod):
     'attn:2,4,6;mlp:2,4,6'
     >>> len(method.rounded(method._suggest()).skipped)  # a random candidate
     6
-
-    Raises:
-        SkipbenchError: a ratio that skips nothing or everything.
     """
 
     ratio: float = 0.45
-    """r, share of the sub-layers that may be skipped to skip."""
+    """r, share to skip of the sub-layers that may be skipped, at least one and not all of them."""
     steps: Natural = 1000
     """S, maximum optimisation steps; 0 keeps the first set."""
     beta: Natural = 25
@@ -66,15 +63,11 @@ class SWIFT(SkipMethod):
     protect_ends: bool = True
     """Never skips the first and the last layer."""
     initial: Literal["ratio", "odd"] = "ratio"
-    """First set: `ratio` spreads whole layers evenly, scored like a candidate; `odd` skips every
-    odd layer, with score 0.
-    """
+    """First set: `ratio` spreads whole layers evenly; `odd` skips every odd one, with score 0."""
     context: Literal["first", "recent"] = "first"
     """Tokens that candidates are scored on: `first` of the output, or the most `recent`."""
     rescore: bool = True
-    """Scores the best set again where these tokens have changed: in every prompt, or in every step
-    with `context=recent`; false compares scores of different tokens.
-    """
+    """Scores the best set again where these tokens have changed; false keeps its old score."""
     register: Literal["rounded", "raw"] = "rounded"
     """Point of a Bayesian step that the regression keeps: `rounded` to the candidate, or `raw`."""
     bayes_draws: Positive = 200
@@ -89,6 +82,9 @@ class SWIFT(SkipMethod):
     """Seed of random candidates and of the Bayesian steps."""
 
     logged = ("step", "matchness", "best", "ratio")
+    carried = ("skip", "score", "ratio", "best_step")
+    score: float | None = field(default=None, init=False)
+    """Matchness of `skip`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,12 +97,12 @@ class SWIFT(SkipMethod):
         self._restart(self.ratio)
         if self.initial == "odd":
             self.skip = SkipSet.of(self.layers, [s for s in self.free if s // 2 % 2])
-            self.score: float | None = 0.0
+            self.score = 0.0
         if 0 < self.beta <= self.steps:  # its first call imports for seconds, decoding is timed
             suggest_point([[0.0]], [0.0], (self.seed, 0), kappa=KAPPA, **self.effort)
 
     def _restart(self, ratio: float) -> None:
-        """Starts an empty search at a skip ratio, from an even set of that ratio."""
+        """Starts an empty search from whole layers spread evenly, and one attention if odd."""
         self.ratio, self.count = ratio, int(len(self.free) * ratio)
         if not 0 < self.count < len(self.free):
             low, high = 1 / max(1, len(self.free)), 1 - 1 / max(1, len(self.free))
@@ -114,17 +110,14 @@ class SWIFT(SkipMethod):
                 f"swift: {ratio=} skips {self.count} of {len(self.free)} sub-layers that may be "
                 f"skipped; choose from {low:.3f} to {high:.3f}"
             )
-        self.skip, self.score = self._even_set(), None  # scored once there is output
-        self.tried: list[tuple[list[float], float]] = []  # point and matchness of every step
-        self.best_step = 0
-        self._draws = np.random.RandomState(self.seed)
-        self._acceptance: deque[tuple[int, int]] = deque(maxlen=ADJUST_ROUNDS)
-
-    def _even_set(self) -> SkipSet:
-        """Whole layers spread evenly over the free ones, and one attention if `count` is odd."""
         attention, layers = self.free[: len(self.free) // 2], (self.count + 1) // 2
         chosen = [attention[int((i + 0.5) * len(attention) / layers)] for i in range(layers)]
-        return SkipSet.of(self.layers, [s for a in chosen for s in (a, a + 1)][: self.count])
+        even = [s for a in chosen for s in (a, a + 1)][: self.count]
+        self.skip, self.best_step = SkipSet.of(self.layers, even), 0
+        self.score = None  # until there is output
+        self.tried: list[tuple[list[float], float]] = []  # point and matchness of every step
+        self._draws = np.random.RandomState(self.seed)
+        self._acceptance: deque[tuple[int, int]] = deque(maxlen=ADJUST_ROUNDS)
 
     @property
     def searching(self) -> bool:
@@ -156,12 +149,10 @@ class SWIFT(SkipMethod):
         self.tried.append((point if self.register == "raw" else corner, matchness))
         if matchness > self.score:
             self.skip, self.score, self.best_step = skip, matchness, len(self.tried)
-        values = (len(self.tried), matchness, self.score, self.ratio)
-        for key, value in zip(self.log, values, strict=True):
-            self.log[key].append(value)
+        self.note(step=len(self.tried), matchness=matchness, best=self.score, ratio=self.ratio)
 
     def _suggest(self) -> list[float]:
-        """Eq. 2: the next candidate as a point, of whose coordinates the largest are skipped."""
+        """Eq. 2: the next candidate as a point; its largest coordinates are skipped."""
         o = len(self.tried) + 1
         if self.beta and o % self.beta == 0 and self.tried:
             points, values = zip(*self.tried, strict=True)
@@ -175,12 +166,9 @@ class SWIFT(SkipMethod):
         return set(self._draws.choice(len(self.free), self.count, replace=False).tolist())
 
     def rounded(self, point: Sequence[float]) -> SkipSet:
-        """The set of the largest coordinates; equal ones in the code's order, that of their names
-        x0, x1, x10, ...
-        """
-        by_name = sorted(range(len(point)), key=str)
-        largest = sorted(by_name, key=lambda i: -point[i])[: self.count]
-        return SkipSet.of(self.layers, [self.free[i] for i in largest])
+        """The set of the largest coordinates; equal ones by name as the code's: x0, x1, x10, ..."""
+        largest = sorted(sorted(range(len(point)), key=str), key=lambda i: -point[i])
+        return SkipSet.of(self.layers, [self.free[i] for i in largest[: self.count]])
 
     def matchness(self, state: State, skip: SkipSet) -> float:
         """Eqs. 3 and 4: share of `window` generated tokens that the candidate predicts."""
@@ -198,22 +186,14 @@ class SWIFT(SkipMethod):
 
     def state_dict(self) -> Any:
         """The search so far, which goes on across prompts; its points only while it lasts."""
-        return super().state_dict() | {
-            "skip": str(self.skip),
-            "score": self.score,
-            "ratio": self.ratio,
-            "best_step": self.best_step,
-            "tried": self.tried if self.searching else [([], m) for _, m in self.tried],
-            "acceptance": list(self._acceptance),
-        }
+        tried = self.tried if self.searching else [([], m) for _, m in self.tried]
+        return super().state_dict() | {"tried": tried, "acceptance": list(self._acceptance)}
 
     def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
         self._restart(state["ratio"])
         for o in range(1, len(state["tried"]) + 1):  # brings the generator to where it was
             if not self.beta or o % self.beta or o == 1:
                 self._draw()
+        super().load_state_dict(state)
         self.tried = [(point, matchness) for point, matchness in state["tried"]]
-        self.skip, self.score = SkipSet.parse(state["skip"], self.layers), state["score"]
-        self.best_step = state["best_step"]
         self._acceptance.extend((a, s) for a, s in state["acceptance"])

@@ -2,16 +2,14 @@
 same loop, cache and clock.
 """
 
-from skipbench.decode.draft import Draft
+from skipbench.decode.draft import Draft, State
 from skipbench.decode.method import Method
-from skipbench.decode.state import State
 
 
 class Vanilla(Method):
     """One token per full pass; as a measured method, its speedup is the noise of the machine.
 
-    >>> from skipbench.decode.sampling import Sampler
-    >>> Vanilla().propose(State(None, [3, 1, 4], Sampler(), 8, frozenset()), budget=7).tokens
+    >>> Vanilla().propose(State(None, [3, 1, 4]), budget=7).tokens
     []
     """
 

@@ -32,7 +32,7 @@ def suggest_point(
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import Matern
 
-    random_state = np.random.RandomState(list(seed))
+    rng = np.random.RandomState(list(seed))
     bounds = {f"x{i:05d}": (0.0, 1.0) for i in range(len(points[0]))}
     space = TargetSpace(None, bounds, allow_duplicate_points=True)
     for point, value in zip(points, values, strict=True):
@@ -42,12 +42,10 @@ def suggest_point(
         alpha=1e-2,
         normalize_y=True,
         n_restarts_optimizer=restarts,
-        random_state=random_state,
+        random_state=rng,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit warns of kernel bounds at nearly every step
         bound = acquisition.UpperConfidenceBound(kappa=kappa)
-        best = bound.suggest(
-            process, space, n_random=draws, n_smart=starts, random_state=random_state
-        )
+        best = bound.suggest(process, space, n_random=draws, n_smart=starts, random_state=rng)
     return np.asarray(best, np.float64)

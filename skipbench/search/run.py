@@ -1,9 +1,12 @@
-"""The search: tries a set, records the trial, learns; can be resumed at any moment."""
+"""The search: tries a set, records the trial, learns, and can be resumed at any moment; then times
+the best sets again.
+"""
 
 import json
 import math
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -12,11 +15,16 @@ import msgspec
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, held, read_lines
 from skipbench.runs.reading import printable, strict_json
-from skipbench.search.strategies import Bayes, Strategy
+from skipbench.search.strategies import Strategy
 from skipbench.skipset import SkipSet
 
 # seconds per token, registered for a set without a value before any other set has one
 UNKNOWN_WORST = 1.0
+BEST, TIMES = 5, 3  # sets that are timed again, and how often
+RETIMED = "retimed.jsonl"
+"""Beside the trace; one line per number of iterations at which a search has ended."""
+
+Objective = Callable[[SkipSet], tuple[float, dict[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,22 @@ class Trial:
         return self.seconds_suggest + self.seconds_objective
 
 
-Objective = Callable[[SkipSet], tuple[float, dict[str, float]]]
+@dataclass(frozen=True)
+class Retimed:
+    """The best sets of the first `iterations` trials, the best of the search first."""
+
+    iterations: int
+    best: str
+    value: float
+    """Median of the new values of `best`."""
+    sets: list[str]
+    values: list[list[float]]
+    """New values of each set, in the order of the turns."""
+
+    @property
+    def rank(self) -> int:
+        """Place of `best` in the search, 1 for its best."""
+        return self.sets.index(self.best) + 1
 
 
 def search(
@@ -56,7 +79,7 @@ def search(
 
     Args:
         objective: the value of a set (smaller is better) and details for the trace.
-        settings: what the search depends on; a trace with other settings is refused.
+        settings: all that the search depends on; a trace with other settings is refused.
         progress: called with each new trial and the best so far.
 
     Raises:
@@ -68,87 +91,81 @@ def search(
         done = _open(trace, settings, layers, iterations)
         worst: float | None = None
         best: Trial | None = None
-        for trial in done:
-            known = SkipSet.parse(trial.skip, layers)
-            # A Gaussian process would take seconds to repeat a suggestion; its point is in the
-            # trace. The others answer at once.
-            if trial.point is None and strategy.suggest() != known:
-                raise SkipbenchError(
-                    f"{trace}, line {trial.iteration + 2}: this search would not have tried "
-                    f"{trial.skip!r} there; the trace is of another version or seed: move it away"
-                )
-            worst = _learn(strategy, known, trial, worst)
-            best = _better(best, trial)
-        for iteration in range(len(done), iterations):
-            began = time.perf_counter()
-            skip = strategy.suggest()
-            if skip is None:
-                break
-            suggested = time.perf_counter()
-            try:
-                value, detail = objective(skip)
-            except FloatingPointError:
-                value, detail = math.nan, {}
-            trial = Trial(
-                iteration,
-                str(skip),
-                value if math.isfinite(value) else None,
-                {k: v for k, v in detail.items() if math.isfinite(v)},  # JSON has no others
-                strategy.point() if isinstance(strategy, Bayes) else None,
-                round(suggested - began, 4),
-                round(time.perf_counter() - suggested, 4),
-            )
-            trial = replace(trial, best=_better(best, trial).value)
-            best = _better(best, trial)
-            append_line(trace, json.dumps(asdict(trial), allow_nan=False))
-            worst = _learn(strategy, skip, trial, worst)
-            if progress is not None:
-                progress(trial, best)
-        if best is None or best.value is None:
+        for iteration in range(iterations):
+            is_new = iteration >= len(done)
+            if is_new:
+                began = time.perf_counter()
+                if (skip := strategy.suggest()) is None:
+                    break
+                trial = _try(objective, skip, iteration, strategy.point, began)
+            else:
+                trial = done[iteration]
+                skip = SkipSet.parse(trial.skip, layers)
+                # A Gaussian process would take seconds to repeat a suggestion; its point is in the
+                # trace. The others answer at once.
+                if trial.point is None and strategy.suggest() != skip:
+                    raise SkipbenchError(
+                        f"{trace}, line {iteration + 2}: this search would not have tried "
+                        f"{trial.skip!r} there; the trace is of another version or seed: move it "
+                        "away"
+                    )
+                strategy.point = trial.point
+            if trial.value is None:  # counts as the worst so far
+                strategy.register(skip, UNKNOWN_WORST if worst is None else worst)
+            else:
+                strategy.register(skip, trial.value)
+                worst = trial.value if worst is None else max(worst, trial.value)
+                if best is None or best.value is None or trial.value < best.value:
+                    best = trial
+            if is_new:
+                trial = replace(trial, best=None if best is None else best.value)
+                append_line(trace, json.dumps(asdict(trial), allow_nan=False))
+                if progress is not None:
+                    progress(trial, best or trial)
+        if best is None:
             raise SkipbenchError(f"no skip set of {trace} gave a finite value")
         return best
 
 
-def _learn(strategy: Strategy, skip: SkipSet, trial: Trial, worst: float | None) -> float | None:
-    """Registers a trial, one without a value as the worst so far, and returns the worst value."""
-    if isinstance(strategy, Bayes):
-        strategy.restore(trial.point)
-    if trial.value is None:
-        strategy.register(skip, UNKNOWN_WORST if worst is None else worst)
-        return worst
-    strategy.register(skip, trial.value)
-    return trial.value if worst is None else max(worst, trial.value)
-
-
-def _better(best: Trial | None, trial: Trial) -> Trial:
-    if best is None or best.value is None:
-        return trial
-    return trial if trial.value is not None and trial.value < best.value else best
+def _try(
+    objective: Objective, skip: SkipSet, iteration: int, point: list[float] | None, began: float
+) -> Trial:
+    suggested = time.perf_counter()
+    try:
+        value, detail = objective(skip)
+    except FloatingPointError:
+        value, detail = math.nan, {}
+    return Trial(
+        iteration,
+        str(skip),
+        value if math.isfinite(value) else None,
+        {k: v for k, v in detail.items() if math.isfinite(v)},  # JSON has no others
+        point,
+        round(suggested - began, 4),
+        round(time.perf_counter() - suggested, 4),
+    )
 
 
 def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) -> list[Trial]:
     """The trials in `trace`, which begins here where there is none."""
     # as a trace gives them back: a tuple becomes a list
-    settings = json.loads(json.dumps(settings))
+    now = json.loads(json.dumps(settings))
     lines = read_lines(trace, repair=True)
     if not lines:
-        append_line(trace, json.dumps({"settings": settings}))
+        append_line(trace, json.dumps({"settings": now}))
         return []
     try:
         before = strict_json(lines[0][1])["settings"]
-        # of an earlier version, or of weights that were not at hand
-        if before.get("weights_sha256") is None:
-            before, settings = (
-                {k: v for k, v in s.items() if k != "weights_sha256"} for s in (before, settings)
-            )
-        keys = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
+        keys = {k for k in {*before, *now} if before.get(k) != now.get(k)}
+        if before.get("weights_sha256") is None:  # an earlier version, or weights not at hand
+            keys -= {"weights_sha256"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SkipbenchError(
             f"{trace}, line 1: not the settings of a search ({error!r})"
         ) from error
     if keys:
         raise SkipbenchError(
-            f"{trace} is a search with other settings ({', '.join(keys)}); move it away or "
+            f"{trace} is a search with other settings ({', '.join(sorted(keys))}); move it away or "
             "choose another folder"
         )
     return [_trial(trace, number, line, layers) for number, line in lines[1:]][:limit]
@@ -173,3 +190,54 @@ def _trial(trace: Path, number: int, line: bytes, layers: int) -> Trial:
             f"{trace}, line {number}: not a trial ({printable(str(error))})"
         ) from error
     return trial
+
+
+def candidates(trials: Sequence[Trial]) -> list[str]:
+    """The best distinct sets of a search, the best first, by the best value of each."""
+    ranked = sorted((t for t in trials if t.value is not None), key=lambda t: t.value or 0.0)
+    return list(dict.fromkeys(t.skip for t in ranked))[:BEST]
+
+
+def retime(
+    objective: Objective,
+    sets: Sequence[str],
+    layers: int,
+    iterations: int,
+    advance: Callable[[], None],
+) -> Retimed:
+    """Times every set `TIMES` times: all of them in turns, each turn from another set on.
+
+    The best of many noisy timings is too good, and often not the best set. The set with the best
+    median of new timings is taken.
+    """
+    values: list[list[float]] = [[] for _ in sets]
+    for turn in range(TIMES):
+        for place in range(len(sets)):
+            number = (place + turn) % len(sets)
+            values[number].append(objective(SkipSet.parse(sets[number], layers))[0])
+            advance()
+    medians = [statistics.median(times) for times in values]
+    best = medians.index(min(medians))
+    return Retimed(iterations, sets[best], medians[best], list(sets), values)
+
+
+def write_retimed(folder: Path, retimed: Retimed) -> None:
+    append_line(folder / RETIMED, json.dumps(asdict(retimed), allow_nan=False))
+
+
+def read_retimed(folder: Path, iterations: int) -> Retimed | None:
+    """The timings after so many trials; `None` without any.
+
+    Raises:
+        SkipbenchError: the file cannot be read.
+    """
+    path = folder / RETIMED
+    if not path.exists():
+        return None
+    try:
+        retimed = [msgspec.convert(strict_json(line), Retimed) for _, line in read_lines(path)]
+    except (ValueError, RecursionError) as error:
+        raise SkipbenchError(
+            f"{path} cannot be read ({printable(str(error))}); move it away"
+        ) from error
+    return next((r for r in retimed if r.iterations == iterations), None)

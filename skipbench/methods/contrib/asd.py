@@ -23,10 +23,9 @@ from typing import Annotated
 import torch
 from msgspec import Meta
 
-from skipbench.config.configurable import Natural, Positive
-from skipbench.decode.draft import Verification
+from skipbench.config.configurable import Natural, Positive, PositiveShare
+from skipbench.decode.draft import State, Verification
 from skipbench.decode.method import SkipMethod
-from skipbench.decode.state import State
 from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
@@ -39,9 +38,6 @@ class ASD(SkipMethod):
     >>> method = ASD(name="asd", layers=6, keep_first=2, stop=Adaptive())
     >>> list(method.candidates)  # layers whose attention may be dropped
     [2, 3, 4]
-
-    Raises:
-        SkipbenchError: rules that keep the attention of every layer.
     """
 
     threshold: Annotated[float, Meta(ge=-1, le=1)] = 0.9
@@ -49,10 +45,10 @@ class ASD(SkipMethod):
     keep_first: Natural = 1
     """Layers at the start whose attention stays."""
     keep_last: Natural = 1
-    """Layers at the end whose attention stays."""
+    """Layers at the end whose attention stays; not that of all layers."""
     context_tokens: Positive = 32
     """Tokens at the end of the text over which the cosine is averaged."""
-    most: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    most: PositiveShare = 1.0
     """Maximum share of all attention sub-layers to drop, above 0 to 1."""
     every: Natural = 0
     """Rounds between two choices of the set; 0 chooses once per prompt."""
@@ -75,16 +71,14 @@ class ASD(SkipMethod):
 
     def _choose(self, state: State) -> None:
         """Chooses a set by one pass over the last tokens."""
-        states = recent_states(state, self.context_tokens)
-        before = torch.stack(states[:-1:2])  # of every attention [L, rows, D]
-        after = torch.stack(states[1::2])
-        cosine = torch.cosine_similarity(before.float(), after.float(), dim=-1).mean(-1).tolist()
+        states = torch.stack(recent_states(state, self.context_tokens)).float()
+        # before and after every attention [L, rows, D]
+        cosine = torch.cosine_similarity(states[:-1:2], states[1::2], dim=-1).mean(-1).tolist()
+        similar = [i for i in self.candidates if cosine[i] > self.threshold]
+        similar.sort(key=lambda i: -cosine[i])
         most = max(1, int(self.most * self.layers))
-        similar = sorted(
-            (i for i in self.candidates if cosine[i] > self.threshold), key=lambda i: -cosine[i]
-        )
         self.skip = SkipSet.of(self.layers, [2 * i for i in similar[:most]])
-        self.log["cosine"].append([round(c, 5) for c in cosine])
+        self.note(cosine=[round(c, 5) for c in cosine])
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)

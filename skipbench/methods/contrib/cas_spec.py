@@ -9,7 +9,7 @@ where nothing more pays. Acceptance is followed while decoding.
 REIMPLEMENTATION, CONSTANTS UNVERIFIED: no code is public, and only the paper's introduction and
 independent summaries of it were at hand. They give no numbers of equations, no limits of a length,
 of a tree and of TOP-P, no first values of the estimates, no cost of a copy, and neither what the
-warm-up does nor what ends a tree. Guesses of ours stand in their place, marked so below.
+warm-up does nor what ends a tree. Guesses of ours replace them, marked so below.
 
 | paper | here | |
 |---|---|---|
@@ -17,7 +17,7 @@ warm-up does nor what ends a tree. Guesses of ours stand in their place, marked 
 | M_dn, c_dn | `bottom`, `bottom_cost` | prompt lookup (cost a guess: 0.01 passes) |
 | alpha_s, lambda, H | `Estimate` | share accepted, smoothed by 0.7, of the last 20 tries |
 | c_s | `costs` | price of a draft step in passes of one row |
-| T(s, k) | `worth` | what a draft by s over k tokens is chosen by |
+| T(s, k) | `worth` | criterion that chooses draft s and k tokens |
 | TOP-P siblings | `top_p`, `width` | (guess: 0.9 and 3) alternatives, drafted in the same pass |
 | warm-up | `warm_up` | (guess) rounds that begin with each draft in turn |
 | | `forget` | (ours) alpha of a draft that is not tried goes back to its first value |
@@ -34,11 +34,10 @@ from msgspec import Meta
 from torch import Tensor
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.ladder import step_price
 from skipbench.decode.method import Method
 from skipbench.decode.sources import TextIndex
-from skipbench.decode.state import State
 from skipbench.decode.tree import Tree
 from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
@@ -60,8 +59,8 @@ class Estimate:
 
     def update(self, hits: Sequence[bool]) -> None:
         self.tries = [*self.tries, *map(int, hits)][-TRIES:]
-        recent = sum(self.tries) / len(self.tries)
-        self.value = SMOOTHING * self.value + (1 - SMOOTHING) * recent
+        share = sum(self.tries) / len(self.tries)
+        self.value = SMOOTHING * self.value + (1 - SMOOTHING) * share
 
 
 def accepted_of(alpha: float, k: int) -> float:
@@ -86,10 +85,6 @@ class CASSpec(Method):
     0.75
     >>> [str(s) for s in CASSpec(layers=4, name="cas-spec", sets=["attn:1", "attn:1,2"]).skips]
     ['attn:1', 'attn:1,2']
-
-    Raises:
-        SkipbenchError: neither shares nor sets, too few layers, or a set that the model lacks a
-            layer of.
     """
 
     sparsity: Sequence[Annotated[float, Meta(gt=0, lt=1)]] = (0.4, 0.6)
@@ -113,9 +108,8 @@ class CASSpec(Method):
     warm_up: Natural = 20
     """Rounds that begin with each draft in turn, whatever it is worth."""
     forget: Share = 0.02
-    """Share of the way back to its first value, 0 to 1, that the acceptance of a draft goes per
-    round in which it was not tried; at 0 a draft that once fell below its cost is never tried
-    again.
+    """Share of the way back to its first value, 0 to 1, that an untried draft's acceptance goes per
+    round; at 0 a draft that once fell below its cost is never tried again.
     """
 
     needs_latency = True
@@ -151,17 +145,19 @@ class CASSpec(Method):
     def propose(self, state: State, budget: int) -> Draft:
         """DyTC."""
         self.tree, self.leaves, spent = Tree(), [-1], 0.0
-        self._held: tuple[int, list[int]] = (-1, [])  # set and tokens of the scratch rows
+        self._cached: tuple[int, list[int]] = (-1, [])  # set and tokens of the scratch rows
         chosen: list[list[int]] = []
         while self.leaves:
             leaf = max(self.leaves, key=self.tree.product)
             path = self.tree.path(leaf)
-            most = min(self.max_length, budget - len(path), self.max_nodes - len(self.tree.tokens))
-            if most <= 0:
+            limit = min(self.max_length, budget - len(path), self.max_nodes - len(self.tree.tokens))
+            if limit <= 0:
                 self.leaves.remove(leaf)
                 continue
-            copies, match = self._copies(path, most)
-            draft, k = self._choose(leaf, most, len(copies))
+            # the continuation of the longest match of the text's end and the path
+            at, match = next(iter(self.text.find(path)), (len(self.text.text), 0))
+            copies, match = self.text.text[at : at + limit], min(match, NGRAM)
+            draft, k = self._choose(leaf, limit, len(copies))
             gain = self.tree.product(leaf) * accepted_of(self.alpha[draft].value, k)
             price, tokens = self.costs[draft] * k, 1 + sum(self.tree.products)
             warms = leaf < 0 and self.rounds < self.warm_up
@@ -175,32 +171,21 @@ class CASSpec(Method):
             else:
                 self._extend(state, leaf, [state.pending, *path], draft, k)
         steps = [sum(k for _, d, k in chosen if d == draft) for draft in range(self.bottom + 1)]
-        self.log["steps_by_set"].append(steps[:-1])
-        self.log["chosen"].append(chosen)
+        self.note(steps_by_set=steps[:-1], chosen=chosen)
         sources = ["copied" if draft == self.bottom else "layers" for draft, _ in self.tree.kinds]
         return Draft(self.tree.tokens, self.tree.parents, steps=sum(steps), sources=sources)
 
     def _add(self, token: int, parent: int, estimate: float, kind: tuple[int, int]) -> int:
-        """A new leaf; `kind`: its draft, and tokens that a copy rests on, 0 for the first choice of
-        a set, -1 for a later one.
-        """
+        """A new leaf; `kind`: draft, and length of a copy's match, or 0, -1 for a later sibling."""
         node = self.tree.add(token, parent, kind, self.tree.product(parent) * estimate)
         self.leaves = [*(leaf for leaf in self.leaves if leaf != parent), node]
         return node
 
-    def _copies(self, path: list[int], most: int) -> tuple[list[int], int]:
-        """What followed the longest match of the text's end and the path, and its length."""
-        matches = self.text.find(path)
-        if not matches:
-            return [], 0
-        at, length = matches[0]
-        return self.text.text[at : at + most], min(length, NGRAM)
-
-    def _choose(self, leaf: int, most: int, copies: int) -> tuple[int, int]:
+    def _choose(self, leaf: int, limit: int, copies: int) -> tuple[int, int]:
         """The draft and length with the largest T; in the warm-up the root takes all in turn."""
         bottom = (self.alpha[-1].value, self.costs[-1], self.objective)
-        limits = [*[most] * self.bottom, copies]
-        drafts = [d for d, limit in enumerate(limits) if limit]
+        limits = [*[limit] * self.bottom, copies]
+        drafts = [d for d, length in enumerate(limits) if length]
         if leaf < 0 and self.rounds < self.warm_up:
             drafts = [drafts[self.rounds % len(drafts)]]
         _, draft, k = max(
@@ -211,56 +196,54 @@ class CASSpec(Method):
         return draft, k
 
     def _extend(self, state: State, leaf: int, tokens: list[int], draft: int, k: int) -> None:
-        """k steps without the sub-layers of a set. The first one reads what of the path `tokens`
-        has no K/V of this set in scratch rows, and drafts a token for the leaf's siblings, too.
+        """k steps without the sub-layers of a set. The first one reads the tokens of the path that
+        have no K/V of this set in scratch rows, and drafts a token for the leaf's siblings, too.
         """
         lm, base, tree = state.lm, state.lm.cache.length, self.tree
-        held = self._held[1] if self._held[0] == draft else []
-        known = [*(a == b for a, b in zip(held, tokens[:-1], strict=False)), False].index(False)
-        siblings = []
-        if leaf >= 0:
-            parent = tree.parents[leaf]
-            siblings = [n for n in self.leaves if n != leaf and tree.parents[n] == parent]
+        cached = self._cached[1] if self._cached[0] == draft else []
+        known = [*(a == b for a, b in zip(cached, tokens[:-1], strict=False)), False].index(False)
+        parent = tree.parents[leaf] if leaf >= 0 else None
+        siblings = [n for n in self.leaves if n != leaf and tree.parents[n] == parent]
         chain = len(tokens) - known
         fed: list[int] | Tensor = [*tokens[known:], *(tree.tokens[n] for n in siblings)]
         rows = TokenRows.chain(base + known, chain)
         if siblings:
-            rows = TokenRows.tree(
-                base + known, (*range(-1, chain - 1), *[chain - 2] * len(siblings))
-            )
-        steps: list[Tensor] = []  # likeliest tokens behind their probabilities, on the device
+            parents = (*range(-1, chain - 1), *[chain - 2] * len(siblings))
+            rows = TokenRows.tree(base + known, parents)
+        steps: list[Tensor] = []  # likeliest tokens after their probabilities, on the device
         for step in range(k):
             heads = 1 if step else 1 + len(siblings)
             p = lm.logits(fed, rows, self.skips[draft])[-heads:].float().softmax(-1)
             top = p.topk(min(self.width, p.shape[-1]))
             steps.append(torch.cat((top.values.double(), top.indices.double()), -1))
             fed, rows = top.indices[0, :1], TokenRows.chain(base + len(tokens) + step, 1)
-        found = [(row[: len(row) // 2], row[len(row) // 2 :]) for row in torch.cat(steps).tolist()]
-        for sibling, (shares, best) in zip(siblings, found[1:], strict=False):
-            self._add(int(best[0]), sibling, shares[0], (draft, 0))
-        for shares, best in (found[0], *found[1 + len(siblings) :]):
-            parent, leaf = leaf, self._add(int(best[0]), leaf, shares[0], (draft, 0))
+        first, *others = (
+            (row[: len(row) // 2], [int(token) for token in row[len(row) // 2 :]])
+            for row in torch.cat(steps).tolist()
+        )
+        for sibling, (shares, best) in zip(siblings, others, strict=False):
+            self._add(best[0], sibling, shares[0], (draft, 0))
+        for shares, best in (first, *others[len(siblings) :]):
+            parent, leaf = leaf, self._add(best[0], leaf, shares[0], (draft, 0))
             for n in range(1, len(best)):
                 if sum(shares[:n]) < self.top_p and len(tree.tokens) < self.max_nodes:
-                    self._add(int(best[n]), parent, shares[n], (draft, -1))
-        self._held = (draft, [*tokens, *self.tree.path(leaf)[len(tokens) - 1 : -1]])
+                    self._add(best[n], parent, shares[n], (draft, -1))
+        self._cached = (draft, [*tokens, *tree.path(leaf)[len(tokens) - 1 : -1]])
 
     def adapt(self, state: State, verification: Verification) -> None:
         hits: dict[tuple[int, int], list[bool]] = {}
         for node, hit in self.tree.tried(verification.accepted):
             draft, match = self.tree.kinds[node]
-            if match >= 0:
-                hits.setdefault((draft, 0), []).append(hit)
-            if match > 0:
-                hits.setdefault((draft, match), []).append(hit)
-        for (draft, match), found in hits.items():
-            (self.by_match[match - 1] if match else self.alpha[draft]).update(found)
+            for n in {0, match} if match >= 0 else ():
+                hits.setdefault((draft, n), []).append(hit)
+        for (draft, match), tries in hits.items():
+            (self.by_match[match - 1] if match else self.alpha[draft]).update(tries)
         for draft, (estimate, first) in enumerate(zip(self.alpha, self.first, strict=True)):
             if (draft, 0) not in hits:
                 estimate.value += self.forget * (first - estimate.value)
-        self.text.advance(state.tokens)
+        self.text.advance(state)
         self.rounds += 1
-        self.log["alpha"].append([round(estimate.value, 5) for estimate in self.alpha])
+        self.note(alpha=[round(estimate.value, 5) for estimate in self.alpha])
 
     def state_dict(self) -> Any:
         """Estimates and rounds, which go from prompt to prompt."""
@@ -268,6 +251,6 @@ class CASSpec(Method):
         return {"alpha": alpha, "by_match": by_match, "rounds": self.rounds}
 
     def load_state_dict(self, state: Any) -> None:
+        self.rounds = state["rounds"]
         self.alpha = [Estimate(value, list(tries)) for value, tries in state["alpha"]]
         self.by_match = [Estimate(value, list(tries)) for value, tries in state["by_match"]]
-        self.rounds = state["rounds"]

@@ -24,19 +24,16 @@ from typing import Annotated
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 from torch import Tensor
 
-from skipbench.config.configurable import Positive
-from skipbench.decode.draft import Verification
+from skipbench.config.configurable import Positive, TwoOrMore
+from skipbench.decode.draft import State, Verification
 from skipbench.decode.method import SkipMethod
-from skipbench.decode.state import State
 from skipbench.decode.trial_passes import recent_states
-from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 
 SPREAD, LAMBDA_STEP = 0.25, 0.05  # width of the range of ratios; change of lambda per choice
-MOST_CHOICES, GOOD_ACCEPTED, GOOD_SHARE = 1000, 4, 0.95  # when no other set is chosen any more
+MAX_CHOICES, GOOD_ACCEPTED, GOOD_SHARE = 1000, 4, 0.95  # when no other set is chosen any more
 
 
 def confidence(x: Tensor) -> float:
@@ -57,24 +54,20 @@ def below_neighbours(values: Sequence[float], layers: int, lam: float) -> list[i
     bend = np.gradient(np.gradient(z))
     equal = bend != bend[0]
     leading = int(np.argmax(equal)) or len(bend)  # values at the front that are equal
-    bend = _centred((bend - bend.min()) / (bend.max() - bend.min() + 1e-8))
-    found = []
+    bend = (bend - bend.min()) / (bend.max() - bend.min() + 1e-8)
+    mean, low, high = bend.mean(), bend.min(), bend.max()
+    if np.isclose(low, high):
+        bend = np.full_like(bend, 0.5)
+    else:  # scaled within 0 to 1 so that the mean becomes 0.5
+        scale = min(0.5 / (high - mean), 0.5 / (mean - low))
+        bend = np.clip(0.5 + scale * (bend - mean), 0, 1)
+    below = []
     for i, value in enumerate(z):
         half = (2 + int(5 * leading * bend[i] * (i + 1) / layers)) // 2
         near = np.concatenate((z[max(0, i - half) : i], z[i + 1 : i + half + 1]))
         if value < near.mean() - lam * near.std():
-            found.append(i)
-    return found
-
-
-def _centred(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scaled within 0 to 1 so that the mean becomes 0.5."""
-    mean, low, high = x.mean(), x.min(), x.max()
-    if np.isclose(low, high):
-        return np.full_like(x, 0.5)
-    scale = min(0.5 / (high - mean), 0.5 / (mean - low))
-    found: NDArray[np.float64] = np.clip(0.5 + scale * (x - mean), 0, 1)
-    return found
+            below.append(i)
+    return below
 
 
 class ConfLayers(SkipMethod):
@@ -86,52 +79,43 @@ class ConfLayers(SkipMethod):
     'attn:1,3;mlp:1,3'
     >>> below_neighbours([0.9, 0.2, 0.9, 0.9], layers=6, lam=0.0)
     [1]
-
-    Raises:
-        SkipbenchError: a model of fewer than 3 layers.
     """
 
+    layers: Annotated[int, Meta(ge=3)]
     ratio: Annotated[float, Meta(ge=0, le=1 - SPREAD)] = 0.45
     """Minimum share of the inner layers to skip, 0 to 0.75."""
     window: Positive = 32
     """Tokens of the pass that the confidence is taken from."""
-    interval: Annotated[int, Meta(ge=2)] = 25
-    """Rounds in which a set is judged, 2 or more; one that accepts less than one token per round is
-    replaced after half of them.
-    """
+    interval: TwoOrMore = 25
+    """Rounds that judge a set, 2 or more; half of them if fewer tokens than rounds are accepted."""
 
     logged = ("confidence",)
     carried = ("skip", "lam", "choices", "best", "rounds")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.layers < 3:
-            raise SkipbenchError(f"conflayers: layers={self.layers}; wanted 3 layers or more")
         self.skip = SkipSet.of_layers(self.layers, range(1, self.layers - 1, 2))
         self.lam, self.choices, self.best = 0.0, 0, 0.0
         self.rounds: list[tuple[int, int]] = []  # accepted and drafted, since the last choice
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)
-        if len(state.output) < self.window + 2 or self.choices >= MOST_CHOICES:
+        if len(state.output) < self.window + 2 or self.choices >= MAX_CHOICES:
             return
         self.rounds.append((len(verification.accepted), verification.draft.steps))
-        if state.finish is None and (not self.choices or self._judged_badly()):
+        if state.finish is None and (not self.choices or self._is_bad()):
             self._choose(state)
 
-    def _judged_badly(self) -> bool:
+    def _is_bad(self) -> bool:
         """Whether the rounds since the last choice call for another one."""
         accepted, drafted = map(sum, zip(*self.rounds, strict=True))
         rounds = len(self.rounds)
-        if rounds == self.interval // 2 and accepted < rounds:
-            return True
         if rounds < self.interval:
+            return rounds == self.interval // 2 and accepted < rounds
+        if accepted > GOOD_ACCEPTED * rounds and accepted > GOOD_SHARE * drafted:
+            self.choices = MAX_CHOICES
             return False
-        mean = accepted / rounds
-        if mean > GOOD_ACCEPTED and accepted > GOOD_SHARE * drafted:
-            self.choices = MOST_CHOICES
-            return False
-        self.best = max(self.best, mean)
+        self.best = max(self.best, accepted / rounds)
         return True
 
     def _choose(self, state: State) -> None:
@@ -141,12 +125,8 @@ class ConfLayers(SkipMethod):
         values = [confidence(states[2 * i + 1]) + confidence(states[2 * i + 2]) for i in inner]
         chosen = [inner[n] for n in below_neighbours(values, self.layers, self.lam)]
         share = len(chosen) / len(inner)
-        if share < self.ratio:
-            self.lam -= LAMBDA_STEP
-        elif share > self.ratio + SPREAD:
-            self.lam += LAMBDA_STEP
+        self.lam += LAMBDA_STEP * ((share > self.ratio + SPREAD) - (share < self.ratio))
         if chosen:
             self.skip = SkipSet.of_layers(self.layers, chosen)
-        self.choices += 1
-        self.rounds = []
-        self.log["confidence"].append([round(v, 5) for v in values])
+        self.choices, self.rounds = self.choices + 1, []
+        self.note(confidence=[round(v, 5) for v in values])

@@ -1,10 +1,10 @@
 """LEAP: Zone-Aware MCTS for LLM Self-Speculative Decoding (Zheng and Liu, ICML 2026).
 
 One pass over the end of the prompt measures how much each layer changes the state (R) and how much
-it adds to the accepted length (gain). By them layers fall into three zones: early ones stay, middle
-ones may be skipped, final ones stay. Layers of one zone make groups, and Monte Carlo tree search
-decides group by group. Every round tries the set of one iteration; after the last one the best set
-drafts until the prompt ends. The next prompt starts anew.
+it adds to the accepted length (gain), which divides the layers into three zones: only middle ones
+may be skipped. Layers of one zone make groups, and Monte Carlo tree search decides group by group.
+Every round tries the set of one iteration; after the last one the best set drafts until the prompt
+ends. The next prompt starts anew.
 
 REIMPLEMENTATION of the published code (github.com/leiquanzheng/LEAP at fc7f8d2), which holds the
 zones and the search and no decoding loop; the paper's text was not at hand, only its abstract.
@@ -24,8 +24,8 @@ Deviations from the published code, with their switches: docs/methods/leap.md.
 
 import math
 import random
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Annotated
 
@@ -34,10 +34,9 @@ import torch
 from msgspec import Meta
 
 from skipbench.config.configurable import Positive
-from skipbench.decode.draft import Draft, Verification
+from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.ladder import step_price
 from skipbench.decode.method import SkipMethod
-from skipbench.decode.state import State
 from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
@@ -58,73 +57,66 @@ def signals(state: State, positions: int) -> tuple[list[float], list[float]]:
         q, token = lm.head(draft).float().softmax(-1).max(-1, keepdim=True)
         alpha = (target.gather(-1, token) / (q + 1e-10)).clamp(max=1.0)
         lengths.append(alpha.squeeze(-1).cumprod(0).sum())
-    found = torch.stack([torch.stack(change), torch.stack(lengths)]).double()
-    found[1].copy_(found[1].diff(prepend=found.new_zeros(1)))
-    r, gain = found.tolist()
-    return r, gain
+    length = torch.stack(lengths).double()
+    gain = length.diff(prepend=length.new_zeros(1))
+    r, gains = torch.stack((torch.stack(change).double(), gain)).tolist()
+    return r, gains
 
 
 def zones_of(
     change: Sequence[float], gain: Sequence[float], ends: tuple[int, int], percentile: float
 ) -> list[int]:
     """Zone of every layer; the first and last `ends` layers are of zones 1 and 3."""
-    layers, (first, last) = len(change), ends
+    layers, first, last = len(change), ends[0], len(change) - ends[1]
     much, more = np.percentile(change, percentile), np.percentile(gain, percentile)
-    zones = [1] * first + [2] * (layers - first - last) + [3] * last
-    for i in range(first, layers - last):
-        early = change[i] > much
-        final = gain[i] > more and i >= max(first, int(0.25 * layers))
-        if early and final:  # the one that is exceeded by the larger factor
-            final = gain[i] / (more + 1e-10) > change[i] / (much + 1e-10)
-        zones[i] = 3 if final else 1 if early else 2
-    return [*zones[:first], *_smooth(zones)[first : layers - last], *zones[layers - last :]]
+    early = np.asarray(change) > much
+    final = (np.asarray(gain) > more) & (np.arange(layers) >= int(0.25 * layers))
+    # of both, the one that is exceeded by the larger factor
+    final &= ~early | (np.divide(gain, more + 1e-10) > np.divide(change, much + 1e-10))
+    zones = np.where(final, 3, np.where(early, 1, 2))
+    zones[:first], zones[last:] = 1, 3
+    zones[first:last] = _smooth(zones.tolist())[first:last]
+    return list(map(int, zones))
 
 
 def _smooth(zones: Sequence[int]) -> list[int]:
     """Single layers of zones 2 and 3 join a neighbour: one of zone 1, else the longer run."""
-    runs = [(zone, len(list(same))) for zone, same in groupby(zones)]
-    found: list[int] = []
-    for n, (zone, length) in enumerate(runs):
-        if length == 1 and zone != 1 and len(runs) > 1:
-            before = runs[n - 1] if n else (0, 0)
-            after = runs[n + 1] if n + 1 < len(runs) else (0, 0)
+    runs = [(0, 0), *((zone, len(list(same))) for zone, same in groupby(zones)), (0, 0)]
+    smooth: list[int] = []
+    for before, (zone, length), after in zip(runs, runs[1:], runs[2:], strict=False):
+        if length == 1 and zone != 1 and len(runs) > 3:
             joined = after if after[1] > 1 >= before[1] or not before[1] else before
             zone = 1 if 1 in (before[0], after[0]) else joined[0]
-        found += [zone] * length
-    for _ in range(2):
-        for i in range(1, len(found) - 1):
-            if found[i - 1] == found[i + 1]:
-                found[i] = found[i - 1]
-    return found
+        smooth += [zone] * length
+    for i in [*range(1, len(smooth) - 1)] * 2:
+        if smooth[i - 1] == smooth[i + 1]:
+            smooth[i] = smooth[i - 1]
+    return smooth
 
 
 def group(zones: Sequence[int], change: Sequence[float], gain: Sequence[float]) -> list[list[int]]:
     """Groups runs of one zone; zone 2 is cut before and after spikes, and at a maximum size."""
-    middle = [gain[i] for i, zone in enumerate(zones) if zone == 2]
+    middle = [g for g, zone in zip(gain, zones, strict=True) if zone == 2]
     size = max(3, len(middle) // 6)
     high = max(0.08, float(np.percentile(middle, 85))) if middle else 0.0
     spike = [g > high or (i and change[i] > 1.3 * change[i - 1]) for i, g in enumerate(gain)]
-    found: list[list[int]] = []
-    for i, zone in enumerate(zones):
-        last = found[-1] if found else []
-        cut = spike[i] != spike[i - 1] or (not spike[i] and len(last) >= size)
-        if last and zones[i - 1] == zone and not (zone == 2 and cut):
-            last.append(i)
+    groups = [[0]]
+    for i in range(1, len(zones)):
+        cut = spike[i] != spike[i - 1] or (not spike[i] and len(groups[-1]) >= size)
+        if zones[i - 1] == zones[i] and not (zones[i] == 2 and cut):
+            groups[-1].append(i)
         else:
-            found.append([i])
-    return found
+            groups.append([i])
+    return groups
 
 
 def reward(speedup: float, kept: float, target: float) -> float:
     """Reward of a candidate whose round was `speedup` times as fast as vanilla."""
     if kept > HEAVY:
         return -MAX_REWARD
-    if speedup < 1:
-        value = 4 * (speedup - 1)
-    elif speedup < 1.05:
-        value = -0.2
-    else:
-        value = (speedup - 1) * (1.2 if speedup > 1.4 else 1.0)
+    value = (speedup - 1) * (1.2 if speedup > 1.4 else 1.0)
+    if speedup < 1.05:
+        value = -0.2 if speedup >= 1 else 4 * (speedup - 1)
     off = kept - target
     if abs(off) <= BAND + 1e-9:
         value += 0.6 * (1 - abs(off) / (2 * BAND))
@@ -133,16 +125,8 @@ def reward(speedup: float, kept: float, target: float) -> float:
     return max(-MAX_REWARD, min(MAX_REWARD, value))
 
 
-@dataclass
-class Node:
-    """Decisions on the first `decided` groups, and the layers that they skip."""
-
-    decided: int = 0
-    skipped: tuple[int, ...] = ()
-    parent: "Node | None" = None
-    children: list["Node"] = field(default_factory=list)
-    visits: int = 0
-    total: float = 0.0
+Path = tuple[bool, ...]
+"""A node of the search: for the first groups, whether each is skipped."""
 
 
 class Search:
@@ -154,59 +138,60 @@ class Search:
         """`target`: wanted share of layers to keep; `weight`: of exploration in the bound."""
         self.layers, self.target, self.weight = len(zones), target, weight
         self.groups = [(layers, zones[layers[0]] == 2) for layers in groups]
-        self._draws, self.root = random.Random(seed), Node()
+        self._draws = random.Random(seed)
+        self._children: dict[Path, list[Path]] = {}
+        self._visits, self._total = Counter[Path](), defaultdict[Path, float](float)
         self.tried: list[tuple[float, tuple[int, ...]]] = []  # reward and layers left out
 
-    def _child(self, node: Node, skip: bool) -> Node:
-        """One more group decided; a group keeps its first layer unless it has no other."""
-        layers = self.groups[node.decided][0]
-        left_out = (layers[1:] or layers) if skip else []
-        return Node(node.decided + 1, (*node.skipped, *left_out), node)
+    def left_out(self, path: Path) -> tuple[int, ...]:
+        """Layers that a path skips; a group keeps its first layer unless it has no other."""
+        pairs = zip(self.groups, path, strict=False)
+        return tuple(i for (layers, _), skip in pairs if skip for i in layers[1:] or layers)
 
     def kept(self, skipped: Collection[int], of: int | None = None) -> float:
         """Share of the layers that run; `of`: the first so many groups."""
-        decided = self.groups if of is None else self.groups[:of]
-        return 1 - len(skipped) / max(1, sum(len(layers) for layers, _ in decided))
+        return 1 - len(skipped) / max(1, sum(len(layers) for layers, _ in self.groups[:of]))
 
-    def _ucb(self, node: Node, visits: int) -> float:
-        """Upper confidence bound, less what the ratio so far is off."""
-        if not node.visits:
+    def _ucb(self, path: Path) -> float:
+        """Upper confidence bound, less a penalty where the ratio so far is off."""
+        if not (visits := self._visits[path]):
             return math.inf
-        off = self.kept(node.skipped, node.decided) - self.target
-        penalty = 2 * (abs(off) - BAND) if abs(off) > BAND else 0.5 * abs(off)
-        explored = self.weight * math.sqrt(math.log(visits) / node.visits)
-        return node.total / node.visits + explored - PENALTY * penalty
+        off = abs(self.kept(self.left_out(path), len(path)) - self.target)
+        penalty = 2 * (off - BAND) if off > BAND else 0.5 * off
+        explored = self.weight * math.sqrt(math.log(self._visits[path[:-1]]) / visits)
+        return self._total[path] / visits + explored - PENALTY * penalty
 
-    def next(self) -> tuple[Node, tuple[int, ...]]:
+    def next(self) -> tuple[Path, tuple[int, ...]]:
         """Selection, expansion and rollout: the node to credit, and the candidate's layers."""
-        node = self.root
-        while node.children:
-            bounds = [self._ucb(child, node.visits) for child in node.children]
-            high = max(bounds) - 1e-6  # ties, up to rounding
-            pairs = zip(node.children, bounds, strict=True)
-            node = self._draws.choice([child for child, bound in pairs if bound >= high])
-        if node.decided < len(self.groups):
-            choices = (False, True) if self.groups[node.decided][1] else (False,)
-            node.children = [self._child(node, skip) for skip in choices]
-            node = self._draws.choice(node.children)
-        full = node
-        while full.decided < len(self.groups):
+        path: Path = ()
+        while path in self._children:
+            bounds = [(self._ucb(child), child) for child in self._children[path]]
+            high = max(bound for bound, _ in bounds) - 1e-6  # ties, up to rounding
+            path = self._draws.choice([child for bound, child in bounds if bound >= high])
+        if len(path) < len(self.groups):
+            choices = (False, True) if self.groups[len(path)][1] else (False,)
+            self._children[path] = [(*path, skip) for skip in choices]
+            path = self._draws.choice(self._children[path])
+        full = path
+        for _, may_skip in self.groups[len(path) :]:
             executes = self._draws.random() < max(0.1, self.target - 0.05)
-            full = self._child(full, self.groups[full.decided][1] and not executes)
-        return node, full.skipped
+            full = (*full, may_skip and not executes)
+        return path, self.left_out(full)
 
-    def credit(self, node: Node | None, skipped: tuple[int, ...], value: float) -> None:
+    def credit(self, path: Path, skipped: tuple[int, ...], value: float) -> None:
         """Backpropagation of the reward of a candidate."""
         self.tried.append((value, skipped))
-        while node is not None:
-            node.visits, node.total, node = node.visits + 1, node.total + value, node.parent
+        for depth in range(len(path) + 1):
+            self._visits[path[:depth]] += 1
+            self._total[path[:depth]] += value
 
     def best(self) -> tuple[int, ...]:
         """The best candidate in the band; else the best of all, brought into it from the centre."""
         near = [t for t in self.tried if abs(self.kept(t[1]) - self.target) <= BAND + 1e-9]
+        _, best = max(near or self.tried, key=lambda tried: tried[0])
         if near:
-            return max(near, key=lambda tried: tried[0])[1]
-        skipped = set(max(self.tried, key=lambda tried: tried[0])[1])
+            return best
+        skipped = set(best)
         free = [i for layers, may_skip in self.groups if may_skip for i in layers]
         free.sort(key=lambda i: abs(i - self.layers / 2))
         for i in free:
@@ -225,15 +210,10 @@ class LEAP(SkipMethod):
     [[0, 1], [2, 3], [4]]
     >>> reward(speedup=1.2, kept=0.45, target=0.45) > reward(speedup=1.2, kept=0.6, target=0.45)
     True
-
-    Raises:
-        SkipbenchError: a model of which every layer is kept.
     """
 
     ratio: Annotated[float, Meta(ge=0.05, le=0.75)] = 0.45
-    """Target share of the layers that the draft keeps, 0.05 to 0.75; the search takes 0.05 more or
-    less as no worse.
-    """
+    """Target share of the layers that the draft keeps, 0.05 to 0.75; +-0.05 is as good."""
     iterations: Positive = 5
     """Rounds per prompt in which a candidate is tried; the published code has 40."""
     exploration: Annotated[float, Meta(ge=0)] = 3.0
@@ -245,7 +225,7 @@ class LEAP(SkipMethod):
     keep_first: Positive = 3
     """Layers at the start that are never skipped."""
     keep_last: Positive = 2
-    """Layers at the end that are never skipped."""
+    """Layers at the end that are never skipped; together fewer than all."""
     bonus: bool = True
     """Counts the target's bonus token of a round in its speedup."""
     seed: int = 0
@@ -268,33 +248,29 @@ class LEAP(SkipMethod):
         zones = zones_of(change, gain, (self.keep_first, self.keep_last), self.percentile)
         groups = group(zones, change, gain)
         self.search = Search(groups, zones, self.ratio, self.exploration, self.seed)
-        self._at = self.latency_at(state)
-        self._rounds = 0
+        self._at, self._rounds = self.latency_at(state), 0
         self.log |= {"zones": ["".join(map(str, zones))], "groups": [groups]}
         self._choose()
 
     def _choose(self) -> None:
         """The set of the next round: the next candidate, or, once the search is over, the best."""
-        self._node: Node | None = None
         if self._rounds < self.iterations:
-            self._node, self._candidate = self.search.next()
+            self._path, self._candidate = self.search.next()
         else:
             self._candidate = self.search.best()
         self.skip = SkipSet.of_layers(self.layers, self._candidate)
 
     def propose(self, state: State, budget: int) -> Draft:
-        if not self.skip.skipped:  # a full-model draft would only repeat the verification
-            return Draft()
-        return super().propose(state, budget)
+        # a full-model draft would only repeat the verification
+        return super().propose(state, budget) if self.skip.skipped else Draft()
 
     def adapt(self, state: State, verification: Verification) -> None:
-        steps = verification.draft.steps
         super().adapt(state, verification)
         if self._rounds < self.iterations:
             tokens = len(verification.accepted) + self.bonus
-            speedup = tokens / (1 + steps * step_price(self.skip, self._at))
-            value = reward(speedup, self.search.kept(self._candidate), self.ratio)
-            self.search.credit(self._node, self._candidate, value)
-            self.log["reward"].append(round(value, 5))
+            passes = 1 + verification.draft.steps * step_price(self.skip, self._at)
+            value = reward(tokens / passes, self.search.kept(self._candidate), self.ratio)
+            self.search.credit(self._path, self._candidate, value)
+            self.note(reward=round(value, 5))
             self._rounds += 1
             self._choose()

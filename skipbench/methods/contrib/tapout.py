@@ -34,37 +34,31 @@ class TapOut(StopRule):
     blend: Share = 0.5
     """Share of the accepted length in the reward, 0 to 1; the rest is the acceptance rate."""
 
+    carried = ("plays", "rewards")
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._plays = [0] * len(self.thresholds)
-        self._rewards = [0.0] * len(self.thresholds)
+        self.plays = [0] * len(self.thresholds)
+        self.rewards = [0.0] * len(self.thresholds)
         self._choose()
 
     def _choose(self) -> None:
         """UCB1: mean reward and sqrt(2 ln t / n); arms that were not played come first."""
-        total = sum(self._plays)
-
-        def bound(arm: int) -> float:
-            plays = self._plays[arm]
-            if not plays:
-                return math.inf
-            return self._rewards[arm] / plays + math.sqrt(2 * math.log(total) / plays)
-
-        self._arm = max(range(len(self.thresholds)), key=bound)
+        bounds = [
+            reward / n + math.sqrt(2 * math.log(sum(self.plays)) / n) if n else math.inf
+            for n, reward in zip(self.plays, self.rewards, strict=True)
+        ]
+        self._arm = bounds.index(max(bounds))
         self.threshold = self.thresholds[self._arm]
 
     def update(self, accepted: int, drafted: int) -> None:
         if drafted == 0:
             return
         length, rate = accepted / self.max_steps, accepted / drafted
-        self._plays[self._arm] += 1
-        self._rewards[self._arm] += self.blend * length + (1 - self.blend) * rate
+        self.plays[self._arm] += 1
+        self.rewards[self._arm] += self.blend * length + (1 - self.blend) * rate
         self._choose()
 
-    def state_dict(self) -> Any:
-        """Plays and rewards per arm."""
-        return {"plays": list(self._plays), "rewards": list(self._rewards)}
-
     def load_state_dict(self, state: Any) -> None:
-        self._plays, self._rewards = list(state["plays"]), list(state["rewards"])
+        super().load_state_dict(state)
         self._choose()
