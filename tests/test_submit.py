@@ -20,10 +20,9 @@ from test_resume import lines, records
 
 from skipbench.bench.memory import out_of_memory
 from skipbench.cli.commands import Status
+from skipbench.cli.experiments import request_of
+from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
-from skipbench.cli.plan import request_of
-from skipbench.cli.status import run as status
-from skipbench.cli.submit import run as submit
 from skipbench.config import catalog
 from skipbench.config.catalog import choices, known_hardware, known_models, places
 from skipbench.config.compose import compose
@@ -252,7 +251,7 @@ def test_status_counts_and_says_how_to_go_on(
     say(failed, state="failed", error="out of memory")
     say(stale, age=90)
     with pytest.raises(SystemExit) as ended:
-        status([*words, "hardware=slurm-local", "stale=60"])
+        dispatch(["status", *words, "hardware=slurm-local", "stale=60"])
     assert ended.value.code == 1
     said = capsys.readouterr().out
     assert (
@@ -266,7 +265,7 @@ def test_status_counts_and_says_how_to_go_on(
     )
     for folder in (failed, stale, folders(tmp_path)[3]):
         say(folder, state="done")
-    status(words)
+    dispatch(["status", *words])
     assert "4 done" in capsys.readouterr().out
 
 
@@ -303,7 +302,9 @@ def test_print_shows_the_scripts_and_writes_nothing(
     (first, *_) = folders(tmp_path)
     first.parent.mkdir(parents=True)
     say(first, state="done")
-    submit([*WORDS, f"results={tmp_path}", "hardware=slurm-a6000", "scale=paper", "--print"])
+    dispatch(
+        ["submit", *WORDS, f"results={tmp_path}", "hardware=slurm-a6000", "scale=paper", "--print"]
+    )
     shown = capsys.readouterr().out
     assert shown.startswith("#!/bin/bash\n") and options(shown)["--array"] == "0-2"
     assert not (tmp_path / "submit").exists()
@@ -322,7 +323,7 @@ def test_print_shows_the_scripts_and_writes_nothing(
 )
 def test_what_cannot_be_submitted(words: list[str], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
-        submit(words)
+        dispatch(["submit", *words])
 
 
 def test_a_cluster_of_ones_own_may_have_any_name(
@@ -496,7 +497,7 @@ def test_a_bad_status_is_of_its_cell_alone_and_steers_no_terminal(
         assert life.state == "failed" and str(first / "status.json") in str(life.reason), name
     (first / "status.json").symlink_to("/dev/zero")
     with pytest.raises(SystemExit):
-        status(command)
+        dispatch(["status", *command])
     told = capsys.readouterr().out
     assert "2 cells: 0 done, 2 failed" in told and str(first / "status.json") in told
     assert r": \x1b[2J\x1b]0;mine\x07\x9b5m\u202e\r\nanother line" in told
@@ -548,7 +549,7 @@ def test_a_job_asks_for_the_gpus_that_its_models_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def shown(*words: str) -> tuple[list[tuple[str | None, str, str]], str]:
-        submit([*SIZES, f"results={tmp_path}", "scale=paper", "--print", *words])
+        dispatch(["submit", *SIZES, f"results={tmp_path}", "scale=paper", "--print", *words])
         said = capsys.readouterr()
         return asked(said.out), said.err
 
@@ -578,7 +579,7 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
     tool.write_text(f"#!/bin/sh\necho x >> {tmp_path}/sent; wc -l < {tmp_path}/sent\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    submit([*SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
+    dispatch(["submit", *SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
     folder = tmp_path / "submit" / "clasp-table1-1"
     cells = [
         json.loads(line)["config"]["model"]["name"]
@@ -605,7 +606,17 @@ def test_here_cells_take_the_gpus_that_they_need(
 
     def shown(visible: str, *words: str) -> tuple[list[str], str]:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        submit([*SIZES, f"results={tmp_path}", "hardware=local", "scale=paper", "--print", *words])
+        dispatch(
+            [
+                "submit",
+                *SIZES,
+                f"results={tmp_path}",
+                "hardware=local",
+                "scale=paper",
+                "--print",
+                *words,
+            ]
+        )
         said = capsys.readouterr()
         return sorted(said.out.splitlines()), said.err
 
@@ -626,10 +637,10 @@ def test_here_cells_take_the_gpus_that_they_need(
 
 def printed_and_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str, str]:
     """Output and error output of `submit --print`, and what `status` says."""
-    submit([*words, "hardware=slurm-a100", "--print"])
+    dispatch(["submit", *words, "hardware=slurm-a100", "--print"])
     shown = capsys.readouterr()
     with pytest.raises(SystemExit):
-        status([*words, "scale=paper"])
+        dispatch(["status", *words, "scale=paper"])
     return shown.out, shown.err, capsys.readouterr().out
 
 
@@ -657,7 +668,7 @@ def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
     assert advised.search.iterations == 1000 and advised.results == config.results
     assert "to run them: " in told
     with pytest.raises(SystemExit):
-        status([*words, "method=self-sd", "scale=paper"])
+        dispatch(["status", *words, "method=self-sd", "scale=paper"])
     assert "to run them: " not in capsys.readouterr().out, "no command runs what waits for the user"
 
 
