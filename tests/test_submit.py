@@ -34,12 +34,10 @@ from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import experiments
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
-from skipbench.launch.script import Part, parts, script
-from skipbench.launch.slurm import requeue_self
+from skipbench.launch.slurm import parts, requeue_self, script
 from skipbench.launch.status import (
     CellStatus,
     experiment_statuses,
-    record_of,
     schedule_stages,
 )
 from skipbench.runs.files import held
@@ -62,10 +60,10 @@ def survey(name: str, words: list[str]) -> list[CellStatus]:
     )
 
 
-FIRST = Part(0, 12)
+FIRST = range(12)
 
 
-def text(part: Part = FIRST, folder: str = "/r/submit/tiny-1", **more: Any) -> str:
+def text(part: range = FIRST, folder: str = "/r/submit/tiny-1", **more: Any) -> str:
     return script(
         "skipbench-tiny",
         Path(folder) / "cells.jsonl",
@@ -90,16 +88,14 @@ def options(made: str) -> dict[str, str]:
     ("cells", "limit"), [(1, 1001), (12, 12), (13, 12), (2500, 1001), (0, 5), (7, 1)]
 )
 def test_parts_cover_every_cell_once_within_the_limit(cells: int, limit: int) -> None:
-    made = parts(cells, limit)
-    assert [i for part in made for i in range(part.first, part.first + part.count)] == list(
-        range(cells)
-    )
-    assert all(1 <= part.count <= limit for part in made)
+    made = parts(range(5, 5 + cells), limit)
+    assert [i for part in made for i in part] == [*range(5, 5 + cells)]
+    assert all(1 <= len(part) <= limit for part in made)
 
 
 def test_a_cluster_without_arrays_is_refused() -> None:
     with pytest.raises(SkipbenchError, match="MaxArraySize"):
-        parts(3, 0)
+        parts(range(3), 0)
 
 
 def test_the_script_asks_for_what_the_hardware_says() -> None:
@@ -111,7 +107,7 @@ def test_the_script_asks_for_what_the_hardware_says() -> None:
         "exclusive": True,
         "requeues": 2,
     }
-    made = text(Part(1001, 3), **more, setup=["module load cuda"], options=["--nice=10"])
+    made = text(range(1001, 1004), **more, setup=["module load cuda"], options=["--nice=10"])
     asked = options(made)
     assert asked["--array"] == "0-2%4"
     assert (
@@ -156,18 +152,23 @@ def test_odd_names_reach_the_program_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("word", "says"),
     [
-        ({"partition": "a\n#SBATCH --uid=0"}, "line break"),
-        ({"cpus": 0}, "hardware.cpus=0"),
-        ({"gpus": -1}, "hardware.gpus=-1"),
-        ({"signal_s": 0}, "hardware.signal_s=0"),
-        ({"parallel": 0}, "hardware.parallel=0"),
+        ("cpus=0", "wanted 1 or more"),
+        ("gpus=-1", "wanted 0 or more"),
+        ("signal_s=0", "wanted 1 or more"),
+        ("parallel=0", "wanted 1 or more"),
+        ("node_gpus=0", "wanted 1 or more"),
     ],
 )
-def test_what_no_script_can_say_is_refused(more: dict[str, Any], says: str) -> None:
-    with pytest.raises(SkipbenchError, match=says):
-        text(**more)
+def test_a_number_out_of_range_is_refused(word: str, says: str) -> None:
+    with pytest.raises(SkipbenchError, match=rf"hardware\.{word}; {says}"):
+        compose(["hardware=slurm-a100", f"hardware.{word}"])
+
+
+def test_a_word_of_two_lines_is_refused() -> None:
+    with pytest.raises(SkipbenchError, match="line break"):
+        text(partition="a\n#SBATCH --uid=0")
 
 
 def test_hardware_changes_no_run() -> None:
@@ -275,7 +276,7 @@ def test_what_became_of_jobs_without_a_record(
     words = [*WORDS, f"results={tmp_path}"]
     cells = survey("tiny", words[1:])
     submission = manifest.next_folder(tmp_path, "tiny", make=True)
-    manifest.write_cells(submission, [record_of(found) for found in cells])
+    manifest.write_cells(submission, [found.record() for found in cells])
     manifest.add_job(submission, "7", 0, 3)
     for task in (0, 1):
         (submission / f"7_{task}.log").write_text("python: command not found\n")

@@ -84,9 +84,6 @@ class Session:
 def run_generate(asked: Generate) -> None:
     """Answers the prompt of the command line or of stdin, by the model's chat template where it has
     one; `chat=none` continues the text as it is.
-
-    Raises:
-        SkipbenchError: no prompt, a model that cannot be loaded, or a value that cannot be used.
     """
     text = asked.prompt or " ".join(asked.words)
     if not text and not sys.stdin.isatty():
@@ -106,11 +103,7 @@ def run_generate(asked: Generate) -> None:
 
 
 def run_chat(asked: Chat) -> None:
-    """Reads a line, streams the answer, and goes on until the input ends.
-
-    Raises:
-        SkipbenchError: a model that cannot be loaded, or a value that cannot be used.
-    """
+    """Reads a line, streams the answer, and goes on until the input ends."""
     if any(word.startswith("prompt=") for word in asked.settings):
         raise SkipbenchError(f"chat {Chat.NEEDS}")
     session = Session(asked)

@@ -24,11 +24,8 @@ EXIT_REPORTED = 3
 
 
 def run_cell(asked: Cell) -> None:
-    """Runs cell NUMBER of MANIFEST, with a second process that watches over it.
-
-    Raises:
-        SkipbenchError: no such cell.
-        SystemExit: 1 when the cell failed, 128 + n when signal n asked for its end, or killed it.
+    """Runs cell NUMBER of MANIFEST under a second process that records how it died; exits with 1
+    when it failed, with 128 + n when signal n asked for its end, or killed it.
     """
     path, number = asked.words
     if not number.isdecimal():

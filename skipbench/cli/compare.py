@@ -31,11 +31,7 @@ LONGER = (
 
 
 def run_compare(asked: Compare) -> None:
-    """Runs what can run within `minutes`, prints the ranked table and one recommendation.
-
-    Raises:
-        SkipbenchError: a model, a file of prompts or a value that cannot be used.
-    """
+    """Runs what can run within `minutes`, prints the ranked table and one recommendation."""
     from skipbench.experiments.compare import compare
 
     settings = asked.model_settings()

@@ -13,18 +13,14 @@ from skipbench.console import show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import Cost, budget_hours, cost_of, gpu_of, plan_lines
 from skipbench.experiments.plan import Request, cells_of, hardware_of, scale_of
-from skipbench.launch.status import TO_RUN, command_line, counts, experiment_statuses
+from skipbench.launch.status import command_line, counts, experiment_statuses
 from skipbench.launch.submit import UNASKED_H, bill_line, submit, turn
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.state import STATES
 
 
 def request_of(asked: Experiments, known: Sequence[str]) -> Request:
-    """The experiments, of those that are known, and the cells of them.
-
-    Raises:
-        SkipbenchError: no name, an unknown name or hardware.
-    """
+    """The experiments, of those that are known, and the cells of them."""
     command = type(asked).__name__.lower()
     if not asked.words:
         raise SkipbenchError(f"{command} needs an experiment; known: {', '.join(known)}")
@@ -71,11 +67,8 @@ def show_plan(request: Request) -> None:
 
 
 def run_status(asked: Status) -> None:
-    """Prints counts, a line per cell that is not done, and the command that runs the rest.
-
-    Raises:
-        SkipbenchError: no such experiment.
-        SystemExit: 1, unless every cell is done.
+    """Prints counts, a line per cell that is not done, and the command that runs the rest; exits
+    with 1 unless every cell is done.
     """
     request = request_of(asked, choices("experiment"))
     if asked.plan:
@@ -92,7 +85,7 @@ def run_status(asked: Status) -> None:
         if unknown := sum(cell.unknown for cell in cells):
             show(f"squeue does not answer: {unknown} of them were submitted and may be queued")
         undone |= bool(left)
-        if any(cell.state.state in TO_RUN and cell.runnable for cell in cells):
+        if any(cell.to_run for cell in cells):
             command = "submit" if request.hardware else "table"
             show(f"to run them: {command_line(command, name, asked.given)}")
     if undone:
@@ -101,14 +94,10 @@ def run_status(asked: Status) -> None:
 
 def run_submit(asked: Submit) -> None:
     """Submits sbatch arrays, or runs cells here with `hardware=local`; `--print` only shows the
-    scripts or the cells. More GPU-hours than `budget=`, 100 without one, take `--yes`.
+    scripts or the cells; exits with 1 when a cell failed here. More GPU-hours than `budget=`, 100
+    without one, take `--yes`.
 
     Submissions to Slurm from one results folder take turns: each sees the jobs of those before.
-
-    Raises:
-        SkipbenchError: no such experiment or hardware, too many GPU-hours, Slurm refuses, or does
-            not say which jobs are over.
-        SystemExit: 1 when a cell failed that was run here.
     """
     request = request_of(asked, choices("experiment"))
     if asked.plan:

@@ -53,12 +53,7 @@ NO_LINE = (
 
 
 def run_export(asked: Export) -> None:
-    """Writes the folder; no weights are loaded.
-
-    Raises:
-        SkipbenchError: no folder was given, the method has no stored set, or it does not fit the
-            model.
-    """
+    """Writes the folder; no weights are loaded."""
     from skipbench.bench.load import depth
     from skipbench.bench.ready import with_stored_set
 

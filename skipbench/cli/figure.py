@@ -33,10 +33,6 @@ def run_figure(asked: Figure) -> None:
 
     With `--distinct` a figure of which most runs have the draft of another is not drawn;
     NAME.SCALE.txt says so.
-
-    Raises:
-        SkipbenchError: no such figure; records are missing: it names them and the command that
-            makes them; or runs in an earlier figure would be lost, without `--force`.
     """
     first = Path(asked.words[0]) if asked.words else None
     if first is None:
@@ -101,11 +97,7 @@ def _experiment(asked: Figure) -> None:
 
 
 def run_of(cell: PlannedCell, config: RunConfig) -> Run:
-    """The finished run of an experiment's cell, with what the experiment knows of it.
-
-    Raises:
-        SkipbenchError: it is not there, or not finished.
-    """
+    """The finished run of an experiment's cell, with what the experiment knows of it."""
     from skipbench.bench.stored_sets import seconds_of_trace
 
     search = None

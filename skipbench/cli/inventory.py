@@ -17,11 +17,7 @@ KINDS = {"models": "model", "methods": "method", "datasets": "dataset", "experim
 
 
 def run_list(asked: List) -> None:
-    """Prints the choices of one kind with their first comments, of models with sizes.
-
-    Raises:
-        SkipbenchError: not exactly one kind.
-    """
+    """Prints the choices of one kind with their first comments, of models with sizes."""
     if len(asked.words) != 1 or asked.words[0] not in KINDS:
         hint = did_you_mean(asked.words[0], list(KINDS)) if asked.words else ""
         raise SkipbenchError(f"list needs one of: {', '.join(KINDS)}.{hint}")
@@ -41,10 +37,7 @@ def run_list(asked: List) -> None:
 
 def run_doctor(asked: Doctor) -> None:
     """Prints one line per finding: `ok`, `note` or `missing`; with `--gpu` what only a GPU can
-    show, and `fault` for what is wrong there.
-
-    Raises:
-        SystemExit: 1, when `--gpu` found a fault, or no GPU.
+    show, and `fault` for what is wrong there, which exits with 1.
     """
     if not asked.gpu:
         from skipbench.bench.doctor import findings
@@ -70,9 +63,6 @@ def run_doctor(asked: Doctor) -> None:
 def run_data(asked: Data) -> None:
     """Fetches datasets and models into the hub's cache, which runs with HF_HUB_OFFLINE=1 use, and
     prints a line for each.
-
-    Raises:
-        SkipbenchError: an unknown name, or something that could not be fetched.
     """
     datasets, models = choices("dataset"), choices("model")
     known = [*datasets, *models]

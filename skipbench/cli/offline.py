@@ -14,11 +14,7 @@ CALLS_PER_VISIT = 5
 
 
 def run_search(asked: Search) -> None:
-    """Searches on development prompts of the dataset; `method.skip=stored` then means the best set.
-
-    Raises:
-        SkipbenchError: the method takes no skip set, or a value cannot be used.
-    """
+    """Searches on development prompts; `method.skip=stored` then means the best set."""
     from skipbench.experiments.set_search import search_set
 
     config = compose(asked.settings)
@@ -38,9 +34,6 @@ def run_search(asked: Search) -> None:
 def run_profile(asked: Profile) -> None:
     """Measures, prints and draws sub-layer latencies, the model fitted to them, and the roofline;
     keeps the latency model that KnapSpec and TPT use.
-
-    Raises:
-        SkipbenchError: a model that does not fit, or numbers that no line can be laid through.
     """
     config = compose(asked.settings)
     from skipbench.bench.latency_file import latency_path, points_to_measure, profile, write_record

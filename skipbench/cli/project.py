@@ -34,9 +34,6 @@ def run_project(asked: Project) -> None:
     `hardware=DEVICE` takes a datasheet of conf/hardware, `profile=FILE` a latency file of another
     machine, `here=FILE` that of the run's own, by which host work is carried over; `lengths=N`
     adds the best of N fixed draft lengths, `search=N` the N best stop rules and trees.
-
-    Raises:
-        SkipbenchError: no such run, device or file, or nothing to project to.
     """
     folder = Path(asked.words[0])
     run = read_run(folder)

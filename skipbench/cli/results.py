@@ -13,11 +13,7 @@ from skipbench.runs.run import read_run
 
 
 def run_score(asked: Score) -> None:
-    """Scores `RUN [RUN ...]`, or `all` that wait for it.
-
-    Raises:
-        SkipbenchError: a run that is not there or cannot be scored, or a wrong key or value.
-    """
+    """Scores `RUN [RUN ...]`, or `all` that wait for it."""
     from skipbench.experiments.cell import header
     from skipbench.report.cell import markdown_cell
     from skipbench.report.columns import number
@@ -67,11 +63,7 @@ def _folder(name: str, results: Path) -> Path:
 
 
 def run_report(asked: Report) -> None:
-    """Writes RESULTS/report.html.
-
-    Raises:
-        SystemExit: 1, when runs cannot be read; the page is written, and they are named.
-    """
+    """Writes RESULTS/report.html; exits with 1 when runs cannot be read, which it names."""
     from skipbench.report.page.render import write_page
 
     path, counts, unreadable = write_page(compose(asked.settings).results)
@@ -83,11 +75,7 @@ def run_report(asked: Report) -> None:
 
 
 def run_merge(asked: Merge) -> None:
-    """Merges results folders into `results=` without loss; what is left out is named.
-
-    Raises:
-        SkipbenchError: no such folder, or something was left where it is.
-    """
+    """Merges results folders into `results=` without loss; what is left out is named."""
     from skipbench.runs.merge import merge_into
 
     if asked.results is None:
@@ -109,11 +97,7 @@ def run_merge(asked: Merge) -> None:
 
 def run_diff(asked: Diff) -> None:
     """Prints per cell that both folders hold the ratio of their speedups with its interval, and
-    what differs in where they come from.
-
-    Raises:
-        SkipbenchError: not two folders, or no cell that both hold.
-        SystemExit: 1, when some ratio's interval leaves out 1.
+    what differs in where they come from; exits with 1 when some interval leaves out 1.
     """
     from skipbench.report.difference import differences
 

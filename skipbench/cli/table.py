@@ -41,10 +41,6 @@ def run_table(asked: Table) -> None:
     is rendered again from itself.
 
     A table that would lose measured values is shown, and written only with `--force`.
-
-    Raises:
-        SkipbenchError: no such experiment, scale or key.
-        SystemExit: 1, when cells failed or a table was not written; what failed is printed.
     """
     if asked.words and all(name.endswith(".json") for name in asked.words):
         for name in asked.words:

@@ -1,14 +1,19 @@
 """`RunConfig`: the settings of one cell, typed and frozen. Nothing else leaves this room."""
 
 import dataclasses
+import functools
+import re
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from skipbench.config.build import instantiate
+from skipbench.config.configurable import Positive, in_words
 from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
@@ -20,6 +25,9 @@ IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit"
 """Keys on which samples depend: they are a run's record, and their hash its name."""
 CHOOSE = ("source", "wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
+
+
+UNTIL_CI = "a share of the speedup above 0 and below 1, such as 0.02, or null"
 
 
 @dataclass(frozen=True)
@@ -84,14 +92,14 @@ class RunConfig:
     search: Search
     profile: Profile
     seed: int
-    limit: int | None
+    limit: Annotated[Positive | None, Meta(title="1 or more, or null for all")]
     results: Path
     dry_run: bool
     fresh: bool = False
     mixed: bool = False
-    repeats: int = 1
+    repeats: Positive = 1
     """Processes over which the speedup is measured; each has a record of its own."""
-    until_ci: float | None = None
+    until_ci: Annotated[Annotated[float, Meta(gt=0, lt=1)] | None, Meta(title=UNTIL_CI)] = None
     """Relative half width of the speedup's interval at which a cell stops."""
     label: str | None = None
     """In a sweep: the overrides in which this cell differs from the others."""
@@ -106,12 +114,7 @@ class RunConfig:
         of the order of the arms and of the method.
 
         An offline search is shared.
-
-        Raises:
-            SkipbenchError: `repeats` is below 1.
         """
-        if self.repeats < 1:
-            raise SkipbenchError(f"repeats={self.repeats}; wanted 1 or more")
         return [
             dataclasses.replace(
                 self, repeats=1, seed=self.seed + number, method=self.method.reseeded(number)
@@ -129,9 +132,7 @@ class RunConfig:
         """
         if self.model.sparsity == "none":
             return []
-        return self.dataset.rows(
-            self.model.calibration.rows, seed_offset=2000, key="model.calibration.rows"
-        )
+        return self.dataset.rows(self.model.calibration.rows, seed_offset=2000)
 
     def record(self) -> dict[str, Any]:
         """The settings that a run's folder records, and that its name is the hash of."""
@@ -163,7 +164,7 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain JSON values; `RunConfig.from_dict` reads them."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_encode)
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         plain |= {"method": dict(self.method.node), "dataset": dict(self.dataset.node)}
         plain["search_dataset"] = (
             None if self.search_dataset is None else dict(self.search_dataset.node)
@@ -175,35 +176,41 @@ class RunConfig:
         """Reads what `to_dict` made.
 
         Raises:
-            SkipbenchError: a key that is not known.
+            SkipbenchError: a key that is not known, or a value out of its bounds.
         """
-        known = {f.name for f in dataclasses.fields(cls)}
-        if unknown := sorted(set(plain) - known):
+        kinds = _kinds(cls)  # type: ignore[arg-type]  # a class is hashable
+        if unknown := sorted(set(plain) - set(kinds)):
             raise SkipbenchError(
-                f"unknown key {unknown[0]!r}. Allowed here: {', '.join(sorted(known))}"
+                f"unknown key {unknown[0]!r}. Allowed here: {', '.join(sorted(kinds))}"
             )
-        kinds: dict[str, Any] = {
-            "model": PlantedModel if "redundant" in plain["model"] else Model,
-            "decoding": Decoding,
-            "engine": Engine,
-            "search": Search,
-            "profile": Profile,
-            "hardware": Local if "workers" in (plain.get("hardware") or ()) else Slurm,
-        }
-        made = {
-            key: msgspec.convert(plain[key], kind)
-            for key, kind in kinds.items()
-            if key != "hardware" or plain.get(key) is not None
-        }
-        for key in ("dataset", "search_dataset"):
-            if plain.get(key) is not None:
-                made[key] = DatasetConfig(plain[key])
-        made |= {
-            "method": MethodConfig(with_targets(plain["method"], FIRST)),
-            "results": Path(plain["results"]),
-        }
-        return cls(**{**plain, **made})
+        model = PlantedModel if "redundant" in plain["model"] else Model
+        place = Local if "workers" in (plain.get("hardware") or ()) else Slurm
+        kinds = {**kinds, "model": model, "hardware": place}
+        made: dict[str, Any] = {}
+        for key, value in plain.items():
+            if key == "method":
+                made[key] = MethodConfig(with_targets(value, FIRST))
+            elif key in ("dataset", "search_dataset"):
+                made[key] = None if value is None else DatasetConfig(value)
+            elif key != "hardware" or value is not None:
+                made[key] = _typed(value, kinds[key], key)
+        return cls(**made)
 
 
-def _encode(value: Any) -> Any:
-    return str(value)
+@functools.cache
+def _kinds(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def _typed(value: Any, kind: Any, key: str) -> Any:
+    """The setting `key` as its type.
+
+    Raises:
+        SkipbenchError: a value out of its bounds.
+    """
+    try:
+        return msgspec.convert(value, kind, dec_hook=lambda kind, value: kind(value))
+    except msgspec.ValidationError as error:
+        for name in re.findall(r"\.(\w+)", str(error).partition("`$")[2]):
+            value, kind, key = value[name], _kinds(kind)[name], f"{key}.{name}"
+        raise SkipbenchError(f"{key}={value}; wanted {in_words(kind) or error}") from error
