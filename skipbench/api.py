@@ -11,7 +11,7 @@ from skipbench.bench.prompts import eos_ids
 from skipbench.bench.ready import encode_prompt, load_ready, make_method
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.compose import compose
-from skipbench.config.names import model_words, quoted
+from skipbench.config.derived import model_words, quoted
 from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Answer, Stream
 from skipbench.decode.loop import stream as decode_stream

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from skipbench.cli.commands import Compare
 from skipbench.cli.parser import results_of
 from skipbench.cli.table import write_table
-from skipbench.config.names import quoted
+from skipbench.config.derived import quoted
 from skipbench.console import say, show
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import main_cells

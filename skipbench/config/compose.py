@@ -8,7 +8,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,23 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from skipbench.config import resolvers
-from skipbench.config.catalog import add_config_folder, choices, config_folders, with_search_path
+from skipbench.config.catalog import (
+    add_config_folder,
+    choices,
+    config_folders,
+    shape_of,
+    with_search_path,
+)
 from skipbench.config.decoding import check_decoding
 from skipbench.config.derived import derived
 from skipbench.config.explain import explain, hydra_initialized
-from skipbench.config.paths import CONF
+from skipbench.config.paths import CONF, PACKAGE
 from skipbench.config.run_config import RunConfig
 from skipbench.config.schemas import register
+from skipbench.config.signature import schema_of
 from skipbench.errors import SkipbenchError
 
 OURS = ("experiment", "local", "published", "scale", "models")
@@ -42,7 +48,41 @@ IGNORED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.outp
 FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
 """Errors of Hydra for a wrong override; the last one for a key below one that is null."""
 
-resolvers.register()
+
+def _variant(key: str, default: Any = MISSING, *, _parent_: DictConfig) -> Any:
+    """The value of a key in the variant that `prompt` names, for a dataset of the papers."""
+    variants = _parent_["variants"]
+    if _parent_["prompt"] not in variants:
+        known = ", ".join(map(str, variants))
+        raise SkipbenchError(
+            f"{_parent_._get_full_key('prompt')}={_parent_['prompt']}; {_parent_['name']} "
+            f"has: {known}"
+        )
+    value = variants[_parent_["prompt"]].get(key, default)
+    if value == MISSING:
+        raise SkipbenchError(f"variant {_parent_['prompt']} of {_parent_['name']} has no {key}")
+    return value
+
+
+def _setting(path: str, *, _parent_: DictConfig, _root_: DictConfig) -> Any:
+    """The paper's value for the model at hand (`model.settings.<path>`), else the default of the
+    method's signature.
+    """
+    value = OmegaConf.select(_root_, f"model.settings.{path}")
+    if value is not None:
+        return value
+    return getattr(schema_of(_parent_["_target_"]), path.rpartition(".")[2])
+
+
+RESOLVERS: dict[str, Callable[..., Any]] = {
+    "package": lambda path: str(PACKAGE / path),
+    "basename": lambda path: Path(path).name,
+    "shape": lambda name: asdict(shape_of(str(name))),
+    "variant": _variant,
+    "setting": _setting,
+}
+for name, resolver in RESOLVERS.items():
+    OmegaConf.register_new_resolver(name, resolver, replace=True)
 register(CONF)
 
 

@@ -82,7 +82,9 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One cell, model x method x dataset, with everything that it needs."""
+    """One cell, model x method x dataset, with everything that it needs; `schemas.Config` documents
+    the keys.
+    """
 
     model: Model
     method: MethodConfig
@@ -98,11 +100,8 @@ class RunConfig:
     fresh: bool = False
     mixed: bool = False
     repeats: Positive = 1
-    """Processes over which the speedup is measured; each has a record of its own."""
     until_ci: Annotated[Annotated[float, Meta(gt=0, lt=1)] | None, Meta(title=UNTIL_CI)] = None
-    """Relative half width of the speedup's interval at which a cell stops."""
     label: str | None = None
-    """In a sweep: the overrides in which this cell differs from the others."""
     hardware: Slurm | Local | None = None
     search_dataset: DatasetConfig | None = None
     """In an experiment: where the cell's own search for a skip set draws its prompts; `None`: no
@@ -136,13 +135,9 @@ class RunConfig:
 
     def record(self) -> dict[str, Any]:
         """The settings that a run's folder records, and that its name is the hash of."""
-        plain = self.to_dict()
-        stops = {} if self.until_ci is None else {"until_ci": self.until_ci}
-        return (
-            {key: plain[key] for key in IN_RECORD}
-            | stops
-            | {"model": self._model_record("settings", "gated")}
-        )
+        plain = self.to_dict() | {"model": self._model_record("settings", "gated")}
+        keys = IN_RECORD if self.until_ci is None else (*IN_RECORD, "until_ci")
+        return {key: plain[key] for key in keys}
 
     def search_record(self) -> dict[str, Any]:
         """The settings that the trace of a search depends on."""
@@ -155,20 +150,18 @@ class RunConfig:
         """The model's settings; those of calibration only where weights are pruned, and those of
         deepening only where layers are added.
         """
-        unused: tuple[str, ...] = (
-            ("sparsity", "calibration") if self.model.sparsity == "none" else ()
-        )
-        unused += () if self.model.deepened else ("deepened", "deepened_seed")
-        left_out += (*CHOOSE, *unused)
+        left_out += CHOOSE
+        if self.model.sparsity == "none":
+            left_out += ("sparsity", "calibration")
+        if not self.model.deepened:
+            left_out += ("deepened", "deepened_seed")
         return {k: v for k, v in self.to_dict()["model"].items() if k not in left_out}
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain JSON values; `RunConfig.from_dict` reads them."""
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
-        plain |= {"method": dict(self.method.node), "dataset": dict(self.dataset.node)}
-        plain["search_dataset"] = (
-            None if self.search_dataset is None else dict(self.search_dataset.node)
-        )
+        for key in ("method", "dataset", "search_dataset"):
+            plain[key] = plain[key] and plain[key]["node"]
         return plain
 
     @classmethod

@@ -21,11 +21,8 @@ from skipbench.config import configurable
 from skipbench.errors import SkipbenchError
 
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "SkipSet": str}
-TYPES |= {  # a bound is the type that it bounds
-    name: kind.__origin__
-    for name, kind in vars(configurable).items()
-    if hasattr(kind, "__metadata__")
-}
+bounded = {name: kind for name, kind in vars(configurable).items() if hasattr(kind, "__metadata__")}
+TYPES |= {name: kind.__origin__ for name, kind in bounded.items()}
 GIVEN_BY_CODE = ("self", "layers")
 """Parameters that the caller passes when it builds the object; they are no keys."""
 
