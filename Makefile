@@ -39,7 +39,6 @@ test-real: $(READY) ## the methods on SmolLM2-135M, token for token (about 15 mi
 	$(BIN)/python -m pytest -m real --dist loadgroup
 
 slurm: $(READY) ## the tests on a Slurm of their own (root; Debian's slurmctld, slurmd, slurm-client, munge)
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[slurm]'
 	$(BIN)/python -m pytest tests/test_slurm.py -m slurm -n 0 -rs $(OPTIONS)
 
 check: $(READY) ## ruff and mypy
@@ -104,7 +103,7 @@ results: $(READY) ## the committed results of SmolLM2-135M: real with 20 prompts
 # Hashes of the registry's own builds, so not of TORCH_INDEX; with any of them pip wants one of every package.
 lock: $(READY) ## requirements.lock, every dependency with its hashes: pip install --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --target build/uv uv==0.13.9
-	build/uv/bin/uv pip compile pyproject.toml --extra dev --extra slurm --constraint constraints.txt --universal --python-version 3.11 \
+	build/uv/bin/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
 
 docs: $(READY) ## docs/keys.md, written again from the schemas

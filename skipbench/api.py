@@ -4,14 +4,14 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from skipbench.bench.custom_generate import CustomGenerate
 from skipbench.bench.load import encode_prompt, load_ready, make_method
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.compose import compose
-from skipbench.config.names import model_words, quoted
+from skipbench.config.derived import model_words, quoted
 from skipbench.config.run_config import RunConfig
 from skipbench.decode.answer import Answer, Stream
 from skipbench.decode.loop import stream as decode_stream
@@ -21,12 +21,12 @@ from skipbench.lm.model import LM
 from skipbench.report.published import published as published
 from skipbench.runs.files import write_atomic
 from skipbench.runs.frame import frame as frame
-from skipbench.runs.run import Run
 
 if TYPE_CHECKING:
     import pandas
 
 Prompt = str | list[dict[str, str]]
+MEASURED = ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha", "samples")
 
 
 def load(
@@ -113,7 +113,15 @@ def compare(
         path = prompts if isinstance(prompts, str | Path) else _written(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
     found = run(settings, 60 * minutes, methods, limit)
-    return pandas.DataFrame([_frame_row(run) for run in found.runs])
+    rows = []
+    for one in found.runs:
+        low, high = (one.metrics and one.metrics.speedup.ci95) or (None, None)
+        measured = {key: getattr(one.metrics, key, None) for key in MEASURED}
+        identical = one.metrics and one.metrics.lossless.identical
+        row = {"method": one.method, "speedup": one.speedup, "low": low, "high": high}
+        rows.append({**row, **measured, "identical": identical, "reason": one.reason})
+    columns = ["method", "speedup", "low", "high", *MEASURED[:-1], "identical", "samples", "reason"]
+    return pandas.DataFrame(rows)[columns]
 
 
 def _written(prompts: Sequence[Prompt], results: Path) -> Path:
@@ -123,25 +131,6 @@ def _written(prompts: Sequence[Prompt], results: Path) -> Path:
     path = results / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
     write_atomic(path, text)
     return path
-
-
-def _frame_row(run: Run) -> dict[str, Any]:
-    """The row of a run in the frame of `compare`."""
-    metrics = run.metrics
-    low, high = (metrics and metrics.speedup.ci95) or (None, None)
-    return {
-        "method": run.method,
-        "speedup": run.speedup,
-        "low": low,
-        "high": high,
-        **{
-            k: getattr(metrics, k, None)
-            for k in ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
-        },
-        "identical": metrics and metrics.lossless.identical,
-        "samples": metrics and metrics.samples,
-        "reason": run.reason,
-    }
 
 
 def custom_generate(
@@ -174,6 +163,15 @@ def custom_generate(
             machine or in a precision where it cannot be kept.
     """
     return CustomGenerate(method, engine, overrides, strict)
+
+
+class Options(TypedDict, total=False):
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    stop: str | Sequence[str]
+    chat: str | None
 
 
 class LanguageModel:
@@ -218,13 +216,8 @@ class LanguageModel:
         prompt: Prompt,
         max_new_tokens: int = ...,
         *,
-        temperature: float = ...,
-        top_p: float = ...,
-        top_k: int = ...,
-        seed: int = ...,
-        stop: str | Sequence[str] = ...,
-        chat: str | None = ...,
         stream: Literal[False] = ...,
+        **options: Unpack[Options],
     ) -> Answer: ...
     @overload
     def generate(
@@ -232,13 +225,8 @@ class LanguageModel:
         prompt: Prompt,
         max_new_tokens: int = ...,
         *,
-        temperature: float = ...,
-        top_p: float = ...,
-        top_k: int = ...,
-        seed: int = ...,
-        stop: str | Sequence[str] = ...,
-        chat: str | None = ...,
         stream: Literal[True],
+        **options: Unpack[Options],
     ) -> Stream: ...
     def generate(
         self,
@@ -258,7 +246,7 @@ class LanguageModel:
         Args:
             prompt: a text, which is continued as it is, or a list of messages, dicts with `role`
                 and `content`, which pass the model's chat template where it has one.
-            max_new_tokens: most tokens of the output.
+            max_new_tokens: maximum length of the output.
             temperature: 0 decodes greedily: vanilla's tokens, in a low precision up to near ties
                 without `engine.strict=true`. Above 0, speculative sampling with the model's own
                 distribution.

@@ -62,30 +62,26 @@ def is_json() -> bool:
 
 
 class Log:
-    """Messages while it is open, for a file; lines wait until `write_to` names it."""
+    """Messages for a file; they wait until `write_to` names it."""
 
     def __init__(self) -> None:
-        self._waiting: list[str] = []
+        self._waiting = ""
         self._path: Path | None = None
 
-    def write_to(self, path: Path) -> None:
+    def write_to(self, path: Path | None) -> None:
         """Appends to a file from now on."""
         self._path = path
-        waiting, self._waiting = self._waiting, []
-        for line in waiting:
-            self._append(line)
+        if path is not None:
+            # a full disk: the run itself will say so
+            with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
+                file.write(self._waiting)
+            self._waiting = ""
 
     def add(self, text: str) -> None:
         """Adds a line with the time."""
-        self._append(f"{datetime.now(UTC).isoformat(timespec='seconds')} {printable(text)}\n")
-
-    def _append(self, line: str) -> None:
-        if self._path is None:
-            self._waiting.append(line)
-            return
-        # a full disk: the run itself will say so
-        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
-            file.write(line)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._waiting += f"{now} {printable(text)}\n"
+        self.write_to(self._path)
 
 
 _log = contextvars.ContextVar[Log | None]("log", default=None)
@@ -159,13 +155,8 @@ def progress(name: str, total: int, done: int = 0) -> Iterator[Advance]:
     if not err.is_terminal:
         yield line
         return
-    columns = (
-        TextColumn(name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
+    remark = TextColumn("{task.fields[note]}")
+    columns = TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), remark
     with Progress(*columns, console=err, transient=True, auto_refresh=False) as bar:
         task = bar.add_task(name, total=total, completed=done, note="")
 
@@ -189,10 +180,6 @@ def progress_of(name: str) -> Iterator[Callable[[int, int], None]]:
 def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours} h {minutes} min"
-        if hours
-        else f"{minutes} min {rest} s"
-        if minutes
-        else f"{rest} s"
-    )
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

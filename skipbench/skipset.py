@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from skipbench.errors import SkipbenchError
 
@@ -98,16 +99,6 @@ class SkipSet:
         return len(self.skipped) / (2 * self.layers)
 
 
-def _skip_count(total: int, ratio: float) -> int:
-    count = round(total * ratio)
-    if not 0 < count < total:
-        raise SkipbenchError(
-            f"ratio={ratio} skips {count} of {total} layers; choose a ratio that skips some "
-            "and not all"
-        )
-    return count
-
-
 def fixed_set(
     kind: str,
     layers: int,
@@ -128,39 +119,43 @@ def fixed_set(
             and `mlp`.
     """
     draw = random.Random(seed)
-    if attention is None and mlp is None:
-        if kind == "random":
-            count = _skip_count(2 * layers, ratio)
-            return SkipSet.of(layers, draw.sample(range(2 * layers), count))
-        return SkipSet.of_layers(layers, _placed(kind, layers, _skip_count(layers, ratio), draw))
-    if attention is None or mlp is None:
-        raise SkipbenchError(
-            f"{attention=}, {mlp=}: wanted both shares, of attention and of MLP blocks, or none"
-        )
-    skipped = [
-        2 * i + offset
-        for offset, share in enumerate((attention, mlp))
-        for i in _placed(kind, layers, _skip_count(layers, share), draw)
-    ]
-    return SkipSet.of(layers, skipped)
 
+    def placed(kind: str, total: int, share: float) -> Iterable[int]:
+        count = round(total * share)
+        if not 0 < count < total:
+            raise SkipbenchError(
+                f"ratio={share} skips {count} of {total} layers; choose a ratio that skips some "
+                "and not all"
+            )
+        match kind:
+            case "uniform":
+                inner = max(total - 2, 1)
+                count = min(count, inner)
+                spread = (1 + int((i + 0.5) * inner / count) for i in range(count))
+                return spread if total > 2 else [1]
+            case "first":
+                return range(count)
+            case "middle":
+                return range((total - count) // 2, (total - count) // 2 + count)
+            case "last":
+                return range(total - count, total)
+            case "random":
+                return draw.sample(range(total), count)
+        known = "uniform, first, middle, last, random"
+        raise SkipbenchError(f"unknown fixed set {kind=}; known: {known}")
 
-def _placed(kind: str, layers: int, count: int, draw: random.Random) -> Iterable[int]:
-    """The layers that a fixed strategy skips."""
-    match kind:
-        case "uniform":
-            inner = max(layers - 2, 1)
-            count = min(count, inner)
-            return {1 + int((i + 0.5) * inner / count) for i in range(count)} if layers > 2 else {1}
-        case "first":
-            return range(count)
-        case "middle":
-            return range((layers - count) // 2, (layers - count) // 2 + count)
-        case "last":
-            return range(layers - count, layers)
-        case "random":
-            return draw.sample(range(layers), count)
-    raise SkipbenchError(f"unknown fixed set {kind=}; known: uniform, first, middle, last, random")
+    match attention, mlp:
+        case None, None if kind == "random":
+            return SkipSet.of(layers, placed(kind, 2 * layers, ratio))
+        case None, None:
+            return SkipSet.of_layers(layers, placed(kind, layers, ratio))
+        case (None, _) | (_, None):
+            raise SkipbenchError(
+                f"{attention=}, {mlp=}: wanted both shares, of attention and of MLP blocks, or none"
+            )
+        case of_attention, of_mlp:
+            both = placed(kind, layers, of_attention), placed(kind, layers, of_mlp)
+            return SkipSet.of(layers, [2 * i + n for n, part in enumerate(both) for i in part])
 
 
 def planted_set(layers: int, share: float, seed: int) -> SkipSet:
@@ -184,8 +179,7 @@ def planted_set(layers: int, share: float, seed: int) -> SkipSet:
     return SkipSet.of(layers, [s for i in order for s in (2 * i, 2 * i + 1)][:count])
 
 
-@dataclass(frozen=True)
-class DeepenedLayer:
+class DeepenedLayer(NamedTuple):
     """One layer of a deepened model: a copy of layer `own`, and the sizes of the outputs of its
     attention and its MLP, 1.0 for those of the checkpoint.
     """
@@ -220,21 +214,16 @@ def deepened_layers(layers: int, share: float, seed: int) -> list[DeepenedLayer]
     ratio = (STRONGEST / FAINTEST) ** (1 / max(faint - 1, 1))
     sizes = [0.0] * nothing + [FAINTEST * ratio**i for i in range(faint)]
     rng.shuffle(sizes)
-    found = []
+    deeper = []
     for own in range(layers):
-        if own not in doubled:
-            found.append(DeepenedLayer(own, 1.0, 1.0))
-            continue
-        attention, mlp = sizes.pop(), sizes.pop()
-        forms = {
-            "before": [(attention, mlp), (1.0, 1.0)],
-            "after": [(1.0, 1.0), (attention, mlp)],
-            "split": [(1.0, mlp), (attention, 1.0)],
-        }
-        form = rng.choice(sorted(forms))
-        form = "after" if own == 0 else "before" if own == layers - 1 else form
-        found += [DeepenedLayer(own, *pair) for pair in forms[form]]
-    return found
+        pairs = [(1.0, 1.0)]
+        if own in doubled:
+            attention, mlp = sizes.pop(), sizes.pop()
+            after, before = [*pairs, (attention, mlp)], [(attention, mlp), *pairs]
+            pairs = rng.choice([after, before, [(1.0, mlp), (attention, 1.0)]])
+            pairs = after if own == 0 else before if own == layers - 1 else pairs
+        deeper += [DeepenedLayer(own, *pair) for pair in pairs]
+    return deeper
 
 
 def deepened_set(layers: int, share: float, seed: int) -> SkipSet:
@@ -244,5 +233,5 @@ def deepened_set(layers: int, share: float, seed: int) -> SkipSet:
         SkipbenchError: as `deepened_layers`.
     """
     deeper = deepened_layers(layers, share, seed)
-    pairs = [size for layer in deeper for size in (layer.attention, layer.mlp)]
-    return SkipSet.of(len(deeper), [s for s, size in enumerate(pairs) if size != 1.0])
+    sizes = [size for layer in deeper for size in (layer.attention, layer.mlp)]
+    return SkipSet.of(len(deeper), [s for s, size in enumerate(sizes) if size != 1.0])

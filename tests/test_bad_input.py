@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from skipbench.bench import cell as bench_cell
 from skipbench.bench.cell import Settings
 from skipbench.bench.prompts import encode, eos_ids
-from skipbench.cli import search
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
@@ -134,13 +133,13 @@ def test_a_tree_where_there_can_be_none(method: str) -> None:
 @pytest.mark.parametrize("method", ["vanilla", "lookahead", "clasp"])
 def test_a_search_for_a_method_without_a_stored_set(method: str) -> None:
     with pytest.raises(SkipbenchError, match="use method=self-sd"):
-        search.run([f"method={method}"])
+        dispatch(["search", f"method={method}"])
 
 
 @pytest.mark.parametrize("prompts", [0, -1])
 def test_a_search_without_development_prompts(prompts: int) -> None:
     with pytest.raises(SkipbenchError, match=r"search\.prompts"):
-        search.run([f"search.prompts={prompts}"])
+        dispatch(["search", f"search.prompts={prompts}"])
 
 
 def test_results_folder_not_writable(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from rich.table import Table
 from test_runs import sample
 
-from skipbench.cli import table
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
@@ -377,7 +376,7 @@ def test_commands_refuse_too(folder: Path, tmp_path: Path) -> None:
     ):
         bad.write_text(text)
         with pytest.raises(SkipbenchError, match=r"swift-table2\.json"):
-            table.run([str(bad)])
+            dispatch(["table", str(bad)])
 
 
 def test_the_page_shows_a_bad_run_as_a_row(folder: Path) -> None:
@@ -547,12 +546,12 @@ def test_the_commands_of_a_damaged_cell_refuse(
         "dataset=mini-math",
     ]
     command = ["tiny", *words, f"results={tmp_path}"]
-    table.run(command)
+    dispatch(["table", *command])
     (path,) = tmp_path.glob("runs/*/samples.jsonl")
     path.write_bytes(before := DAMAGE["a NUL in the last line"](path.read_bytes()))
     for more in ([], ["--render-only"]):
         with pytest.raises(SystemExit):
-            table.run([*command, *more, "--force"])
+            dispatch(["table", *command, *more, "--force"])
         assert "samples.jsonl, line 2" in capsys.readouterr().err
         assert "samples.jsonl, line 2" in (tmp_path / "tables" / "tiny.md").read_text()
     with pytest.raises(SkipbenchError, match=r"samples\.jsonl, line 2"):
@@ -587,7 +586,7 @@ def test_no_text_of_a_summary_steers_the_terminal(
     (tmp_path / "methods.json").write_text(
         json.dumps({"experiment": "methods", "scale": "embedded", "runs": [run]})
     )
-    table.run([str(tmp_path / "methods.json")])
+    dispatch(["table", str(tmp_path / "methods.json")])
     told = capsys.readouterr().out
     assert r"\x1b[2J" in told and r"\x9b2J" in told and r"\u202ed" in told
     assert all(line.isprintable() for line in told.split("\n"))

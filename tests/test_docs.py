@@ -19,11 +19,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from scripts.make_keys import PAGE, page
 from scripts.readme_figures import README, TABLE, written
 from skipbench.cli.commands import COMMANDS, Chat, Data, Experiments, Generate, List
+from skipbench.cli.experiments import request_of
 from skipbench.cli.help import describe
-from skipbench.cli.list import KINDS
+from skipbench.cli.inventory import KINDS
 from skipbench.cli.main import HYDRA_FLAGS
 from skipbench.cli.parser import parse
-from skipbench.cli.plan import request_of
 from skipbench.config import catalog
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose, compose_cells, use_config_dir

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from skipbench.cli import figure, table
+from skipbench.cli.main import dispatch
 from skipbench.experiments.grid import experiments, plan
 from skipbench.report.figures.registry import FIGURES
 
@@ -40,7 +40,7 @@ def words(name: str, results: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", [name for name in TABLES if "-table" in name])
 def test_a_table_has_no_empty_cell_without_a_reason(name: str, results: Path) -> None:
-    table.run(words(name, results))
+    dispatch(["table", *words(name, results)])
     folder = results / "tables"
     with (folder / f"{name}.embedded.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
@@ -63,10 +63,10 @@ def test_a_table_has_no_empty_cell_without_a_reason(name: str, results: Path) ->
 def test_a_figure_is_drawn_from_all_its_cells(name: str, results: Path) -> None:
     planned = plan(name, [], "embedded")
     if name in TABLES:
-        table.run(words(name, results))
+        dispatch(["table", *words(name, results)])
         assert "not run" not in (results / "tables" / f"{name}.embedded.md").read_text()
         return
-    figure.run(words(name, results))  # fails where a cell is missing
+    dispatch(["figure", *words(name, results)])  # fails where a cell is missing
     if not any(cell.run for cell in planned):
         assert all(cell.reason for cell in planned)
         return
@@ -76,8 +76,8 @@ def test_a_figure_is_drawn_from_all_its_cells(name: str, results: Path) -> None:
 
 def test_rendering_again_needs_no_torch_and_changes_no_byte(results: Path) -> None:
     tabled, drawn = "swift-table8", "clasp-figure3c"
-    table.run(words(tabled, results))
-    figure.run(words(drawn, results))
+    dispatch(["table", *words(tabled, results)])
+    dispatch(["figure", *words(drawn, results)])
     paths = [*(results / "tables").glob(f"{tabled}.*"), *(results / "figures").glob(f"{drawn}.*")]
     before = {path: path.read_bytes() for path in paths}
     assert len(before) == 8  # md, tex, csv, html, json; png, svg, json
@@ -86,9 +86,9 @@ def test_rendering_again_needs_no_torch_and_changes_no_byte(results: Path) -> No
     program = f"""
 import sys
 sys.modules["torch"] = sys.modules["transformers"] = None
-from skipbench.cli import figure, table
-table.run({[*words(tabled, results), "--render-only"]!r})
-figure.run({[*words(drawn, results), "--render-only"]!r})
+from skipbench.cli.main import dispatch
+dispatch({["table", *words(tabled, results), "--render-only"]!r})
+dispatch({["figure", *words(drawn, results), "--render-only"]!r})
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

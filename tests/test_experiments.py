@@ -14,6 +14,7 @@ from conftest import ROOT
 from msgspec.structs import replace
 
 from skipbench.cli import table
+from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
@@ -258,7 +259,7 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
         "dataset=mini-math",
     ]
     with pytest.raises(SystemExit) as ended:
-        table.run(words)
+        dispatch(["table", *words])
     assert ended.value.code == 1
     # three models are one
     assert begun == ["uniform mini-math", "first mini-math", "middle mini-math"]
@@ -269,36 +270,36 @@ def test_equal_cells_are_run_once_and_a_failure_stops_no_other(
     text = (tmp_path / "tables" / "swift-table2.embedded.md").read_text()
     assert "out of luck" in text and "140 GiB" in text
     begun.clear()
-    table.run(["swift-table2", "--render-only", *words[1:]])
+    dispatch(["table", "swift-table2", "--render-only", *words[1:]])
     assert not begun
 
 
 def test_a_kept_summary_renders_to_the_same_bytes(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
-    table.run(["self-sd-table12", *words])
+    dispatch(["table", "self-sd-table12", *words])
     folder = tmp_path / "tables"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     suffixes = ("md", "tex", "csv", "html", "json")
     assert before.keys() == {f"self-sd-table12.embedded.{suffix}" for suffix in suffixes}
     for name in before.keys() - {"self-sd-table12.embedded.json"}:
         (folder / name).unlink()
-    table.run([str(folder / "self-sd-table12.embedded.json")])
+    dispatch(["table", str(folder / "self-sd-table12.embedded.json")])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (folder / "other.json").write_text("[1]")
     for name in ("other.json", "missing.json"):
         with pytest.raises(SkipbenchError, match=name):
-            table.run([str(folder / name)])
+            dispatch(["table", str(folder / name)])
 
 
 def test_a_table_names_rows_that_drafted_the_same_tokens(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "method.stop.max_steps=2,16,18"]
-    table.run(["self-sd-table11", *words])
+    dispatch(["table", "self-sd-table11", *words])
     for _ in range(2):
         text = (tmp_path / "tables" / "self-sd-table11.embedded.md").read_text()
         assert re.findall(r"drafted the same tokens.*: (.*)\.", text) == [
             "max_steps=16 | max_steps=18"
         ]
-        table.run([str(tmp_path / "tables" / "self-sd-table11.embedded.json")])
+        dispatch(["table", str(tmp_path / "tables" / "self-sd-table11.embedded.json")])
 
 
 def test_a_cell_with_a_search_of_its_own(
@@ -312,14 +313,14 @@ def test_a_cell_with_a_search_of_its_own(
         "method.stop.max_steps=3",
     ]
     command = ["self-sd-table9", "scale=embedded", f"results={tmp_path}", *words]
-    table.run([*command, "dry_run=true"])
+    dispatch(["table", *command, "dry_run=true"])
     assert "a search of 3 sets, missing" in capsys.readouterr().out
-    table.run([*command, "--render-only"])
+    dispatch(["table", *command, "--render-only"])
     assert (
         "its search of 3 sets is not done yet"
         in (tmp_path / "tables" / "self-sd-table9.embedded.md").read_text()
     )
-    table.run(command)
+    dispatch(["table", *command])
     # the longer search went on where the shorter one ended
     (trace,) = tmp_path.glob("search/*/trace.jsonl")
     trials = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
@@ -338,7 +339,7 @@ def test_a_cell_with_a_search_of_its_own(
 
 def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL[:3], "dataset=mini-math"]
-    table.run(["self-sd-table12", *words])
+    dispatch(["table", "self-sd-table12", *words])
     # and vanilla against itself
     assert len(list(tmp_path.glob("runs/*"))) == 2
     assert (

@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 from safetensors.torch import load_file, save_file
 
-from skipbench.cli import data
+from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
@@ -67,11 +67,11 @@ def test_a_snapshot_of_the_hub(
 def test_data_says_what_is_there_and_what_is_not(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    data.run(["tiny", "mini-math", "planted"])
+    dispatch(["data", "tiny", "mini-math", "planted"])
     said = capsys.readouterr().out
     assert said.count("ok  ") == 3 and "300 prompts" in said and "nothing to fetch" in said
     with pytest.raises(SkipbenchError, match="not fetched: tinystories"):
-        data.run(["tiny", "tinystories", f"dataset.path={tmp_path / 'none.jsonl'}"])
+        dispatch(["data", "tiny", "tinystories", f"dataset.path={tmp_path / 'none.jsonl'}"])
     said = capsys.readouterr().out
     assert (
         "ok       tiny" in said
@@ -85,4 +85,4 @@ def test_data_says_what_is_there_and_what_is_not(
 )
 def test_data_wants_names_that_it_knows(names: list[str], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
-        data.run(names)
+        dispatch(["data", *names])

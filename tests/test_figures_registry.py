@@ -15,9 +15,9 @@ from conftest import rest_slow
 from msgspec import structs
 
 from skipbench.cli.commands import Figure
+from skipbench.cli.experiments import request_of
 from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
-from skipbench.cli.plan import request_of
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError

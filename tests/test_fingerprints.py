@@ -17,10 +17,11 @@ from safetensors.torch import load_file, save_file
 from test_bad_records import make_run
 
 from skipbench.bench.latency_file import latency_path
-from skipbench.cli import figure, search, submit, table
+from skipbench.cli import figure
 from skipbench.cli.commands import Status
+from skipbench.cli.experiments import request_of
+from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
-from skipbench.cli.plan import request_of
 from skipbench.config import catalog
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
@@ -122,13 +123,13 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["tiny", *words(checkpoint, tmp_path), "dataset=mini-math"]
-    table.run(given)
+    dispatch(["table", *given])
     assert "| mini-math" in (tmp_path / "tables" / "tiny.md").read_text()
     (folder,) = (tmp_path / "runs").iterdir()
     retrain(checkpoint)
     for more in ([], ["--render-only"]):
         with pytest.raises(SystemExit) as ended:
-            table.run([*given, *more, "--force"])
+            dispatch(["table", *given, *more, "--force"])
         assert ended.value.code == 1 and "other weights" in capsys.readouterr().err
         assert read_run(folder).status.state == "done"
         (row,) = (
@@ -148,8 +149,8 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
     record_failure(folder, "refused")
     assert read_run(folder).status.state == "done"
     with pytest.raises(SkipbenchError, match="requeued"):
-        submit.run([*given, "hardware=local", "fresh=true"])
-    table.run([*given, "fresh=true"])
+        dispatch(["submit", *given, "hardware=local", "fresh=true"])
+    dispatch(["table", *given, "fresh=true"])
     assert statuses(given)[0].state.state == "done"
 
 
@@ -396,7 +397,7 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(
     def stored(*more: str) -> str | None:
         return resolve_cell(compose([*more, "method=self-sd"])).config.method.skip
 
-    search.run([*own(checkpoint), "method=self-sd", *small])
+    dispatch(["search", *own(checkpoint), "method=self-sd", *small])
     (path,) = (tmp_path / "skip_sets").iterdir()
     first = json.loads(path.read_text())
     assert stored(*own(checkpoint)) == first["skip"]
@@ -404,7 +405,7 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(
         NotHereError, match=f"{path.name} is of other weights, searched at {checkpoint}"
     ):
         stored(*own(second))
-    search.run([*own(second), "method=self-sd", *small, "search.seed=5"])
+    dispatch(["search", *own(second), "method=self-sd", *small, "search.seed=5"])
     (other,) = set((tmp_path / "skip_sets").iterdir()) - {path}
     assert json.loads(path.read_text()) == first and stored(*own(checkpoint)) == first["skip"]
     assert stored(*own(second)) == json.loads(other.read_text())["skip"] != first["skip"]
@@ -456,14 +457,14 @@ def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) 
         "search.strategy=random",
         "search.iterations=2",
     ]
-    search.run([*own, *small])
+    dispatch(["search", *own, *small])
     (trace,) = tmp_path.glob("search/*/trace.jsonl")
     before = trace.read_text()
     config = compose([*own, *small, "search.own=true"])
     searched = resolve_cell(config).config.method.skip
     retrain(checkpoint)
     with pytest.raises(SkipbenchError, match=r"other weights.*fresh=true"):
-        search.run([*own, *small])
+        dispatch(["search", *own, *small])
     refused(config)
     with pytest.raises(SkipbenchError, match="other weights"):
         resolve_cell(config)
@@ -477,4 +478,4 @@ def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) 
     del first["settings"]["weights_sha256"]
     # as an earlier version wrote it
     trace.write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")
-    search.run([*own, *small])
+    dispatch(["search", *own, *small])

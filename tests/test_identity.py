@@ -12,10 +12,10 @@ import pytest
 from conftest import ROOT, unseal
 from test_bad_records import make_run, readers, refused_by
 
-from skipbench.cli import table
 from skipbench.cli.commands import Status
+from skipbench.cli.experiments import request_of
+from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
-from skipbench.cli.plan import request_of
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
@@ -59,7 +59,7 @@ def test_a_cell_under_another_cells_name_is_not_printed(
         return found
 
     for ratio in (0.3, 0.7):
-        table.run([*given, f"method.ratio={ratio}"])
+        dispatch(["table", *given, f"method.ratio={ratio}"])
     assert cell(0.3).state.state == "done"
     swap(*(tmp_path / "runs" / cell(ratio).key for ratio in (0.3, 0.7)))
     capsys.readouterr()
@@ -67,7 +67,7 @@ def test_a_cell_under_another_cells_name_is_not_printed(
         run_cell(cell(0.3).config)
     assert not capsys.readouterr().out
     with pytest.raises(SystemExit):
-        table.run([*given, "method.ratio=0.3"])
+        dispatch(["table", *given, "method.ratio=0.3"])
     assert "holds another run" in capsys.readouterr().err
     assert cell(0.3).state.state == "failed" and not cell(0.3).runnable
 

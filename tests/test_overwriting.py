@@ -9,9 +9,9 @@ import pytest
 from conftest import ROOT
 
 from skipbench.cli.commands import COMMANDS
+from skipbench.cli.experiments import request_of
 from skipbench.cli.main import main
 from skipbench.cli.parser import parse
-from skipbench.cli.plan import request_of
 from skipbench.experiments.plan import experiment_names
 
 ONE = ["swift-table2", "models=llama2-13b", "method=swift", "dataset=cnndm"]

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, rest_slow
 
 from scripts.readme_figures import README, STORED, TABLE, older, written
-from skipbench.cli import figure
+from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.metrics.acceptance import expected_M
 from skipbench.report.figures import curves
@@ -150,7 +150,7 @@ def test_a_table_renders_to_the_same_bytes(name: str) -> None:
 def test_a_figure_is_drawn_to_the_same_bytes(name: str, tmp_path: Path) -> None:
     kept = tmp_path / f"{name.split('/')[-1]}.json"
     kept.write_bytes((RESULTS / f"{name}.json").read_bytes())
-    figure.run([str(kept)])
+    dispatch(["figure", str(kept)])
     for suffix in ("svg", "png"):
         assert (
             kept.with_suffix(f".{suffix}").read_bytes()

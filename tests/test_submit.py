@@ -20,10 +20,9 @@ from test_resume import lines, records
 
 from skipbench.bench.memory import out_of_memory
 from skipbench.cli.commands import Status
+from skipbench.cli.experiments import request_of
+from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
-from skipbench.cli.plan import request_of
-from skipbench.cli.status import run as status
-from skipbench.cli.submit import run as submit
 from skipbench.config import catalog
 from skipbench.config.catalog import choices, known_hardware, known_models, places
 from skipbench.config.compose import compose
@@ -35,12 +34,10 @@ from skipbench.experiments.cell import resolve_cell
 from skipbench.experiments.grid import experiments
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
-from skipbench.launch.script import Part, parts, script
-from skipbench.launch.slurm import requeue_self
+from skipbench.launch.slurm import parts, requeue_self, script
 from skipbench.launch.status import (
     CellStatus,
     experiment_statuses,
-    record_of,
     schedule_stages,
 )
 from skipbench.runs.files import held
@@ -63,10 +60,10 @@ def survey(name: str, words: list[str]) -> list[CellStatus]:
     )
 
 
-FIRST = Part(0, 12)
+FIRST = range(12)
 
 
-def text(part: Part = FIRST, folder: str = "/r/submit/tiny-1", **more: Any) -> str:
+def text(part: range = FIRST, folder: str = "/r/submit/tiny-1", **more: Any) -> str:
     return script(
         "skipbench-tiny",
         Path(folder) / "cells.jsonl",
@@ -91,16 +88,14 @@ def options(made: str) -> dict[str, str]:
     ("cells", "limit"), [(1, 1001), (12, 12), (13, 12), (2500, 1001), (0, 5), (7, 1)]
 )
 def test_parts_cover_every_cell_once_within_the_limit(cells: int, limit: int) -> None:
-    made = parts(cells, limit)
-    assert [i for part in made for i in range(part.first, part.first + part.count)] == list(
-        range(cells)
-    )
-    assert all(1 <= part.count <= limit for part in made)
+    made = parts(range(5, 5 + cells), limit)
+    assert [i for part in made for i in part] == [*range(5, 5 + cells)]
+    assert all(1 <= len(part) <= limit for part in made)
 
 
 def test_a_cluster_without_arrays_is_refused() -> None:
     with pytest.raises(SkipbenchError, match="MaxArraySize"):
-        parts(3, 0)
+        parts(range(3), 0)
 
 
 def test_the_script_asks_for_what_the_hardware_says() -> None:
@@ -112,7 +107,7 @@ def test_the_script_asks_for_what_the_hardware_says() -> None:
         "exclusive": True,
         "requeues": 2,
     }
-    made = text(Part(1001, 3), **more, setup=["module load cuda"], options=["--nice=10"])
+    made = text(range(1001, 1004), **more, setup=["module load cuda"], options=["--nice=10"])
     asked = options(made)
     assert asked["--array"] == "0-2%4"
     assert (
@@ -157,18 +152,23 @@ def test_odd_names_reach_the_program_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("word", "says"),
     [
-        ({"partition": "a\n#SBATCH --uid=0"}, "line break"),
-        ({"cpus": 0}, "hardware.cpus=0"),
-        ({"gpus": -1}, "hardware.gpus=-1"),
-        ({"signal_s": 0}, "hardware.signal_s=0"),
-        ({"parallel": 0}, "hardware.parallel=0"),
+        ("cpus=0", "wanted 1 or more"),
+        ("gpus=-1", "wanted 0 or more"),
+        ("signal_s=0", "wanted 1 or more"),
+        ("parallel=0", "wanted 1 or more"),
+        ("node_gpus=0", "wanted 1 or more"),
     ],
 )
-def test_what_no_script_can_say_is_refused(more: dict[str, Any], says: str) -> None:
-    with pytest.raises(SkipbenchError, match=says):
-        text(**more)
+def test_a_number_out_of_range_is_refused(word: str, says: str) -> None:
+    with pytest.raises(SkipbenchError, match=rf"hardware\.{word}; {says}"):
+        compose(["hardware=slurm-a100", f"hardware.{word}"])
+
+
+def test_a_word_of_two_lines_is_refused() -> None:
+    with pytest.raises(SkipbenchError, match="line break"):
+        text(partition="a\n#SBATCH --uid=0")
 
 
 def test_hardware_changes_no_run() -> None:
@@ -252,7 +252,7 @@ def test_status_counts_and_says_how_to_go_on(
     say(failed, state="failed", error="out of memory")
     say(stale, age=90)
     with pytest.raises(SystemExit) as ended:
-        status([*words, "hardware=slurm-local", "stale=60"])
+        dispatch(["status", *words, "hardware=slurm-local", "stale=60"])
     assert ended.value.code == 1
     said = capsys.readouterr().out
     assert (
@@ -266,7 +266,7 @@ def test_status_counts_and_says_how_to_go_on(
     )
     for folder in (failed, stale, folders(tmp_path)[3]):
         say(folder, state="done")
-    status(words)
+    dispatch(["status", *words])
     assert "4 done" in capsys.readouterr().out
 
 
@@ -276,7 +276,7 @@ def test_what_became_of_jobs_without_a_record(
     words = [*WORDS, f"results={tmp_path}"]
     cells = survey("tiny", words[1:])
     submission = manifest.next_folder(tmp_path, "tiny", make=True)
-    manifest.write_cells(submission, [record_of(found) for found in cells])
+    manifest.write_cells(submission, [found.record() for found in cells])
     manifest.add_job(submission, "7", 0, 3)
     for task in (0, 1):
         (submission / f"7_{task}.log").write_text("python: command not found\n")
@@ -303,7 +303,9 @@ def test_print_shows_the_scripts_and_writes_nothing(
     (first, *_) = folders(tmp_path)
     first.parent.mkdir(parents=True)
     say(first, state="done")
-    submit([*WORDS, f"results={tmp_path}", "hardware=slurm-a6000", "scale=paper", "--print"])
+    dispatch(
+        ["submit", *WORDS, f"results={tmp_path}", "hardware=slurm-a6000", "scale=paper", "--print"]
+    )
     shown = capsys.readouterr().out
     assert shown.startswith("#!/bin/bash\n") and options(shown)["--array"] == "0-2"
     assert not (tmp_path / "submit").exists()
@@ -322,7 +324,7 @@ def test_print_shows_the_scripts_and_writes_nothing(
 )
 def test_what_cannot_be_submitted(words: list[str], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
-        submit(words)
+        dispatch(["submit", *words])
 
 
 def test_a_cluster_of_ones_own_may_have_any_name(
@@ -496,7 +498,7 @@ def test_a_bad_status_is_of_its_cell_alone_and_steers_no_terminal(
         assert life.state == "failed" and str(first / "status.json") in str(life.reason), name
     (first / "status.json").symlink_to("/dev/zero")
     with pytest.raises(SystemExit):
-        status(command)
+        dispatch(["status", *command])
     told = capsys.readouterr().out
     assert "2 cells: 0 done, 2 failed" in told and str(first / "status.json") in told
     assert r": \x1b[2J\x1b]0;mine\x07\x9b5m\u202e\r\nanother line" in told
@@ -548,7 +550,7 @@ def test_a_job_asks_for_the_gpus_that_its_models_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def shown(*words: str) -> tuple[list[tuple[str | None, str, str]], str]:
-        submit([*SIZES, f"results={tmp_path}", "scale=paper", "--print", *words])
+        dispatch(["submit", *SIZES, f"results={tmp_path}", "scale=paper", "--print", *words])
         said = capsys.readouterr()
         return asked(said.out), said.err
 
@@ -578,7 +580,7 @@ def test_arrays_hold_the_cells_that_need_their_gpus(
     tool.write_text(f"#!/bin/sh\necho x >> {tmp_path}/sent; wc -l < {tmp_path}/sent\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    submit([*SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
+    dispatch(["submit", *SIZES, f"results={tmp_path}", "hardware=slurm-a100", "scale=paper"])
     folder = tmp_path / "submit" / "clasp-table1-1"
     cells = [
         json.loads(line)["config"]["model"]["name"]
@@ -605,7 +607,17 @@ def test_here_cells_take_the_gpus_that_they_need(
 
     def shown(visible: str, *words: str) -> tuple[list[str], str]:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        submit([*SIZES, f"results={tmp_path}", "hardware=local", "scale=paper", "--print", *words])
+        dispatch(
+            [
+                "submit",
+                *SIZES,
+                f"results={tmp_path}",
+                "hardware=local",
+                "scale=paper",
+                "--print",
+                *words,
+            ]
+        )
         said = capsys.readouterr()
         return sorted(said.out.splitlines()), said.err
 
@@ -626,10 +638,10 @@ def test_here_cells_take_the_gpus_that_they_need(
 
 def printed_and_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str, str]:
     """Output and error output of `submit --print`, and what `status` says."""
-    submit([*words, "hardware=slurm-a100", "--print"])
+    dispatch(["submit", *words, "hardware=slurm-a100", "--print"])
     shown = capsys.readouterr()
     with pytest.raises(SystemExit):
-        status([*words, "scale=paper"])
+        dispatch(["status", *words, "scale=paper"])
     return shown.out, shown.err, capsys.readouterr().out
 
 
@@ -657,7 +669,7 @@ def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
     assert advised.search.iterations == 1000 and advised.results == config.results
     assert "to run them: " in told
     with pytest.raises(SystemExit):
-        status([*words, "method=self-sd", "scale=paper"])
+        dispatch(["status", *words, "method=self-sd", "scale=paper"])
     assert "to run them: " not in capsys.readouterr().out, "no command runs what waits for the user"
 
 

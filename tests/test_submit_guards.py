@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Command
 
-from skipbench.cli.status import run as status
-from skipbench.cli.submit import run as submit
+from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 
 SBATCH = """#!/bin/bash
@@ -59,17 +58,19 @@ def test_what_may_be_queued_is_not_submitted_again(
 ) -> None:
     (slurm / "asked.0").touch()
     (slurm / "silent").touch()
-    submit([*words(tmp_path), "dataset=mini-math"])  # nothing was submitted that could be queued
+    dispatch(
+        ["submit", *words(tmp_path), "dataset=mini-math"]
+    )  # nothing was submitted that could be queued
     assert len(sent(tmp_path)) == 1
     for command in (words(tmp_path), [*words(tmp_path), "dataset=mini-math"]):
         with pytest.raises(SkipbenchError, match=r"squeue does not answer, and 1 of its cells"):
-            submit(command)
+            dispatch(["submit", *command])
     with pytest.raises(SystemExit):
-        status(words(tmp_path))
+        dispatch(["status", *words(tmp_path)])
     assert "1 of them were submitted and may be queued" in capsys.readouterr().out
     assert len(sent(tmp_path)) == 1
     (slurm / "silent").unlink()
-    submit(words(tmp_path))
+    dispatch(["submit", *words(tmp_path)])
     assert len(sent(tmp_path)) == len(set(sent(tmp_path))) == 4
 
 
@@ -120,9 +121,9 @@ def test_more_hours_than_allowed_are_submitted_with_yes_alone(slurm: Path, tmp_p
         (whole, "above the 100 allowed without budget="),
     ):
         with pytest.raises(SkipbenchError, match=rf"GPU-hours would be charged, {above}"):
-            submit(words)
+            dispatch(["submit", *words])
     assert not sent(tmp_path) and not (slurm / "jobs").read_text()
-    submit([*some, "budget=20h"])
+    dispatch(["submit", *some, "budget=20h"])
     assert len(sent(tmp_path)) == 8
-    submit([*whole, f"results={tmp_path / 'whole'}", "--yes"])
+    dispatch(["submit", *whole, f"results={tmp_path / 'whole'}", "--yes"])
     assert len(sent(tmp_path / "whole")) == 8

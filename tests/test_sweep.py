@@ -22,7 +22,7 @@ from skipbench.config.hardware import Slurm
 from skipbench.config.paths import CONF
 from skipbench.experiments.cell import resolve_cell
 from skipbench.launch.manifest import write_cells
-from skipbench.launch.script import Part, script
+from skipbench.launch.slurm import script
 from skipbench.launch.sweeper import job, labels
 
 SMALL = ("limit=1", "dataset.max_new_tokens=6", "engine.warmup=0")
@@ -178,7 +178,7 @@ def test_a_method_of_ones_own_runs_in_another_process(
     done = subprocess.run(cell_command(str(cells), "0"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert runs(tmp_path / "results") == 1
-    made = script("mine", cells, Part(0, 1), Slurm(), "python", tmp_path)
+    made = script("mine", cells, range(1), Slurm(), "python", tmp_path)
     assert f"--config-dir {folder} cell {cells}" in made
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from skipbench.bench.load import make_method
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.compose import compose
-from skipbench.config.names import quoted
+from skipbench.config.derived import quoted
 from skipbench.decode.draft import Draft
 from skipbench.decode.loop import stream
 from skipbench.decode.method import Method, MethodCopies

@@ -1,10 +1,10 @@
-"""Shared by `generate` and `chat`: the model, and an answer shown while it is decoded."""
+"""`generate` and `chat`: answers shown while they are decoded."""
 
 import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
@@ -15,41 +15,74 @@ from rich.live import Live
 from rich.text import Text
 
 from skipbench.cli.commands import Chat, Generate
-from skipbench.console import err, out, say, show, working
+from skipbench.console import complain, err, out, say, show, working
 from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:
-    from skipbench.api import LanguageModel, Prompt
     from skipbench.decode.answer import Answer, Piece, Stream
 
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue")
+LENGTH = {Generate: 256, Chat: 512}
+"""Tokens of an answer without `max_new_tokens=`."""
+HELP = "/new forgets the conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer"
+Messages = list[dict[str, str]]
 
 
-Asked = Generate | Chat
+class Session:
+    """A loaded model with the options by which a command asks it.
+
+    Attributes:
+        options: arguments of `LanguageModel.generate`.
+        system: the system message, if there is one.
+    """
+
+    def __init__(self, asked: Generate | Chat) -> None:
+        from skipbench.api import load_settings
+
+        with working("loading the model"):
+            self.model = load_settings(asked.model_settings(), asked.method)
+        for note in self.model.lm.notes():
+            say(note, "dim")
+        config, longest = self.model.config, self.model.lm.max_positions // 2
+        escapes = (asked.stop or "").replace(r"\n", "\n").replace(r"\t", "\t")
+        self.options: dict[str, Any] = {
+            **asdict(config.decoding),
+            "seed": config.seed,
+            "stop": () if asked.stop is None else escapes,
+            "chat": asked.chat,
+            "max_new_tokens": asked.max_new_tokens or min(LENGTH[type(asked)], longest),
+        }
+        self.system = [{"role": "system", "content": asked.system}] if asked.system else []
+
+    def stream(self, messages: Messages) -> "Stream":
+        return self.model.generate([*self.system, *messages], stream=True, **self.options)
+
+    def vanilla(self, answer: "Answer", messages: Messages, quiet: bool = False) -> list["Answer"]:
+        """Vanilla's answer to the same messages, after a line that compares the two unless `quiet`;
+        empty if Ctrl-C stopped one of the two.
+        """
+        if answer.finish == "unfinished":
+            return []
+        try:
+            with working("decoding the same with vanilla"):
+                vanilla_model = self.model.with_method("vanilla")
+                vanilla = vanilla_model.generate([*self.system, *messages], **self.options)
+        except KeyboardInterrupt:
+            say("stopped")
+            return []
+        if not quiet:
+            same = "the same tokens"
+            if answer.tokens != vanilla.tokens:
+                sampled = self.options["temperature"] != 0
+                same = f"other tokens{', as sampling draws them' if sampled else ''}"
+            ratio = answer.tokens_per_s / vanilla.tokens_per_s if vanilla.tokens_per_s else 0.0
+            say(f"{speed_text(vanilla)}\n{ratio:.2f}x of vanilla on this prompt; {same}", "dim")
+        return [vanilla]
 
 
-def max_new_tokens(asked: Asked, model: "LanguageModel", default: int) -> int:
-    """As given, else `default`, but at most half of the model's context."""
-    return asked.max_new_tokens or min(default, model.lm.max_positions // 2)
-
-
-def decoding(asked: Asked, model: "LanguageModel") -> dict[str, Any]:
-    """Arguments of `LanguageModel.generate`: sampling, and where the output stops."""
-    stop = asked.stop and asked.stop.replace(r"\n", "\n").replace(r"\t", "\t")
-    sampling = {**asdict(model.config.decoding), "seed": model.config.seed}
-    return {**sampling, "stop": () if stop is None else stop, "chat": asked.chat}
-
-
-def system_of(asked: Asked) -> list[dict[str, str]]:
-    """The system message, before those of the conversation."""
-    return [{"role": "system", "content": asked.system}] if asked.system else []
-
-
-def read_text(asked: Generate) -> str:
-    """The prompt: `prompt=`, the bare words, or what is piped in.
-
-    Raises:
-        SkipbenchError: there is none.
+def run_generate(asked: Generate) -> None:
+    """Answers the prompt of the command line or of stdin, by the model's chat template where it has
+    one; `chat=none` continues the text as it is.
     """
     text = asked.prompt or " ".join(asked.words)
     if not text and not sys.stdin.isatty():
@@ -59,18 +92,68 @@ def read_text(asked: Generate) -> str:
             'no prompt; give one, as in generate model=smollm2-135m "Why is the sky blue?", or '
             "pipe a text in"
         )
-    return text
+    session, messages = Session(asked), [{"role": "user", "content": text}]
+    stream = session.stream(messages)
+    answers = [stream.answer if asked.json else show_stream(stream)]
+    if asked.compare:
+        answers += session.vanilla(answers[0], messages, asked.json)
+    for answer in answers if asked.json else ():
+        show(json.dumps(asdict(answer) | {"tokens_per_s": answer.tokens_per_s}))
 
 
-def load_model(asked: Asked) -> "LanguageModel":
-    """The model, with a line while it loads."""
-    from skipbench.api import load_settings
+def run_chat(asked: Chat) -> None:
+    """Reads a line, streams the answer, and goes on until the input ends."""
+    if any(word.startswith("prompt=") for word in asked.settings):
+        raise SkipbenchError(f"chat {Chat.NEEDS}")
+    session = Session(asked)
+    model = session.model
+    if asked.chat == "auto" and not getattr(model.tokenizer, "chat_template", None):
+        say("this model has no chat template: it continues the text of the conversation")
+    say(f"{model.config.model.name}, {model.method.name}. {HELP}", "dim")
+    history: Messages = []
+    while (line := _read()) not in (None, "/quit"):
+        if line == "/new":
+            history = []
+        elif line and line.startswith("/"):
+            say(HELP)
+        elif line:
+            history = _turn(session, asked.compare, [*history, {"role": "user", "content": line}])
 
-    with working("loading the model"):
-        model = load_settings(asked.model_settings(), asked.method)
-    for note in model.lm.notes():
-        say(note, "dim")
-    return model
+
+def _read() -> str | None:
+    """The next line; `None` where the input ends."""
+    while sys.stdin.isatty():
+        try:
+            return err.input("[bold]> [/bold]").strip()
+        except EOFError:
+            say("")
+            return None
+        except KeyboardInterrupt:  # may have been meant for an answer that has just ended
+            say(f"\n{HELP}", "dim")
+    line = sys.stdin.readline()
+    return line.strip() if line else None
+
+
+def _turn(session: Session, compare: bool, history: Messages) -> Messages:
+    """Streams the answer to the last message; returns the conversation with it.
+
+    The oldest turns are left out where all do not fit into the model's context.
+    """
+    before = history[:-1]
+    while True:
+        try:
+            stream = session.stream(history)
+            break
+        except SkipbenchError as error:
+            if len(history) < 3:
+                complain(f"error: {error}")
+                return before
+            history = history[2:]
+            say("the oldest turn no longer fits and is left out", "dim")
+    answer = show_stream(stream)
+    if compare:
+        session.vanilla(answer, history)
+    return [*history, {"role": "assistant", "content": answer.text}]
 
 
 def show_stream(stream: "Stream") -> "Answer":
@@ -79,11 +162,11 @@ def show_stream(stream: "Stream") -> "Answer":
     Returns:
         What was decoded.
     """
-    painted = _Painter()
+    styles = {"": ""}
     try:
         with _whole_rounds(stream) as pieces:
             if out.is_terminal:
-                _paint(stream, pieces, painted)
+                _paint(stream, pieces, styles)
             else:
                 _write(pieces)
     except KeyboardInterrupt:
@@ -91,7 +174,7 @@ def show_stream(stream: "Stream") -> "Answer":
         say("stopped")
     answer = stream.so_far
     say(speed_text(answer), "dim")
-    if out.is_terminal and (legend := painted.legend()):
+    if legend := _legend(styles):
         err.print(legend)
     return answer
 
@@ -103,8 +186,7 @@ def _whole_rounds(stream: "Stream") -> Iterator[Iterator["Piece"]]:
     A round that is broken off could leave the method with half of what it learns from it, and the
     next prompt goes on with that. The prefill ends at once, and so does all at a second Ctrl-C.
     """
-    usual = signal.getsignal(signal.SIGINT)
-    pressed = False
+    usual, pressed = signal.getsignal(signal.SIGINT), False
 
     def remember(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
@@ -129,23 +211,6 @@ def _whole_rounds(stream: "Stream") -> Iterator[Iterator["Piece"]]:
             signal.signal(signal.SIGINT, usual)
 
 
-class _Painter:
-    """Colours by source, in the order in which sources appear."""
-
-    def __init__(self) -> None:
-        self._styles: dict[str, str] = {"": ""}
-
-    def __call__(self, piece: "Piece") -> Text:
-        if piece.source not in self._styles:
-            self._styles[piece.source] = COLOURS[(len(self._styles) - 1) % len(COLOURS)]
-        return Text(piece.text.expandtabs(4), style=self._styles[piece.source])
-
-    def legend(self) -> Text:
-        """The sources with their colours."""
-        parts = [Text(name, style) for name, style in self._styles.items() if name]
-        return Text.assemble(("drafted: ", "dim"), Text(", ").join(parts)) if parts else Text()
-
-
 def _write(pieces: Iterator["Piece"]) -> None:
     """The text alone, for a pipe or a file."""
     try:
@@ -156,14 +221,19 @@ def _write(pieces: Iterator["Piece"]) -> None:
         out.file.write("\n")
 
 
-def _paint(stream: "Stream", pieces: Iterator["Piece"], painted: _Painter) -> None:
-    """Finished lines scroll; the last one stays live, above a line with the speed."""
+def _paint(stream: "Stream", pieces: Iterator["Piece"], styles: dict[str, str]) -> None:
+    """Finished lines scroll; the last one stays live, above a line with the speed.
+
+    Args:
+        styles: colours by source, in the order in which sources appear.
+    """
     line = Text()
     try:
         with Live(console=out, auto_refresh=False, transient=True) as live:
             live.update(Text("reading the prompt ...", style="dim"), refresh=True)
             for piece in pieces:
-                line.append_text(painted(piece))
+                styles.setdefault(piece.source, COLOURS[(len(styles) - 1) % len(COLOURS)])
+                line.append(piece.text.expandtabs(4), styles[piece.source])
                 rows = [
                     row
                     for part in line.split("\n", allow_blank=True)
@@ -173,10 +243,15 @@ def _paint(stream: "Stream", pieces: Iterator["Piece"], painted: _Painter) -> No
                     live.console.print(row)
                 line = rows[-1]
                 status = Text(speed_text(stream.so_far), style="dim")
-                shown = [line, status, *filter(None, [painted.legend()])]
-                live.update(Group(*shown), refresh=True)
+                live.update(Group(line, status, *filter(None, [_legend(styles)])), refresh=True)
     finally:  # an answer that is stopped keeps its last line
         out.print(line)
+
+
+def _legend(styles: dict[str, str]) -> Text:
+    """The sources with their colours."""
+    parts = [Text(name, style) for name, style in styles.items() if name]
+    return Text.assemble(("drafted: ", "dim"), Text(", ").join(parts)) if parts else Text()
 
 
 def speed_text(answer: "Answer") -> str:
@@ -190,41 +265,3 @@ def speed_text(answer: "Answer") -> str:
         f"pass{'es' * (passes != 1)}{drafted}, "
         f"{answer.tokens_per_s:.0f} tokens/s, first after {answer.first_token_s:.2f} s"
     )
-
-
-def vanilla_beside(
-    model: "LanguageModel",
-    answer: "Answer",
-    prompt: "Prompt",
-    length: int,
-    decoding: Mapping[str, Any],
-    quiet: bool = False,
-) -> list["Answer"]:
-    """Vanilla's answer to the same prompt, after a line with the ratio of the two speeds, unless
-    `quiet`; empty where Ctrl-C stopped one of the two.
-    """
-    if answer.finish == "unfinished":
-        return []
-    try:
-        with working("decoding the same with vanilla"):
-            vanilla = model.with_method("vanilla").generate(prompt, length, **decoding)
-    except KeyboardInterrupt:
-        say("stopped")
-        return []
-    if not quiet:
-        say(_compared(answer, vanilla, decoding["temperature"] == 0), "dim")
-    return [vanilla]
-
-
-def _compared(answer: "Answer", vanilla: "Answer", greedy: bool) -> str:
-    """Vanilla's counts, the ratio of the two speeds, and whether the tokens are the same."""
-    same = "the same tokens" if answer.tokens == vanilla.tokens else "other tokens"
-    why = "" if greedy or answer.tokens == vanilla.tokens else ", as sampling draws them"
-    ratio = answer.tokens_per_s / vanilla.tokens_per_s if vanilla.tokens_per_s else 0.0
-    return f"{speed_text(vanilla)}\n{ratio:.2f}x of vanilla on this prompt; {same}{why}"
-
-
-def show_json(answers: Sequence["Answer"]) -> None:
-    """One JSON object per line and answer, for machines."""
-    for answer in answers:
-        show(json.dumps(asdict(answer) | {"tokens_per_s": answer.tokens_per_s}))

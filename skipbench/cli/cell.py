@@ -6,16 +6,14 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from skipbench.cli.commands import Cell
-from skipbench.cli.parser import parse
 from skipbench.config.catalog import cell_command
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.cell import resolve_cell, run_cell
+from skipbench.experiments import cell as cells
 from skipbench.launch import manifest, slurm
 from skipbench.launch.watch import HANDED_ON, WATCHED, watch
 from skipbench.runs.signals import Interrupted
@@ -25,14 +23,11 @@ EXIT_REPORTED = 3
 """Exit status of a watched cell that failed and wrote down why."""
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Runs cell NUMBER of MANIFEST, with a second process that watches over it.
-
-    Raises:
-        SkipbenchError: no such cell.
-        SystemExit: 1 when the cell failed, 128 + n when signal n asked for its end, or killed it.
+def run_cell(asked: Cell) -> None:
+    """Runs cell NUMBER of MANIFEST under a second process that records how it died; exits with 1
+    when it failed, with 128 + n when signal n asked for its end, or killed it.
     """
-    path, number = parse(Cell, arguments).words
+    path, number = asked.words
     if not number.isdecimal():
         raise SkipbenchError(f"cell {Cell.NEEDS}")
     config = manifest.read_cell(Path(path), int(number))
@@ -47,7 +42,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def _run_watched(config: RunConfig) -> None:
     try:
-        run_cell(config, print_table=False)
+        cells.run_cell(config, print_table=False)
     except Interrupted as stop:
         timed_out = stop.signal == signal.SIGUSR2
         complain(f"{stop}: {slurm.requeue_self() if timed_out else 'preempted or cancelled'}")
@@ -62,7 +57,7 @@ def _run_watched(config: RunConfig) -> None:
 
 def _fail(config: RunConfig, reason: str) -> None:
     with contextlib.suppress(SkipbenchError):  # before its search is done a cell has no folder
-        record_failure(resolve_cell(config).folder, reason)
+        record_failure(cells.resolve_cell(config).folder, reason)
     complain(f"failed: {reason}")
 
 

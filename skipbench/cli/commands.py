@@ -266,3 +266,11 @@ COMMANDS: dict[str, type[Command]] = {
         Data, Report, Merge, Project, Diff, List, Doctor, Cell,
     )
 }  # fmt: skip
+MODULES = {
+    "answers": ("generate", "chat"),
+    "experiments": ("submit", "status"),
+    "inventory": ("list", "doctor", "data"),
+    "offline": ("search", "profile"),
+    "results": ("score", "report", "merge", "diff"),
+}
+"""Modules of `skipbench.cli` that hold several commands; others are called as their command."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skipbench.cli.commands import Compare
-from skipbench.cli.parser import parse, results_of
+from skipbench.cli.parser import results_of
 from skipbench.cli.table import write_table
-from skipbench.config.names import quoted
+from skipbench.config.derived import quoted
 from skipbench.console import say, show
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import main_cells
@@ -30,15 +30,10 @@ LONGER = (
 )
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Runs what can run within `minutes`, prints the ranked table and one recommendation.
-
-    Raises:
-        SkipbenchError: a model, a file of prompts or a value that cannot be used.
-    """
+def run_compare(asked: Compare) -> None:
+    """Runs what can run within `minutes`, prints the ranked table and one recommendation."""
     from skipbench.experiments.compare import compare
 
-    asked = parse(Compare, arguments)
     settings = asked.model_settings()
     if file := asked.prompts:
         if not Path(file).is_file():
@@ -50,35 +45,23 @@ def run(arguments: Sequence[str]) -> None:
     limit = None
     if asked.limit is not None:
         limit = sys.maxsize if asked.limit == "null" else int(asked.limit)
-    found = compare(settings, 60 * asked.minutes, asked.method or asked.methods, limit, say)
-    _write(found, asked)
+    comparison = compare(settings, 60 * asked.minutes, asked.method or asked.methods, limit, say)
+    runs, model = comparison.runs, comparison.runs[0].model
+    notes = ["vanilla against itself is the noise of this machine"]
+    notes += [f"left out: {run.method}: {run.reason}" for run in runs if not run.metrics]
+    measured, name = [run for run in runs if run.metrics], f"compare-{model}"
+    table = run_table(f"Methods on {model}", measured, notes, name, asked.columns)
+    text = "" if asked.json else for_terminal(table)
+    write_table(results_of(asked.settings) / "tables" / name, table, text)
     if asked.json:
-        show(json.dumps([plain(run) for run in found.runs]))
-    for line in advice(found, settings):
+        show(json.dumps([plain(run) for run in runs]))
+    for line in advice(comparison, settings):
         (say if asked.json else show)(line)
 
 
-def _write(found: "Comparison", asked: Compare) -> None:
-    """Writes the table below `results/tables` and shows it, unless a machine reads."""
-    name = f"compare-{found.runs[0].model}"
-    notes = ["vanilla against itself is the noise of this machine"]
-    notes += [f"left out: {run.method}: {run.reason}" for run in found.runs if not run.metrics]
-    measured = [run for run in found.runs if run.metrics]
-    title = f"Methods on {found.runs[0].model}"
-    table = run_table(title, measured, notes, name, asked.columns)
-    write_table(
-        results_of(asked.settings) / "tables" / name,
-        table,
-        "" if asked.json else for_terminal(table),
-    )
-
-
 def advice(comparison: "Comparison", settings: Sequence[str]) -> list[str]:
-    """The recommendation, and how to go on with it: a command, and a line of Python.
-
-    Args:
-        settings: overrides of the comparison, of which those of the model, of the engine and of the
-            results, where searched skip sets are, are handed on.
+    """The recommendation, and how to go on with it: a command, and a line of Python, with the
+    settings of the comparison that choose the model, the engine and the results.
     """
     best, recommendation = BASELINE, LONGER
     if comparison.best and comparison.best.metrics:

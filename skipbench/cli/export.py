@@ -3,12 +3,10 @@
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from skipbench.cli.commands import Export
-from skipbench.cli.parser import parse
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say, show
@@ -48,44 +46,61 @@ model.generate(**inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=Tr
 
 `skipset.json` holds the skip set. {llama_cpp}
 """
+NO_LINE = (
+    "llama.cpp prunes whole layers only, and this set is not one of whole layers: there is no such "
+    "command for it."
+)
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Writes the folder; no weights are loaded.
-
-    Raises:
-        SkipbenchError: no folder was given, the method has no stored set, or it does not fit the
-            model.
-    """
+def run_export(asked: Export) -> None:
+    """Writes the folder; no weights are loaded."""
     from skipbench.bench.load import depth, with_stored_set
 
-    asked = parse(Export, arguments)
     config = with_stored_set(compose(asked.settings))
     layers = depth(config.model)
     skip = str(config.method.factory()(layers=layers).skip)
-    found = SkipSet.parse(skip, layers)
-    folder = Path(asked.words[0])
-    llama_cpp = prune_line(found)
+    skip_set = SkipSet.parse(skip, layers)
+    folder, method = Path(asked.words[0]), config.method.name
+    overrides = [] if config.method.skip is None else [f"method.skip='{skip}'"]
+    line, advice = prune_line(skip_set), NO_LINE
+    if line is not None:
+        advice = (
+            f"As a draft model of its own for llama.cpp: `{line}`, then "
+            "`llama-cli -m model.gguf -md draft.gguf`."
+        )
     files = {
-        "custom_generate/generate.py": GENERATE.format(
-            method=config.method.name, overrides=_overrides(config, skip)
-        ),
+        "custom_generate/generate.py": GENERATE.format(method=method, overrides=overrides),
         "custom_generate/requirements.txt": "skipbench\n",
-        "skipset.json": json.dumps(describe(config, found, llama_cpp), indent=2) + "\n",
-        "README.md": README.format(
-            model=config.model.name, method=config.method.name, llama_cpp=_sentence(llama_cpp)
-        ),
+        "skipset.json": json.dumps(describe(config, skip_set), indent=2) + "\n",
+        "README.md": README.format(model=config.model.name, method=method, llama_cpp=advice),
     }
     for name, text in files.items():
         write_atomic(folder / name, text)
     show(f"skip set: {skip or '(none: the method chooses while it decodes)'}")
-    show(_sentence(llama_cpp))
+    show(advice)
     say(f"written: {', '.join(str(folder / name) for name in files)}")
 
 
-def describe(config: RunConfig, skip: SkipSet, llama_cpp: str | None) -> dict[str, Any]:
-    """The contents of `skipset.json`."""
-    model, method = config.model, config.method
+def describe(config: RunConfig, skip: SkipSet) -> dict[str, Any]:
+    """The contents of `skipset.json`, with the results of the finished run of these settings."""
+    from skipbench.experiments.cell import checked_run, resolve_cell
+
+    model, method, run = config.model, config.method, checked_run(resolve_cell(config))
+    measured = None
+    if metrics := run.metrics:
+        measured = {
+            "dataset": config.dataset.name,
+            "samples": metrics.samples,
+            "device": run.origin.device,
+            "engine": run.origin.engine,
+            "alpha": metrics.alpha,
+            "M": metrics.M,
+            "accepted_by_position": metrics.accepted_by_position,
+            "speedup": run.speedup,
+            "speedup_ci95": metrics.speedup.ci95,
+            "seconds": metrics.seconds.by_phase,
+            "rounds": metrics.rounds,
+        }
     return {
         "format": FORMAT,
         "model": {
@@ -102,31 +117,8 @@ def describe(config: RunConfig, skip: SkipSet, llama_cpp: str | None) -> dict[st
         "ratio": skip.ratio,
         "stop": method.node.get("stop"),
         "tree": method.node.get("tree"),
-        "llama_cpp": llama_cpp,
-        "measured": _measured(config),
-    }
-
-
-def _measured(config: RunConfig) -> dict[str, Any] | None:
-    """Results of the finished run of these settings; `None` without one."""
-    from skipbench.experiments.cell import checked_run, resolve_cell
-
-    run = checked_run(resolve_cell(config))
-    metrics = run.metrics
-    if metrics is None:
-        return None
-    return {
-        "dataset": config.dataset.name,
-        "samples": metrics.samples,
-        "device": run.origin.device,
-        "engine": run.origin.engine,
-        "alpha": metrics.alpha,
-        "M": metrics.M,
-        "accepted_by_position": metrics.accepted_by_position,
-        "speedup": run.speedup,
-        "speedup_ci95": metrics.speedup.ci95,
-        "seconds": metrics.seconds.by_phase,
-        "rounds": metrics.rounds,
+        "llama_cpp": prune_line(skip),
+        "measured": measured,
     }
 
 
@@ -138,20 +130,3 @@ def prune_line(skip: SkipSet) -> str | None:
         return None
     layers = ",".join(map(str, sorted(skip.attention)))
     return f"llama-quantize --prune-layers {layers} model.gguf draft.gguf COPY"
-
-
-def _sentence(llama_cpp: str | None) -> str:
-    if llama_cpp is None:
-        return (
-            "llama.cpp prunes whole layers only, and this set is not one of whole layers: there is "
-            "no such command for it."
-        )
-    return (
-        f"As a draft model of its own for llama.cpp: `{llama_cpp}`, then "
-        "`llama-cli -m model.gguf -md draft.gguf`."
-    )
-
-
-def _overrides(config: RunConfig, skip: str) -> list[str]:
-    """Overrides that make the method again."""
-    return [] if config.method.skip is None else [f"method.skip='{skip}'"]

@@ -1,14 +1,12 @@
 """`figure`: runs what an experiment lacks, then draws it; or draws one run's folder."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from skipbench.cli.commands import Figure
-from skipbench.cli.parser import parse
-from skipbench.cli.plan import request_of
+from skipbench.cli.experiments import request_of
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
@@ -29,30 +27,29 @@ from skipbench.runs.reading import MOST_BYTES, read_bytes
 from skipbench.runs.run import Run, Search
 
 
-def run(arguments: Sequence[str]) -> None:
+def run_figure(asked: Figure) -> None:
     """Writes results/figures/NAME.SCALE.png and .svg, and the records behind them as .json, which
     can be drawn again.
 
     With `--distinct` a figure of which most runs have the draft of another is not drawn;
     NAME.SCALE.txt says so.
-
-    Raises:
-        SkipbenchError: no such figure; records are missing: it names them and the command that
-            makes them; or runs in an earlier figure would be lost, without `--force`.
     """
-    asked = parse(Figure, arguments)
     first = Path(asked.words[0]) if asked.words else None
-    if first is not None and first.suffix == ".jsonl":
+    if first is None:
+        _experiment(asked)
+    elif first.suffix == ".jsonl":
         _brute_force(first)
-    elif first is not None and first.suffix == ".json":
+    elif first.suffix == ".json":
         _redraw(first)
-    elif first is not None and first.is_dir():
-        _one_run(first)
+    elif first.is_dir():
+        run = finished_run(first)
+        for kind, drawn in draw_run(run).items():
+            _say(save(drawn, [run], first / "figures" / kind))
     else:
-        _experiment(asked, arguments)
+        _experiment(asked)
 
 
-def _experiment(asked: Figure, arguments: Sequence[str]) -> None:
+def _experiment(asked: Figure) -> None:
     request = request_of(asked, sorted({*experiment_names()} & {*FIGURES, *NOT_RUN}))
     if len(request.names) > 1:
         raise SkipbenchError(f"figure draws one at a time, not {' and '.join(request.names)}")
@@ -72,15 +69,19 @@ def _experiment(asked: Figure, arguments: Sequence[str]) -> None:
         except SkipbenchError as error:
             missing.append(f"{cell.name}: {error}")
     if missing:
-        words = [word for word in arguments if word != "--render-only"]
-        command = " ".join(["python -m skipbench figure", *words])
+        flags = [f"--{flag}" for flag in ("distinct", "force") if getattr(asked, flag)]
+        command = " ".join(["python -m skipbench figure", name, *asked.given, *flags])
         raise SkipbenchError(
             "; ".join([f"{name} lacks {len(missing)} of {len(cells)} records", *missing, command])
         )
     if runs:
         path = cells[0][1].results / "figures" / f"{file_name(name, scale)}.json"
         if asked.distinct and swept(runs).in_vain:
-            _leave_out(path, f"{name} is not drawn: {swept(runs).mark}.\n")
+            for suffix in (".json", ".png", ".svg"):
+                path.with_suffix(suffix).unlink(missing_ok=True)
+            reason = f"{name} is not drawn: {swept(runs).mark}."
+            write_atomic(path.with_suffix(".txt"), f"{reason}\n")
+            say(reason)
             return
         kept = dump_runs(name, runs)
         if (refused := would_lose(path, kept)) is not None and not asked.force:
@@ -95,20 +96,8 @@ def _experiment(asked: Figure, arguments: Sequence[str]) -> None:
         say(f"{name} has no cell that can be run: {'; '.join(reasons)}")
 
 
-def _leave_out(path: Path, reason: str) -> None:
-    """Puts `reason` in the place of an earlier figure."""
-    for suffix in (".json", ".png", ".svg"):
-        path.with_suffix(suffix).unlink(missing_ok=True)
-    write_atomic(path.with_suffix(".txt"), reason)
-    say(reason.rstrip())
-
-
 def run_of(cell: PlannedCell, config: RunConfig) -> Run:
-    """The finished run of an experiment's cell, with what the experiment knows of it.
-
-    Raises:
-        SkipbenchError: it is not there, or not finished.
-    """
+    """The finished run of an experiment's cell, with what the experiment knows of it."""
     from skipbench.bench.stored_sets import trials_of_trace
 
     search = None
@@ -126,12 +115,6 @@ def _redraw(path: Path) -> None:
     """Draws the figure of a file of records beside it."""
     drawn, shown = draw(*read_runs(path))
     _say(save(drawn, shown, path.with_suffix("")))
-
-
-def _one_run(folder: Path) -> None:
-    one = finished_run(folder)
-    for kind, drawn in draw_run(one).items():
-        _say(save(drawn, [one], folder / "figures" / kind))
 
 
 def _brute_force(path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 from skipbench.cli.commands import COMMANDS
 from skipbench.cli.parser import Command, declared, help_of, texts
@@ -153,7 +153,7 @@ def documented() -> Iterator[Entry]:
 
 
 def _entries(schema: type, path: str, prefix: str, owner: str) -> Iterator[Entry]:
-    texts = settings(path)
+    texts, kinds = settings(path), get_type_hints(schema)
     for field in dataclasses.fields(schema):
         made = field.default_factory
         if isinstance(made, type) and dataclasses.is_dataclass(made):
@@ -162,7 +162,7 @@ def _entries(schema: type, path: str, prefix: str, owner: str) -> Iterator[Entry
         elif "=" not in owner or field.name not in ("_target_", "name"):
             default = field.default if made is dataclasses.MISSING else made()
             required = default in (dataclasses.MISSING, "???")
-            kind = getattr(field.type, "__name__", str(field.type))
+            kind = getattr(kinds[field.name], "__name__", str(kinds[field.name]))
             value = None if required else str(default)
             yield Entry(f"{prefix}{field.name}", owner, kind, value, texts[field.name].text)
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from skipbench.cli.commands import COMMANDS
+from skipbench.cli.commands import COMMANDS, MODULES
 from skipbench.cli.help import GROUPS, print_help
-from skipbench.cli.parser import declared
+from skipbench.cli.parser import declared, parse
 from skipbench.config.catalog import choices, with_search_path
 from skipbench.config.compose import checked, explained, run_hydra, use_config_dir
 from skipbench.config.explain import did_you_mean
@@ -54,7 +54,10 @@ def dispatch(argv: list[str]) -> None:
     elif argv and re.fullmatch(r"[a-z]+", argv[0]):
         if argv[0] not in COMMANDS:
             raise _stray(argv[0])
-        importlib.import_module(f"skipbench.cli.{argv[0]}").run(_with_path(argv[1:]))
+        name = argv[0]
+        module = next((module for module, names in MODULES.items() if name in names), name)
+        asked = parse(COMMANDS[name], _with_path(argv[1:]))
+        getattr(importlib.import_module(f"skipbench.cli.{module}"), f"run_{name}")(asked)
     else:
         _cell_or_sweep(_with_path(argv))
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from skipbench.config.derived import model_words
 from skipbench.config.explain import did_you_mean
-from skipbench.config.names import model_words
 from skipbench.errors import SkipbenchError
 
 C = TypeVar("C", bound="Command")

@@ -2,13 +2,13 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from skipbench.cli.commands import Table
-from skipbench.cli.parser import parse, results_of
-from skipbench.cli.plan import request_of, show_plan
+from skipbench.cli.experiments import request_of, show_plan
+from skipbench.cli.parser import results_of
 from skipbench.config.catalog import paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, say, show
@@ -36,17 +36,12 @@ from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Runs and writes results/tables/NAME.*, a paper's as NAME.SCALE.*; `--render-only` only
-    writes. A NAME.json is rendered again from itself.
+def run_table(asked: Table) -> None:
+    """Runs what is missing and writes results/tables/NAME.*, a paper's as NAME.SCALE.*. A NAME.json
+    is rendered again from itself.
 
     A table that would lose measured values is shown, and written only with `--force`.
-
-    Raises:
-        SkipbenchError: no such experiment, scale or key.
-        SystemExit: 1, when cells failed or a table was not written; what failed is printed.
     """
-    asked = parse(Table, arguments)
     if asked.words and all(name.endswith(".json") for name in asked.words):
         for name in asked.words:
             table = read_table(Path(name))
@@ -57,14 +52,14 @@ def run(arguments: Sequence[str]) -> None:
     if asked.plan:
         show_plan(replace(request, names=[n for n in request.names if n not in features]))
         return
-    failed, load = [], LastLoaded()
+    failed, load = list[str](), LastLoaded()
     for name in request.names:
-        if name in features:
-            table = feature_table(features[name])
-            text = json.dumps(list(table.records)) if asked.json else for_terminal(table)
-            write_table(results_of(asked.settings) / "tables" / name, table, text)
-        else:
+        if name not in features:
             failed += _experiment(name, asked, request, load)
+            continue
+        table = feature_table(features[name])
+        text = json.dumps(list(table.records)) if asked.json else for_terminal(table)
+        write_table(results_of(asked.settings) / "tables" / name, table, text)
     for text in failed:
         complain(f"failed: {text}")
     if failed:
@@ -85,33 +80,22 @@ def _experiment(name: str, asked: Table, request: Request, load: LastLoaded) -> 
     for number, (cell, config) in enumerate(cells, 1):
         if not render_only:
             say(f"{name}, cell {number} of {len(cells)}: {cell.name}")
+        key = tuple(cell.words(name))
         try:
-            _run(config, render_only, load)
+            # records that say it is done need neither torch nor the dataset
+            done = (render_only or not config.fresh) and all_done(config)
+            if not render_only and (config.dry_run or not done):
+                run_cell(config, print_table=False, load=load)
             if request.budget and config.limit and resolve_cell(config).state() == "done":
-                chosen = f"{config.limit} prompts, chosen by --budget {request.budget}"
-                reasons[tuple(cell.words(name))] = chosen
-        except NotHereError as error:
-            reasons[tuple(cell.words(name))] = str(error)
+                reasons[key] = f"{config.limit} prompts, chosen by --budget {request.budget}"
         except Exception as error:  # the next cells do not depend on it
             known = isinstance(error, SkipbenchError)
-            reason = str(error) if known else f"{type(error).__name__}: {error}"
-            reasons[tuple(cell.words(name))] = reason
-            failed.append(f"{name}, {cell.name}: {reason}")
+            reasons[key] = str(error) if known else f"{type(error).__name__}: {error}"
+            if not isinstance(error, NotHereError):
+                failed.append(f"{name}, {cell.name}: {reasons[key]}")
     if not any(config.dry_run for _, config in cells):
         failed += _write_table(name, scale, planned, cells, reasons, asked)
     return failed
-
-
-def _run(config: RunConfig, render_only: bool, load: LastLoaded) -> None:
-    """Runs a cell, unless its records say that it is done: that needs neither torch nor the
-    dataset.
-
-    Args:
-        render_only: checks the records and runs nothing.
-    """
-    done = (render_only or not config.fresh) and all_done(config)
-    if not render_only and (config.dry_run or not done):
-        run_cell(config, print_table=False, load=load)
 
 
 def _write_table(
@@ -148,9 +132,7 @@ def _write_table(
 def write_table(
     path: Path, table: model.Table, text: str, more: Mapping[str, str] | None = None
 ) -> None:
-    """Writes a table in every format, and the texts of `more` by suffix, beside `path`; shows
-    `text`.
-    """
+    """Writes a table in all formats, and the texts of `more` by suffix, to `path`; shows `text`."""
     formats = {**write(table), **(more or {})}
     for suffix, content in formats.items():
         write_atomic(path.with_name(f"{path.name}.{suffix}"), content)

@@ -27,11 +27,15 @@ def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
     try:
         return hydra.utils.instantiate(node, _convert_="all", **more)
     except HydraException as error:
-        causes: list[BaseException] = [error]
-        while (cause := causes[-1].__cause__) is not None:
-            causes.append(cause)
-        own = next((cause for cause in causes if isinstance(cause, SkipbenchError)), None)
-        raise own or SkipbenchError(_message(error, causes[-1])) from error
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+            if isinstance(root, SkipbenchError):
+                raise root from error
+        # without Hydra's advice
+        text = str(error).partition(", set env var HYDRA_FULL_ERROR")[0]
+        cause = "" if str(root) in str(error) else f": {type(root).__name__}: {root}"
+        raise SkipbenchError(f"{text}{cause}") from error
 
 
 def _check(value: Any, known: Collection[Any]) -> None:
@@ -51,9 +55,3 @@ def _check(value: Any, known: Collection[Any]) -> None:
             _check(part, known)
     elif isinstance(value, str) and "${" in value:
         raise SkipbenchError(f"{value!r} is an interpolation; wanted a value")
-
-
-def _message(error: HydraException, root: BaseException) -> str:
-    """Hydra's message without its advice, with the root cause where that is not in it."""
-    text = str(error).partition(", set env var HYDRA_FULL_ERROR")[0]
-    return text if str(root) in str(error) else f"{text}: {type(root).__name__}: {root}"

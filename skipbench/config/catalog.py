@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from skipbench.config.architecture import ALIASES, Shape, square
 from skipbench.config.hardware import Hardware
@@ -57,8 +57,8 @@ def cell_command(*words: str, python: str = sys.executable) -> list[str]:
 
 def target_of(path: Path) -> str | None:
     """The `_target_` of a file of a choice, if it names one."""
-    found = re.search(r"^_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return found and found[1]
+    line = re.search(r"^_target_:\s*(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return line and line[1]
 
 
 def targets() -> set[str]:
@@ -74,14 +74,12 @@ def choices(group: str) -> list[str]:
 
 
 @functools.cache
-def _read(path: Path, mtime_ns: int) -> dict[str, Any]:
+def _read(path: Path, mtime_ns: int) -> Any:
     """Contents of a file as of the time when it was last written; not to be changed."""
-    plain = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    return OmegaConf.to_container(OmegaConf.load(path))
 
 
-def _plain(group: str, name: str) -> dict[str, Any]:
+def _plain(group: str, name: str) -> Any:
     """The file of a choice as plain values, interpolations as text; not to be changed."""
     path = file_of(group, name)
     return _read(path, path.stat().st_mtime_ns)
@@ -89,16 +87,14 @@ def _plain(group: str, name: str) -> dict[str, Any]:
 
 def model_facts(name: str) -> dict[str, Any]:
     """The keys of `conf/model/<name>.yaml`, over those of the file that its defaults name."""
-    raw = OmegaConf.load(file_of("model", name))
-    assert isinstance(raw, DictConfig)
-    base = next(str(d) for d in raw.pop("defaults"))
+    raw: Any = OmegaConf.load(file_of("model", name))
+    base = str(raw.pop("defaults")[0])
     if not base.startswith("_"):
         raw = OmegaConf.merge(model_facts(base), raw)
-    facts = OmegaConf.to_container(raw)
-    assert isinstance(facts, dict)
+    facts: Any = OmegaConf.to_container(raw)
     if isinstance(facts.get("architecture"), str):
         facts["architecture"] = dict(raw.architecture)  # reading the node resolves it
-    return {str(k): v for k, v in facts.items()}
+    return dict(facts)
 
 
 @functools.cache
@@ -126,17 +122,17 @@ def known_hardware() -> dict[str, Hardware]:
     Raises:
         SkipbenchError: a file of `conf/hardware` with other keys, or values of another type.
     """
-    found = {}
+    devices = {}
     for name in sorted(set(choices("hardware")) - set(places())):
         facts = _plain("hardware", name)
         try:
             if unknown := sorted(set(facts) - {f.name for f in dataclasses.fields(Hardware)}):
                 raise msgspec.ValidationError(f"unknown key {unknown[0]}")
-            found[name] = msgspec.convert(facts, Hardware)
+            devices[name] = msgspec.convert(facts, Hardware)
         except msgspec.ValidationError as error:
             path = file_of("hardware", name)
             raise SkipbenchError(f"{path} is not as config/hardware.py says: {error}") from error
-    return found
+    return devices
 
 
 def shape_of(name: str) -> Shape:
@@ -145,17 +141,15 @@ def shape_of(name: str) -> Shape:
     Raises:
         SkipbenchError: there is none of that name.
     """
-    made = square(name)
-    if made is not None:
+    if (made := square(name)) is not None:
         return made
-    known = [m for m in choices("model") if m not in ("path", "planted", "tiny")]
-    found = ALIASES.get(name, name)
-    if found not in known:
+    known = set(choices("model")) - {"path", "planted", "tiny"}
+    if (full := ALIASES.get(name, name)) not in known:
         raise SkipbenchError(
             f"unknown shape {name!r}; known: {', '.join(sorted([*known, *ALIASES]))}, or "
             "LAYERSxHIDDEN as 24x256"
         )
-    return Shape(**model_facts(found)["architecture"])
+    return Shape(**model_facts(full)["architecture"])
 
 
 def samples_in_paper(dataset: str, paper: str) -> int | None:
@@ -177,5 +171,4 @@ def paper_side(experiment: str) -> dict[str, Any]:
     """`published` of an experiment: `cases`, each a grid over the common axes, and `groups`, the
     samples' groups.
     """
-    found: dict[str, Any] = _plain("experiment", experiment).get("published") or {}
-    return found
+    return _plain("experiment", experiment).get("published") or {}

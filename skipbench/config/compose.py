@@ -8,7 +8,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,23 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from skipbench.config import resolvers
-from skipbench.config.catalog import add_config_folder, choices, config_folders, with_search_path
+from skipbench.config.catalog import (
+    add_config_folder,
+    choices,
+    config_folders,
+    shape_of,
+    with_search_path,
+)
 from skipbench.config.decoding import check_decoding
 from skipbench.config.derived import derived
 from skipbench.config.explain import explain, hydra_initialized
-from skipbench.config.paths import CONF
+from skipbench.config.paths import CONF, PACKAGE
 from skipbench.config.run_config import RunConfig
 from skipbench.config.schemas import register
+from skipbench.config.signature import schema_of
 from skipbench.errors import SkipbenchError
 
 OURS = ("experiment", "local", "published", "scale", "models")
@@ -42,7 +48,41 @@ IGNORED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.outp
 FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
 """Errors of Hydra for a wrong override; the last one for a key below one that is null."""
 
-resolvers.register()
+
+def _variant(key: str, default: Any = MISSING, *, _parent_: DictConfig) -> Any:
+    """The value of a key in the variant that `prompt` names, for a dataset of the papers."""
+    variants = _parent_["variants"]
+    if _parent_["prompt"] not in variants:
+        known = ", ".join(map(str, variants))
+        raise SkipbenchError(
+            f"{_parent_._get_full_key('prompt')}={_parent_['prompt']}; {_parent_['name']} "
+            f"has: {known}"
+        )
+    value = variants[_parent_["prompt"]].get(key, default)
+    if value == MISSING:
+        raise SkipbenchError(f"variant {_parent_['prompt']} of {_parent_['name']} has no {key}")
+    return value
+
+
+def _setting(path: str, *, _parent_: DictConfig, _root_: DictConfig) -> Any:
+    """The paper's value for the model at hand (`model.settings.<path>`), else the default of the
+    method's signature.
+    """
+    value = OmegaConf.select(_root_, f"model.settings.{path}")
+    if value is not None:
+        return value
+    return getattr(schema_of(_parent_["_target_"]), path.rpartition(".")[2])
+
+
+RESOLVERS: dict[str, Callable[..., Any]] = {
+    "package": lambda path: str(PACKAGE / path),
+    "basename": lambda path: Path(path).name,
+    "shape": lambda name: asdict(shape_of(str(name))),
+    "variant": _variant,
+    "setting": _setting,
+}
+for name, resolver in RESOLVERS.items():
+    OmegaConf.register_new_resolver(name, resolver, replace=True)
 register(CONF)
 
 
@@ -78,8 +118,9 @@ def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
     Raises:
         SkipbenchError: as `compose`.
     """
-    found: list[RunConfig] = []
-    nodes = _nodes(_stamp())
+    configs: list[RunConfig] = []
+    files = (p for f in config_folders() for deep in ("*", "*/*") for p in f.glob(f"{deep}.yaml"))
+    nodes = _nodes(tuple(sorted((str(path), path.stat().st_mtime_ns) for path in files)))
     with hydra_initialized():
         for cell in cells:
             overrides = [checked(word) for word in cell]
@@ -88,8 +129,8 @@ def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
                     config = _assemble(overrides, nodes)
                 except FAILURES:  # for Hydra's own words
                     config = hydra.compose("config", overrides=with_search_path(overrides))
-                found.append(to_run_config(config))
-    return found
+                configs.append(to_run_config(config))
+    return configs
 
 
 Nodes = dict[tuple[str, ...], DictConfig]
@@ -97,17 +138,11 @@ Nodes = dict[tuple[str, ...], DictConfig]
 
 
 @functools.lru_cache(maxsize=1)
-def _nodes(stamp: tuple[tuple[str, int], ...]) -> Nodes:
-    """The cache of this process, empty after a change of a file: to compose takes Hydra ten times
-    as long as to put a cell together from its nodes.
+def _nodes(written: tuple[tuple[str, int], ...]) -> Nodes:
+    """The cache of this process, empty after a change of a file: Hydra takes ten times as long to
+    compose a cell as to put it together from its nodes.
     """
     return {}
-
-
-def _stamp() -> tuple[tuple[str, int], ...]:
-    """The files of the configuration, and when each was last written."""
-    files = (p for f in config_folders() for deep in ("*", "*/*") for p in f.glob(f"{deep}.yaml"))
-    return tuple(sorted((str(path), path.stat().st_mtime_ns) for path in files))
 
 
 def _assemble(overrides: list[str], cache: Nodes) -> DictConfig:
@@ -152,9 +187,10 @@ def checked(word: str) -> str:
     if word.startswith("~"):
         raise SkipbenchError(f"{word}: a key cannot be deleted; set it to null where it may be")
     word = word.lstrip("+")
-    if word.partition("=")[0] in IGNORED:
+    key = word.partition("=")[0]
+    if key in IGNORED:
         raise SkipbenchError(f"{word}: records go below results=FOLDER; leave Hydra's folder out")
-    if not word.partition("=")[0].strip():
+    if not key.strip():
         raise SkipbenchError(f"{word!r} is no override; wanted KEY=VALUE, as in method=uniform")
     return word
 
@@ -185,11 +221,6 @@ def to_run_config(config: DictConfig) -> RunConfig:
             f"method.stop={stop}; a stop rule is chosen by "
             f"stop@method.stop={'|'.join(choices('stop'))}"
         )
-    if (until_ci := plain["until_ci"]) is not None and not 0 < until_ci < 1:
-        raise SkipbenchError(
-            f"until_ci={until_ci}; wanted a share of the speedup above 0 and below 1, such as "
-            "0.02, or null"
-        )
     if plain["search"]["own"]:
         plain["search_dataset"] = _without_variants(_search_dataset(config, plain))
     kept = {str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")}
@@ -201,8 +232,8 @@ def _check_finite(value: Any, key: str = "") -> None:
     """Raises SkipbenchError for a setting that is NaN or infinite: no key means anything by it."""
     if isinstance(value, float) and not math.isfinite(value):
         raise SkipbenchError(f"{key}={value}; wanted a finite number")
-    items = value.items() if isinstance(value, dict) else ()
-    for name, part in items or (enumerate(value) if isinstance(value, list) else ()):
+    parts = dict(enumerate(value)) if isinstance(value, list) else value
+    for name, part in parts.items() if isinstance(parts, dict) else ():
         _check_finite(part, f"{key}.{name}".lstrip("."))
 
 
@@ -220,9 +251,7 @@ def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:
     config = copy.deepcopy(config)
     with open_dict(config):
         config.dataset = other.dataset
-    found = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
-    assert isinstance(found, dict)
-    return found["dataset"]
+    return OmegaConf.to_container(config.dataset, resolve=True, enum_to_str=True)
 
 
 def _without_variants(node: Any) -> Any:

@@ -79,7 +79,7 @@ class Configurable(Stateful):
             except msgspec.ValidationError as error:
                 wanted = str(error).removeprefix("Expected ").replace("`", "")
                 if "array" not in wanted:
-                    wanted = _in_words(kind) or wanted
+                    wanted = in_words(kind) or wanted
                 raise SkipbenchError(
                     f"{self.label}: {name}={value!r}; wanted {name} of {wanted}"
                 ) from error
@@ -99,14 +99,16 @@ def _bounds(cls: type) -> dict[str, Any]:
     return {name: kinds[name] for name in given if name not in objects}
 
 
-def _in_words(kind: Any) -> str:
+def in_words(kind: Any) -> str:
     """Allowed words, or the bounds of a number, as in `above 0 to 1`; empty without any."""
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(typing.get_args(kind))
     for meta in getattr(kind, "__metadata__", ()):
+        if meta.title:
+            return str(meta.title)
         low = f"{meta.ge:g}" if meta.ge is not None else f"above {meta.gt or 0:g}"
         if meta.le is not None or meta.lt is not None:
             return f"{low} to {meta.le:g}" if meta.le is not None else f"{low} to below {meta.lt:g}"
         if meta.ge is not None or meta.gt is not None:
             return low if meta.ge is None else f"{low} or more"
-    return next(filter(None, map(_in_words, typing.get_args(kind))), "")
+    return next(filter(None, map(in_words, typing.get_args(kind))), "")

@@ -6,26 +6,14 @@ from typing import Any
 
 from omegaconf import II, MISSING
 
-
-class Truncate(StrEnum):
-    """What happens to a prompt that does not fit: `refuse` it, cut its `left` end off, or its `end`
-    but for `keep`.
-    """
-
-    refuse = "refuse"
-    left = "left"
-    end = "end"
-
-
-class Chat(StrEnum):
-    """The form of a prompt: plain text (`none`), the tokenizer's chat `template`, that where the
-    tokenizer has one (`auto`), or `vicuna`'s as text.
-    """
-
-    none = "none"
-    auto = "auto"
-    template = "template"
-    vicuna = "vicuna"
+Truncate = StrEnum("Truncate", ["refuse", "left", "end"])
+"""What happens to a prompt that does not fit: `refuse` it, cut its `left` end off, or its `end` but
+for `keep`.
+"""
+Chat = StrEnum("Chat", ["none", "auto", "template", "vicuna"])
+"""The form of a prompt: plain text (`none`), the tokenizer's chat `template`, that where the
+tokenizer has one (`auto`), or `vicuna`'s as text.
+"""
 
 
 @dataclass

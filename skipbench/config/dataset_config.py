@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from skipbench.config.build import instantiate
-from skipbench.errors import SkipbenchError
 
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
 """Keys of a dataset that decide how a row becomes token ids."""
@@ -31,8 +30,7 @@ class DatasetConfig:
 
     @property
     def context(self) -> int | None:
-        found: int | None = self.node["context"]
-        return found
+        return self.node.get("context")
 
     @property
     def revision(self) -> str | None:
@@ -46,24 +44,21 @@ class DatasetConfig:
     def with_max_new_tokens(self, count: int) -> "DatasetConfig":
         return DatasetConfig({**self.node, "max_new_tokens": count})
 
-    def rows(self, limit: int | None, seed_offset: int = 0, key: str = "limit") -> list[Any]:
+    def rows(self, limit: int | None, seed_offset: int = 0) -> list[Any]:
         """The rows: all of them, or the first `limit`.
 
         Args:
             limit: counts what the dataset's `size` counts: instances, whole conversations, or the
                 instances of each task.
             seed_offset: added to the seed, for rows that are not those of a run.
-            key: what `limit` is called on the command line.
 
         Raises:
-            SkipbenchError: `limit` is below 1, or the dataset cannot be read.
+            SkipbenchError: the dataset cannot be read.
         """
-        _check_limit(limit, key)
         arguments = _row_arguments(self.node, seed_offset)
         if limit is not None and "size" in arguments:
-            arguments["size"] = (
-                limit if arguments["size"] is None else min(limit, arguments["size"])
-            )
+            size = arguments["size"]
+            arguments["size"] = limit if size is None else min(limit, size)
         # Rows that Hydra passes on would come out as configurations.
         parts = {task: instantiate(part) for task, part in arguments.pop("parts", {}).items()}
         make = instantiate(arguments, _partial_=True)
@@ -92,9 +87,8 @@ class DatasetConfig:
         decodes too.
 
         Raises:
-            SkipbenchError: `count` is below 1, or the dataset cannot be read.
+            SkipbenchError: the dataset cannot be read.
         """
-        _check_limit(count, "search.prompts")
         if "parts" in self.node:
             parts = [DatasetConfig(part).search_rows(count) for part in self.node["parts"].values()]
             return [row for rows, _ in parts for row in rows], sum(shared for _, shared in parts)
@@ -113,18 +107,11 @@ class DatasetConfig:
         return rows, sum(row.prompt in of_run for row in rows)
 
 
-def _check_limit(limit: int | None, key: str) -> None:
-    if limit is not None and limit < 1:
-        raise SkipbenchError(f"{key}={limit}; wanted 1 or more, or null for all")
-
-
 def _for_search(node: Mapping[str, Any], limit: int | None) -> dict[str, Any]:
     if "parts" in node:
-        most = node["size"] if limit is None else min(limit, node["size"])
-        return {
-            **node,
-            "parts": {task: _for_search(part, most) for task, part in node["parts"].items()},
-        }
+        size = node["size"] if limit is None else min(limit, node["size"])
+        parts = {task: _for_search(part, size) for task, part in node["parts"].items()}
+        return {**node, "parts": parts}
     if "shots_split" in node:
         path, split = node["shots_path"], node["shots_split"]
         if path != node["path"] if path else not node["path"] and split != node["split"]:

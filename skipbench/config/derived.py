@@ -1,15 +1,44 @@
-"""Settings of a model that follow from others: sizes, path, name, and the known skip set."""
+"""Overrides from what a user calls a model, and the settings of a model that follow from others:
+sizes, path, name, and the known skip set.
+"""
 
 from dataclasses import replace
 from pathlib import Path
 
-from skipbench.config.catalog import shape_of
-from skipbench.config.model import Model, PlantedModel, Source, is_gguf
+from skipbench.config.catalog import choices, shape_of
+from skipbench.config.explain import did_you_mean
+from skipbench.config.model import Model, PlantedModel, Source, check_path, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import deepened_set, planted_set
 
 KNOWN = ("self-sd", "self-sd-c", "fixed")
 """Methods to which the known set of a deepened model is given as `skip=stored`."""
+
+
+def model_words(model: str) -> list[str]:
+    """The overrides that choose a model by its name in `conf/model`, its folder, its GGUF file or
+    its id on the hub.
+
+    Raises:
+        SkipbenchError: it is none of these.
+    """
+    if model in choices("model"):
+        return [f"model={model}"]
+    try:
+        check_path(model)
+    except SkipbenchError as error:
+        raise SkipbenchError(
+            f"{model!r} is neither a folder, nor a .gguf file, nor a hub id like 'owner/name', nor "
+            f"a known model.{did_you_mean(model, choices('model'))} `python -m skipbench list "
+            "models` lists those"
+        ) from error
+    return ["model=path", f"model.path={quoted(model)}"]
+
+
+def quoted(text: str) -> str:
+    """A text as the value of an override, whatever is in it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def derived(model: Model) -> Model:

@@ -17,32 +17,45 @@ from skipbench.config.catalog import choices, config_folders, with_search_path
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
+WANTED = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
+"""Other programs' names of precisions."""
+OF_SCHEMAS = ("full_key", "object_type", "reference_type", "_")
+"""Beginnings of the lines in which OmegaConf names schemas."""
+
 
 def explain(error: Exception, overrides: list[str]) -> str:
     """Returns one line for an error that Hydra or OmegaConf raised for these overrides."""
-    if (own := _own(error)) is not None:
-        return str(own)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, SkipbenchError):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    whole = str(error)
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
-    if found := re.search(
-        r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires", str(error)
+    if not_one := re.search(
+        r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires", whole
     ):
-        return unreadable(found[1] or found[2])
-    text = _text(error)
-    for explanation in (
-        _unknown_choice(text),
-        _unknown_key(error, text, overrides),
-        _wrong_type(error, text),
-    ):
-        if explanation is not None:
-            return explanation
-    if found := re.search(r"Missing mandatory value: (\S+)", str(error)):
-        key = (
-            found[1]
-            if isinstance(error, InterpolationToMissingValueError)
-            else getattr(error, "full_key", found[1])
-        )
-        return f"{key} must be given, as in {key}=VALUE"
+        return unreadable(not_one[1] or not_one[2])
+    detail = str(error.__cause__ or error)
+    lines = [line for line in map(str.strip, detail.splitlines()) if line]
+    text = " ".join(line for line in lines if not line.startswith(OF_SCHEMAS))
+    if choice := re.search(r"Could not find '([\w/.-]+)/([\w.-]*)'", text):
+        path, name = choice.groups()
+        group, known = path.rpartition("/")[2], choices(path)
+        hint = did_you_mean(name, known)
+        return f"unknown {group} {name!r}.{hint} Allowed here: {', '.join(known)}"
+    if explanation := _unknown_key(error, text, overrides):
+        return explanation
+    refused = r"could not be converted|Invalid value|not a valid|is not supported"
+    if (key := re.search(r"full_key: (\S+)", detail)) and re.search(refused, text):
+        return f"{key[1]}: {text[0].lower()}{text[1:]}{_wanted(text)}"
+    if missing := re.search(r"Missing mandatory value: (\S+)", whole):
+        name = missing[1]
+        if not isinstance(error, InterpolationToMissingValueError):
+            name = getattr(error, "full_key", name)
+        return f"{name} must be given, as in {name}=VALUE"
     return text
 
 
@@ -56,46 +69,10 @@ def unreadable(override: str) -> str:
     )
 
 
-WANTED = {
-    "Integer": "a whole number",
-    "Float": "a number",
-    "Boolean": "true or false",
-}
-SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
-"""Other programs' names of precisions."""
-
-
 def did_you_mean(word: str, known: list[str]) -> str:
     """A hint with the nearest known words, with a space before it; empty where none is near."""
     close = difflib.get_close_matches(word, known, 3, 0.5)
     return f" Did you mean {' or '.join(close)}?" if close else ""
-
-
-def _own(error: BaseException | None) -> SkipbenchError | None:
-    while error is not None:
-        if isinstance(error, SkipbenchError):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def _text(error: Exception) -> str:
-    """The message without the names of schemas."""
-    lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
-    return " ".join(
-        line
-        for line in lines
-        if not line.startswith(("full_key", "object_type", "reference_type", "_"))
-    )
-
-
-def _unknown_choice(text: str) -> str | None:
-    found = re.search(r"Could not find '([\w/.-]+)/([\w.-]*)'", text)
-    if found is None:
-        return None
-    group, name = found[1].rpartition("/")[2] or found[1], found[2]
-    known = choices(found[1])
-    return f"unknown {group} {name!r}.{did_you_mean(name, known)} Allowed here: {', '.join(known)}"
 
 
 def _unknown_key(error: Exception, text: str, overrides: list[str]) -> str | None:
@@ -106,10 +83,8 @@ def _unknown_key(error: Exception, text: str, overrides: list[str]) -> str | Non
     for override in sorted(overrides, key=lambda o: len(o.partition("=")[0]), reverse=True):
         key = override.partition("=")[0].lstrip("+~").partition("@")[0]
         if key and (below_null or key in str(error)):
-            known = known_keys(
-                [o for o in overrides if o != override and "." not in o.partition("=")[0]]
-            )
-            if key not in known:
+            groups = [o for o in overrides if o != override and "." not in o.partition("=")[0]]
+            if key not in (known := known_keys(groups)):
                 return _unknown(key, known)
     return None
 
@@ -120,26 +95,12 @@ def _unknown(key: str, known: list[str]) -> str:
         return f"unknown key {key!r}; --cfg hydra prints Hydra's own"
     if parent and parent not in known:
         return _unknown(parent, known)
-    siblings = [k for k in known if k.rpartition(".")[0] == parent]
-    if not siblings:
-        first = next(iter(choices(parent)), None)
-        advice = (
-            f"it is null, choose one first, as {parent}={first}"
-            if first
-            else "it is one value, or null"
-        )
-        return f"unknown key {key!r}: {parent} has no keys; {advice}"
-    return f"unknown key {key!r}.{did_you_mean(key, known)} Allowed here: {', '.join(siblings)}"
-
-
-def _wrong_type(error: Exception, text: str) -> str | None:
-    """The key before OmegaConf's message, which names only the value."""
-    found = re.search(r"full_key: (\S+)", str(error.__cause__ or error))
-    if found is None or not re.search(
-        r"could not be converted|Invalid value|not a valid|is not supported", text
-    ):
-        return None
-    return f"{found[1]}: {text[0].lower()}{text[1:]}{_wanted(text)}"
+    if siblings := [k for k in known if k.rpartition(".")[0] == parent]:
+        return f"unknown key {key!r}.{did_you_mean(key, known)} Allowed here: {', '.join(siblings)}"
+    advice = "it is one value, or null"
+    if names := choices(parent):
+        advice = f"it is null, choose one first, as {parent}={names[0]}"
+    return f"unknown key {key!r}: {parent} has no keys; {advice}"
 
 
 def _wanted(text: str) -> str:
@@ -170,23 +131,19 @@ def known_keys(overrides: list[str]) -> list[str]:
     """
     with hydra_initialized():
         try:
-            config = OmegaConf.to_container(
-                hydra.compose("config", overrides=with_search_path(overrides))
-            )
+            composed = hydra.compose("config", overrides=with_search_path(overrides))
+            config = OmegaConf.to_container(composed)
         except (HydraException, OmegaConfBaseException):
             config = OmegaConf.to_container(hydra.compose("config"))
+    keys = {
+        folder.name for root in config_folders() for folder in root.iterdir() if folder.is_dir()
+    }
 
-    def walk(node: object, prefix: str) -> list[str]:
-        if not isinstance(node, dict) or not node:
-            return [prefix]
-        names = {
-            f"{prefix}.{name}" if prefix else str(name): v
-            for name, v in node.items()
-            if name != "_target_"
-        }
-        return ([prefix] if prefix else []) + [
-            key for name, value in names.items() for key in walk(value, name)
-        ]
+    def walk(node: object, prefix: str) -> None:
+        for name, value in node.items() if isinstance(node, dict) else ():
+            if name != "_target_":
+                keys.add(f"{prefix}{name}")
+                walk(value, f"{prefix}{name}.")
 
-    groups = {p.name for folder in config_folders() for p in folder.iterdir() if p.is_dir()}
-    return sorted({*walk(config, ""), *groups} - {"hydra", "stop"}, key=lambda k: (k.count("."), k))
+    walk(config, "")
+    return sorted(keys - {"hydra", "stop"}, key=lambda k: (k.count("."), k))

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
+from skipbench.config.configurable import Natural, Positive
+
 
 @dataclass
 class Hardware:
@@ -41,27 +43,27 @@ class Slurm:
     """sbatch --constraint."""
     gpu: str | None = None
     """Slurm's name of a GPU type; null takes any."""
-    gpus: int | None = 0
+    gpus: Natural | None = 0
     """GPUs per cell; null: as many as its model needs, by `gpu_memory_gib`."""
     gpu_memory_gib: float | None = None
     """What a process can use of the memory of one GPU."""
     device: str | None = None
     """Its GPU among the devices of conf/hardware, by whose rates `--plan` estimates hours."""
-    cpus: int = 1
+    cpus: Positive = 1
     """CPUs per cell."""
     memory: str | None = None
     """sbatch --mem, such as 120G; a cell whose weights need more asks for more."""
     time: str | None = None
     """Time limit per cell, as sbatch --time."""
-    node_gpus: int = 8
+    node_gpus: Positive = 8
     """GPUs per node, by which wall-clock and charged hours are planned."""
     exclusive: bool = False
     """Takes whole nodes, which the cluster charges in full, so that nothing disturbs timings."""
-    parallel: int | None = None
+    parallel: Positive | None = None
     """How many cells of an array run at once."""
-    requeues: int = 3
+    requeues: Natural = 3
     """How often a cell starts again after its time limit or a preemption."""
-    signal_s: int = 300
+    signal_s: Positive = 300
     """Seconds before the limit at which a cell is told to end; one sample must fit."""
     offline: bool = True
     """Only what the hub's cache holds; `data` fills it."""

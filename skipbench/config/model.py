@@ -1,15 +1,16 @@
 """Schemas of `conf/model`."""
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from omegaconf import MISSING
 
 from skipbench.config.architecture import Shape
+from skipbench.config.configurable import Positive
 from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import deepened_layers
@@ -18,31 +19,14 @@ ADAPTER_CONFIG = "adapter_config.json"
 CONFIGS = ("config.json", ADAPTER_CONFIG)
 
 
-class Dtype(StrEnum):
-    """Precision of weights and cache."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-class Quantization(StrEnum):
-    """Weights in fewer bits than `dtype`, through bitsandbytes."""
-
-    none = "none"
-    int8 = "int8"
-    fp4 = "fp4"
-    nf4 = "nf4"
-
-
-class Source(StrEnum):
-    """Where a checkpoint that comes in a package, too, is taken from: the `hub`, the `package`, or
-    (`auto`) what is in the cache, the hub's first.
-    """
-
-    auto = "auto"
-    hub = "hub"
-    package = "package"
+Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float16"])
+"""Precision of weights and cache."""
+Quantization = StrEnum("Quantization", ["none", "int8", "fp4", "nf4"])
+"""Weights in fewer bits than `dtype`, through bitsandbytes."""
+Source = StrEnum("Source", ["auto", "hub", "package"])
+"""Where a checkpoint that comes in a package, too, is taken from: the hub, the package, or what is
+in the cache, the hub's first.
+"""
 
 
 @dataclass
@@ -78,9 +62,9 @@ class Calibration:
     context.
     """
 
-    rows: int = 128
+    rows: Positive = 128
     """Most rows of the dataset."""
-    tokens: int = 2048
+    tokens: Positive = 2048
     """Tokens per row."""
 
 
@@ -174,6 +158,10 @@ class PlantedModel(Model):
     dtype: Dtype = Dtype.bfloat16
 
 
+class _Adapter(msgspec.Struct):
+    base_model_name_or_path: Annotated[str, msgspec.Meta(min_length=1)]
+
+
 def is_gguf(path: str) -> bool:
     """True for the name of a GGUF file, there or not."""
     return path.endswith(".gguf")
@@ -190,20 +178,16 @@ def adapter_base(path: str) -> str | None:
     if is_gguf(path) or (Path(path) / "config.json").is_file() or not file.is_file():
         return None
     try:
-        base = json.loads(file.read_text())["base_model_name_or_path"]
-    except (ValueError, KeyError, TypeError):
-        base = None
-    if not isinstance(base, str) or not base:
+        return msgspec.json.decode(file.read_bytes(), type=_Adapter).base_model_name_or_path
+    except msgspec.MsgspecError as error:
         raise SkipbenchError(
             f"model.path={path!r} is an adapter whose {ADAPTER_CONFIG} names no "
             "base_model_name_or_path; write the base model's folder or hub id there"
-        )
-    return base
+        ) from error
 
 
 def check_path(path: str, named: str = "model.path") -> None:
-    """Raises SkipbenchError for a path of a checkpoint that is no checkpoint here and cannot be an
-    id on the hub, with what it is.
+    """Raises SkipbenchError for a path that is no checkpoint here and cannot be an id on the hub.
 
     Args:
         named: what the message calls the path.
@@ -216,25 +200,21 @@ def check_path(path: str, named: str = "model.path") -> None:
         if (base := adapter_base(path)) is not None:
             check_path(base, f"{named}={path!r} is an adapter (LoRA) of base_model_name_or_path")
         elif not (folder / "config.json").is_file():
-            raise SkipbenchError(f"{named}={path!r} is no checkpoint: {_instead(folder)}")
+            names = sorted(entry.name for entry in folder.iterdir())
+            below = [n for n in names if any((folder / n / c).is_file() for c in CONFIGS)]
+            if give := [*below, *filter(is_gguf, names)][:5]:
+                raise SkipbenchError(
+                    f"{named}={path!r} is no checkpoint: it has no config.json, but holds "
+                    f"{', '.join(give)}; give one of them"
+                )
+            held = f"it holds {', '.join(names[:5])}" if names else "it is empty"
+            raise SkipbenchError(
+                f"{named}={path!r} is no checkpoint: it has no config.json ({held}). Wanted: what "
+                "`save_pretrained` writes, config.json, *.safetensors and the tokenizer's files, "
+                "or an adapter folder of peft"
+            )
     elif path.startswith((".", "/", "~")) or path.count("/") != 1:
         raise SkipbenchError(
             f"{named}={path!r} is neither a folder, nor a .gguf file, nor a hub id like "
             "'owner/name'"
         )
-
-
-def _instead(folder: Path) -> str:
-    """Contents of a folder without config.json, and what to give in its place."""
-    names = sorted(entry.name for entry in folder.iterdir())
-    below = [n for n in names if any((folder / n / c).is_file() for c in CONFIGS)]
-    files = [n for n in names if is_gguf(n)]
-    if below or files:
-        return (
-            f"it has no config.json, but holds {', '.join([*below, *files][:5])}; give one of them"
-        )
-    held = f"it holds {', '.join(names[:5])}" if names else "it is empty"
-    return (
-        f"it has no config.json ({held}). Wanted: what `save_pretrained` writes, config.json, "
-        "*.safetensors and the tokenizer's files, or an adapter folder of peft"
-    )

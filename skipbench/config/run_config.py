@@ -1,14 +1,19 @@
 """`RunConfig`: the settings of one cell, typed and frozen. Nothing else leaves this room."""
 
 import dataclasses
+import functools
+import re
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from skipbench.config.build import instantiate
+from skipbench.config.configurable import Positive, in_words
 from skipbench.config.dataset_config import DatasetConfig
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
@@ -20,6 +25,9 @@ IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit"
 """Keys on which samples depend: they are a run's record, and their hash its name."""
 CHOOSE = ("source", "wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
+
+
+UNTIL_CI = "a share of the speedup above 0 and below 1, such as 0.02, or null"
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,9 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One cell, model x method x dataset, with everything that it needs."""
+    """One cell, model x method x dataset, with everything that it needs; `schemas.Config` documents
+    the keys.
+    """
 
     model: Model
     method: MethodConfig
@@ -84,17 +94,14 @@ class RunConfig:
     search: Search
     profile: Profile
     seed: int
-    limit: int | None
+    limit: Annotated[Positive | None, Meta(title="1 or more, or null for all")]
     results: Path
     dry_run: bool
     fresh: bool = False
     mixed: bool = False
-    repeats: int = 1
-    """Processes over which the speedup is measured; each has a record of its own."""
-    until_ci: float | None = None
-    """Relative half width of the speedup's interval at which a cell stops."""
+    repeats: Positive = 1
+    until_ci: Annotated[Annotated[float, Meta(gt=0, lt=1)] | None, Meta(title=UNTIL_CI)] = None
     label: str | None = None
-    """In a sweep: the overrides in which this cell differs from the others."""
     hardware: Slurm | Local | None = None
     search_dataset: DatasetConfig | None = None
     """In an experiment: where the cell's own search for a skip set draws its prompts; `None`: no
@@ -106,12 +113,7 @@ class RunConfig:
         of the order of the arms and of the method.
 
         An offline search is shared.
-
-        Raises:
-            SkipbenchError: `repeats` is below 1.
         """
-        if self.repeats < 1:
-            raise SkipbenchError(f"repeats={self.repeats}; wanted 1 or more")
         return [
             dataclasses.replace(
                 self, repeats=1, seed=self.seed + number, method=self.method.reseeded(number)
@@ -129,19 +131,13 @@ class RunConfig:
         """
         if self.model.sparsity == "none":
             return []
-        return self.dataset.rows(
-            self.model.calibration.rows, seed_offset=2000, key="model.calibration.rows"
-        )
+        return self.dataset.rows(self.model.calibration.rows, seed_offset=2000)
 
     def record(self) -> dict[str, Any]:
         """The settings that a run's folder records, and that its name is the hash of."""
-        plain = self.to_dict()
-        stops = {} if self.until_ci is None else {"until_ci": self.until_ci}
-        return (
-            {key: plain[key] for key in IN_RECORD}
-            | stops
-            | {"model": self._model_record("settings", "gated")}
-        )
+        plain = self.to_dict() | {"model": self._model_record("settings", "gated")}
+        keys = IN_RECORD if self.until_ci is None else (*IN_RECORD, "until_ci")
+        return {key: plain[key] for key in keys}
 
     def search_record(self) -> dict[str, Any]:
         """The settings that the trace of a search depends on."""
@@ -154,20 +150,18 @@ class RunConfig:
         """The model's settings; those of calibration only where weights are pruned, and those of
         deepening only where layers are added.
         """
-        unused: tuple[str, ...] = (
-            ("sparsity", "calibration") if self.model.sparsity == "none" else ()
-        )
-        unused += () if self.model.deepened else ("deepened", "deepened_seed")
-        left_out += (*CHOOSE, *unused)
+        left_out += CHOOSE
+        if self.model.sparsity == "none":
+            left_out += ("sparsity", "calibration")
+        if not self.model.deepened:
+            left_out += ("deepened", "deepened_seed")
         return {k: v for k, v in self.to_dict()["model"].items() if k not in left_out}
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain JSON values; `RunConfig.from_dict` reads them."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_encode)
-        plain |= {"method": dict(self.method.node), "dataset": dict(self.dataset.node)}
-        plain["search_dataset"] = (
-            None if self.search_dataset is None else dict(self.search_dataset.node)
-        )
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        for key in ("method", "dataset", "search_dataset"):
+            plain[key] = plain[key] and plain[key]["node"]
         return plain
 
     @classmethod
@@ -175,35 +169,41 @@ class RunConfig:
         """Reads what `to_dict` made.
 
         Raises:
-            SkipbenchError: a key that is not known.
+            SkipbenchError: a key that is not known, or a value out of its bounds.
         """
-        known = {f.name for f in dataclasses.fields(cls)}
-        if unknown := sorted(set(plain) - known):
+        kinds = _kinds(cls)  # type: ignore[arg-type]  # a class is hashable
+        if unknown := sorted(set(plain) - set(kinds)):
             raise SkipbenchError(
-                f"unknown key {unknown[0]!r}. Allowed here: {', '.join(sorted(known))}"
+                f"unknown key {unknown[0]!r}. Allowed here: {', '.join(sorted(kinds))}"
             )
-        kinds: dict[str, Any] = {
-            "model": PlantedModel if "redundant" in plain["model"] else Model,
-            "decoding": Decoding,
-            "engine": Engine,
-            "search": Search,
-            "profile": Profile,
-            "hardware": Local if "workers" in (plain.get("hardware") or ()) else Slurm,
-        }
-        made = {
-            key: msgspec.convert(plain[key], kind)
-            for key, kind in kinds.items()
-            if key != "hardware" or plain.get(key) is not None
-        }
-        for key in ("dataset", "search_dataset"):
-            if plain.get(key) is not None:
-                made[key] = DatasetConfig(plain[key])
-        made |= {
-            "method": MethodConfig(with_targets(plain["method"], FIRST)),
-            "results": Path(plain["results"]),
-        }
-        return cls(**{**plain, **made})
+        model = PlantedModel if "redundant" in plain["model"] else Model
+        place = Local if "workers" in (plain.get("hardware") or ()) else Slurm
+        kinds = {**kinds, "model": model, "hardware": place}
+        made: dict[str, Any] = {}
+        for key, value in plain.items():
+            if key == "method":
+                made[key] = MethodConfig(with_targets(value, FIRST))
+            elif key in ("dataset", "search_dataset"):
+                made[key] = None if value is None else DatasetConfig(value)
+            elif key != "hardware" or value is not None:
+                made[key] = _typed(value, kinds[key], key)
+        return cls(**made)
 
 
-def _encode(value: Any) -> Any:
-    return str(value)
+@functools.cache
+def _kinds(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def _typed(value: Any, kind: Any, key: str) -> Any:
+    """The setting `key` as its type.
+
+    Raises:
+        SkipbenchError: a value out of its bounds.
+    """
+    try:
+        return msgspec.convert(value, kind, dec_hook=lambda kind, value: kind(value))
+    except msgspec.ValidationError as error:
+        for name in re.findall(r"\.(\w+)", str(error).partition("`$")[2]):
+            value, kind, key = value[name], _kinds(kind)[name], f"{key}.{name}"
+        raise SkipbenchError(f"{key}={value}; wanted {in_words(kind) or error}") from error

@@ -12,6 +12,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from skipbench.config.catalog import target_of
+from skipbench.config.configurable import Positive
 from skipbench.config.dataset import (
     HubDataset,
     HumanEval,
@@ -26,23 +27,8 @@ from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import HubModel, Model, PlantedModel
 from skipbench.config.signature import schema_of
 
-
-class EngineName(StrEnum):
-    """How sub-layers are executed."""
-
-    reference = "reference"
-    fused = "fused"
-    cuda_graphs = "cuda_graphs"
-
-
-class StrategyName(StrEnum):
-    """How an offline search chooses its next set."""
-
-    bayes = "bayes"
-    random = "random"
-    greedy = "greedy"
-    exhaustive = "exhaustive"
-    nested = "nested"
+EngineName = StrEnum("EngineName", ["reference", "fused", "cuda_graphs"])
+StrategyName = StrEnum("StrategyName", ["bayes", "random", "greedy", "exhaustive", "nested"])
 
 
 @dataclass
@@ -85,7 +71,7 @@ class Search:
     """In an experiment: the dataset to search on, if not the cell's own."""
     own: bool = False
     """In an experiment: the cell searches its skip set first."""
-    prompts: int = 8
+    prompts: Positive = 8
     """Development prompts on which every set is timed."""
     max_new_tokens: int = 32
     """Tokens decoded per development prompt."""

@@ -21,11 +21,8 @@ from skipbench.config import configurable
 from skipbench.errors import SkipbenchError
 
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "SkipSet": str}
-TYPES |= {  # a bound is the type that it bounds
-    name: kind.__origin__
-    for name, kind in vars(configurable).items()
-    if hasattr(kind, "__metadata__")
-}
+bounded = {name: kind for name, kind in vars(configurable).items() if hasattr(kind, "__metadata__")}
+TYPES |= {name: kind.__origin__ for name, kind in bounded.items()}
 GIVEN_BY_CODE = ("self", "layers")
 """Parameters that the caller passes when it builds the object; they are no keys."""
 
@@ -79,62 +76,57 @@ def settings(target: str) -> dict[str, Setting]:
     """
     module, _, name = MOVED.get(target, target).rpartition(".")
     tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
-    node = next((n for n in tree.body if getattr(n, "name", None) == name), None)
-    if isinstance(node, ast.FunctionDef):
-        return _of_arguments(node, ast.get_docstring(node) or "")
-    if not isinstance(node, ast.ClassDef):
+    named = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+    if (node := named.get(name)) is None:
         raise SkipbenchError(f"_target_={target}: {module} defines no class or function {name!r}")
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-            texts = ast.get_docstring(node), ast.get_docstring(part)
-            return _of_arguments(part, "\n".join(filter(None, texts)))
-    modules = {n.name: module for n in tree.body if isinstance(n, ast.ClassDef)}
-    for n in tree.body:
-        if isinstance(n, ast.ImportFrom) and n.module:
-            modules |= {alias.name: n.module for alias in n.names}
-    found: dict[str, Setting] = {}
+    inits = [p for p in node.body if isinstance(p, ast.FunctionDef) and p.name == "__init__"]
+    if isinstance(node, ast.FunctionDef) or inits:
+        return _of_arguments(node, *inits)
+    modules = dict.fromkeys(named, module)
+    for part in tree.body:
+        if isinstance(part, ast.ImportFrom) and part.module:
+            modules |= {alias.name: part.module for alias in part.names}
+    fields: dict[str, Setting] = {}
     for base in map(ast.unparse, node.bases):
         with contextlib.suppress(SkipbenchError):  # a base that is no class of a source file
-            found |= settings(f"{modules.get(base, '')}.{base}")
+            fields |= settings(f"{modules.get(base, '')}.{base}")
     for part, below in pairwise([*node.body, ast.Pass()]):
-        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-            _add_field(found, part.target.id, part, below)
-    return found
+        if isinstance(part, ast.AnnAssign):
+            name, default = ast.unparse(part.target), part.value
+            if ast.unparse(part.annotation).startswith("ClassVar"):
+                continue
+            text = fields[name].text if name in fields else ""
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                text = " ".join(str(below.value.value).split())
+            if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
+                keywords = {k.arg: k.value for k in default.keywords}
+                if "init" in keywords:  # state is none, either
+                    fields.pop(name, None)
+                    continue
+                default = keywords.get("default")
+                if "default_factory" in keywords:
+                    plain_dict = ast.unparse(keywords["default_factory"]) == "dict"
+                    default = ast.Dict([], []) if plain_dict else ast.List([])
+            fields[name] = Setting(part.annotation, default, text)
+    return fields
 
 
-def _add_field(found: dict[str, Setting], name: str, node: ast.AnnAssign, below: ast.stmt) -> None:
-    """Enters a field with the string below it; class attributes and state are no settings."""
-    default = node.value
-    if ast.unparse(node.annotation).startswith("ClassVar"):
-        return
-    if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
-        keywords = {k.arg: k.value for k in default.keywords}
-        default = keywords.get("default")
-        if "default_factory" in keywords:
-            empty = {"dict": "{}"}.get(ast.unparse(keywords["default_factory"]), "[]")
-            default = ast.parse(empty, mode="eval").body
-        if "init" in keywords:
-            found.pop(name, None)
-            return
-    text = found[name].text if name in found else ""
-    if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-        text = " ".join(str(below.value.value).split())
-    found[name] = Setting(node.annotation, default, text)
-
-
-def _of_arguments(node: ast.FunctionDef, document: str) -> dict[str, Setting]:
-    """The parameters of a function, documented under `Args:`."""
+def _of_arguments(*nodes: ast.ClassDef | ast.FunctionDef) -> dict[str, Setting]:
+    """The parameters of the last node, documented under `Args:` of each."""
+    document = "\n".join(ast.get_docstring(node) or "" for node in nodes)
     texts: dict[str, str] = {}
     for section in re.findall(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", document, re.MULTILINE):
         entries = r"^ {4}([\w, ]+): ((?:.*\n?)(?: {8,}.*\n?)*)"
         for names, text in re.findall(entries, section, re.MULTILINE):
             texts |= {name.strip(): " ".join(text.split()) for name in names.split(",")}
-    arguments = node.args
-    plain = [*arguments.posonlyargs, *arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
-    pairs = [*zip(plain, [*defaults, *arguments.defaults], strict=True)]
-    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return {a.arg: Setting(a.annotation, default, texts.get(a.arg, "")) for a, default in pairs}
+    assert isinstance(nodes[-1], ast.FunctionDef)
+    given = nodes[-1].args
+    plain = [*given.posonlyargs, *given.args]
+    defaults = [*[None] * (len(plain) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+    return {
+        argument.arg: Setting(argument.annotation, default, texts.get(argument.arg, ""))
+        for argument, default in zip([*plain, *given.kwonlyargs], defaults, strict=True)
+    }
 
 
 @functools.cache
@@ -146,16 +138,13 @@ def schema_of(target: str) -> type:
     """
     fields: list[Any] = [("_target_", str, target)]
     for name, (annotation, default, _) in settings(target).items():
-        if name in GIVEN_BY_CODE:
-            continue
-        made = dataclasses.field(default=MISSING)
-        if default is not None:
-            value = ast.literal_eval(default)
+        if name not in GIVEN_BY_CODE:
+            value = MISSING if default is None else ast.literal_eval(default)
             made = dataclasses.field(default=value)
             if isinstance(value, tuple | list | dict):
                 container: Any = dict if isinstance(value, dict) else list
                 made = dataclasses.field(default_factory=partial(container, value))
-        fields.append((name, _type(annotation), made))
+            fields.append((name, _type(annotation), made))
     schema = dataclasses.make_dataclass(target.rpartition(".")[2], fields)
     schema.__module__, schema.__qualname__ = __name__, target.replace(".", "/")
     return schema
@@ -169,11 +158,7 @@ def __getattr__(name: str) -> type:
 
 
 def source_of(module: str) -> Path:
-    """Returns the source file of a module that may not be imported yet.
-
-    Raises:
-        SkipbenchError: no such module.
-    """
+    """The source file of a module that may not be imported yet. Raises SkipbenchError for none."""
     try:
         spec = importlib.util.find_spec(module) if module else None
     except ModuleNotFoundError:

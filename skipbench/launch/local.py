@@ -31,26 +31,21 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
     """
     sizes: dict[str, int] = {}
     for line in _driver("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
-        index, uuid, mib = ([word.strip() for word in line.split(",")] + 3 * [""])[:3]
-        if mib.isdecimal():  # some have no memory of their own
-            named = (
-                name
-                for name in found
-                if name == index or (name.startswith("GPU-") and uuid.startswith(name))
-            )
-            sizes |= dict.fromkeys(named, int(mib))
+        index, uuid, mib, *_ = [*(word.strip() for word in line.split(",")), "", ""]
+        for name in found if mib.isdecimal() else ():  # some have no memory of their own
+            if name == index or (name.startswith("GPU-") and uuid.startswith(name)):
+                sizes[name] = int(mib)
     return min(sizes.values()) * 2**20 - RESERVED if sizes and sizes.keys() == set(found) else None
 
 
 def _driver(*words: str) -> list[str]:
     """Lines that nvidia-smi prints; none if it is missing or does not answer."""
+    command = ["nvidia-smi", *words]
     try:
-        said = subprocess.run(
-            ["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    return said.stdout.splitlines()
+    return done.stdout.splitlines()
 
 
 def slots(workers: int | None, found: Sequence[str]) -> list[dict[str, str]]:
@@ -93,9 +88,10 @@ def run_cells(
     """
     count = dict.fromkeys(commands, 1) | dict(needs or {})
     todo = sorted(commands, key=lambda number: -count[number])
-    free = list(range(len(places)))
+    free, workers = list(range(len(places))), at_once or len(places)
     processes: list[subprocess.Popen[bytes]] = []
     starting, stopped = threading.Lock(), threading.Event()
+    running: dict[Future[int], tuple[int, list[int]]] = {}
 
     # Processes start in threads: an exception in this one leaves no process unknown.
     def run(number: int, place: dict[str, str]) -> int:
@@ -103,12 +99,9 @@ def run_cells(
             if stopped.is_set():
                 return 1
             # In a session of its own Ctrl-C does not reach it; SIGTERM below ends it, once.
+            command, env = commands[number], os.environ | place
             process = subprocess.Popen(
-                commands[number],
-                env=os.environ | place,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                command, env=env, stdout=log, stderr=log, start_new_session=True
             )
             processes.append(process)
         return process.wait()
@@ -123,9 +116,7 @@ def run_cells(
             joined = {key: ",".join(places[i][key] for i in taken) for key in places[0]}
             running[pool.submit(run, n, joined)] = n, taken
 
-    workers = at_once or len(places)
     pool = ThreadPoolExecutor(workers)
-    running: dict[Future[int], tuple[int, list[int]]] = {}
     try:
         start()
         while running:

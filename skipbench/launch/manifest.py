@@ -3,12 +3,14 @@ made of them.
 """
 
 import contextlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
@@ -20,16 +22,15 @@ CELLS = "cells.jsonl"
 
 def next_folder(results: Path, name: str, make: bool) -> Path:
     """The first free folder of `name`; with `make` it is made, by this process alone."""
-    number = 1
-    while True:
+    for number in itertools.count(1):
         folder = results / "submit" / f"{name}-{number}"
-        if not folder.exists():
-            # FileExistsError: somebody else was faster
-            with writing(folder), contextlib.suppress(FileExistsError):
-                if make:
-                    folder.mkdir(parents=True)
-                return folder
-        number += 1
+        with writing(folder), contextlib.suppress(FileExistsError):
+            if make:
+                folder.mkdir(parents=True)
+            elif folder.exists():
+                continue
+            return folder
+    raise AssertionError("counting ends")
 
 
 def write_cells(folder: Path, cells: Sequence[Mapping[str, Any]]) -> Path:
@@ -64,9 +65,9 @@ def read_cell(path: Path, index: int) -> RunConfig:
 class Array(msgspec.Struct, frozen=True):
     """A job of Slurm that runs `count` cells from number `first` on."""
 
-    job: Annotated[str, msgspec.Meta(pattern=r"^\w{1,64}$")]
-    first: Annotated[int, msgspec.Meta(ge=0)]
-    count: Annotated[int, msgspec.Meta(ge=0)]
+    job: Annotated[str, Meta(pattern=r"^\w{1,64}$")]
+    first: Annotated[int, Meta(ge=0)]
+    count: Annotated[int, Meta(ge=0)]
 
 
 class _Cell(msgspec.Struct):
@@ -79,9 +80,7 @@ def add_job(folder: Path, job: str, first: int, count: int) -> None:
 
 
 class Task(NamedTuple):
-    """A cell given to Slurm: id of its job, as ARRAY_TASK, and its log, which is there once it has
-    begun.
-    """
+    """A cell given to Slurm: ARRAY_TASK, and its log, which is there once it has begun."""
 
     job: str
     log: Path
@@ -89,18 +88,14 @@ class Task(NamedTuple):
 
 def tasks(results: Path) -> dict[str, list[Task]]:
     """The tasks of all submissions by the folder of their run, the last at the end."""
-    found: dict[str, list[Task]] = {}
+    by_run: dict[str, list[Task]] = {}
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
-        try:
-            cells = [
-                msgspec.json.decode(line, type=_Cell).folder
-                for _, line in read_lines(path.parent / CELLS)
-            ]
+        # a folder that cannot be read blocks no other submission
+        with contextlib.suppress(SkipbenchError, msgspec.MsgspecError, LookupError, RecursionError):
+            lines = read_lines(path.parent / CELLS)
+            cells = [msgspec.json.decode(line, type=_Cell).folder for _, line in lines]
             arrays = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]
             jobs = [(f"{a.job}_{n}", cells[a.first + n]) for a in arrays for n in range(a.count)]
-        # it blocks no other submission
-        except (SkipbenchError, msgspec.MsgspecError, LookupError, RecursionError):
-            continue
-        for job, folder in jobs:
-            found.setdefault(folder, []).append(Task(job, path.parent / f"{job}.log"))
-    return found
+            for job, folder in jobs:
+                by_run.setdefault(folder, []).append(Task(job, path.parent / f"{job}.log"))
+    return by_run

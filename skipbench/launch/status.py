@@ -43,6 +43,10 @@ class CellStatus:
     unknown: bool = False
 
     @property
+    def to_run(self) -> bool:
+        return self.runnable and self.state.state in TO_RUN
+
+    @property
     def key(self) -> str:
         """Identifies a cell: its run's folder, or while its skip set is missing, where that comes
         from and the settings.
@@ -52,15 +56,17 @@ class CellStatus:
         settings = self.config.record()
         if self.config.search_dataset is None:  # the set is searched by hand
             return f"{self.name}, {config_hash(settings)}"
-        return (
-            f"search of {self.search}, "
-            f"{config_hash(settings | {'iterations': self.config.search.iterations})}"
-        )
+        settings |= {"iterations": self.config.search.iterations}
+        return f"search of {self.search}, {config_hash(settings)}"
 
     @property
     def search(self) -> str:
         """The folder of the search for its skip set."""
         return search_trace(self.config).parent.name
+
+    def record(self) -> dict[str, Any]:
+        """The cell as the manifest of a submission holds it."""
+        return {"name": self.name, "folder": self.key, "config": self.config.to_dict()}
 
 
 def experiment_statuses(
@@ -78,61 +84,54 @@ def cell_statuses(configs: Sequence[RunConfig], stale_s: float | None = None) ->
         stale_s: age in seconds from which the status of a run on another machine counts as stale.
     """
     live = slurm.jobs()
-    submitted: dict[str, list[manifest.Task]] | None = None
+    submitted = manifest.tasks(configs[0].results) if configs else {}
     cells: dict[str, CellStatus] = {}
     for config in (one for whole in configs for one in whole.repetitions()):
         cell = _status(config, live, STALE_S if stale_s is None else stale_s)
-        if submitted is None:
-            submitted = manifest.tasks(config.results)
         tasks = submitted.get(cell.key, [])
-        unknown = live is None and bool(tasks) and cell.state.state in TO_RUN
-        cells.setdefault(
-            cell.key, replace(cell, state=_with_jobs(cell, tasks, live), unknown=unknown)
-        )
+        if cell.key not in cells and cell.state.state in TO_RUN:
+            if live is None:
+                cell = replace(cell, unknown=bool(tasks))
+            else:
+                cell = replace(cell, state=_with_jobs(cell, tasks, live))
+        cells.setdefault(cell.key, cell)
     return list(cells.values())
 
 
 def _status(config: RunConfig, live: Mapping[str, str] | None, stale_s: float) -> CellStatus:
+    """The state of a cell by its record."""
     name = "/".join(config.names.values())
     try:
         cell = resolve_cell(config)
-        state = run_state(cell.folder, live, stale_s)
+        folder = cell.folder
+        state = run_state(folder, live, stale_s)
         if state.state == "done":
             try:
-                read_run(cell.folder)
-                refuse_other(cell.folder, cell.config.model, cell.config.method)
+                read_run(folder)
+                refuse_other(folder, cell.config.model, cell.config.method)
             except SkipbenchError as error:  # submitted again it would be refused again
-                return CellStatus(
-                    name, config, cell.folder, RunState("failed", str(error)), runnable=False
-                )
-        return CellStatus(name, config, cell.folder, state)
+                return CellStatus(name, config, folder, RunState("failed", str(error)), False)
+        return CellStatus(name, config, folder, state)
     except NotHereError as error:
-        return CellStatus(
-            name, config, None, RunState("missing", str(error)), config.search_dataset is not None
-        )
+        searched = config.search_dataset is not None
+        return CellStatus(name, config, None, RunState("missing", str(error)), searched)
     except SkipbenchError as error:
         if config.search_dataset is None:
             raise
         # an unreadable search
-        return CellStatus(name, config, None, RunState("failed", str(error)), runnable=False)
+        return CellStatus(name, config, None, RunState("failed", str(error)), False)
 
 
 def _with_jobs(
-    cell: CellStatus, tasks: Sequence[manifest.Task], live: Mapping[str, str] | None
+    cell: CellStatus, tasks: Sequence[manifest.Task], live: Mapping[str, str]
 ) -> RunState:
-    """The state in a cell's record; where it has none, what became of its jobs.
-
-    `live` as of `slurm.jobs`.
-    """
-    if cell.state.state not in TO_RUN or live is None:
-        return cell.state
+    """The state of a cell that would have to run, by what became of its jobs."""
     if states := [live[task.job] for task in tasks if task.job in live]:
         return RunState("queued", f"its job is {states[-1]}")
     begun = [task for task in tasks if task.log.exists()]
     if begun and cell.state.state == "missing" and cell.folder is not None:
-        return RunState(
-            "failed", f"job {begun[-1].job} is over and left no record; see {begun[-1].log}"
-        )
+        job, log = begun[-1]
+        return RunState("failed", f"job {job} is over and left no record; see {log}")
     return cell.state
 
 
@@ -162,8 +161,3 @@ def command_line(command: str, name: str, words: Sequence[str]) -> str:
     """The command on an experiment with the same words."""
     kept = [w for w in words if command != "table" or not w.startswith(("hardware", "stale="))]
     return shlex.join(["python", "-m", "skipbench", command, name, *kept])
-
-
-def record_of(cell: CellStatus) -> dict[str, Any]:
-    """A cell as the manifest of a submission holds it."""
-    return {"name": cell.name, "folder": cell.key, "config": cell.config.to_dict()}

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,7 @@ from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.costs import Cost, bill, cost_of, gpu_of
 from skipbench.launch import local, manifest, slurm
-from skipbench.launch.script import Part, memory_for, parts, script
-from skipbench.launch.status import TO_RUN, CellStatus, counts, record_of, schedule_stages
+from skipbench.launch.status import CellStatus, counts, schedule_stages
 from skipbench.runs.files import held, write_atomic
 
 UNASKED_H = 100
@@ -53,45 +52,41 @@ def submit(
     tell = say if only_print else show
     gpus = local.gpus() if isinstance(hardware, Local) else None
     gpu_bytes = _gpu_bytes(hardware, gpus)
-    taken: set[str] = set()
-    missing: dict[str, list[CellStatus]] = {}
-    for name, found in experiments:
-        unknown = sum(cell.unknown for cell in found)
+    missing: dict[str, dict[str, CellStatus]] = {}
+    for name, statuses in experiments:
+        unknown = sum(cell.unknown for cell in statuses)
         if unknown and isinstance(hardware, Slurm) and not only_print:
             raise SkipbenchError(
                 f"{name}: squeue does not answer, and {unknown} of its cells were submitted "
                 "before, so that they may be queued; nothing is submitted; try again when it does"
             )
-        cells = [_with_gpus(cell, hardware, gpus, gpu_bytes) for cell in found]
+        cells = [_with_gpus(cell, hardware, gpus, gpu_bytes) for cell in statuses]
         tell(f"{name}: {counts(cells)}")
         for cell in cells:
             if not cell.runnable:
                 tell(f"not submitted: {cell.name}: {cell.state.reason}")
-        todo = [c for c in cells if c.state.state in TO_RUN and c.runnable and c.key not in taken]
-        taken |= {c.key for c in todo}
-        missing[name] = todo
-    line = None
-    if taken and isinstance(hardware, Slurm):
+        taken = {key for todo in missing.values() for key in todo}
+        missing[name] = {c.key: c for c in cells if c.to_run and c.key not in taken}
+    line, all_cells = None, [cell for todo in missing.values() for cell in todo.values()]
+    if all_cells and isinstance(hardware, Slurm):
         gpu = gpu_of(hardware)
-        all_cells = itertools.chain(*missing.values())
-        line, charged = bill_line(
-            [cost_of(cell.config, gpu, cell.gpus) for cell in all_cells], hardware
-        )
+        costs = [cost_of(cell.config, gpu, cell.gpus) for cell in all_cells]
+        line, charged = bill_line(costs, hardware)
         if allowed_h is not None and charged > allowed_h and not only_print:
-            unasked = allowed_h == UNASKED_H
-            above = (
-                f"the {UNASKED_H} allowed without budget=" if unasked else f"budget={allowed_h:g}h"
-            )
+            above = f"budget={allowed_h:g}h"
+            if allowed_h == UNASKED_H:
+                above = f"the {UNASKED_H} allowed without budget="
             raise SkipbenchError(
                 f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
                 f"submitted; see them with --plan, then give {confirm}"
             )
     jobs, failed = list[str](), False
     for name, todo in missing.items():
-        if todo and isinstance(hardware, Local):
-            failed |= _run_here(name, schedule_stages(todo), hardware, gpus or [], only_print)
-        elif todo and isinstance(hardware, Slurm):
-            jobs += _to_slurm(name, schedule_stages(todo), hardware, only_print)
+        if stages := schedule_stages([*todo.values()]):
+            if isinstance(hardware, Local):
+                failed |= _run_here(name, stages, hardware, gpus or [], only_print)
+            else:
+                jobs += _to_slurm(name, stages, hardware, only_print)
         sent(name)
     if line is not None:
         tell(line)
@@ -104,17 +99,15 @@ def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> t
     Args:
         hardware: `None` where one process runs them, one after another.
     """
-    gpus, where = 1, "one cell after another"
+    gpus, where, exclusive = 1, "one cell after another", False
     if isinstance(hardware, Slurm):
-        if (gpus := hardware.node_gpus) < 1:
-            raise SkipbenchError(f"hardware.node_gpus={gpus}; wanted 1 or more")
+        gpus, exclusive = hardware.node_gpus, hardware.exclusive
         where = f"on one node of {gpus} GPUs"
     elif hardware is not None:
         gpus = max(1, len(local.gpus()))
         where = f"on this machine, as with {gpus} GPUs"
     on_gpus = hardware is None or hardware.gpus != 0
     known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
-    exclusive = isinstance(hardware, Slurm) and hardware.exclusive
     hours, charged = bill(known, gpus, exclusive)
     line = (
         f"all: {len(costs)} cells, about {hours:.1f} h wall-clock {where}, at most {charged:.1f} "
@@ -154,7 +147,7 @@ def _with_gpus(
     cell: CellStatus, hardware: Slurm | Local, gpus: Sequence[str] | None, gpu_bytes: int | None
 ) -> CellStatus:
     """The cell with its number of GPUs, or not runnable; arguments as of `_gpu_bytes`."""
-    if cell.state.state not in TO_RUN or not cell.runnable:
+    if not cell.to_run:
         return cell
     if gpu_bytes is None:
         return replace(cell, gpus=1 if hardware.gpus is None else hardware.gpus)
@@ -162,24 +155,16 @@ def _with_gpus(
 
     try:
         needed = gpus_needed(cell.config.model, cell.config.dataset, gpu_bytes)
+        size, device = f"{needed} GPUs of {gpu_bytes / 2**30:.0f} GiB", cell.config.model.device
+        if needed > 1 and device != "auto":
+            raise NotHereError(
+                f"it needs {size}, and model.device={device} is one: give model.device=auto"
+            )
+        if gpus is not None and needed > len(gpus):
+            raise NotHereError(f"it needs {size}; {len(gpus)} at hand")
     except NotHereError as error:
         return replace(cell, runnable=False, state=replace(cell.state, reason=str(error)))
-    size, device = f"{needed} GPUs of {gpu_bytes / 2**30:.0f} GiB", cell.config.model.device
-    if needed > 1 and device != "auto":
-        reason = f"it needs {size}, and model.device={device} is one: give model.device=auto"
-    elif gpus is not None and needed > len(gpus):
-        reason = f"it needs {size}; {len(gpus)} at hand"
-    else:
-        return replace(cell, gpus=needed)
-    return replace(cell, runnable=False, state=replace(cell.state, reason=reason))
-
-
-def _manifest(name: str, cells: Sequence[CellStatus], make: bool = True) -> Path:
-    """The folder of a new submission; with `make` it holds the cells."""
-    folder = manifest.next_folder(cells[0].config.results.resolve(), name, make)
-    if make:
-        manifest.write_cells(folder, [record_of(cell) for cell in cells])
-    return folder
+    return replace(cell, gpus=needed)
 
 
 def _to_slurm(
@@ -191,40 +176,36 @@ def _to_slurm(
     """
     stages = [sorted(stage, key=lambda cell: cell.gpus) for stage in stages]
     cells = [*itertools.chain(*stages)]
-    folder = _manifest(name, cells, make=not only_print)
+    folder = manifest.next_folder(cells[0].config.results.resolve(), name, not only_print)
+    if not only_print:
+        manifest.write_cells(folder, [cell.record() for cell in cells])
     limit, first = slurm.array_limit(), 0
-    jobs, before = list[str](), list[str]()
+    jobs, before, python = list[str](), list[str](), hardware.python or sys.executable
     for number, stage in enumerate(stages):
-        for part, gpus in _arrays(stage, limit, first):
-            models = [c.config.model for c in cells[part.first : part.first + part.count]]
-            weights = [
-                m.sizes.weight_bytes(m.dtype, m.quantization) if m.sizes else 0 for m in models
-            ]
-            asked = replace(hardware, gpus=gpus, memory=memory_for(hardware.memory, max(weights)))
-            python = hardware.python or sys.executable
-            text = script(
-                f"skipbench-{name}", folder / manifest.CELLS, part, asked, python, Path.cwd()
-            )
-            if only_print:
-                note = "# Submitted to start after the jobs of the scripts above.\n"
-                sys.stdout.write(text + (note if number else ""))
-                continue
-            file = folder / f"{len(jobs)}.sh"
-            write_atomic(file, text)
-            jobs.append(job := slurm.sbatch(file, after=before))
-            manifest.add_job(folder, job, part.first, part.count)
-            of_gpus = f" of {gpus} GPUs" if gpus > 1 else ""
-            show(f"submitted: job {job}, {part.count} cells{of_gpus}, {file}")
-        first, before = first + len(stage), jobs[:]
+        for gpus, group in itertools.groupby(stage, key=lambda cell: cell.gpus):
+            numbers = range(first, first + len([*group]))
+            first = numbers.stop
+            for part in slurm.parts(numbers, limit):
+                models = [cells[n].config.model for n in part]
+                weights = max(
+                    m.sizes.weight_bytes(m.dtype, m.quantization) if m.sizes else 0 for m in models
+                )
+                memory = slurm.memory_for(hardware.memory, weights)
+                asked = replace(hardware, gpus=gpus, memory=memory)
+                path, title = folder / manifest.CELLS, f"skipbench-{name}"
+                text = slurm.script(title, path, part, asked, python, Path.cwd())
+                if only_print:
+                    note = "# Submitted to start after the jobs of the scripts above.\n"
+                    sys.stdout.write(text + (note if number else ""))
+                    continue
+                file = folder / f"{len(jobs)}.sh"
+                write_atomic(file, text)
+                jobs.append(job := slurm.sbatch(file, after=before))
+                manifest.add_job(folder, job, part.start, len(part))
+                of_gpus = f" of {gpus} GPUs" if gpus > 1 else ""
+                show(f"submitted: job {job}, {len(part)} cells{of_gpus}, {file}")
+        before = jobs[:]
     return jobs
-
-
-def _arrays(stage: Sequence[CellStatus], limit: int, start: int) -> Iterator[tuple[Part, int]]:
-    """Arrays of at most `limit` tasks with their GPUs per cell, for cells in the order of these."""
-    for gpus, group in itertools.groupby(stage, key=lambda cell: cell.gpus):
-        count = len(list(group))
-        yield from ((part, gpus) for part in parts(count, limit, start))
-        start += count
 
 
 def _run_here(
@@ -243,10 +224,10 @@ def _run_here(
         for c in cells:
             sys.stdout.write(f"{c.name}{f', {c.gpus} GPUs' if c.gpus > 1 else ''}\n")
         return False
-    folder = _manifest(name, cells)
+    folder = manifest.next_folder(cells[0].config.results.resolve(), name, make=True)
+    command = cell_command(str(manifest.write_cells(folder, [cell.record() for cell in cells])))
     used = ", ".join(slot.get("CUDA_VISIBLE_DEVICES", "none") for slot in slots)
     show(f"{len(cells)} cells, {at_once} at a time, GPUs: {used}; logs in {folder}")
-    command = cell_command(str(folder / manifest.CELLS))
     codes: list[int] = []
 
     def ended(number: int, code: int) -> None:

@@ -1,8 +1,8 @@
-"""Hydra's side of a sweep: grids over overrides, and the cells of experiments, in one sweeper.
+"""Hydra's side of a sweep: a sweeper for grids over overrides and the cells of experiments, and a
+launcher that runs its cells as jobs of `submit`.
 
-`-m method=a,b` and `-m experiment=swift-table8` go through it. A cell returns its speedup, so that
-search sweepers such as Optuna's can take its place: `hydra/sweeper=optuna
-hydra.sweeper.direction=maximize`.
+A cell returns its speedup, so that search sweepers such as Optuna's can take the sweeper's place:
+`hydra/sweeper=optuna hydra.sweeper.direction=maximize`.
 """
 
 import itertools
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
@@ -23,18 +25,27 @@ from omegaconf import DictConfig, open_dict, read_write
 
 from skipbench.config.compose import explained, to_run_config, use_config_dir
 from skipbench.config.explain import unreadable
+from skipbench.config.hardware import Slurm
 from skipbench.console import complain, is_json, out, show
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
 from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import scale_of
 from skipbench.experiments.table_runs import run_entry
-from skipbench.launch.launcher import SlurmLauncher
+from skipbench.launch import slurm
+from skipbench.launch.status import cell_statuses
+from skipbench.launch.submit import UNASKED_H, submit, turn
 from skipbench.report.tables.markdown import for_terminal
 from skipbench.report.tables.runs import run_table
+from skipbench.runs.state import run_state
 
 PLUGIN = str(Path(__file__).parent / "plugin")
 """Holds a namespace package `hydra_plugins`, the only one whose classes Hydra takes as plugins."""
+NAME = "sweep"
+"""Submissions of sweeps are RESULTS/submit/sweep-N."""
+SKIP_SET = re.compile(r"""['"]*(attn|mlp|stored)|''$|""$""")
+POLL_S = 10.0
+"""Seconds between two questions to squeue."""
 
 
 def job(config: DictConfig) -> float | None:
@@ -48,6 +59,63 @@ def job(config: DictConfig) -> float | None:
         out.rule(run.label)
     metrics = run_cell(run)
     return None if metrics is None else metrics.speedup.paired
+
+
+def _node(loader: ConfigLoader, config: DictConfig, words: Sequence[str]) -> DictConfig:
+    """A composed cell of a sweep, without Hydra's settings."""
+    node = loader.load_sweep_config(config, [*words])
+    with read_write(node), open_dict(node):
+        del node["hydra"]
+    return node
+
+
+class SlurmLauncher(BasicLauncher):
+    """`-m hydra/launcher=slurm`: submits the cells that are not done, and waits for their jobs."""
+
+    __module__ = "hydra_plugins.skipbench_sweeper"
+
+    def __init__(self, confirmed: bool = False) -> None:
+        """
+        Args:
+            confirmed: submits any number of GPU-hours, as `--yes`.
+        """
+        super().__init__()
+        self.allowed_h = None if confirmed else UNASKED_H
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        assert self.hydra_context is not None and self.config is not None
+        loader = self.hydra_context.config_loader
+        nodes = [_node(loader, self.config, words) for words in job_overrides]
+        configs = [to_run_config(node) for node in nodes]
+        if any(config.dry_run for config in configs):
+            return super().launch(job_overrides, initial_job_idx)
+        hardware = configs[0].hardware
+        if not isinstance(hardware, Slurm):
+            raise SkipbenchError(
+                "hydra/launcher=slurm needs the hardware= of a cluster, as hardware=slurm-a100"
+            )
+        if any(config.fresh for config in configs):
+            raise SkipbenchError("hydra/launcher=slurm takes no fresh=; use results=FOLDER")
+        with turn(configs[0].results):
+            cells = [(NAME, cell_statuses(configs))]
+            jobs, _ = submit(cells, hardware, self.allowed_h, "hydra.launcher.confirmed=true")
+        slurm.wait(jobs, POLL_S)
+        returns = []
+        for node, config in zip(nodes, configs, strict=True):
+            value: float | SkipbenchError | None
+            status = JobStatus.COMPLETED
+            try:
+                cell = resolve_cell(config)
+                run = run_entry(cell)
+                if run.metrics is None:
+                    raise SkipbenchError(run_state(cell.folder, None).reason or str(run.reason))
+                value = run.metrics.speedup.paired
+            except SkipbenchError as error:
+                status, value = JobStatus.FAILED, error
+            returns.append(JobReturn(cfg=node, status=status, _return_value=value))
+        return returns
 
 
 class ExperimentSweeper(Sweeper):
@@ -85,22 +153,15 @@ class ExperimentSweeper(Sweeper):
             raise SkipbenchError(
                 f"experiment={','.join(names)} has no cell with {' '.join(others)}"
             )
-        found = labels(points)
-        batch = [[*point, f"label='{label}'"] for point, label in zip(points, found, strict=True)]
-        for words in batch:
-            self._check(words)
-        returns = self.launcher.launch(batch, initial_job_idx=0)
-        _compare(returns, found)
-        return returns
-
-    def _check(self, words: list[str]) -> None:
-        """Composes a cell, before the first one runs."""
+        names = labels(points)
+        batch = [[*point, f"label='{label}'"] for point, label in zip(points, names, strict=True)]
         assert self.config is not None
-        with explained(words):
-            config = self.config_loader.load_sweep_config(self.config, words)
-            with read_write(config), open_dict(config):
-                del config["hydra"]
-            to_run_config(config)
+        for words in batch:  # before the first one runs
+            with explained(words):
+                to_run_config(_node(self.config_loader, self.config, words))
+        returns = self.launcher.launch(batch, initial_job_idx=0)
+        _compare(returns, names)
+        return returns
 
     def _grid(self, arguments: Sequence[str]) -> list[list[str]]:
         words = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
@@ -111,12 +172,10 @@ class ExperimentSweeper(Sweeper):
             if not override.is_sweep_override():
                 axes[key] = [f"{key}={override.get_value_element_as_str()}"]
                 continue
-            values = (
-                [*map(str, override.sweep_string_iterator())]
-                if override.is_discrete_sweep()
-                else []
-            )
-            if key == "method.skip" and not all(map(_is_set, values)):
+            discrete = override.is_discrete_sweep()
+            values = [*map(str, override.sweep_string_iterator())] if discrete else []
+            # a skip set is split at its commas
+            if key == "method.skip" and not all(map(SKIP_SET.match, values)):
                 raise SkipbenchError(unreadable(str(override.input_line)))
             if not values:
                 raise SkipbenchError(
@@ -149,22 +208,19 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
             runs.append(run_entry(resolve_cell(config)))
     if len(runs) > 1 and not is_json():  # each cell has printed its record
         show(for_terminal(run_table("Sweep", runs)))
-    errors = [*failed.values()]
-    reasons = [
-        f"{'' if isinstance(e, SkipbenchError) else f'{type(e).__name__}: '}{e}" for e in errors
-    ]
-    first = errors[0] if errors else None
-    if len(failed) == len(returns) and len(set(reasons)) == 1 and isinstance(first, SkipbenchError):
-        raise first
-    for name, reason in zip(failed, reasons, strict=True):
+    reasons = {
+        name: str(e) if isinstance(e, SkipbenchError) else f"{type(e).__name__}: {e}"
+        for name, e in failed.items()
+    }
+    every = len(failed) == len(returns)
+    if every and len({*reasons.values()}) == 1:
+        first = next(iter(failed.values()))
+        if isinstance(first, SkipbenchError):
+            raise first
+    for name, reason in reasons.items():
         complain(f"failed: {name}: {reason}")
     if failed:
-        sys.exit(2 if len(failed) == len(returns) else 1)
-
-
-def _is_set(value: str) -> bool:
-    """True for a skip set, False for a part of one that was split at its commas."""
-    return value.strip("'\"").startswith(("attn", "mlp", "stored")) or value in ("''", '""')
+        sys.exit(2 if every else 1)
 
 
 def labels(points: Sequence[Sequence[str]]) -> list[str]:
@@ -175,10 +231,8 @@ def labels(points: Sequence[Sequence[str]]) -> list[str]:
 
 
 def register() -> None:
-    """Makes the sweeper and the launcher known to Hydra.
-
-    Its folder is on the path, too: a launcher's jobs import the sweeper by the name that Hydra
-    wants.
+    """Makes the sweeper and the launcher known to Hydra; `PLUGIN` is on the path for the jobs of
+    other launchers, which import the sweeper by the name that Hydra wants.
     """
     if PLUGIN not in sys.path:
         sys.path.append(PLUGIN)

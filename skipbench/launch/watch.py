@@ -1,5 +1,5 @@
-"""A command in a child process, so that somebody is left to tell how it died: the kernel kills
-without a word where memory ends.
+"""A command in a child process, so that a parent is left to record how it died: the kernel gives
+no notice when memory ends.
 """
 
 import os
@@ -22,21 +22,21 @@ def watch(command: Sequence[str], environment: Mapping[str, str]) -> int:
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def hand_on(number: int, frame: FrameType | None = None) -> None:
         if child is None:
             early.append(number)
             return
-        child.send_signal(signal.SIGCONT)  # one that stands still would hear nothing
+        child.send_signal(signal.SIGCONT)  # a stopped child would not receive the next one
         child.send_signal(number)
 
-    before = {number: signal.signal(number, hand_on) for number in HANDED_ON}
     # A handler, which no child inherits, unlike SIG_IGN.
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+    handlers = {**dict.fromkeys(HANDED_ON, hand_on), signal.SIGINT: lambda number, frame: None}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         child = subprocess.Popen(command, env={**environment, WATCHED: str(os.getpid())})
         for number in early:
-            hand_on(number, None)
+            hand_on(number)
         return child.wait()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, usual in before.items():
+            signal.signal(number, usual)

