@@ -23,7 +23,7 @@ from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
-from skipbench.lm.families import family_of
+from skipbench.lm.families import check_config
 from skipbench.models.load import load
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.store import RunStore
@@ -336,7 +336,7 @@ def test_supported_rope_scalings_equal_hugging_face(broken: Path, rope: str) -> 
     for engine in ("reference", "fused"):
         lm, _ = load(str(broken), engine=engine)
         lm.allocate(128)
-        family_of(lm.config)
+        check_config(lm.config)
         with torch.inference_mode():
             wanted = lm.model(torch.tensor([tokens])).logits[0, -1:]
             torch.testing.assert_close(lm.prefill(tokens), wanted, rtol=1e-3, atol=1e-3)

@@ -29,7 +29,7 @@ from skipbench.decode.loop import Generation, generate
 from skipbench.decode.sampling import Sampler, best_tokens
 from skipbench.decode.top_tokens import choices
 from skipbench.lm import metadata
-from skipbench.lm.cuda_graphs import sublayers
+from skipbench.lm.cuda_graphs import device
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.fused import engine as fused
@@ -204,17 +204,17 @@ FAULTY = {  # name: function, text, text with the fault, case, file that must be
         ("uniform", "greedy", "fused"), "lm/fused/engine.py",
     ),
     "unaligned mask": (
-        AttentionMetadata._repeated, 'mask is None or mask.device.type == "cpu"', "True",
+        AttentionMetadata._repeated, 'mask.device.type == "cpu"', "True",
         ("uniform", "greedy", "fused"), "lm/fused/engine.py",
     ),
     "number of the host in a capture": (
-        sublayers.Mlp.work, "gate_up = _product(",
-        "float(buffers.hidden.sum()); gate_up = _product(",
-        ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/sublayers.py",
+        device.Mlp.work, "gate_up = self.gate_up(",
+        "float(buffers.hidden.sum()); gate_up = self.gate_up(",
+        ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/device.py",
     ),
     "tables on the host": (
-        metadata.rotary_tables, "return cos[0].to(device), sin[0].to(device)",
-        "return cos[0].cpu(), sin[0].cpu()", ("vanilla", "greedy", "fused"), "lm/",
+        metadata.rotary_cache, "= cos[0].to(device), sin[0].to(device)",
+        "= cos[0].cpu(), sin[0].cpu()", ("vanilla", "greedy", "fused"), "lm/",
     ),
 }  # fmt: skip
 

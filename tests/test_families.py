@@ -145,10 +145,10 @@ def test_a_wrong_row_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     for family, changed in [
         ("granite", {"residual_scale": ""}),
         ("gemma2", {"logit_cap": ""}),
-        ("gemma3_text", {"rotary_kind": lambda config, layer: "full_attention"}),
+        ("gemma3_text", {"rotary": ("full_attention",) * LAYERS}),
         ("glm4", {"mlp": dataclasses.replace(FAMILIES["glm4"].mlp, after=None)}),
         ("cohere", {"parallel": False}),
-        ("starcoder2", {"window": lambda config, layer: None}),
+        ("starcoder2", {"windows": ""}),
     ]:
         monkeypatch.setitem(FAMILIES, family, dataclasses.replace(FAMILIES[family], **changed))
         lm = LM(described_model(family), "reference")

@@ -14,7 +14,7 @@ from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
-from skipbench.lm.families import family_of
+from skipbench.lm.families import FAMILIES
 from skipbench.lm.fused import engine
 from skipbench.lm.fused.bit_exact import steps
 from skipbench.lm.fused.engine import FusedEngine
@@ -121,7 +121,7 @@ def test_a_row_of_a_tree_sees_what_a_chain_would(family: str) -> None:
         lm = LM(model, spare_mib=0)
         if strict:  # behind the probe's back, which float64 would not pass
             lm.engine = FusedEngine(
-                random_model(family).to(torch.float64), family_of(model.config), lm.cache, 0, True
+                random_model(family).to(torch.float64), FAMILIES[family], lm.cache, 0, True
             )
         lm.allocate(64)
         tokens = list(range(3, 25))

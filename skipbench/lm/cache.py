@@ -27,13 +27,9 @@ class KVCache:
         self.devices, self.kv_heads, self.head_dim, self.dtype = devices, kv_heads, head_dim, dtype
         self.capacity = 0
         self.length = 0
-        self.spare = 0
-        """Rows after the last one, which no `TokenRows` has: an engine that rounds row counts up
-        writes there.
-        """
+        self.spare = 0  # rows after the last one, where an engine that rounds row counts up writes
         self.lock = threading.RLock()
-        self._served: ref[Any] | None = None
-        """The request whose rows are committed."""
+        self._served: ref[Any] | None = None  # the request whose rows are committed
         self._aside: WeakKeyDictionary[Any, list[Tensor]] = WeakKeyDictionary()
         """Committed rows of the other requests."""
         self.rows: list[Tensor] = []
@@ -83,10 +79,10 @@ class KVCache:
 
     @contextmanager
     def turn(self, request: object | None = None) -> Iterator[None]:
-        """Holds the cache for one request, whose committed rows are in it meanwhile.
+        """Holds the cache for one request, whose committed rows are in it meanwhile; `None` for
+        passes that belong to no request.
 
-        The rows of another are copied when it loses its place, kept until its next turn, and
-        forgotten with it. `None` for passes that belong to no request.
+        The rows of another are copied when it loses its place, and kept until its next turn.
         """
         with self.lock:
             before = None if self._served is None else self._served()
@@ -102,4 +98,4 @@ class KVCache:
 
     @property
     def bytes(self) -> int:
-        return sum(r.numel() * r.element_size() for r in self.rows)
+        return sum(rows.nbytes for rows in self.rows)

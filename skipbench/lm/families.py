@@ -1,10 +1,6 @@
-"""The model families that the engines can drive: one row each, keyed by `model_type` of the Hugging
-Face config.
-
-Only this file knows Hugging Face's attribute paths; everything else gets `ModelParts`. A row says
-how the layer differs from Llama's (`lm/layer.py`). Llama's class covers Llama 1 to 3.2, Code Llama,
-Yi, DeepSeek-Coder and Vicuna; Phi-3's covers Phi-4. A model of another family is traced at load
-(`lm/traced.py`).
+"""The model families that the engines can drive: one row per `model_type` of the Hugging Face
+config, with the differences from Llama's layer. Only this file knows Hugging Face's attribute
+paths. A model of another family is traced at load (`lm/traced.py`).
 """
 
 from dataclasses import replace
@@ -12,18 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.layer import (
-    AttentionParts,
-    Block,
-    Family,
-    MlpParts,
-    ModelParts,
-    one_window,
-    rotary_by_layer,
-    rotary_where_kept,
-    text_config,
-    window_by_layer,
-)
+from skipbench.lm.layer import AttentionParts, Block, Family, MlpParts, ModelParts, text_config
 from skipbench.lm.traced import trace
 
 POST_NORM = (
@@ -36,7 +21,7 @@ GEMMA = Family(
     Block("self_attn", "input_layernorm", "post_attention_layernorm"),
     Block("mlp", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
     norm="rms1",
-    window=window_by_layer,
+    windows="type",
     logit_cap="final_logit_softcapping",
 )
 COHERE = Family(
@@ -45,11 +30,11 @@ COHERE = Family(
 
 FAMILIES = {
     "llama": Family(),
-    "mistral": Family(window=one_window),
-    "qwen2": Family(window=window_by_layer),
-    "qwen3": Family(qk_norm="head", window=window_by_layer),
-    "phi3": Family(qkv=("qkv_proj",), gate_up=("gate_up_proj",), window=one_window),
-    "smollm3": Family(window=window_by_layer, rotary_kind=rotary_where_kept),
+    "mistral": Family(windows="all"),
+    "qwen2": Family(windows="type"),
+    "qwen3": Family(qk_norm="head", windows="type"),
+    "phi3": Family(qkv=("qkv_proj",), gate_up=("gate_up_proj",), windows="all"),
+    "smollm3": Family(windows="type", rotary="where"),
     "granite": Family(
         embedding_scale="embedding_multiplier",
         residual_scale="residual_multiplier",
@@ -57,11 +42,11 @@ FAMILIES = {
     ),
     "olmo2": Family(*POST_NORM, qk_norm="row"),
     "gemma2": replace(GEMMA, attention_kernel="eager"),
-    "gemma3_text": replace(GEMMA, qk_norm="head", rotary_kind=rotary_by_layer),
+    "gemma3_text": replace(GEMMA, qk_norm="head", rotary="type"),
     "gemma3": replace(
         GEMMA,
         qk_norm="head",
-        rotary_kind=rotary_by_layer,
+        rotary="type",
         embedding_path="model.language_model.embed_tokens",
         layers_path="model.language_model.layers",
         norm_path="model.language_model.norm",
@@ -74,10 +59,10 @@ FAMILIES = {
         rotary_pairs=True,
     ),
     "starcoder2": Family(
-        norm="layer", gated=False, gate_up=("c_fc",), down="c_proj", window=one_window
+        norm="layer", gated=False, gate_up=("c_fc",), down="c_proj", windows="all"
     ),
-    "mixtral": Family(window=one_window, experts_per_token="num_experts_per_tok"),
-    "qwen3_moe": Family(qk_norm="head", window=one_window, experts_per_token="num_experts_per_tok"),
+    "mixtral": Family(windows="all", experts_per_token="num_experts_per_tok"),
+    "qwen3_moe": Family(qk_norm="head", windows="all", experts_per_token="num_experts_per_tok"),
     "phi": Family(
         *PARALLEL,
         parallel=True,
@@ -89,13 +74,12 @@ FAMILIES = {
         norm_path="model.final_layernorm",
     ),
     "cohere": COHERE,
-    "cohere2": replace(COHERE, window=window_by_layer),
+    "cohere2": replace(COHERE, windows="type"),
 }
 
 HEAD = ("lm_head",)
+# their cosines do not depend on the length decoded so far; longrope's do not up to `angle_limit`
 ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
-"""Types whose cosines do not depend on the length decoded so far; longrope's do not up to
-`angle_limit`."""
 
 _traced: "WeakKeyDictionary[Any, Family]" = WeakKeyDictionary()
 
@@ -115,9 +99,7 @@ def describe(model: Any) -> Family:
 
 
 def attention_kernel(config: Any) -> str | None:
-    """Hugging Face's `attn_implementation` with which a checkpoint is loaded; `None` leaves it the
-    choice.
-    """
+    """`attn_implementation` with which a checkpoint is loaded; `None` for Hugging Face's choice."""
     row = FAMILIES.get(config.model_type)
     return None if row is None else row.attention_kernel
 
@@ -138,9 +120,7 @@ def check_config(config: Any) -> None:
 
 
 def angle_limit(config: Any) -> int | None:
-    """The longest text under longrope, in tokens: beyond the context that the model was first
-    trained with, the angles of all positions change. Else `None`.
-    """
+    """The longest text under longrope in tokens, after which all angles change; else `None`."""
     for rope in _rope_parameters(config):
         if rope["rope_type"] == "longrope":
             short = rope.get("original_max_position_embeddings")
@@ -176,52 +156,41 @@ def parts_of(model: Any) -> ModelParts:
     def scalar(field: str) -> float:
         return float(getattr(config, field)) if field else 1.0
 
-    layers = model.get_submodule(family.layers_path)
-    rotary = None if family.rotary_path is None else model.get_submodule(family.rotary_path)
+    def block(layer: Any, names: Block) -> tuple[Any, Any, Any]:
+        norm = (lambda x: x) if names.before is None else getattr(layer, names.before)
+        after = None if names.after is None else getattr(layer, names.after)
+        return norm, getattr(layer, names.module), after
+
+    def linears(module: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+        found = tuple(getattr(module, name, None) for name in names)
+        return () if None in found else found
+
+    layers = []
+    for i, layer in enumerate(model.get_submodule(family.layers_path)):
+        norm, module, after = block(layer, family.attention)
+        norms = (module.q_norm, module.k_norm) if family.qk_norm else None
+        qkv, output = linears(module, family.qkv), getattr(module, family.output, None)
+        kind, window = family.rotary_kind(config, i), family.window(config, i)
+        attention = AttentionParts(norm, module, after, qkv, output, norms, kind, window)
+        norm, module, after = block(layer, family.mlp)
+        inactive = 0
+        if family.experts_per_token and hasattr(module, "experts"):
+            held = list(module.experts.parameters())
+            whole, count = sum(p.numel() * p.element_size() for p in held), len(held[0])
+            inactive = whole - whole * getattr(config, family.experts_per_token) // count
+        gate_up, down = linears(module, family.gate_up), getattr(module, family.down, None)
+        layers.append((attention, MlpParts(norm, module, after, gate_up, down, inactive)))
     return ModelParts(
         model.get_submodule(family.embedding_path),
-        [
-            (_attention(family, layer, family.rotary_kind(config, i)), _mlp(family, layer, config))
-            for i, layer in enumerate(layers)
-        ],
+        layers,
         model.get_submodule(family.norm_path),
         model.get_submodule(family.head_path),
-        rotary,
+        None if family.rotary_path is None else model.get_submodule(family.rotary_path),
         scalar(family.embedding_scale),
         scalar(family.residual_scale),
         scalar(family.logit_scale) / scalar(family.logit_divisor),
         getattr(config, family.logit_cap) if family.logit_cap else None,
     )
-
-
-def _attention(family: Family, layer: Any, rotary_kind: str | None) -> AttentionParts:
-    norm, module, after = _block(layer, family.attention)
-    norms = (module.q_norm, module.k_norm) if family.qk_norm else None
-    linears, output = _linears(module, family.qkv), getattr(module, family.output, None)
-    return AttentionParts(norm, module, after, linears, output, norms, rotary_kind)
-
-
-def _mlp(family: Family, layer: Any, config: Any) -> MlpParts:
-    norm, module, after = _block(layer, family.mlp)
-    inactive = 0
-    if family.experts_per_token and hasattr(module, "experts"):
-        held = list(module.experts.parameters())
-        whole, count = sum(p.numel() * p.element_size() for p in held), len(held[0])
-        inactive = whole - whole * getattr(config, family.experts_per_token) // count
-    linears, down = _linears(module, family.gate_up), getattr(module, family.down, None)
-    return MlpParts(norm, module, after, linears, down, inactive)
-
-
-def _block(layer: Any, names: Block) -> tuple[Any, Any, Any]:
-    """Norm before the module, module, and norm after it."""
-    norm = (lambda x: x) if names.before is None else getattr(layer, names.before)
-    after = None if names.after is None else getattr(layer, names.after)
-    return norm, getattr(layer, names.module), after
-
-
-def _linears(module: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    linears = [getattr(module, name, None) for name in names]
-    return () if None in linears else tuple(linears)
 
 
 def unlike_llama(model: Any) -> str | None:
@@ -253,18 +222,3 @@ def unlike_llama(model: Any) -> str | None:
         "capped logits": parts.logit_cap is not None,
     }
     return "; ".join(text for text, differs in differences.items() if differs) or None
-
-
-def family_of(config: Any) -> Family:
-    """The row of a Hugging Face config.
-
-    Raises:
-        SkipbenchError: a family without a row, or as `check_config`.
-    """
-    if config.model_type not in FAMILIES:
-        raise SkipbenchError(
-            f"model family {config.model_type!r} has no row in skipbench/lm/families.py; known: "
-            f"{', '.join(FAMILIES)}"
-        )
-    check_config(text_config(config))
-    return FAMILIES[config.model_type]

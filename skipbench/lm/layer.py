@@ -1,11 +1,9 @@
 """`Family`: a decoder layer as data, and the modules of a model that it names.
 
-Every layer is two sub-layers, which both are `x + scale * after(module(before(x)))`. A family names
-these modules, the norms before and after them, and what else differs from Llama's layer; nothing in
-it computes.
+Both sub-layers of a layer are `x + scale * after(module(before(x)))`. A family names the modules,
+the norms before and after them, and all else that differs from Llama's layer.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,45 +17,12 @@ def text_config(config: Any) -> Any:
     return config.get_text_config(decoder=True)
 
 
-def no_window(config: Any, layer: int) -> int | None:
-    """Full attention in every layer."""
-    return None
-
-
-def one_window(config: Any, layer: int) -> int | None:
-    """The window of `sliding_window` in every layer, full attention where that is null."""
-    window: int | None = config.sliding_window
-    return window
-
-
-def window_by_layer(config: Any, layer: int) -> int | None:
-    """The window of `sliding_window` in the layers that `layer_types` names."""
-    return config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
-
-
-def one_rotary(config: Any, layer: int) -> str | None:
-    """The same rotary tables in every layer."""
-    return ""
-
-
-def rotary_by_layer(config: Any, layer: int) -> str | None:
-    """Rotary tables by the layer's type (Gemma 3: another base behind a window)."""
-    kind: str = config.layer_types[layer]
-    return kind
-
-
-def rotary_where_kept(config: Any, layer: int) -> str | None:
-    """No rotary positions in the layers where `no_rope_layers` is 0 (NoPE)."""
-    return "" if config.no_rope_layers[layer] else None
-
-
 @dataclass(frozen=True)
 class Block:
     """Attribute names of one sub-layer within a decoder layer."""
 
     module: str
-    before: str | None
-    """Norm of the module's input; `None` for none."""
+    before: str | None  # norm of the module's input; `None` for none
     after: str | None = None
     """Norm of the module's output, ahead of the residual sum; `None` for none."""
 
@@ -71,38 +36,35 @@ class Family:
 
     attention: Block = Block("self_attn", "input_layernorm")
     mlp: Block = Block("mlp", "post_attention_layernorm")
-    parallel: bool = False
-    """The MLP reads the layer's input, not the output of attention."""
+    parallel: bool = False  # the MLP reads the layer's input, not the output of attention
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     """Linear modules of queries, keys and values: three, or one that holds all."""
     output: str = "o_proj"
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
     """Linear modules of gate and input: two, or one that holds both."""
     down: str = "down_proj"
-    gated: bool = True
-    """The MLP is `down(act(gate) * up)`, not `down(act(up))`."""
-    norm: str = "rms"
-    """`rms` (times w), `rms1` (times 1 + w, Gemma), or `layer` (mean taken off)."""
+    gated: bool = True  # the MLP is `down(act(gate) * up)`, not `down(act(up))`
+    norm: str = "rms"  # `rms` (times w), `rms1` (times 1 + w, Gemma), or `layer` (mean taken off)
     qk_norm: str = ""
     """Norms of queries and keys: `head` for each head by itself, `row` for all heads at once."""
     rotary_pairs: bool = False
     """Rotary positions turn neighbouring numbers of a head, not its halves."""
-    window: Callable[[Any, int], int | None] = no_window
-    """Sliding window in tokens of one layer of a config, `None` for full attention."""
-    rotary_kind: Callable[[Any, int], str | None] = one_rotary
-    """Kind of rotary tables of one layer of a config, `None` for none."""
+    windows: str = ""
+    """Layers with a window of `sliding_window` tokens: none, `all`, or those of the `type`
+    `sliding_attention` in `layer_types`."""
+    rotary: str | tuple[str | None, ...] = ""
+    """Rotary tables: the same in all layers; by layer `type` (Gemma 3: another base behind a
+    window); none `where` `no_rope_layers` is 0 (NoPE); or the kind of every layer."""
     experts_per_token: str = ""
     """Field with the number of experts that a token passes; empty without experts."""
     attention_kernel: str = "sdpa"
     """Hugging Face's `attn_implementation`: `eager` where scores are capped (`softcap`)."""
     embedding_scale: str = ""
     """Factor of the embedding that the embedding's module does not apply itself."""
-    residual_scale: str = ""
-    """Factor of a sub-layer's output."""
+    residual_scale: str = ""  # factor of a sub-layer's output
     logit_scale: str = ""
     logit_divisor: str = ""
-    logit_cap: str = ""
-    """`cap * tanh(logits / cap)`; none where the field is null."""
+    logit_cap: str = ""  # `cap * tanh(logits / cap)`; none where the field is null
     embedding_path: str = "model.embed_tokens"
     layers_path: str = "model.layers"
     norm_path: str = "model.norm"
@@ -116,23 +78,38 @@ class Family:
     )
     kv_shape: tuple[int, int] | None = None
     """Key heads and size of a head, where the configuration does not have them."""
-    traced: bool = False
-    """Described by hooks at load (`lm/traced.py`), not by a row of `FAMILIES`."""
+    traced: bool = False  # described by hooks at load (`lm/traced.py`), not by a row of `FAMILIES`
+
+    def window(self, config: Any, layer: int) -> int | None:
+        """Sliding window of one layer in tokens, `None` for full attention."""
+        slides = self.windows == "all" or (
+            self.windows == "type" and config.layer_types[layer] == "sliding_attention"
+        )
+        return config.sliding_window if slides else None
+
+    def rotary_kind(self, config: Any, layer: int) -> str | None:
+        """Kind of rotary tables of one layer, `None` for none."""
+        match self.rotary:
+            case "type":
+                return str(config.layer_types[layer])
+            case "where":
+                return "" if config.no_rope_layers[layer] else None
+            case tuple():
+                return self.rotary[layer]
+        return ""
 
 
 @dataclass(frozen=True)
 class SublayerParts:
     """The modules that attention and MLP have alike."""
 
-    norm: Any
-    """Before the module; the identity where there is none."""
+    norm: Any  # before the module; the identity where there is none
     module: Any
-    after: Any | None
-    """Norm of the module's output, ahead of the residual sum."""
+    after: Any | None  # norm of the module's output, ahead of the residual sum
 
     @property
     def modules(self) -> list[Any]:
-        """The modules that hold weights of this sub-layer."""
+        """The modules with weights."""
         return [m for m in (self.norm, self.module, self.after) if hasattr(m, "parameters")]
 
 
@@ -140,14 +117,11 @@ class SublayerParts:
 class AttentionParts(SublayerParts):
     """One attention sub-layer, and the linear modules in it."""
 
-    qkv: tuple[Any, ...]
-    """Empty where the family does not name them."""
+    qkv: tuple[Any, ...]  # empty where the family does not name them; `output` is then `None`
     output: Any
-    """`None` likewise."""
-    qk_norms: tuple[Any, Any] | None
-    """Norms of queries and keys."""
-    rotary_kind: str | None
-    """Key into the rotary tables; `None` without rotary positions."""
+    qk_norms: tuple[Any, Any] | None  # norms of queries and keys
+    rotary_kind: str | None  # key into the rotary tables; `None` without rotary positions
+    window: int | None  # sliding window in tokens; `None` for full attention
 
     @property
     def scale(self) -> float:
@@ -161,8 +135,7 @@ class MlpParts(SublayerParts):
 
     gate_up: tuple[Any, ...]
     down: Any
-    inactive_bytes: int
-    """Bytes of the experts that one token does not pass."""
+    inactive_bytes: int  # bytes of the experts that one token does not pass
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,21 +16,16 @@ ALIGNED = 8  # elements; 16 bytes of half precision
 BAND_ROWS = 64  # chains of up to this many rows take their mask as a view of one prepared band
 
 
+@dataclass
 class RotaryCache:
     """Rotary tables and the causal band of one device, for every position up to `positions`."""
 
-    def __init__(
-        self,
-        kinds: dict[str, tuple[Tensor, Tensor]],
-        dtype: torch.dtype,
-        device: torch.device,
-        positions: int,
-    ) -> None:
-        """`kinds`: cosine and sine [P, d] in the model's dtype, by kind of layer; most models have
-        one, and one without rotary positions none.
-        """
-        self.kinds, self.device, self.dtype, self.positions = kinds, device, dtype, positions
-        self.band: Tensor | None = None
+    kinds: dict[str, tuple[Tensor, Tensor]]
+    """Cosine and sine [P, d] in the model's dtype, by kind of layer; most models have one, and one
+    without rotary positions none."""
+    dtype: torch.dtype
+    device: torch.device
+    positions: int
 
     @functools.cached_property
     def rope(self) -> tuple[Tensor, Tensor]:
@@ -39,20 +35,19 @@ class RotaryCache:
         sin = torch.cat((-sin[:, :half], sin[:, half:]), -1)
         return cos[:, None].contiguous(), sin[:, None]
 
+    @functools.cached_property
+    def band(self) -> Tensor:
+        return self._causal(BAND_ROWS, self.positions)
+
     def chain_mask(self, start: int, rows: int) -> Tensor:
-        """Additive mask [rows, start + rows] of a chain whose rows all follow `start` committed
-        ones.
-        """
+        """Additive mask [rows, start + rows] of a chain after `start` committed rows."""
         if rows > BAND_ROWS:
             return self._causal(rows, start)
-        if self.band is None:
-            self.band = self._causal(BAND_ROWS, self.positions)
         return self.band[:rows, self.positions - start : self.positions + rows]
 
     def _causal(self, rows: int, start: int) -> Tensor:
-        blocked = torch.full(
-            (rows, start + rows), float("-inf"), dtype=self.dtype, device=self.device
-        )
+        shape = rows, start + rows
+        blocked = torch.full(shape, float("-inf"), dtype=self.dtype, device=self.device)
         return blocked.triu_(start + 1)
 
 
@@ -70,10 +65,11 @@ class AttentionMetadata:
         self.token_rows, self.tables = token_rows, tables
         self.start, self.end, self.rows = token_rows.start, token_rows.end, token_rows.rows
         positions = token_rows.positions
-        if isinstance(positions, range):
-            self.index: slice | Tensor = slice(positions.start, positions.stop)
-        else:
-            self.index = upload(torch.tensor(positions), tables.device)
+        self.index: slice | Tensor = (
+            slice(positions.start, positions.stop)
+            if isinstance(positions, range)
+            else upload(torch.tensor(positions), tables.device)
+        )
         self.steps: list[Any] | None = None
         self._masks: dict[tuple[int | None, int], Tensor | None] = {}
         self.whole: AttentionMetadata | None = None
@@ -120,49 +116,40 @@ class AttentionMetadata:
         return window is None or max(self.token_rows.positions) < window
 
     def mask(self, window: int | None, group: int = 1) -> Tensor | None:
-        """Additive mask [group * T, end], or `None` when one row sees everything or a square chain
-        is causal.
+        """Additive mask [group * T, end], the rows of one query head after the other; `None` when
+        one row sees everything or a square chain is causal. Group 0 is the mask before `_repeated`.
 
         On a GPU it is a part of a tensor whose rows are longer: the memory-efficient kernel wants
         rows that start at multiples of `ALIGNED` elements. It would copy others at every layer, and
         refuses a view of the band whose address is odd.
         """
-        if self.within(window):
-            window = None
-        if (window, group) not in self._masks:
-            self._masks[window, group] = self._repeated(self._base(window), group)
-        return self._masks[window, group]
+        key = None if self.within(window) else window, group
+        if key not in self._masks:
+            mask = self.mask(window, 0) if group else self._make_mask(key[0])
+            self._masks[key] = mask if mask is None or not group else self._repeated(mask, group)
+        return self._masks[key]
 
     def causal_mask(self, window: int | None) -> Tensor:
         """`mask`, or where that is `None` the equivalent causal mask."""
         mask = self.mask(window)
-        if mask is None:
-            # without a window, a chain from row 0 or a single row
-            self._masks[None, 1] = mask = self._repeated(
-                self.tables.chain_mask(self.start, self.rows), 1
-            )
-            assert mask is not None
+        if mask is None:  # without a window, a chain from row 0 or a single row
+            mask = self._repeated(self.tables.chain_mask(self.start, self.rows), 1)
+            self._masks[None, 1] = mask
         return mask
 
-    def _repeated(self, mask: Tensor | None, group: int) -> Tensor | None:
-        """[T, end] -> [group * T, end], the rows of one query head after the other."""
-        if mask is None or mask.device.type == "cpu":
-            return mask if mask is None or group == 1 else torch.cat([mask] * group)
+    def _repeated(self, mask: Tensor, group: int) -> Tensor:
+        if mask.device.type == "cpu":
+            return mask if group == 1 else torch.cat([mask] * group)
         rows, end = mask.shape
         wide = mask.new_zeros(group, rows, -(-end // ALIGNED) * ALIGNED)
         wide[..., :end] = mask
         return wide.flatten(0, 1)[:, :end]
 
-    def _base(self, window: int | None) -> Tensor | None:
-        """The mask [T, end] of one query head, made once per window."""
-        if (window, 0) not in self._masks:
-            self._masks[window, 0] = self._make_mask(window)
-        return self._masks[window, 0]
-
     def _make_mask(self, window: int | None) -> Tensor | None:
+        """The mask [T, end] of one query head."""
         token_rows, device = self.token_rows, self.tables.device
         if self.whole is not None:
-            mask = self.whole._base(window)
+            mask = self.whole.mask(window, 0)
             return None if mask is None else mask[: self.rows, : self.end]
         if window is None and token_rows.contiguous_chain:
             if token_rows.rows == 1 or token_rows.start == 0:
@@ -189,62 +176,36 @@ class ForwardMetadata:
 
     def __init__(self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]) -> None:
         self.token_rows, self._tables = token_rows, tables
-        self._frames: dict[torch.device, AttentionMetadata] = {}
-
-    @property
-    def end(self) -> int:
-        """First cache row after the rows."""
-        return self.token_rows.end
+        self.end = token_rows.end
+        self._by_device: dict[torch.device, AttentionMetadata] = {}
 
     def on(self, device: torch.device) -> AttentionMetadata:
-        if device not in self._frames:
-            self._frames[device] = AttentionMetadata(self.token_rows, self._tables[device])
-        return self._frames[device]
+        if device not in self._by_device:
+            self._by_device[device] = AttentionMetadata(self.token_rows, self._tables[device])
+        return self._by_device[device]
 
     def first(self, rows: int) -> "ForwardMetadata":
         """The same without its last rows."""
         part = copy.copy(self)
-        part._frames = {device: self.on(device).first(rows) for device in self._tables}
+        part._by_device = {device: self.on(device).first(rows) for device in self._tables}
         return part
 
 
 def rotary_cache(
-    parts: ModelParts,
-    positions: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    limit: int | None,
+    parts: ModelParts, positions: int, dtype: torch.dtype, device: torch.device, limit: int | None
 ) -> RotaryCache:
-    """The tables of every kind of layer that a model has; arguments as `rotary_tables`."""
-    kinds = dict.fromkeys(a.rotary_kind for a, _ in parts.layers if a.rotary_kind is not None)
-    if parts.rotary is None:
-        kinds = {}
-    return RotaryCache(
-        {k: rotary_tables(parts.rotary, positions, dtype, device, k, limit) for k in kinds},
-        dtype,
-        device,
-        positions,
-    )
-
-
-def rotary_tables(
-    rotary: Any,
-    positions: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    kind: str = "",
-    limit: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """cos and sin [P, d] of every position, from the model's own rotary module.
+    """The tables of every kind of layer, from the model's own rotary module.
 
     Args:
-        kind: type of layer, where the module has tables by type.
         limit: positions from here on get the last one's angles; nothing reads them.
     """
-    index = torch.arange(positions, device=next(rotary.buffers()).device)[None]
-    if limit is not None:
-        index = index.clamp(max=limit - 1)
-    cos, sin = rotary(
-        torch.empty(0, dtype=dtype, device=index.device), index, *filter(None, [kind])
-    )
-    return cos[0].to(device), sin[0].to(device)
+    tables: dict[str, tuple[Tensor, Tensor]] = {}
+    for kind in dict.fromkeys(a.rotary_kind for a, _ in parts.layers):
+        if kind is not None and parts.rotary is not None:
+            index = torch.arange(positions, device=next(parts.rotary.buffers()).device)[None]
+            if limit is not None:
+                index = index.clamp(max=limit - 1)
+            empty = torch.empty(0, dtype=dtype, device=index.device)
+            cos, sin = parts.rotary(empty, index, *filter(None, [kind]))
+            tables[kind] = cos[0].to(device), sin[0].to(device)
+    return RotaryCache(tables, dtype, device, positions)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine, engine_factory
+from skipbench.lm.choice import make_engine
+from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.fused.weights import pass_bytes
 from skipbench.lm.layer import text_config
@@ -53,21 +55,18 @@ class LM:
         self.max_positions = int(self._angle_limit or self.config.max_position_embeddings)
         self.dtype = parts.embedding.weight.dtype
         self.devices = [next(a.module.parameters()).device for a, _ in parts.layers]
-        self.input_device, self.output_device = (
-            parts.embedding.weight.device,
-            parts.head.weight.device,
-        )
+        self.input_device = parts.embedding.weight.device
+        self.output_device = parts.head.weight.device
         if any(device.type == "cuda" for device in self.devices):
             # On Hopper torch takes cuDNN's attention first, which plans anew for every length.
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.cache = KVCache(self.devices, *kv_shape(model), self.dtype)
         self._weight_bytes = pass_bytes(model)
         self._parts = parts
-        make = engine_factory(engine) if isinstance(engine, str) else engine
+        make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict, spare_mib=spare_mib)
         self.strict = strict
-        self.remarks: list[str] = []
-        """Lines on how this model was made, for `notes`."""
+        self.remarks: list[str] = []  # lines on how this model was made, for `notes`
         self.strict_cost: float | None = None
         """Time of verifying 9 rows strictly, over the same without it."""
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
@@ -87,12 +86,10 @@ class LM:
         """Lines on what this machine lacks and what is used instead, and on the cost of
         `strict`.
         """
-        cost = (
-            ""
-            if self.strict_cost is None
-            else f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify"
-        )
-        return [*self.engine.notes(), *self.remarks, *filter(None, [cost])]
+        lines = [*self.engine.notes(), *self.remarks]
+        if self.strict_cost is not None:
+            lines.append(f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify")
+        return lines
 
     def turn(self, request: object | None = None) -> AbstractContextManager[None]:
         """Holds the model for one request, as `KVCache.turn`."""
@@ -106,24 +103,21 @@ class LM:
         """Allocates `capacity` cache rows and prepares the tables; the rows of a request in flight
         are kept, others are lost when the cache grows.
         """
-        with self.cache.lock:
-            tables = (self._tables.get(device) for device in self.devices)
-            if capacity > self.cache.capacity or any(
-                t is None or t.positions < capacity for t in tables
-            ):
-                with self.turn():
-                    self._allocate(capacity)
-
-    def _allocate(self, capacity: int) -> None:
-        before = self.cache.rows
-        self.cache.allocate(capacity)
-        for device in dict.fromkeys(self.devices):
-            if device not in self._tables or self._tables[device].positions < capacity:
-                self._tables[device] = rotary_cache(
-                    self._parts, capacity, self.dtype, device, self._angle_limit
-                )
-        if self.cache.rows is not before:
-            self.engine = self.engine.allocated(self._tables)
+        cache, tables = self.cache, self._tables
+        with cache.lock:
+            devices = dict.fromkeys(self.devices)
+            short = [d for d in devices if d not in tables or tables[d].positions < capacity]
+            if not short and capacity <= cache.capacity:
+                return
+            with self.turn():
+                before = cache.rows
+                cache.allocate(capacity)
+                for device in short:
+                    tables[device] = rotary_cache(
+                        self._parts, capacity, self.dtype, device, self._angle_limit
+                    )
+                if cache.rows is not before:
+                    self.engine = self.engine.allocated(tables)
 
     def embed(self, tokens: list[int] | Tensor) -> Tensor:
         """Token ids, on the host or already on the device, -> hidden states [T, D]."""
@@ -177,28 +171,24 @@ class LM:
             whole = self.engine.whole_pass(hidden, local)
             if whole is not None:
                 return whole
-        for s in self._choose(skip, first, self.sublayers if last is None else last):
+        last = self.sublayers if last is None else last
+        if (key := (skip, first, last)) not in self._chosen:
+            left_out = skip.skipped if skip is not None else frozenset()
+            self._chosen[key] = [s for s in range(first, last) if s not in left_out]
+        for s in self._chosen[key]:
             if not self._one_device:
                 device = self.devices[s // 2]
                 hidden = hidden.to(device)
                 local = metadata.on(device)
             hidden = sublayers[s](hidden, local)
             if hidden_states is not None:
-                hidden_states.append(
-                    self._kept(hidden.clone() if self.engine.result_is_borrowed else hidden)
-                )
+                state = hidden.clone() if self.engine.result_is_borrowed else hidden
+                hidden_states.append(self._kept(state))
         return hidden
 
     def _kept(self, hidden: Tensor) -> Tensor:
         """A state on the device where methods compare it with others."""
         return hidden if self._one_device else hidden.to(self.output_device)
-
-    def _choose(self, skip: SkipSet | None, first: int, last: int) -> list[int]:
-        key = (skip, first, last)
-        if key not in self._chosen:
-            left_out = skip.skipped if skip is not None else frozenset()
-            self._chosen[key] = [s for s in range(first, last) if s not in left_out]
-        return self._chosen[key]
 
     def prefill(self, tokens: list[int]) -> Tensor:
         """Fills the cache with a prompt from row 0 and commits it.
@@ -228,9 +218,8 @@ class LM:
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:
         """Logits [T, V] of the rows of `token_rows`, which hold `tokens`."""
-        return self.head(
-            self.run(self.embed(tokens), token_rows, skip, hidden_states=hidden_states)
-        )
+        hidden = self.embed(tokens)
+        return self.head(self.run(hidden, token_rows, skip, hidden_states=hidden_states))
 
     def score(
         self,
@@ -244,8 +233,8 @@ class LM:
         Args:
             tokens: the pending token and the draft's.
             early: for early exit, the states of the first rows whose early sub-layers have run: one
-                list per row, [1, D] before the first and after every sub-layer. Only the rows
-                behind them pass the early sub-layers, all pass the rest.
+                list per row, [1, D] before the first and after every sub-layer. Only the other
+                rows pass the early sub-layers, all pass the rest.
             hidden_states: when given, receives the S + 1 states [n + 1, D].
         """
         if not early:
@@ -289,7 +278,5 @@ class LM:
         return torch.cat(logits)
 
     def weight_bytes(self) -> int:
-        """Bytes that one decoding step must read: all weights but the embedding table, of which it
-        reads one row.
-        """
+        """Bytes of weights that one decoding step reads; of the embedding table, one row."""
         return self._weight_bytes

@@ -4,6 +4,7 @@ have the bits of its own, and verified rows have the bits that each has alone.
 
 import statistics
 import time
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 import torch
@@ -54,33 +55,38 @@ def prove(lm: Proven, family: Family) -> str:
         SkipbenchError: they differ, with the first place where they do.
     """
     tokens = probe_tokens(lm.model)[0].tolist()
-    wanted = _own(lm, tokens)
+    wanted, (committed, rest) = _own(lm, tokens), (tokens[:COMMITTED], tokens[COMMITTED:])
     lm.allocate(2 * TOKENS)
-    allowed = TOLERANCE.get(lm.dtype, LOW_PRECISION) * float(wanted.abs().max())
+    share = TOLERANCE.get(lm.dtype, LOW_PRECISION)
+    allowed = share * float(wanted.abs().max())
+    name = lm.model.config.model_type
+    fault = f"model family {name!r} has no row in skipbench/lm/families.py, and its traced layer"
     try:
         whole = lm.logits(tokens, TokenRows.chain(0, TOKENS))
     except (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError) as error:
-        raise SkipbenchError(
-            f"model family {lm.model.config.model_type!r} has no row in "
-            f"skipbench/lm/families.py, and its traced layer cannot be run: {error}"
-        ) from error
-    gaps = [_gap(whole, wanted)]
-    if gaps[0] > allowed:
-        raise SkipbenchError(_message(lm, _where(lm, family, tokens), gaps[0], allowed))
-    lm.prefill(tokens[:COMMITTED])
-    rest = tokens[COMMITTED:]
-    gaps.append(_gap(lm.logits(rest, TokenRows.chain(COMMITTED, len(rest))), wanted[COMMITTED:]))
+        raise SkipbenchError(f"{fault} cannot be run: {error}") from error
+
+    def check(gap: float, where: str) -> float:
+        if gap > allowed:
+            raise SkipbenchError(
+                f"{fault} does not give the model's own forward pass: {where} differs; the logits "
+                f"by up to {gap:.3g}, allowed {allowed:.3g}"
+            )
+        return gap
+
+    gap = _gap(whole, wanted)
+    gaps = [check(gap, _where(lm, family, tokens, share) if gap > allowed else "")]
+    lm.prefill(committed)
+    chain = lm.logits(rest, TokenRows.chain(COMMITTED, len(rest)))
     branches = lm.logits(rest, TokenRows.branches(COMMITTED, COMMITTED, len(rest)))
-    own = [_own(lm, [*tokens[:COMMITTED], token])[-1] for token in rest]
-    gaps.append(_gap(branches, torch.stack(own)))
-    if max(gaps) > allowed:
-        what = "a chain" if gaps[1] > allowed else "the branches of a tree"
-        where = f"{what} behind {COMMITTED} committed tokens, where the prompt alone agrees"
-        raise SkipbenchError(_message(lm, where, max(gaps), allowed))
+    own = torch.stack([_own(lm, [*committed, token])[-1] for token in rest])
+    where = f"behind {COMMITTED} committed tokens, where the prompt alone agrees"
+    gaps.append(check(_gap(chain, wanted[COMMITTED:]), f"a chain {where}"))
+    gaps.append(check(_gap(branches, own), f"the branches of a tree {where}"))
     return (
-        f"model family {lm.model.config.model_type} has no row: its layer was traced by hooks and "
-        f"proven against the model's own forward pass over {TOKENS} tokens, a chain and a tree "
-        f"(logits differ by {max(gaps):.1g} at most, of {float(wanted.abs().max()):.3g})"
+        f"model family {name} has no row: its layer was traced by hooks and proven against the "
+        f"model's own forward pass over {TOKENS} tokens, a chain and a tree (logits differ by "
+        f"{max(gaps):.1g} at most, of {float(wanted.abs().max()):.3g})"
     )
 
 
@@ -113,29 +119,23 @@ def self_test(lm: Proven) -> float:
         NotStrictError: a logit or a cached key or value differs, with the rows and the size of it.
     """
     lm.allocate(PROMPT + MOST)
-    vocabulary = int(lm.config.vocab_size)
-    tokens = torch.randint(
-        vocabulary, (PROMPT + MOST,), generator=torch.Generator().manual_seed(0)
-    ).tolist()
+    generator, size = torch.Generator().manual_seed(0), (PROMPT + MOST,)
+    tokens = torch.randint(int(lm.config.vocab_size), size, generator=generator).tolist()
     prompt, rest = tokens[:PROMPT], tokens[PROMPT:]
     lm.prefill(prompt)
-    alone, cached = _one_by_one(lm, rest)
+    alone = _one_by_one(lm, rest)
+    cached = [rows[PROMPT : PROMPT + MOST].clone() for rows in lm.cache.rows]
     for count in range(2, MOST + 1):
         logits = lm.logits(rest[:count], TokenRows.chain(PROMPT, count).verified())
         _compare(f"{count} rows", logits, alone[:count])
-        for layer, rows in enumerate(lm.cache.rows):
-            _compare(
-                f"keys and values of {count} rows",
-                rows[PROMPT : PROMPT + count],
-                cached[layer][:count],
-            )
-    together = lm.logits(rest[: len(TREE)], TokenRows.tree(PROMPT, TREE).verified())
-    for row, path in enumerate(TokenRows.tree(PROMPT, TREE).paths()):
-        _compare(
-            f"a tree of {len(TREE)} rows",
-            together[row : row + 1],
-            _one_by_one(lm, [rest[n] for n in path])[0][-1:],
-        )
+        for rows, wanted in zip(lm.cache.rows, cached, strict=True):
+            written = rows[PROMPT : PROMPT + count]
+            _compare(f"keys and values of {count} rows", written, wanted[:count])
+    tree = TokenRows.tree(PROMPT, TREE).verified()
+    together = lm.logits(rest[: len(TREE)], tree)
+    for row, path in zip(together, tree.paths(), strict=True):
+        wanted = _one_by_one(lm, [rest[node] for node in path])[-1]
+        _compare(f"a tree of {len(TREE)} rows", row, wanted)
     chain, times = TokenRows.chain(PROMPT, TIMED_ROWS), []
     for _ in range(5):
         began = time.perf_counter()
@@ -158,7 +158,7 @@ def _gap(found: Tensor, wanted: Tensor) -> float:
     return gap if gap == gap else float("inf")
 
 
-def _where(lm: Proven, family: Family, tokens: list[int]) -> str:
+def _where(lm: Proven, family: Family, tokens: list[int], share: float) -> str:
     """The first state of the engine that is not the model's."""
     own: list[Tensor] = []
     layers = lm.model.get_submodule(family.layers_path)
@@ -168,39 +168,24 @@ def _where(lm: Proven, family: Family, tokens: list[int]) -> str:
             own.append((args[0] if args else kwargs["hidden_states"])[0])
         own.append((output[0] if isinstance(output, tuple) else output)[0])
 
-    handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(note, with_kwargs=True))
         _own(lm, tokens)
-    finally:
-        for handle in handles:
-            handle.remove()
     states: list[Tensor] = []
     lm.run(lm.embed(tokens), TokenRows.chain(0, len(tokens)), hidden_states=states)
-    share = TOLERANCE.get(lm.dtype, LOW_PRECISION)
     for index, (found, wanted) in enumerate(zip(states[::2], own, strict=True)):
         if _gap(found, wanted) > share * float(wanted.abs().max()):
-            return (
-                "the input of the first layer (positions or a factor beside the embedding?)"
-                if index == 0
-                else f"the output of layer {index - 1}"
-            )
+            if index:
+                return f"the output of layer {index - 1}"
+            return "the input of the first layer (positions or a factor beside the embedding?)"
     return "the head alone, behind states that all agree,"
 
 
-def _message(lm: Proven, where: str, gap: float, allowed: float) -> str:
-    return (
-        f"model family {lm.model.config.model_type!r} has no row in skipbench/lm/families.py, and "
-        f"its traced layer does not give the model's own forward pass: {where} differs; the "
-        f"logits by up to {gap:.3g}, allowed {allowed:.3g}"
-    )
-
-
-def _one_by_one(lm: Proven, tokens: list[int]) -> tuple[Tensor, list[Tensor]]:
-    """Logits [n, V] and the cache rows of a chain behind the prompt, decoded as vanilla would."""
-    logits = [lm.logits([token], TokenRows.chain(PROMPT + n, 1)) for n, token in enumerate(tokens)]
-    return torch.cat(logits), [
-        rows[PROMPT : PROMPT + len(tokens)].clone() for rows in lm.cache.rows
-    ]
+def _one_by_one(lm: Proven, tokens: list[int]) -> Tensor:
+    """Logits [n, V] of a chain behind the prompt, decoded as vanilla would."""
+    rows = enumerate(tokens, PROMPT)
+    return torch.cat([lm.logits([token], TokenRows.chain(at, 1)) for at, token in rows])
 
 
 def _compare(what: str, found: Tensor, alone: Tensor) -> None:

@@ -7,54 +7,28 @@ from torch import Tensor
 
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
-from skipbench.lm.families import parts_of, unlike_llama
+from skipbench.lm.families import parts_of
 from skipbench.lm.fused.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.layer import AttentionParts, Family, MlpParts, ModelParts, text_config
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
 
 
-def make_engine(
-    model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
-) -> "ReferenceEngine":
-    """As `MakeEngine`; it lays no weights out, so that `spare_mib` has no effect."""
-    return ReferenceEngine(model, family, cache, strict=strict)
-
-
-def reference_instead(
-    model: Any, family: Family, cache: KVCache, name: str
-) -> "ReferenceEngine | None":
-    """This engine with a note, where engine `name` does not compute the model's layer; else
-    `None`.
-    """
-    differs = unlike_llama(model)
-    if differs is None:
-        return None
-    note = (
-        f"engine={name} computes Llama's layer only, and {model.config.model_type} has {differs}: "
-        "engine=reference is used instead, which calls Hugging Face's modules one by one"
-    )
-    return ReferenceEngine(model, family, cache, note)
-
-
 class _LayerView:
-    """The cache for a Hugging Face attention module: `update` writes the rows and returns all up to
-    their end.
-    """
+    """The cache for a Hugging Face attention module."""
 
     def __init__(self, cache: KVCache) -> None:
         self.cache = cache
         self.metadata: AttentionMetadata | None = None
 
-    def update(
-        self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """`keys`, `values`: [1, KV, T, d] -> [1, KV, end, d]."""
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> list[Tensor]:
+        """Writes the rows [1, KV, T, d] and returns all up to their end, [1, KV, end, d]."""
         assert self.metadata is not None
         start, end = self.metadata.start, self.metadata.end
-        self.cache.keys[layer][:, :, start:end] = keys
-        self.cache.values[layer][:, :, start:end] = values
-        return self.cache.keys[layer][:, :, :end], self.cache.values[layer][:, :, :end]
+        held = self.cache.keys[layer], self.cache.values[layer]
+        for rows, new in zip(held, (keys, values), strict=True):
+            rows[:, :, start:end] = new
+        return [rows[:, :, :end] for rows in held]
 
 
 class ReferenceEngine(Engine):
@@ -81,33 +55,26 @@ class ReferenceEngine(Engine):
             strict: verified rows pass attention one by one, with the very calls of one row, and
                 other modules `MOST` at once.
         """
-        self._strict = strict
+        self._strict, self._notes = strict, [note] if note else []
         self.parts, self.family = parts_of(model), family
         self.kernels: dict[str, str] = {}
-        self._notes = [note] if note else []
         self._view = _LayerView(cache)
         config = text_config(model.config)
         # sdpa takes a missing mask over several rows for a causal one, the others do not
         self._needs_mask = config._attn_implementation != "sdpa"
         # without a mask Hugging Face leaves grouped heads to the kernel, and of a GPU's only flash
         # has them, which takes no float32: the math kernel would be left
-        self._mask_on_gpu = (
-            cache.dtype == torch.float32 and config.num_attention_heads > cache.kv_heads
-        )
+        grouped = config.num_attention_heads > cache.kv_heads
+        self._mask_on_gpu = grouped and cache.dtype == torch.float32
         self._handed: tuple[Tensor, Tensor] | None = None
         """Input and result of the attention that ran last, where attention and MLP are parallel."""
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(self.parts.layers):
-            self.sublayers += [
-                self._attention(attention, index, family.window(config, index)),
-                self._mlp(mlp),
-            ]
+            self.sublayers += [self._attention(attention, index), self._mlp(mlp)]
 
-    def notes(self) -> list[str]:
-        return self._notes
-
-    def _attention(self, parts: AttentionParts, index: int, window: int | None) -> Sublayer:
-        family, needs_mask, on_gpu = self.family, self._needs_mask, self._mask_on_gpu
+    def _attention(self, parts: AttentionParts, index: int) -> Sublayer:
+        family, window = self.family, parts.window
+        needs_mask, on_gpu = self._needs_mask, self._mask_on_gpu
 
         def attended(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
             self._view.metadata = metadata
@@ -142,18 +109,15 @@ class ReferenceEngine(Engine):
         return run
 
     def _mlp(self, parts: MlpParts) -> Sublayer:
-        def output(read: Tensor) -> Any:
-            return parts.module(parts.norm(read[None]))
+        def added(hidden: Tensor, read: Tensor) -> Tensor:
+            return self._added(hidden, parts.module(parts.norm(read[None])), parts.after)
 
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-            read = hidden
-            if self._handed is not None and hidden is self._handed[1]:
-                read = self._handed[0]
-            self._handed = None
+            handed, self._handed = self._handed, None
+            read = handed[0] if handed is not None and hidden is handed[1] else hidden
             if self._strict and metadata.token_rows.verifies:
-                pairs = zip(torch.split(hidden, MOST), torch.split(read, MOST), strict=True)
-                return torch.cat([self._added(h, output(r), parts.after) for h, r in pairs])
-            return self._added(hidden, output(read), parts.after)
+                return torch.cat([*map(added, torch.split(hidden, MOST), torch.split(read, MOST))])
+            return added(hidden, read)
 
         return run
 
@@ -182,17 +146,12 @@ def scaled_logits(parts: ModelParts, logits: Tensor) -> Tensor:
     """Scales and caps the product of the head as the family does."""
     if parts.logit_scale != 1.0:
         logits = logits * parts.logit_scale
-    return (
-        logits
-        if parts.logit_cap is None
-        else torch.tanh(logits / parts.logit_cap) * parts.logit_cap
-    )
+    cap = parts.logit_cap
+    return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
 def _rotary(parts: AttentionParts, metadata: AttentionMetadata) -> tuple[Tensor, Tensor] | None:
-    """Cosine and sine [1, T, d] of the rows. A layer that uses none gets the first tables, which
-    its module ignores.
-    """
+    """Cosine and sine [1, T, d] of the rows; a layer that uses none ignores the first tables."""
     tables, index = metadata.tables.kinds, metadata.index
     if not tables:
         return None

@@ -11,19 +11,15 @@ from numpy.typing import NDArray
 class TokenRows:
     """`T` rows, written to the cache rows `start .. start + T - 1`.
 
-    Every row sees the committed rows `0 .. context_len - 1`, itself, and its ancestors among the
-    rows of the token_rows. Rows between `context_len` and `start` are scratch of another pass and
-    stay unseen.
+    Every row sees the committed rows `0 .. context_len - 1`, itself, and its ancestors among these
+    rows. Rows between `context_len` and `start` are scratch of another pass and stay unseen.
     """
 
     start: int
     context_len: int
-    positions: tuple[int, ...] | range
-    """Position of each row in the text, counted from 0."""
+    positions: tuple[int, ...] | range  # position of each row in the text, counted from 0
     parent: tuple[int, ...] | None = None
-    """Index of each row's parent within the token_rows, -1 for none, parents first; `None` for a
-    chain.
-    """
+    """Index of each row's parent among the rows, -1 for none, parents first; `None` for a chain."""
     verifies: bool = False
     """The rows decide the emitted tokens: a strict engine gives each the bits that it has alone."""
 
@@ -43,9 +39,7 @@ class TokenRows:
 
     @classmethod
     def chain(cls, start: int, rows: int, context_len: int | None = None) -> "TokenRows":
-        """Rows that follow one another in the text; after `context_len` committed rows if they are
-        not written at `start`.
-        """
+        """Rows that follow one another in the text, after `context_len` (default: `start`) rows."""
         base = start if context_len is None else context_len
         return cls(start, base, range(base, base + rows))
 
@@ -62,14 +56,9 @@ class TokenRows:
         """`count` alternative continuations of `context_len` committed rows, a chain of `rows`
         each, written from `start` on. They do not see one another.
         """
-        parent = tuple(
-            -1 if row == 0 else branch * rows + row - 1
-            for branch in range(count)
-            for row in range(rows)
-        )
-        return cls(
-            start, context_len, tuple(range(context_len, context_len + rows)) * count, parent
-        )
+        parent = tuple(row - 1 if row % rows else -1 for row in range(count * rows))
+        positions = tuple(range(context_len, context_len + rows)) * count
+        return cls(start, context_len, positions, parent)
 
     def paths(self) -> list[list[int]]:
         """Ancestors of each row, first to last, then itself."""
@@ -84,9 +73,7 @@ class TokenRows:
         return replace(self, verifies=True)
 
     def tree_mask(self) -> NDArray[np.bool_]:
-        """[T, T], true where a row may see another: itself and its ancestors among the rows of the
-        token_rows. Not to be written to.
-        """
+        """[T, T], true where a row may see another: itself and its ancestors. Not to be written."""
         return _tree_mask(self.rows, self.parent)
 
 

@@ -1,43 +1,29 @@
-"""Families without a row: the decoder layer is found by hooks on its modules in one forward pass.
+"""Families without a row: hooks on the modules describe the decoder layer in one forward pass.
 
-Tensors are followed by identity: the norm whose output is the input of attention comes before it,
-the norm whose input is the output of attention comes after it, and so on. Differences that this
-cannot see, as a factor of the residual sum, are caught by `prove` (`lm/proof.py`), which compares
-the engine's logits with the model's own.
+Tensors are followed by identity: the norm whose output is the input of attention comes before it.
+Differences that this cannot see, as a factor of the residual sum, are caught by `prove`
+(`lm/proof.py`), which compares the engine's logits with the model's own.
 """
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from contextlib import ExitStack
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.layer import (
-    Arguments,
-    Block,
-    Family,
-    no_window,
-    one_window,
-    text_config,
-    window_by_layer,
-)
+from skipbench.lm.layer import Arguments, Block, Family, text_config
 
 TOKENS = 12  # of the probe's text
 KNOWN_WINDOWS = (
-    "sliding_window",
-    "sliding_window_pattern",
-    "use_sliding_window",
-    "max_window_layers",
+    *("sliding_window", "sliding_window_pattern", "use_sliding_window", "max_window_layers"),
 )
 """Fields whose meaning is in `layer_types`, which every configuration derives from them."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call of a module: its arguments by the names of its `forward`, and its result."""
 
     name: str
@@ -56,12 +42,19 @@ class Call:
         return self.output[0] if isinstance(self.output, tuple) else self.output
 
 
+class _Layer(NamedTuple):
+    attention: Block
+    mlp: Block
+    parallel: bool
+    arguments: Arguments
+    rotary: Any  # the tables that attention was given
+
+
 def probe_tokens(model: Any) -> Tensor:
     """Random token ids [1, TOKENS], the same for every call."""
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    device = model.get_input_embeddings().weight.device
-    made = torch.randint(vocabulary, (1, TOKENS), generator=torch.Generator().manual_seed(0))
-    return made.to(device)
+    table = model.get_input_embeddings().weight
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(len(table), (1, TOKENS), generator=generator).to(table.device)
 
 
 @torch.inference_mode()
@@ -71,22 +64,20 @@ def trace(model: Any) -> Family:
     Raises:
         SkipbenchError: no description of `Family` fits, with what differs.
     """
-    layers_path, layers = _layers(model)
-    outer, inner = list[Call](), [list[Call]() for _ in layers]
-    body = model.get_submodule(layers_path.rpartition(".")[0]) if "." in layers_path else model
-    watched = [
-        (outer, name, module) for name, module in body.named_children() if module is not layers
-    ]
-    watched += [(outer, str(i), layer) for i, layer in enumerate(layers)]
-    watched += [
-        (calls, name, module)
-        for calls, layer in zip(inner, layers, strict=True)
-        for name, module in layer.named_children()
-    ]
     from transformers import DynamicCache
 
+    layers_path, layers = _layers(model)
+    outer, inner = list[Call](), [list[Call]() for _ in layers]
+    body = model.get_submodule(layers_path.rpartition(".")[0])
     cache = DynamicCache()  # without windows, so that every layer keeps all tokens
-    with _recorded(watched):
+    with ExitStack() as stack:
+        for name, module in body.named_children():
+            if module is not layers:
+                stack.enter_context(_recorded(outer, name, module))
+        for index, (calls, layer) in enumerate(zip(inner, layers, strict=True)):
+            stack.enter_context(_recorded(outer, str(index), layer))
+            for name, module in layer.named_children():
+                stack.enter_context(_recorded(calls, name, module))
         try:
             model(probe_tokens(model), past_key_values=cache, use_cache=True)
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -94,13 +85,14 @@ def trace(model: Any) -> Family:
     kv_shape = _kv_shape(model, cache, len(layers))
     entries = {call.name: call for call in outer}
     found = [_layer(model, entries[str(i)], calls) for i, calls in enumerate(inner)]
-    if len({(y.attention, y.mlp, y.parallel, y.arguments) for y in found}) > 1:
+    if len({layer[:-1] for layer in found}) > 1:
         _refuse(model, "its layers are not all of one form")
     last = entries[str(len(layers) - 1)].result
     norm = next((call for call in outer if call.input is last), None)
     if norm is None:
         _refuse(model, "no module reads the output of its last layer")
-    rotary, kinds = _rotary(outer, found)
+    tables = [call for call in outer if _is_pair(call.output)]
+    made = [next((c for c in tables if layer.rotary is c.output), None) for layer in found]
     names = {id(module): name for name, module in model.named_modules()}
     return Family(
         attention=found[0].attention,
@@ -108,12 +100,12 @@ def trace(model: Any) -> Family:
         parallel=found[0].parallel,
         qkv=(),
         gate_up=(),
-        window=_window(model),
-        rotary_kind=lambda config, layer: kinds[layer],
+        windows=_windows(model),
+        rotary=tuple(c and str(c.given.get("layer_type", "")) for c in made),
         embedding_path=names[id(model.get_input_embeddings())],
         layers_path=layers_path,
         norm_path=names[id(norm.module)],
-        rotary_path=None if rotary is None else names[id(rotary.module)],
+        rotary_path=names[id(tables[0].module)] if tables else None,
         head_path=names[id(model.get_output_embeddings())],
         arguments=found[0].arguments,
         kv_shape=kv_shape,
@@ -121,30 +113,10 @@ def trace(model: Any) -> Family:
     )
 
 
-@dataclass(frozen=True)
-class _Layer:
-    attention: Block
-    mlp: Block
-    parallel: bool
-    arguments: Arguments
-    rotary: Any
-    """The tables that attention was given."""
-
-
-def _rotary(outer: list[Call], layers: list[_Layer]) -> tuple[Call | None, list[str | None]]:
-    """The module that makes rotary tables, and which kind of them each layer takes."""
-    made = [call for call in outer if _is_pair(call.output)]
-    kinds: list[str | None] = []
-    for layer in layers:
-        call = next((c for c in made if layer.rotary is c.output), None)
-        kinds.append(None if call is None else str(call.given.get("layer_type", "")))
-    return next(iter(made), None), kinds
-
-
 def _layer(model: Any, whole: Call, calls: list[Call]) -> _Layer:
     """Connects the modules of one layer by their tensors."""
     calls = [call for call in calls if not isinstance(call.module, nn.Dropout | nn.Identity)]
-    attentions = [call for call in calls if any(_is_cache(v) for v in call.given.values())]
+    attentions = [call for call in calls if any(map(_is_cache, call.given.values()))]
     norms = [call for call in calls if "norm" in type(call.module).__name__.lower()]
     rest = [call for call in calls if call not in attentions and call not in norms]
     if len(attentions) != 1 or len(rest) != 1:
@@ -152,30 +124,21 @@ def _layer(model: Any, whole: Call, calls: list[Call]) -> _Layer:
         _refuse(model, f"layer {whole.name} is not one attention and one MLP, but {names}")
     (attention,), (mlp,), entry = attentions, rest, whole.input
 
-    def before(call: Call) -> Call | None:
-        found = next((norm for norm in norms if norm.result is call.input), None)
-        if found is None and call is attention and call.input is not entry:
-            _refuse(model, f"the input of {call.name} in layer {whole.name} is made by no module")
-        return found
+    def block(call: Call) -> tuple[Block, Any]:
+        """A module with its norms, and the state that it reads through the first."""
+        before = next((norm for norm in norms if norm.result is call.input), None)
+        after = next((norm.name for norm in norms if norm.input is call.result), None)
+        return Block(call.name, before and before.name, after), (before or call).input
 
-    def behind(call: Call) -> str | None:
-        return next((norm.name for norm in norms if norm.input is call.result), None)
-
-    first, second = before(attention), before(mlp)
-    read = mlp.input if second is None else second.input
-    return _Layer(
-        Block(attention.name, None if first is None else first.name, behind(attention)),
-        Block(mlp.name, None if second is None else second.name, behind(mlp)),
-        read is entry,
-        _arguments(model, attention),
-        next((v for v in attention.given.values() if _is_pair(v)), None),
-    )
+    (first, read), (second, mlp_read) = block(attention), block(mlp)
+    if first.before is None and read is not entry:
+        _refuse(model, f"the input of {attention.name} in layer {whole.name} is made by no module")
+    rotary = next(filter(_is_pair, attention.given.values()), None)
+    return _Layer(first, second, mlp_read is entry, _arguments(model, attention), rotary)
 
 
 def _arguments(model: Any, attention: Call) -> Arguments:
-    """The roles of the arguments that the attention module is given by name; its defaults fill the
-    rest.
-    """
+    """The roles of the arguments that the attention module is given by name."""
     roles: list[tuple[str, str]] = []
     named = inspect.signature(attention.module.forward).parameters
     for name, value in attention.given.items():
@@ -196,7 +159,7 @@ def _arguments(model: Any, attention: Call) -> Arguments:
     return tuple(roles)
 
 
-def _window(model: Any) -> Any:
+def _windows(model: Any) -> str:
     """The windows by Hugging Face's convention; a short text cannot show them."""
     config = text_config(model.config)
     unknown = [
@@ -207,10 +170,10 @@ def _window(model: Any) -> Any:
     if unknown:
         _refuse(model, f"its configuration has {', '.join(unknown)}, which is unknown here")
     if getattr(config, "sliding_window", None) is None:
-        return no_window
+        return ""
     if getattr(config, "layer_types", None) is not None:
-        return window_by_layer
-    return one_window if getattr(config, "use_sliding_window", True) else no_window
+        return "type"
+    return "all" if getattr(config, "use_sliding_window", True) else ""
 
 
 def _kv_shape(model: Any, cache: Any, layers: int) -> tuple[int, int]:
@@ -253,37 +216,18 @@ def _is_pair(value: Any) -> bool:
     )
 
 
-@contextmanager
-def _recorded(watched: list[tuple[list[Call], str, nn.Module]]) -> Iterator[None]:
-    """Records the calls of modules meanwhile."""
-    handles = []
-    for calls, name, module in watched:
-        signature = inspect.signature(module.forward)
+def _recorded(calls: list[Call], name: str, module: nn.Module) -> RemovableHandle:
+    """Appends the calls of a module to `calls` while the handle is open."""
+    signature = inspect.signature(module.forward)
 
-        def note(
-            module: nn.Module,
-            args: Any,
-            kwargs: Any,
-            output: Any,
-            calls: list[Call] = calls,
-            name: str = name,
-            signature: inspect.Signature = signature,
-        ) -> None:
-            given: dict[str, Any] = {}
-            for key, value in signature.bind(*args, **kwargs).arguments.items():
-                given |= (
-                    value
-                    if signature.parameters[key].kind == inspect.Parameter.VAR_KEYWORD
-                    else {key: value}
-                )
-            calls.append(Call(name, module, given, output))
+    def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        given: dict[str, Any] = {}
+        for key, value in signature.bind(*args, **kwargs).arguments.items():
+            more = signature.parameters[key].kind == inspect.Parameter.VAR_KEYWORD
+            given |= value if more else {key: value}
+        calls.append(Call(name, module, given, output))
 
-        handles.append(module.register_forward_hook(note, with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return module.register_forward_hook(note, with_kwargs=True)
 
 
 def _refuse(model: Any, reason: str) -> NoReturn:

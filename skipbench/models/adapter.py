@@ -56,8 +56,7 @@ def merge(model: Any, path: str, tokens: int) -> tuple[Any, str]:
     peft: Any = import_module("peft")  # optional, and untyped
     from safetensors import SafetensorError
 
-    before = int(model.get_input_embeddings().weight.shape[0])
-    if tokens > before:
+    if tokens > len(model.get_input_embeddings().weight):
         model.resize_token_embeddings(tokens, mean_resizing=False)
     try:
         adapted = peft.PeftModel.from_pretrained(model, path)

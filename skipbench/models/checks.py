@@ -29,12 +29,8 @@ def check_shape(path: str, config: Any, shape: Shape | None) -> None:
 
     The context is left out: checkpoints are published with several limits on it.
     """
-    wrong = [
-        f"{k} {getattr(shape, k)}, not {getattr(config, v)}"
-        for k, v in FIELDS.items()
-        if shape and getattr(shape, k) != getattr(config, v)
-    ]
-    if wrong:
+    pairs = [(k, getattr(shape, k), getattr(config, v)) for k, v in FIELDS.items() if shape]
+    if wrong := [f"{k} {wanted}, not {found}" for k, wanted, found in pairs if wanted != found]:
         raise SkipbenchError(
             f"{path!r} is not the model that model.architecture describes: {'; '.join(wrong)}. "
             f"Use model=path model.path={path} for a checkpoint of your own"
@@ -52,12 +48,11 @@ def check_sizes(path: str, config: Any) -> None:
     """Raises SkipbenchError for a configuration whose numbers no model can have."""
     sizes: dict[str, Any] = {name: getattr(config, name, None) for name in _SIZES}
     wrong = {k: v for k, v in sizes.items() if v is not None and (type(v) is not int or v < 1)}
-    if not wrong:
-        layers, _, heads, groups, *_ = sizes.values()
-        if (layers or 0) > MAX_LAYERS:
-            wrong["num_hidden_layers"] = layers
-        if not wrong and groups and heads % groups:
-            wrong["num_key_value_heads"] = groups
+    layers, _, heads, groups, *_ = sizes.values()
+    if not wrong and (layers or 0) > MAX_LAYERS:
+        wrong["num_hidden_layers"] = layers
+    if not wrong and groups and heads % groups:
+        wrong["num_key_value_heads"] = groups
     epsilon, tied = getattr(config, "rms_norm_eps", 0.0), config.tie_word_embeddings
     if not isinstance(epsilon, int | float) or not 0 <= epsilon < math.inf:
         wrong["rms_norm_eps"] = epsilon
@@ -78,9 +73,7 @@ def indexed(index: Path) -> list[str]:
 
 
 def check_index(path: str) -> None:
-    """Raises SkipbenchError for an index of weights in a folder that names files outside of it, and
-    as `indexed`.
-    """
+    """Raises SkipbenchError for an index that names files outside its folder, and as `indexed`."""
     for index in sorted(Path(path).glob("*.index.json")):
         for name in indexed(index):  # may be links: the hub's cache has nothing else
             if not name or Path(name).name != name:
@@ -113,8 +106,8 @@ def check_tokenizer(path: str, base: str) -> str:
 
 
 def check_access(path: str, revision: str | None, gated: bool) -> None:
-    """Raises SkipbenchError for a path that names nothing, and for a gated model that is not in the
-    cache where this machine has no token.
+    """Raises SkipbenchError for a path that names nothing, and for a gated model that this machine
+    has neither in the cache nor a token for.
     """
     check_path(path)
     if not gated or Path(path).exists():
@@ -147,29 +140,26 @@ def explain(path: str, revision: str | None, error: Exception) -> str:
         kinds |= {c.__name__ for c in type(cause).__mro__}
         cause = cause.__cause__ or cause.__context__
     page = f"https://huggingface.co/{path}"
-    if "GatedRepoError" in kinds or "gated repo" in text.lower():
-        return f"{_gated(path)}. ({text})"
-    if "RevisionNotFoundError" in kinds:
-        return (
-            f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "
-            f"model.revision. ({text})"
-        )
-    if "RepositoryNotFoundError" in kinds or "401" in text:
-        return (
-            f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth "
-            f"login`. ({text})"
-        )
     local = (
         "Where there is a network, `python -m skipbench data MODEL` fetches it; "
         "model.path=FOLDER takes a local checkpoint"
     )
-    if hub_offline():
-        return (
+    if "GatedRepoError" in kinds or "gated repo" in text.lower():
+        reason = _gated(path)
+    elif "RevisionNotFoundError" in kinds:
+        reason = f"{path!r} has no revision {revision!r}: see {page}/commits/main, and set "
+        reason += "model.revision"
+    elif "RepositoryNotFoundError" in kinds or "401" in text:
+        reason = f"{path!r} does not exist, or is private: see {page}; for a private one `hf auth "
+        reason += "login`"
+    elif hub_offline():
+        reason = (
             f"{path!r} at revision {revision or 'main'} is not in the hub's cache, and "
-            f"HF_HUB_OFFLINE is set: fetch it once with a network, or unset the variable. {local}. "
-            f"({text})"
+            f"HF_HUB_OFFLINE is set: fetch it once with a network, or unset the variable. {local}"
         )
-    return f"cannot fetch {path!r} from the hub: is there a network? {local}. ({text})"
+    else:
+        reason = f"cannot fetch {path!r} from the hub: is there a network? {local}"
+    return f"{reason}. ({text})"
 
 
 def check_form(model: Model, engine: str) -> None:
@@ -179,8 +169,8 @@ def check_form(model: Model, engine: str) -> None:
     path, quantization, device = model.path, model.quantization, model.device
     check_path(path)
     if (is_gguf(path) or model.deepened) and (quantization != "none" or device == "auto"):
-        what = f"model.path={path}, a GGUF file,"
-        what = f"model.deepened={model.deepened}" if model.deepened else what
+        gguf = f"model.path={path}, a GGUF file,"
+        what = f"model.deepened={model.deepened}" if model.deepened else gguf
         raise SkipbenchError(
             f"{what} needs weights in model.dtype on one device; leave out model.quantization and "
             "model.device=auto"
@@ -193,8 +183,7 @@ def check_form(model: Model, engine: str) -> None:
             "computes with the weights itself"
         )
     if quantization == "int8" and device == "cpu":
-        # There (bitsandbytes 0.50.2) the logits of a row moved by 0.3 with the number of rows
-        # beside it.
+        # there (bitsandbytes 0.50.2) a row's logits moved by 0.3 with the number of rows beside it
         raise SkipbenchError(
             "model.quantization=int8 needs a GPU; use model.device=cuda or auto, or fp4 or nf4"
         )

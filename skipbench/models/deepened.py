@@ -1,9 +1,9 @@
 """`model.deepened`: a checkpoint with redundant sub-layers put in, whose places are known.
 
 It is the positive control of a search on real text: the right answer is `deepened_set`. A redundant
-sub-layer is a copy of an own one, and costs what that costs, but its output projection is scaled to
-near nothing, some to exactly nothing. The deepened model's own output is the reference, as any
-model's is; its text is nearly that of the checkpoint.
+sub-layer is a copy of another one at the same cost, whose output projection is scaled to near or
+exactly nothing. The deepened model's own output is the reference; its text is nearly that of the
+checkpoint.
 """
 
 import copy

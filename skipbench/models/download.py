@@ -2,29 +2,28 @@
 
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import check_path, is_gguf
+from skipbench.config.model import is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.models.checks import check_shape, explain, indexed
-from skipbench.models.gguf import read_gguf
+from skipbench.models.outline import read_config
 
 TIMEOUT_S = 5
 # no pickled weights, which can run code
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(NamedTuple):
     folder: Path
     commit: str | None  # None for a local folder
     weight_bytes: int
 
 
 def hub_answers() -> bool:
-    """Whether the hub can be reached, and may be asked."""
+    """True if the hub can be reached, and may be asked."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -46,26 +45,23 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
             `shape` describes.
     """
     if is_gguf(path):
-        check_path(path)
-        check_shape(path, read_gguf(path).config, shape)
+        read_config(path, revision, shape)
         return Fetched(Path(path), None, Path(path).stat().st_size)
     from huggingface_hub import snapshot_download
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
     local = Path(path).is_dir()
     try:
         folder = Path(
             path if local else snapshot_download(path, revision=revision, allow_patterns=FILES)
         )
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise SkipbenchError(explain(path, revision, error)) from error
-    check_shape(path, config, shape)
+    check_shape(path, read_config(str(folder), None), shape)
     index = folder / "model.safetensors.index.json"
     names = indexed(index) if index.is_file() else ["model.safetensors"]
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
+    if missing := [name for name in names if not (folder / name).is_file()]:
         raise SkipbenchError(
             f"{path!r} lacks {len(missing)} of {len(names)} weight files, as {missing[0]}; "
             "run the command again"

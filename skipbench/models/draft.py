@@ -28,7 +28,7 @@ def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
             "model of the same tokenizer"
         )
     own = _vocabulary(str(getattr(target.model.config, "_name_or_path", "")))
-    if own is not None and own != tokenizer.get_vocab():
+    if own and own != tokenizer.get_vocab():
         raise SkipbenchError(
             f"method.model={path} has as many tokens as the target, {sizes[0]}, but others; wanted "
             "a draft model of the same tokenizer"
@@ -36,10 +36,8 @@ def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _vocabulary(folder: str) -> dict[str, int] | None:
+def _vocabulary(folder: str) -> Any:
     from transformers import AutoTokenizer
 
-    if not (Path(folder) / "tokenizer.json").is_file():
-        return None
-    found: dict[str, int] = AutoTokenizer.from_pretrained(folder).get_vocab()
-    return found
+    known = (Path(folder) / "tokenizer.json").is_file()
+    return AutoTokenizer.from_pretrained(folder).get_vocab() if known else None

@@ -20,8 +20,7 @@ WARPERS = {
     "TopPLogitsWarper": "top_p",
 }
 """Sampling as `Sampler` does it, in this order; by class the attribute and the argument."""
-LIMITS = ("MaxLengthCriteria", "EosTokenCriteria")
-"""Criteria that the loop keeps itself."""
+LIMITS = ("MaxLengthCriteria", "EosTokenCriteria")  # criteria that the loop keeps itself
 
 
 def check_generation(
@@ -65,20 +64,19 @@ def split_processors(processors: Iterable[Any], sample: bool) -> tuple[list[Any]
         SkipbenchError: a processor that keeps a state of its own.
     """
     found = list(processors)
-    for name in (type(processor).__name__ for processor in found):
+    names = [type(processor).__name__ for processor in found]
+    for name in names:
         if name in STATEFUL:
             raise SkipbenchError(f"custom_generate cannot honour {name}: it {STATEFUL[name]}")
     if not sample:
         return found, {}
+    split = len(names) - sum(name in WARPERS for name in names)
     arguments: dict[str, Any] = {"temperature": 1.0}
-    order = list(WARPERS)
-    place = len(order)
-    while found and (name := type(found[-1]).__name__) in order[:place]:
-        place = order.index(name)
-        arguments[WARPERS[name]] = getattr(found.pop(), WARPERS[name])
-    if any(type(processor).__name__ in WARPERS for processor in found):
-        return list(processors), {"temperature": 1.0}
-    return found, arguments
+    if names[split:] != [name for name in WARPERS if name in names]:
+        return found, arguments
+    for name, processor in zip(names[split:], found[split:], strict=True):
+        arguments[WARPERS[name]] = getattr(processor, WARPERS[name])
+    return found[:split], arguments
 
 
 def own_criteria(criteria: Iterable[Any]) -> list[Any]:

@@ -5,18 +5,17 @@ Weights are dequantised to float32 and rounded to the model's dtype. llama.cpp
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.families import family_of
+from skipbench.lm.families import check_config
 from skipbench.models.checks import check_sizes
 from skipbench.models.gguf_file import Header, read_header
 from skipbench.runs.reading import printable
@@ -44,8 +43,7 @@ SPLITS = ("gpt-2", "llama-bpe", "llama3", "llama-v3", "smaug-bpe", "qwen2", "dee
 """Byte-level tokenizers that transformers splits as their models were trained."""
 
 
-@dataclass(frozen=True)
-class GGUF:
+class GGUF(NamedTuple):
     """A GGUF file whose header is read, and its configuration in Hugging Face's class."""
 
     header: Header
@@ -63,21 +61,19 @@ class GGUF:
         auto: Any = AutoModelForCausalLM  # its constructors are untyped
         with explained(self.header.path, "model"), torch.device("meta"):
             model: Any = auto.from_config(self.config, dtype=dtype, attn_implementation="sdpa")
-        entries, tied = self.header.entries, self.config.tie_word_embeddings
+        names = {self._name(name): name for name in self.header.entries}
+        if self.config.tie_word_embeddings:
+            names["lm_head.weight"] = names["model.embed_tokens.weight"]
         wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-        found = {self._name(name): entry.shape for name, entry in entries.items()}
-        if tied:
-            found["lm_head.weight"] = found["model.embed_tokens.weight"]
+        found = {name: self.header.entries[own].shape for name, own in names.items()}
         for name in sorted(wanted.keys() | found.keys()):
             if wanted.get(name) != found.get(name):
                 raise SkipbenchError(
                     f"{self.header.path} does not fit its header: {name!r} is {found.get(name)}, "
                     f"wanted {wanted.get(name)}; fetch the file again"
                 )
-        weights = {self._name(name): self._weight(name).to(dtype) for name in entries}
-        if tied:
-            weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-        model.load_state_dict(weights, assign=True)
+        weights = {own: self._weight(own).to(dtype) for own in self.header.entries}
+        model.load_state_dict({name: weights[own] for name, own in names.items()}, assign=True)
         model.tie_weights()
         # made on no device, they have no numbers
         model.model.rotary_emb = type(model.model.rotary_emb)(config=self.config)
@@ -170,39 +166,38 @@ def _kind(header: Header) -> tuple[str, str]:
 
 
 def _check_tokens(header: Header) -> None:
-    """Raises SkipbenchError for a tokenizer that cannot be read, or whose lists and ids do not fit
-    each other and the embedding.
-    """
+    """Raises SkipbenchError for a tokenizer that cannot be read or whose parts do not fit."""
     kind, _ = _kind(header)
-    fields = {key.removeprefix("tokenizer.ggml."): value for key, value in header.fields.items()}
-    rows, tokens = header.entries["token_embd.weight"].shape[0], _texts(fields.get("tokens"))
-    known, count = set(tokens), len(tokens)
-    merges = [merge.split(" ") for merge in _texts(fields.get("merges"))]
+    rows = header.entries["token_embd.weight"].shape[0]
+
+    def field(key: str, default: Any = None) -> Any:
+        return header.fields.get(f"tokenizer.ggml.{key}", default)
+
+    def texts(key: str) -> list[str]:
+        found = field(key)
+        sound = isinstance(found, list) and all(isinstance(item, str) for item in found)
+        return found if sound else []
 
     def require(key: str, sound: bool, wanted: str) -> None:
         if not sound:
             raise SkipbenchError(
-                f"{header.path}: tokenizer.ggml.{key} is {fields.get(key)!r:.60}, wanted {wanted}; "
+                f"{header.path}: tokenizer.ggml.{key} is {field(key)!r:.60}, wanted {wanted}; "
                 "fetch the file again"
             )
 
+    tokens, merges = texts("tokens"), [merge.split(" ") for merge in texts("merges")]
+    known, count = set(tokens), len(tokens)
     require("tokens", 0 < count <= rows, f"1 to {rows} texts")
     joined = all(len(pair) == 2 and {*pair, "".join(pair)} <= known for pair in merges)
-    given = kind == "llama" or "merges" in fields
+    given = kind == "llama" or field("merges") is not None
     require("merges", given and joined, "pairs of tokens that make a token")
     for key in ("token_type", "scores"):
-        found = fields.get(key, tokens)
+        found = field(key, tokens)
         require(key, isinstance(found, list) and len(found) == count, f"{count} numbers")
     for key in ("bos", "eos", "eot", "padding", "unknown"):
-        found = fields.get(f"{key}_token_id", 0)
+        found = field(f"{key}_token_id", 0)
         sound = type(found) is int and 0 <= found < count
         require(f"{key}_token_id", sound, f"the id of one of {count} tokens")
-
-
-def _texts(found: Any) -> list[str]:
-    """A list of texts, or an empty one for anything else."""
-    sound = isinstance(found, list) and all(isinstance(item, str) for item in found)
-    return found if sound else []
 
 
 def _config(header: Header) -> Any:
@@ -222,18 +217,15 @@ def _config(header: Header) -> Any:
         key = f"{family}.{key}"
         found = fields.get(key, *default)
         if found is None:
-            raise SkipbenchError(f"model.path={path} lacks {key}; fetch it again")
-        if isinstance(found, list):
-            raise SkipbenchError(
-                f"model.path={path} has another {key} in every layer, which is not read"
-            )
-        if type(found) not in kinds or not 0 < found < math.inf:
-            whole = "" if float in kinds else "whole "
-            raise SkipbenchError(
-                f"model.path={path}: {key} is {found!r:.60}, wanted a {whole}number above 0; fetch "
-                "the file again"
-            )
-        return found
+            fault = f" lacks {key}; fetch it again"
+        elif isinstance(found, list):
+            fault = f" has another {key} in every layer, which is not read"
+        elif type(found) not in kinds or not 0 < found < math.inf:
+            kind = "number" if float in kinds else "whole number"
+            fault = f": {key} is {found!r:.60}, wanted a {kind} above 0; fetch the file again"
+        else:
+            return found
+        raise SkipbenchError(f"model.path={path}{fault}")
 
     scaled = _word(header, f"{family}.rope.scaling.type", "none")
     if scaled != "none" or "rope_freqs.weight" in tensors:
@@ -253,6 +245,8 @@ def _config(header: Header) -> Any:
             f"but its tensors have {len(blocks)} and {shape[-1]}; fetch the file again"
         )
     theta = float(get("rope.freq_base", 10000.0, kinds=numbers))
+    ids = (fields.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot"))
+    ends = list(dict.fromkeys(i for i in ids if i is not None))  # of the text, and of a turn
     settings = dict(
         vocab_size=int(shape[0]),
         hidden_size=hidden,
@@ -268,18 +262,11 @@ def _config(header: Header) -> Any:
         attention_bias="blk.0.attn_q.bias" in tensors,
         mlp_bias="blk.0.ffn_down.bias" in tensors,
         bos_token_id=fields.get("tokenizer.ggml.bos_token_id"),
-        eos_token_id=_ends(fields),
+        eos_token_id=ends if len(ends) > 1 else ends[0] if ends else None,
         pad_token_id=fields.get("tokenizer.ggml.padding_token_id"),
     )
     with explained(path, "configuration"):
         config = AutoConfig.for_model(family, **settings)
     check_sizes(str(path), config)
-    family_of(config)
+    check_config(config)
     return config
-
-
-def _ends(fields: Mapping[str, Any]) -> int | list[int] | None:
-    """The ids that end an output: of the text, and of a turn where that is another."""
-    ids = [fields.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot")]
-    known = list(dict.fromkeys(i for i in ids if i is not None))
-    return known if len(known) > 1 else known[0] if known else None

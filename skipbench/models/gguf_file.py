@@ -5,11 +5,9 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md defines them.
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -24,19 +22,16 @@ MAX_ITEMS = 1 << 21  # bytes of a text, items of a list: Llama 3 has 280,147 mer
 MAX_DIMENSIONS = 4  # llama.cpp's own limit
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One tensor: its shape with the rows first, and the place of its bytes."""
 
     shape: tuple[int, ...]
-    kind: Any
-    """A `gguf.GGMLQuantizationType`."""
+    kind: Any  # A `gguf.GGMLQuantizationType`
     start: int
     size: int
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """Metadata of a file, and its tensors by name."""
 
     path: Path
@@ -70,32 +65,21 @@ def read_header(path: Path) -> Header:
         SkipbenchError: no GGUF file, another version, a type of weights that is not known, or a
             file that ends too early.
     """
-    with _explained(path), path.open("rb") as file:
-        magic, version, tensors, pairs = struct.unpack("<4sIQQ", _read(file, 24))
-        if magic != b"GGUF" or version not in VERSIONS:
-            raise SkipbenchError(
-                f"model.path={path} is no GGUF file of version {' or '.join(map(str, VERSIONS))}"
-            )
-        for count in (pairs, tensors):
-            _check_count(file, count, MAX_ENTRIES)
-        fields = {_text(file): _value(file, _int(file)) for _ in range(pairs)}
-        found = [_tensor(file, path) for _ in range(tensors)]
-        step = fields.get("general.alignment", 32)
-        if not isinstance(step, int) or step < 1:
-            raise EOFError(f"general.alignment is {step!r}")
-        begin = -(-file.tell() // step) * step
-        length = os.fstat(file.fileno()).st_size
-    entries = {name: replace(entry, start=begin + entry.start) for name, entry in found}
-    end = max((entry.start + entry.size for entry in entries.values()), default=0)
-    if end > length:
-        raise SkipbenchError(f"model.path={path} is cut: {length} bytes of {end}; fetch it again")
-    return Header(path, fields, entries)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
     try:
-        yield
+        with path.open("rb") as file:
+            magic, version, tensors, pairs = _unpack(file, "4sIQQ")
+            if magic != b"GGUF" or version not in VERSIONS:
+                versions = " or ".join(map(str, VERSIONS))
+                raise SkipbenchError(f"model.path={path} is no GGUF file of version {versions}")
+            for count in (pairs, tensors):
+                _check_count(file, count, MAX_ENTRIES)
+            fields = {_text(file): _value(file, *_unpack(file, "I")) for _ in range(pairs)}
+            found = [_tensor(file, path) for _ in range(tensors)]
+            step = fields.get("general.alignment", 32)
+            if not isinstance(step, int) or step < 1:
+                raise EOFError(f"general.alignment is {step!r}")
+            begin = -(-file.tell() // step) * step
+            length = os.fstat(file.fileno()).st_size
     except (EOFError, UnicodeDecodeError, OverflowError) as error:
         raise SkipbenchError(
             f"model.path={path} is cut or damaged: its header cannot be read ({error}); fetch it "
@@ -103,6 +87,11 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise SkipbenchError(f"model.path={path} cannot be read ({error})") from error
+    entries = {name: entry._replace(start=begin + entry.start) for name, entry in found}
+    end = max((entry.start + entry.size for entry in entries.values()), default=0)
+    if end > length:
+        raise SkipbenchError(f"model.path={path} is cut: {length} bytes of {end}; fetch it again")
+    return Header(path, fields, entries)
 
 
 def _check_count(file: BinaryIO, count: int, largest: int) -> None:
@@ -110,50 +99,44 @@ def _check_count(file: BinaryIO, count: int, largest: int) -> None:
         raise EOFError(f"a count of {count} at {file.tell()}, wanted at most {largest}")
 
 
-def _read(file: BinaryIO, count: int) -> bytes:
-    found = file.read(count)
-    if len(found) < count:
-        raise EOFError(f"{len(found)} of {count} bytes at {file.tell() - len(found)}")
-    return found
+def _unpack(file: BinaryIO, form: str) -> tuple[Any, ...]:
+    count = struct.calcsize(f"<{form}")
+    data = file.read(count)
+    if len(data) < count:
+        raise EOFError(f"{len(data)} of {count} bytes at {file.tell() - len(data)}")
+    return struct.unpack(f"<{form}", data)
 
 
 def _text(file: BinaryIO) -> str:
-    (length,) = struct.unpack("<Q", _read(file, 8))
+    (length,) = _unpack(file, "Q")
     _check_count(file, length, MAX_ITEMS)
-    return _read(file, length).decode("utf-8")
-
-
-def _int(file: BinaryIO) -> int:
-    (number,) = struct.unpack("<I", _read(file, 4))
-    return int(number)
+    return str(_unpack(file, f"{length}s")[0], "utf-8")
 
 
 def _value(file: BinaryIO, kind: int) -> Any:
     if kind == STRING:
         return _text(file)
     if kind == ARRAY:
-        inner, count = struct.unpack("<IQ", _read(file, 12))
+        inner, count = _unpack(file, "IQ")
         _check_count(file, count, MAX_ITEMS)
         if inner in SCALARS:
-            size = struct.calcsize(SCALARS[inner])
-            return list(struct.unpack(f"<{count}{SCALARS[inner]}", _read(file, count * size)))
+            return list(_unpack(file, f"{count}{SCALARS[inner]}"))
         if inner == STRING:
             return [_text(file) for _ in range(count)]
         raise EOFError(f"a list of type {inner} at {file.tell()}, wanted numbers or texts")
     if kind not in SCALARS:
         raise EOFError(f"metadata of type {kind} at {file.tell()}")
-    return struct.unpack(f"<{SCALARS[kind]}", _read(file, struct.calcsize(SCALARS[kind])))[0]
+    return _unpack(file, SCALARS[kind])[0]
 
 
 def _tensor(file: BinaryIO, path: Path) -> tuple[str, Entry]:
     """Name and entry of the next tensor of the table; its start counts from the first weight."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    name = _text(file)
-    dimensions = _int(file)
+    name, (dimensions,) = _text(file), _unpack(file, "I")
     _check_count(file, dimensions, MAX_DIMENSIONS)
-    shape = struct.unpack(f"<{dimensions}Q", _read(file, 8 * dimensions))[::-1]
-    number, offset = struct.unpack("<IQ", _read(file, 12))
+    shape = _unpack(file, f"{dimensions}Q")[::-1]
+    number, offset = _unpack(file, "IQ")
     if number not in {kind.value for kind in GGMLQuantizationType}:
         raise SkipbenchError(
             f"model.path={path}: tensor {name!r} is of type {number}, which gguf does not know; "

@@ -1,27 +1,20 @@
 """Loading a checkpoint: a folder on disk or a hub id with a revision, checked before and after."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from skipbench.config.model import Model, PlantedModel, adapter_base, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import SPARE_MIB
-from skipbench.lm.families import attention_kernel, check_config
+from skipbench.lm.families import attention_kernel
 from skipbench.lm.fused.bit_exact import NotStrictError
-from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
 from skipbench.models.adapter import merge
-from skipbench.models.checks import (
-    check_form,
-    check_index,
-    check_shape,
-    check_sizes,
-    check_tokenizer,
-    explain,
-)
+from skipbench.models.checks import check_form, check_shape, check_tokenizer, explain
 from skipbench.models.deepened import deepen
 from skipbench.models.gguf import read_gguf
+from skipbench.models.outline import read_config
 from skipbench.models.random_weights import planted_model
 from skipbench.skipset import SkipSet
 
@@ -117,10 +110,9 @@ def _planted(model: PlantedModel) -> tuple[Any, Any]:
 
 
 def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
-    """The Hugging Face model of a folder or hub id `path`, which is the adapter's base or
-    `model.path`, and its tokenizer: the adapter's where that has one.
-    """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    """The Hugging Face model of `path`, the adapter's base or `model.path`, and its tokenizer."""
+    import transformers
+    from transformers import AutoTokenizer
 
     dtype, spread = DTYPES[model.dtype], model.device == "auto"
     source: dict[str, Any] = {"revision": model.revision, "trust_remote_code": False}
@@ -130,15 +122,15 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
     if model.quantization != "none":
         if not spread:  # weights in fewer bits cannot be moved afterwards
             more["device_map"] = {"": model.device}
-        more["quantization_config"] = _fewer_bits(model.quantization, dtype)
+        four = {"bnb_4bit_quant_type": model.quantization, "bnb_4bit_compute_dtype": dtype}
+        eight = model.quantization == "int8"
+        bits = {"load_in_8bit": True} if eight else {"load_in_4bit": True, **four}
+        more["quantization_config"] = cast("Any", transformers.BitsAndBytesConfig)(**bits)
+    config = read_config(path, model.revision, model.architecture)
+    place = check_tokenizer(model.path, path)
     try:
-        check_index(path)
-        config = AutoConfig.from_pretrained(path, **source)
-        check_config(text_config(config))
-        check_sizes(path, text_config(config))
-        check_shape(path, config, model.architecture)
-        tokenizer = AutoTokenizer.from_pretrained(check_tokenizer(model.path, path), **source)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(place, **source)
+        made, info = cast("Any", transformers.AutoModelForCausalLM).from_pretrained(
             path,
             config=config,
             dtype=dtype,
@@ -148,22 +140,9 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
             **more,
             **source,
         )
-    except SkipbenchError:
-        raise
     except Exception as error:  # damaged files raise anything: transformers does not check them
         raise SkipbenchError(explain(path, model.revision, error)) from error
-    made, info = loaded
     wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}
     if wrong:
         raise SkipbenchError(f"checkpoint {path!r} does not fit its config.json: {wrong}")
     return made if "device_map" in more else made.to(model.device), tokenizer
-
-
-def _fewer_bits(quantization: str, dtype: torch.dtype) -> Any:
-    """The settings of bitsandbytes; scales are not quantised themselves."""
-    import transformers
-
-    made: Any = transformers.BitsAndBytesConfig  # untyped
-    if quantization == "int8":
-        return made(load_in_8bit=True)
-    return made(load_in_4bit=True, bnb_4bit_quant_type=quantization, bnb_4bit_compute_dtype=dtype)

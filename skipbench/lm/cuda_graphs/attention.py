@@ -1,5 +1,5 @@
-"""Attention of a few rows over a bucket of the cache, in three backends; the fastest on the device
-is taken.
+"""Backends of attention of a few rows over a bucket of the cache; the fastest on the device is
+taken.
 
 Each is `query [R, H, d], bucket [B, 2 KV, d], buffers, mask [G * R, B], scale -> [R, H * d]`, and
 takes the length from the buffers.
@@ -21,15 +21,10 @@ PARTS = (256, 128, 64)  # cache rows of a part
 def masked(
     query: Tensor, bucket: Tensor, buffers: GraphBuffers, mask: Tensor, scale: float
 ) -> Tensor:
-    """One call over the whole bucket.
-
-    The queries that share a key head are rows of one product: nothing is repeated.
-    """
-    keys, values = bucket.chunk(2, 1)
-    out = F.scaled_dot_product_attention(
-        fold(query, keys.shape[1]), keys.transpose(0, 1)[None], values.transpose(0, 1)[None],
-        mask[None, None], scale=scale,
-    )  # fmt: skip
+    """One call over the whole bucket."""
+    keys, values = (part.transpose(0, 1)[None] for part in bucket.chunk(2, 1))
+    folded = fold(query, keys.shape[1])
+    out = F.scaled_dot_product_attention(folded, keys, values, mask[None, None], scale=scale)
     return unfold(out, buffers.rows)
 
 
@@ -40,13 +35,22 @@ def split_kv(
     fill a whole device.
     """
     size = next(p for p in PARTS if len(bucket) % p == 0)
-    keys, values = bucket.view(-1, size, *bucket.shape[1:]).chunk(2, 2)  # [parts, size, KV, d]
-    folded = fold(query, keys.shape[2]).expand(len(keys), -1, -1, -1)
+    parts = bucket.view(-1, size, *bucket.shape[1:]).chunk(2, 2)  # [parts, size, KV, d]
+    keys, values = (part.transpose(1, 2) for part in parts)
+    folded = fold(query, keys.shape[1]).expand(len(keys), -1, -1, -1)
     bias = mask.view(-1, len(keys), size).transpose(0, 1)[:, None]
     bias = bias.expand(-1, folded.shape[1], -1, -1)
-    out, log_sum = _with_log_sum(folded, keys.transpose(1, 2), values.transpose(1, 2), bias, scale)
-    whole = (out.float() * log_sum.float().softmax(0)[..., None]).sum(0)
-    return unfold(whole.to(query.dtype), buffers.rows)
+    # private operators of torch: outputs [parts, KV, M, d], logarithms of the sums [parts, KV, M]
+    if query.device.type == "cuda":
+        out, log_sum, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+            folded, keys, values, bias, True, scale=scale
+        )
+    else:
+        out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            folded, keys, values, attn_mask=bias, scale=scale
+        )
+    shares = log_sum[..., : folded.shape[2]].float().softmax(0)[..., None]
+    return unfold((out.float() * shares).sum(0).to(query.dtype), buffers.rows)
 
 
 def varlen(
@@ -71,23 +75,4 @@ def attention_backends(bucket: int, chain: bool) -> dict[str, AttentionBackend]:
     backends: dict[str, AttentionBackend] = {"masked": masked}
     if bucket % PARTS[-1] == 0:
         backends["split_kv"] = split_kv
-    if chain:
-        backends["varlen"] = varlen
-    return backends
-
-
-def _with_log_sum(
-    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Outputs [parts, KV, M, d] and logarithms of the sums of exponentials [parts, KV, M]; private
-    operators of torch.
-    """
-    if query.device.type == "cuda":
-        out, log_sum, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-            query, keys, values, bias, True, scale=scale
-        )
-    else:
-        out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, keys, values, attn_mask=bias, scale=scale
-        )
-    return out, log_sum[..., : query.shape[2]]
+    return backends | ({"varlen": varlen} if chain else {})

@@ -1,18 +1,41 @@
 """`GraphBuffers`: the static buffers of one row count on one device, and the work that fills them
-for a pass.
+for a pass. Rows and lengths are rounded up to few steps, so that few graphs serve every pass.
 """
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 
+ROW_STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128)
+"""Chains and small trees run at their own size; a wide tree carries at most half as many rows
+again, which read no more weights.
+"""
+MAX_ROWS = ROW_STEPS[-1]
+"""Wider passes are bound by arithmetic, not by launches, and run without graphs."""
+FIRST = 256  # shortest length, in cache rows
 SHAPES = 512  # kept shapes of trees and branches
 Shape = tuple[Tensor, Tensor]
-"""Depth of each row behind the committed context [R], and the tree mask [R, R]."""
+"""Depth of each row after the committed context [R], and the tree mask [R, R]."""
+
+
+def padded_rows(rows: int) -> int:
+    """The step that holds `rows`, 1 to MAX_ROWS."""
+    return next(step for step in ROW_STEPS if step >= rows)
+
+
+def bucket(end: int, total: int) -> int:
+    """Cache rows that attention reads where a pass needs `end` of `total`.
+
+    Four steps per doubling: at most a quarter more is read than needed, and a text of 8192 tokens
+    passes 21 of them. All are multiples of 8, which the CUDA kernels want of a mask's rows.
+    """
+    size = FIRST
+    while size < end:
+        size += max(FIRST, 1 << (size.bit_length() - 1)) // 4
+    return min(size, total // 8 * 8)
 
 
 class GraphBuffers:
@@ -53,8 +76,8 @@ class GraphBuffers:
             self.tree_mask = torch.ones(rows, rows, dtype=torch.bool, device=device).tril_()
             self.ends = upload(torch.tensor([0, rows], dtype=torch.int32), device)
             self.used = torch.zeros(1, dtype=torch.int32, device=device)
-            self.masks: dict[tuple[int, int | None], Tensor] = {}
-            self.whole: dict[int, Tensor] = {}
+        self.masks: dict[tuple[int, int | None], Tensor] = {}
+        self.whole: dict[int, Tensor] = {}
         self._views = {rows: self.hidden}
         self._chain: Shape = (self.depth.clone(), self.tree_mask.clone())
         self._shapes: dict[object, Shape] = {}
@@ -70,22 +93,14 @@ class GraphBuffers:
         """Uploads the positions of the first `rows` rows without waiting for the device; for a
         chain only two numbers.
         """
+        context_len, positions = token_rows.context_len, token_rows.positions
+        parent = token_rows.parent
         self.bounds.fill_(token_rows.start)
-        if token_rows.context_len != token_rows.start:
-            self.bounds[1].fill_(token_rows.context_len)
-        chain = (
-            token_rows.parent is None
-            and isinstance(token_rows.positions, range)
-            and token_rows.positions.start == token_rows.context_len
-        )
-        key = (
-            None
-            if chain
-            else (
-                token_rows.parent and token_rows.parent[:rows],
-                *(p - token_rows.context_len for p in token_rows.positions[:rows]),
-            )
-        )
+        if context_len != token_rows.start:
+            self.bounds[1].fill_(context_len)
+        key: object = None
+        if parent is not None or not isinstance(positions, range) or positions.start != context_len:
+            key = (parent and parent[:rows], *(p - context_len for p in positions[:rows]))
         if key != self._shape:
             depth, tree_mask = self._chain if key is None else self._made(key, token_rows, rows)
             self.depth.copy_(depth)
@@ -111,7 +126,7 @@ class GraphBuffers:
         columns: Tensor,
         cos: Tensor,
         sin: Tensor,
-    ) -> Callable[[], None]:
+    ) -> Work:
         """The work that turns `bounds`, `depth` and `tree_mask` into targets, rotary tables
         and the masks of a bucket.
 
@@ -121,13 +136,12 @@ class GraphBuffers:
         """
         # Not minus infinity: a part of the cache that is masked altogether stays finite.
         low = torch.finfo(self.dtype).min / 2
+        shape = (self.group * self.rows, bucket)
         with torch.inference_mode(False):
             self.whole[bucket] = upload(torch.tensor([0, bucket], dtype=torch.int32), self.device)
             for window in windows:
-                shape = (self.group * self.rows, bucket)
-                self.masks[bucket, window] = torch.zeros(
-                    shape, dtype=self.dtype, device=self.device
-                )
+                empty = torch.zeros(shape, dtype=self.dtype, device=self.device)
+                self.masks[bucket, window] = empty
 
         def place() -> None:
             start, context_len, target = self.bounds.chunk(3)

@@ -1,38 +1,37 @@
-"""Recording: from a function over static buffers to something that does the same work again at the
-price of one launch.
-
-What is captured reads and writes buffers that exist before and after it, takes no argument and
-returns nothing: lengths and positions come from buffers too, or they would be frozen.
+"""Recording of work over static buffers, replayed at the price of one launch. The work may be
+executed while it is captured; lengths and positions come from buffers too, or they would be frozen.
 """
 
 import statistics
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import torch
 
+Work = Callable[[], None]
 Replay = Callable[[], None]
 TRIALS = 5
 
 
-class GraphCapture(Protocol):
-    """One device's backend to record.
-
-    The work may be executed while it is captured: buffers must stand the extra run.
+class EagerCapture:
+    """Calls the same function again, on any device and no faster: the result of a graph without
+    one.
     """
 
-    device: torch.device
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
-    def capture(self, work: Callable[[], None]) -> Replay:
+    def capture(self, work: Work) -> Replay:
         """Does `work` as often as the result is called."""
-        ...
+        work()
+        return work
 
     def seconds(self, replay: Replay) -> float | None:
         """Median seconds of a replay; `None` where they mean nothing."""
-        ...
+        return None
 
 
-class CudaGraphCapture:
+class CudaGraphCapture(EagerCapture):
     """CUDA graphs of one device, all in one memory pool.
 
     The pool may be shared by graphs that are replayed in any order, because nothing lives in it
@@ -40,11 +39,12 @@ class CudaGraphCapture:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.pool = torch.cuda.graph_pool_handle()
-        self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it so
+        super().__init__(device)
+        cuda: Any = torch.cuda  # streams and events are untyped
+        self.pool, self.stream = cuda.graph_pool_handle(), cuda.Stream(device)
+        self.event = cuda.Event
 
-    def capture(self, work: Callable[[], None]) -> Replay:
+    def capture(self, work: Work) -> Replay:
         with torch.cuda.device(self.device):
             now = torch.cuda.current_stream()
             self.stream.wait_stream(now)
@@ -65,7 +65,7 @@ class CudaGraphCapture:
         times: list[float] = []
         with torch.cuda.device(self.device):
             for _ in range(TRIALS):
-                first, last = _event(), _event()
+                first, last = (self.event(enable_timing=True) for _ in range(2))
                 replay()
                 first.record()
                 for _ in range(8):
@@ -74,24 +74,3 @@ class CudaGraphCapture:
                 last.synchronize()
                 times.append(first.elapsed_time(last) / 8e3)
         return statistics.median(times)
-
-
-def _event() -> torch.cuda.Event:
-    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # as above
-    return event
-
-
-class EagerCapture:
-    """Calls the same function on the same buffers again, on any device and no faster: the result of
-    a graph without one.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def capture(self, work: Callable[[], None]) -> Replay:
-        work()
-        return work
-
-    def seconds(self, replay: Replay) -> float | None:
-        return None

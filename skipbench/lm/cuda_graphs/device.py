@@ -8,11 +8,12 @@ from torch import Tensor
 
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.attention import AttentionBackend, attention_backends
-from skipbench.lm.cuda_graphs.buckets import MAX_ROWS, bucket, padded_rows
-from skipbench.lm.cuda_graphs.buffers import GraphBuffers
-from skipbench.lm.cuda_graphs.capture import GraphCapture, Replay
-from skipbench.lm.cuda_graphs.sublayers import Attention, Mlp, Work
+from skipbench.lm.cuda_graphs.buffers import MAX_ROWS, GraphBuffers, bucket, padded_rows
+from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work
 from skipbench.lm.engine import Sublayer
+from skipbench.lm.fused.weights import LayerWeights, Weight
+from skipbench.lm.layer import AttentionParts, MlpParts
+from skipbench.lm.llama import rms_norm, rotated, silu_times
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
@@ -20,23 +21,76 @@ PREPARE_INPUTS = -1  # among the sub-layers of a pass: masks and tables of its r
 WHOLE_PASS = -2  # all of it in one graph
 
 
+class Attention:
+    """One layer's attention as work over static buffers."""
+
+    def __init__(
+        self, parts: AttentionParts, weights: LayerWeights, index: int, cache: KVCache
+    ) -> None:
+        self.index, self.cache, self.window, self.scale = index, cache, parts.window, parts.scale
+        self.norm, self.qk_norms, self.qkv = parts.norm, parts.qk_norms, weights.qkv
+        self.add_output = _added(weights.output)
+        self.heads = weights.output.inputs // cache.head_dim
+
+    def work(self, buffers: GraphBuffers, bucket: int, attend: AttentionBackend) -> Work:
+        """Attention over the rows of the cache as they are now; a cache that grows needs new
+        work.
+        """
+        rows, heads, kv = self.cache.rows[self.index], self.heads, self.cache.kv_heads
+        attended, mask = rows[:bucket], buffers.masks[bucket, self.window]
+        shape = (buffers.rows, heads + 2 * kv, self.cache.head_dim)
+
+        def run() -> None:
+            qkv = self.qkv(rms_norm(buffers.hidden, self.norm)).view(shape)
+            rotated_qk = rotated(qkv, kv, self.qk_norms, buffers.cos, buffers.sin)
+            keys_values = torch.cat((rotated_qk[:, heads:], qkv[:, heads + kv :]), 1)
+            rows.index_copy_(0, buffers.target, keys_values)
+            out = attend(rotated_qk[:, :heads], attended, buffers, mask, self.scale)
+            self.add_output(buffers.hidden, out)
+
+        return run
+
+
+class Mlp:
+    """One layer's gated MLP, likewise."""
+
+    def __init__(self, parts: MlpParts, weights: LayerWeights) -> None:
+        self.norm, self.gate_up, self.add_down = parts.norm, weights.gate_up, _added(weights.down)
+
+    def work(self, buffers: GraphBuffers) -> Work:
+        def run() -> None:
+            gate_up = self.gate_up(rms_norm(buffers.hidden, self.norm))
+            self.add_down(buffers.hidden, silu_times(gate_up))
+
+        return run
+
+
+def _added(weight: Weight) -> Any:
+    """`hidden, x -> None`: hidden += x @ weight (+ bias), in the buffer itself."""
+    across, bias = weight.transposed()
+
+    def add(hidden: Tensor, x: Tensor) -> None:
+        hidden.addmm_(x, across)
+        if bias is not None:
+            hidden.add_(bias)
+
+    return add
+
+
 class DeviceGraphs:
     """The layers of one device: their buffers by row count, and their captured graphs."""
 
     def __init__(
-        self, config: Any, cache: KVCache, capture: GraphCapture, backend: str | None
+        self, config: Any, cache: KVCache, capture: EagerCapture, backend: str | None
     ) -> None:
         self.cache, self.capture, self.backend = cache, capture, backend
-        self.hidden, self.group = (
-            config.hidden_size,
-            config.num_attention_heads // config.num_key_value_heads,
-        )
-        self.layers: int = config.num_hidden_layers
+        self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
+        self.group = config.num_attention_heads // config.num_key_value_heads
         self.attentions: dict[int, Attention] = {}
         self.mlps: dict[int, Mlp] = {}
         self.metadata: AttentionMetadata | None = None
         self.buffers: GraphBuffers | None = None
-        self.failed: str | None = None
+        self.failed: str | None = None  # the reason why no more graphs are captured
         self.discarded: dict[str, str] = {}
         """Backends of attention that did not work here, with the error of each."""
         self._rows: list[Tensor] | None = None  # the cache that was captured
@@ -69,64 +123,55 @@ class DeviceGraphs:
         return self._out
 
     def _load(self, metadata: AttentionMetadata) -> None:
-        """Begins a pass: uploads the position of its rows and chooses their graphs; `buffers` is
-        `None` where it has none.
-        """
+        """Uploads the position of the rows; `buffers` becomes `None` where they have no graphs."""
         self.metadata, self.buffers = metadata, None
         if metadata.start == 0 or metadata.rows > MAX_ROWS:
             return
         if self.cache.rows is not self._rows:
             self._reset(metadata.tables)
         rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
-        chain = self._varlen and metadata.token_rows.contiguous_chain
-        if (rows, size, chain) not in self._captured and not self._capture(rows, size, chain):
-            return
-        buffers = self._buffers[rows]
+        key = rows, size, self._varlen and metadata.token_rows.contiguous_chain
+        if key not in self._captured:
+            if self.failed:
+                return
+            try:
+                self._captured[key] = self._capture(*key)
+            except torch.OutOfMemoryError:
+                self.failed = (
+                    f"{self.capture.device} has no memory left for graphs of {rows} rows over "
+                    f"{size} cache rows"
+                )
+                return
+        self._replays, buffers = self._captured[key], self._buffers[rows]
         buffers.load(metadata.token_rows, metadata.rows)
-        self._replays = self._captured[rows, size, chain]
         self.buffers, self._out = buffers, buffers.view(metadata.rows)
 
     def _reset(self, tables: RotaryCache) -> None:
         """The cache was made anew: nothing captured holds any more."""
-        self._rows = self.cache.rows
+        self._rows, self._rope = self.cache.rows, tables.rope
         self._buffers: dict[int, GraphBuffers] = {}
         self._mlps: dict[int, dict[int, tuple[Work, Replay]]] = {}
         self._captured: dict[tuple[int, int, bool], dict[int, Replay]] = {}
         self._windows = tuple(dict.fromkeys(a.window for a in self.attentions.values()))
         half_precision = self.cache.dtype in (torch.float16, torch.bfloat16)
-        self._varlen = (
-            self.capture.device.type == "cuda" and half_precision and self._windows == (None,)
-        )
-        self._rope = tables.rope
+        cuda = self.capture.device.type == "cuda"
+        self._varlen = cuda and half_precision and self._windows == (None,)
         with torch.inference_mode(False):
             self._columns = torch.arange(len(self._rows[0]), device=tables.device)
 
-    def _capture(self, rows: int, size: int, chain: bool) -> bool:
-        """Records every sub-layer of the device for a row count and bucket; whether there was
-        memory for it.
-        """
-        if self.failed:
-            return False
-        d, dtype, device = self.cache.head_dim, self.cache.dtype, self.capture.device
-        try:
-            if rows not in self._buffers:
-                self._buffers[rows] = GraphBuffers(rows, self.hidden, d, self.group, dtype, device)
-            self._captured[rows, size, chain] = self._capture_all(self._buffers[rows], size, chain)
-        except torch.OutOfMemoryError:
-            self.failed = (
-                f"{device} has no memory left for graphs of {rows} rows over {size} cache rows"
-            )
-        return self.failed is None
-
-    def _capture_all(self, buffers: GraphBuffers, size: int, chain: bool) -> dict[int, Replay]:
-        """By sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know no bucket.
+    def _capture(self, rows: int, size: int, chain: bool) -> dict[int, Replay]:
+        """Replays of a row count and bucket by sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know
+        no bucket.
 
         Meanwhile the buffers say that the rows stand at the end of the bucket and are written
         behind the cache: recording executes the work, and nothing that is in the cache may change.
         """
-        record = self.capture.capture
+        if rows not in self._buffers:
+            sizes = rows, self.hidden, self.cache.head_dim, self.group
+            self._buffers[rows] = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
+        buffers, record = self._buffers[rows], self.capture.capture
         end = min(size, self.cache.capacity)
-        buffers.load(TokenRows.chain(max(1, end - buffers.rows), buffers.rows), buffers.rows)
+        buffers.load(TokenRows.chain(max(1, end - rows), rows), rows)
         buffers.bounds[2].fill_(self.cache.capacity)
         state = buffers.hidden.clone()  # the input of the pass at hand may lie in it
         prepare = buffers.input_preparation(size, self._windows, self._columns, *self._rope)
@@ -136,11 +181,11 @@ class DeviceGraphs:
         attend = self._fastest_backend(buffers, size, chain)
         works = {s: a.work(buffers, size, attend) for s, a in self.attentions.items()}
         found = {s: record(work) for s, work in works.items()} | {PREPARE_INPUTS: prepare_replay}
-        if buffers.rows not in self._mlps:
+        if rows not in self._mlps:
             mlps = {s: mlp.work(buffers) for s, mlp in self.mlps.items()}
-            self._mlps[buffers.rows] = {s: (work, record(work)) for s, work in mlps.items()}
-        works |= {s: work for s, (work, _) in self._mlps[buffers.rows].items()}
-        found |= {s: replay for s, (_, replay) in self._mlps[buffers.rows].items()}
+            self._mlps[rows] = {s: (work, record(work)) for s, work in mlps.items()}
+        for s, (work, replay) in self._mlps[rows].items():
+            works[s], found[s] = work, replay
         if len(self.attentions) == self.layers:  # no graph spans two devices
             whole = [prepare, *(works[s] for s in sorted(works))]
 
@@ -153,9 +198,7 @@ class DeviceGraphs:
         return found
 
     def _fastest_backend(self, buffers: GraphBuffers, size: int, chain: bool) -> AttentionBackend:
-        """The fastest backend of attention on this device, of those that work and agree with
-        `masked`.
-        """
+        """The fastest backend here, of those that work and agree with `masked`."""
         first = next(iter(self.attentions.values()))
         choices = attention_backends(size, chain)
         if self.backend is not None:
@@ -163,21 +206,20 @@ class DeviceGraphs:
         shape = (buffers.rows, first.heads, self.cache.head_dim)
         query = torch.randn(shape, dtype=buffers.dtype, device=buffers.device)
         cached, mask = self.cache.rows[first.index][:size], buffers.masks[size, first.window]
-        wanted = choices["masked"](query, cached, buffers, mask, first.scale)
+        inputs = query, cached, buffers, mask, first.scale
+        wanted = choices["masked"](*inputs).float()
         best, shortest = "masked", math.inf
         for name, attend in choices.items():
             try:
-                result = attend(query, cached, buffers, mask, first.scale)
-                seconds = self.capture.seconds(
-                    self.capture.capture(first.work(buffers, size, attend))
-                )
+                result = attend(*inputs).float()
+                replay = self.capture.capture(first.work(buffers, size, attend))
+                seconds = self.capture.seconds(replay)
             except (RuntimeError, AttributeError, TypeError, ImportError) as error:
                 # an operator that is missing or wants other shapes
                 first_line = str(error).partition("\n")[0]
                 self.discarded.setdefault(name, f"{type(error).__name__}: {first_line}")
                 continue
-            close = float((result - wanted).float().norm()) <= 0.02 * float(wanted.float().norm())
-            if not close:
+            if not float((result - wanted).norm()) <= 0.02 * float(wanted.norm()):
                 self.discarded.setdefault(name, "its result is not near that of `masked`")
             elif seconds is not None and seconds < shortest:
                 best, shortest = name, seconds

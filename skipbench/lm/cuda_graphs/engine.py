@@ -1,18 +1,11 @@
 """`engine=cuda_graphs`: one CUDA graph per sub-layer and row count, replayed in the order of a skip
-set.
+set, so that a new set needs no capture.
 
-A pass uploads its position as a few numbers, replays one graph that makes masks and rotary tables
-of them, then one graph per sub-layer; a skipped sub-layer is not replayed, so that a new skip set
-needs no capture. The length enters in two ways: attention reads a bucket of the cache, of few
-sizes, and a mask (or a length) made on the device says where in it the text ends. The graphs of a
-row count and bucket are captured at first use, all sub-layers together: lazily, because most pairs
-never occur; together, because a search over skip sets would otherwise meet captures in its timings.
-A pass that skips nothing and keeps no states (vanilla, most verifications) replays one graph that
-holds all of it.
-
-Prompts and passes of more than MAX_ROWS rows run the fused engine's sub-layers, over the same
-weights and cache. Embedding and head are the fused engine's too: one kernel and two, which a graph
-would only surround with copies.
+A pass uploads its position as a few numbers and replays one graph that makes masks and rotary
+tables of them, then one graph per sub-layer. Attention reads a bucket of the cache, of few sizes. A
+bucket's graphs are captured together at first use: a search over skip sets would otherwise meet
+captures in its timings. A pass that skips nothing and keeps no states replays one graph of it all.
+Prompts, passes of more than MAX_ROWS rows, embedding and head are the fused engine's.
 """
 
 from collections.abc import Callable
@@ -22,16 +15,14 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.cuda_graphs.buckets import MAX_ROWS
-from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, GraphCapture
-from skipbench.lm.cuda_graphs.device import DeviceGraphs
-from skipbench.lm.cuda_graphs.sublayers import Attention, Mlp
+from skipbench.lm.cuda_graphs.buffers import MAX_ROWS
+from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
+from skipbench.lm.cuda_graphs.device import Attention, DeviceGraphs, Mlp
 from skipbench.lm.engine import Engine, Sublayer, refuse_strict
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.layer import Family
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
-from skipbench.lm.reference import reference_instead
 from skipbench.lm.rows import TokenRows
 
 # bytes that graphs of a few row counts may take, beside weights and cache
@@ -40,18 +31,6 @@ FALLBACK_NOTE = (
     "the tokens are the same, but every kernel is launched by itself, which bounds "
     "the speed of small passes"
 )
-MakeCapture = Callable[[torch.device], GraphCapture]
-
-
-def make_engine(
-    model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
-) -> Engine:
-    """As `MakeEngine`; the fused engine where graphs cannot be used."""
-    if (other := reference_instead(model, family, cache, "cuda_graphs")) is not None:
-        return other
-    if reason := unsupported_reason(model):
-        return replaced(FusedEngine(model, family, cache, spare_mib), reason)
-    return CudaGraphsEngine(model, family, cache, strict=strict, spare_mib=spare_mib)
 
 
 def replaced(fused: FusedEngine, reason: str) -> FusedEngine:
@@ -65,8 +44,7 @@ def unsupported_reason(model: Any) -> str | None:
     devices = {p.device for p in model.parameters()}
     if not torch.cuda.is_available():
         return "no CUDA device is at hand"
-    others = sorted({str(d) for d in devices if d.type != "cuda"})
-    if others:
+    if others := sorted({str(d) for d in devices if d.type != "cuda"}):
         return f"weights are on {', '.join(others)}, and CUDA graphs hold work of a GPU alone"
     for device in devices:
         free, _ = torch.cuda.mem_get_info(device)
@@ -78,7 +56,7 @@ def unsupported_reason(model: Any) -> str | None:
     return None
 
 
-class CudaGraphsEngine:
+class CudaGraphsEngine(Engine):
     """Sub-layers that replay one graph each."""
 
     name = "cuda_graphs"
@@ -92,7 +70,7 @@ class CudaGraphsEngine:
         *,
         strict: bool,
         spare_mib: int,
-        capture: MakeCapture = CudaGraphCapture,
+        capture: Callable[[torch.device], EagerCapture] = CudaGraphCapture,
         backend: str | None = None,
     ) -> None:
         """`backend`: of `attention.attention_backends`; `None` takes the fastest of those that the
@@ -110,8 +88,7 @@ class CudaGraphsEngine:
             if device not in self.parts:
                 self.parts[device] = DeviceGraphs(model.config, cache, capture(device), backend)
             part, s = self.parts[device], 2 * index
-            window = family.window(model.config, index)
-            part.attentions[s] = Attention(attention, weights, index, window, cache)
+            part.attentions[s] = Attention(attention, weights, index, cache)
             part.mlps[s + 1] = Mlp(mlp, weights)
             self.sublayers += [part.sublayer(i, self.fused.sublayers[i]) for i in (s, s + 1)]
 
@@ -123,22 +100,16 @@ class CudaGraphsEngine:
 
     def notes(self) -> list[str]:
         lines = self.fused.notes()
-        if self.failed:
+        if failed := self._failed():
             lines = [
                 *lines,
-                f"engine=cuda_graphs: {self.failed}; passes not yet captured run as engine=fused: "
+                f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: "
                 f"{FALLBACK_NOTE}",
             ]
-        return [*lines, *self.discarded()]
-
-    def discarded(self) -> list[str]:
-        """Backends of attention that were left out, a line each with the error."""
         found = {k: v for part in self.parts.values() for k, v in part.discarded.items()}
-        return [f"attention backend {k} is left out: {v}" for k, v in found.items()]
+        return [*lines, *(f"attention backend {k} is left out: {v}" for k, v in found.items())]
 
-    @property
-    def failed(self) -> str | None:
-        """The device that ran out of memory, after which no graph is captured; `None` for none."""
+    def _failed(self) -> str | None:
         return next((p.failed for p in self.parts.values() if p.failed), None)
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
@@ -156,7 +127,7 @@ class CudaGraphsEngine:
         for layer in rows:
             layer.normal_()  # zeros would hide a wrong mask
         try:
-            return self._difference(TokenRows.chain(at, 1), tables) or self.failed
+            return self._difference(TokenRows.chain(at, 1), tables) or self._failed()
         except RuntimeError as error:
             return f"a sub-layer cannot be captured: {str(error).splitlines()[0]}"
         finally:
@@ -171,8 +142,9 @@ class CudaGraphsEngine:
             part.metadata = None
             ones = torch.ones(1, part.hidden, dtype=self.cache.dtype, device=device)
             for s in (next(iter(part.attentions)), next(iter(part.mlps))):
-                found = self.sublayers[s](ones, metadata).float()
-                wanted = self.fused.sublayers[s](ones, metadata).float()
+                found, wanted = (
+                    engine.sublayers[s](ones, metadata).float() for engine in (self, self.fused)
+                )
                 if not float((found - wanted).norm()) <= 0.02 * float((wanted - ones).norm()):
                     return (
                         f"a replayed sub-layer on {device} does not give what the fused engine "

@@ -2,22 +2,20 @@
 and keeps the result in a file.
 
 A weight [out, in] can be kept as `rows` (as Hugging Face keeps it), as `columns` ([in, out] in
-memory), both multiplied by `torch.mm`, or `packed` by oneDNN, through two private operators of
-torch that are used only where they agree with `F.linear`. No layout wins everywhere: in float32
-`columns` was fastest for one row and slow for nine, `packed` the other way round. In bfloat16
-there may be `few_rows`, too: `rows` with a product of our own (`few_rows.py`).
+memory), both multiplied by `torch.mm`, `packed` by oneDNN, through two private operators of torch
+that are used only where they agree with `F.linear`, or in bfloat16 as `few_rows`: `rows` with a
+product of our own. In float32 `columns` was fastest for one row and slow for nine.
 """
 
 import contextlib
-import json
+import itertools
 import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import torch
@@ -26,38 +24,26 @@ from msgspec import Meta
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.fused.few_rows import (
-    FEW_ROWS,
-    Product,
-    Sum,
-    few_rows_kernel,
-    few_rows_products,
-)
+from skipbench.lm.fused.few_rows import FEW_ROWS, Product, Sum, few_rows_kernel, few_rows_products
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import cpu_name
 
-ROWS = (1, 4, 9)
-"""Row counts that are tuned: a step of decoding, and two sizes of verification."""
+ROWS = (1, 4, 9)  # row counts that are tuned: a step of decoding, and two sizes of verification
 DRAFT_STEPS = 4  # one-row passes in a usual round: eight draft steps with half of the sub-layers
 MIN_GAIN = 1.05  # keep a second copy of a weight only if it speeds up a round by at least 5 %
+# The autotuner cycles through so much, so that it measures memory and not cache speed; models
+# smaller than this are tuned with their own size.
 AUTOTUNE_WORKING_SET_BYTES = 48 << 20
-"""Total size of the weights that the autotuner cycles through, so that it measures memory and not
-cache speed. Models smaller than this are tuned with their own size.
-"""
 MOST_WEIGHTS = 256
-# of a larger weight only so much is tuned: its time is bound by memory, and grows with its size
-PART_BYTES = 64 << 20
-# after 7 the minimum for nine rows was still up to twice the final one, and the wrong layout won
-REPEATS = 25
+PART_BYTES = 64 << 20  # of a larger weight only so much is tuned: memory bounds its time
+REPEATS = 25  # after 7 the minimum for nine rows was still up to twice the final one
 
-Times = dict[str, list[float]]
-"""Microseconds of every layout for `ROWS` rows."""
+Times = dict[str, list[float]]  # microseconds of every layout for `ROWS` rows
 Positive = Annotated[float, Meta(gt=0)]
 LAYOUTS = ("rows", "columns", "packed", FEW_ROWS)
 
 
-@dataclass(frozen=True)
-class LayoutChoice:
+class LayoutChoice(NamedTuple):
     """Layouts for one row and for several; they are the same where one copy is kept."""
 
     one: str
@@ -68,11 +54,8 @@ class LayoutChoice:
         return tuple(dict.fromkeys((self.one, self.several)))
 
     def __str__(self) -> str:
-        return (
-            self.one
-            if self.one == self.several
-            else f"{self.one} for one row, {self.several} for several"
-        )
+        same = self.one == self.several
+        return self.one if same else f"{self.one} for one row, {self.several} for several"
 
 
 def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> LayoutChoice:
@@ -87,7 +70,7 @@ def choose(times: Times, allowed: Callable[[tuple[str, ...]], bool]) -> LayoutCh
 
     pairs = [
         c
-        for c in (LayoutChoice(a, b) for a in times for b in times)
+        for c in itertools.starmap(LayoutChoice, itertools.product(times, times))
         if c.layouts == ("rows",)
         or (allowed(c.layouts) and (c.one == c.several or FEW_ROWS not in c.layouts))
     ]
@@ -109,7 +92,7 @@ def to_layout(weight: Tensor, layout: str) -> Tensor:
 def products_of(weight: Tensor, bias: Tensor | None, layout: str) -> tuple[Product, Sum]:
     """As `products`, for a weight that `to_layout` gave."""
     kernel = few_rows_kernel()[0] if layout == FEW_ROWS else None
-    return products(weight, bias) if kernel is None else few_rows_products(weight, bias, kernel)
+    return few_rows_products(weight, bias, kernel) if kernel else products(weight, bias)
 
 
 def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
@@ -117,10 +100,8 @@ def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
     of torch's.
     """
     if weight.is_mkldnn:
-        plain, binary = (
-            torch.ops.mkldnn._linear_pointwise.default,
-            torch.ops.mkldnn._linear_pointwise.binary,
-        )
+        pointwise = torch.ops.mkldnn._linear_pointwise
+        plain, binary = pointwise.default, pointwise.binary
         return (lambda x: plain(x, weight, bias, "none", [], "")), (
             lambda r, x: binary(x, r, weight, bias, "add")
         )
@@ -174,10 +155,8 @@ def autotune(
         for _ in range(count)
     ]
     fault = packing_unsupported(weights[0])
-    left_out = {"packed"} if fault else set()
-    if few_rows_of(dtype) is None:
-        left_out.add(FEW_ROWS)
-    layouts = [name for name in LAYOUTS if name not in left_out]
+    left_out = {"packed": fault is not None, FEW_ROWS: few_rows_of(dtype) is None}
+    layouts = [name for name in LAYOUTS if not left_out.get(name)]
     calls = {
         name: [products_of(to_layout(w, name), None, name)[0] for w in weights] for name in layouts
     }
@@ -199,6 +178,13 @@ def autotune(
     return times, fault
 
 
+class Entry(msgspec.Struct):
+    """One result in the file."""
+
+    times: dict[str, Annotated[list[Positive], Meta(min_length=len(ROWS), max_length=len(ROWS))]]
+    fault: str | None
+
+
 def cache_file() -> Path:
     """File with the autotuner's results of this user's machines."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -216,47 +202,28 @@ def tuned(
     parts += [f"{FEW_ROWS} {kernel}"] if kernel is not None else []
     parts += [f"{torch.get_num_threads()} threads", str(dtype), f"{inputs}x{outputs}", f"{mib} MiB"]
     key = "; ".join(parts)
-    entry = _entry(_read().get(key))
-    if entry is None:
+    if (entry := _entries().get(key)) is None:
         times, fault = autotune(outputs, inputs, dtype, pass_bytes)
         rounded = {name: [round(t, 2) for t in row] for name, row in times.items()}
-        entry = _store(key, Entry(rounded, fault))
+        # a process that tuned at the same time may have stored one: all of a machine choose alike
+        entry = (entries := _entries()).setdefault(key, Entry(rounded, fault))
+        # without a cache folder that can be written to, every load tunes
+        with contextlib.suppress(SkipbenchError):
+            text = msgspec.json.format(msgspec.json.encode(entries), indent=1).decode()
+            write_atomic(cache_file(), text + "\n")
     return entry.times, entry.fault
 
 
-class Entry(msgspec.Struct):
-    """One result in the file."""
-
-    times: dict[str, Annotated[list[Positive], Meta(min_length=len(ROWS), max_length=len(ROWS))]]
-    fault: str | None
-
-
-def _store(key: str, entry: Entry) -> Entry:
-    """Stores an entry and returns it, or the one of a process that tuned at the same time: all of a
-    machine choose alike.
-    """
-    entries = _read()
-    if (earlier := _entry(entries.get(key))) is not None:
-        return earlier
-    # without a cache folder that can be written to, every load tunes
-    with contextlib.suppress(SkipbenchError):
-        text = json.dumps(entries | {key: msgspec.to_builtins(entry)}, indent=1)
-        write_atomic(cache_file(), text + "\n")
-    return entry
-
-
-def _read() -> dict[str, Any]:
-    """The file's entries; none where it is missing or broken, so that it is written anew."""
+def _entries() -> dict[str, Entry]:
+    """The file's valid entries; none where it is missing or broken."""
     try:
-        return msgspec.json.decode(cache_file().read_bytes(), type=dict[str, Any])
+        stored = msgspec.json.decode(cache_file().read_bytes(), type=dict[str, Any])
     except (OSError, ValueError, msgspec.DecodeError):
         return {}
-
-
-def _entry(stored: Any) -> Entry | None:
-    """A stored result; `None` for none, or one that is not valid."""
-    try:
-        entry = msgspec.convert(stored, Entry)
-    except msgspec.ValidationError:
-        return None
-    return entry if {"rows", "columns"} <= set(entry.times) <= set(LAYOUTS) else None
+    entries: dict[str, Entry] = {}
+    for key, raw in stored.items():
+        with contextlib.suppress(msgspec.ValidationError):
+            entry = msgspec.convert(raw, Entry)
+            if {"rows", "columns"} <= set(entry.times) <= set(LAYOUTS):
+                entries[key] = entry
+    return entries

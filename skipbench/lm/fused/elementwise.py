@@ -20,12 +20,8 @@ Attention = Callable[[Tensor, AttentionMetadata], Tensor]
 Rotation = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 POINTER, FLOAT, LONG, INT = ctypes.c_void_p, ctypes.c_float, ctypes.c_long, ctypes.c_int
-MOST_KEYS = 1 << 16
-"""Cache rows up to which attention is ours: the keys and values of one head are packed in memory of
-its own.
-"""
-MOST_WITHOUT_AMX = 8
-"""Rows from which on torch's attention is faster than ours without AMX."""
+MOST_KEYS = 1 << 16  # cache rows up to which attention is ours: it packs a head's keys and values
+MOST_WITHOUT_AMX = 8  # rows from which on torch's attention is faster than ours without AMX
 
 
 def is_native(like: Tensor) -> bool:
@@ -34,6 +30,7 @@ def is_native(like: Tensor) -> bool:
     return where and few_rows_kernel()[0] is not None
 
 
+@functools.cache
 def _function(name: str, *arguments: Any) -> Any:
     """A C function without a result, by the types of its arguments."""
     function = getattr(library(), name)
@@ -47,7 +44,7 @@ def most_attended() -> int:
 
 
 def native_norm(weight: Tensor, eps: float) -> Norm | None:
-    """RMS norm `x [T, D] -> [T, D]`; `None` where there is none of our own."""
+    """RMS norm `x [T, D] -> [T, D]`; `None`, here and below, where there is none of our own."""
     if not is_native(weight):
         return None
     function, weight = _function("rms_norm", *[POINTER] * 3, FLOAT, LONG, LONG), weight.contiguous()
@@ -63,7 +60,7 @@ def native_norm(weight: Tensor, eps: float) -> Norm | None:
 
 
 def native_silu(like: Tensor) -> Norm | None:
-    """`gate and up [T, 2 F] -> silu(gate) * up [T, F]`; `None` where there is none of our own."""
+    """`gate and up [T, 2 F] -> silu(gate) * up [T, F]`."""
     if not is_native(like):
         return None
     function = _function("silu_times", POINTER, POINTER, LONG, LONG)
@@ -79,7 +76,7 @@ def native_silu(like: Tensor) -> Norm | None:
 
 def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None:
     """`qkv [T, H + 2 KV, d], cos [T, 1, d], sin, start -> queries [T, H, d]`, all rotated; keys and
-    values go to the rows `start ..` of a layer's cache. `None` where there is none of our own.
+    values go to the rows `start ..` of a layer's cache.
     """
     if not is_native(like):
         return None
@@ -99,8 +96,8 @@ def native_rotation(cache: KVCache, layer: int, like: Tensor) -> Rotation | None
 
 
 def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> Attention | None:
-    """`query [T, H, d], metadata -> [T, H * d]` over a cache, without windows. A row has the
-    bits that it has alone. `None` where there is none of our own.
+    """`query [T, H, d], metadata -> [T, H * d]` over a cache, without windows. A row has the bits
+    that it has alone.
     """
     if not is_native(like) or cache.head_dim % 8:
         return None
@@ -123,18 +120,13 @@ def native_attention(cache: KVCache, layer: int, scale: float, like: Tensor) -> 
 
 def native_top_k(logits: Tensor, k: int) -> list[list[int]] | None:
     """Indices of the `k` largest per row of [T, V], the largest first, of equal ones the first;
-    before them that of the largest, or -1 where it is not finite or the row has a NaN. `None` where
-    there is no function of our own.
+    before them that of the largest, or -1 where it is not finite or the row has a NaN.
     """
     if not is_native(logits):
         return None
     logits = logits.contiguous()
     (rows, vocabulary), width = logits.shape, k + 1
     index = (ctypes.c_int32 * (rows * width))()
-    _top_k()(index, logits.data_ptr(), rows, vocabulary, k)
+    top_k = _function("top_k", POINTER, POINTER, LONG, LONG, LONG)
+    top_k(index, logits.data_ptr(), rows, vocabulary, k)
     return [index[at : at + width] for at in range(0, rows * width, width)]
-
-
-@functools.cache
-def _top_k() -> Any:
-    return _function("top_k", POINTER, POINTER, LONG, LONG, LONG)

@@ -1,8 +1,7 @@
 """`engine=fused`: the same arithmetic from the same weights, in fewer and larger calls.
 
-Queries, keys and values come from one product, gate and up from one, the residual sum is part of
-the output products, and attention reads a slice of the preallocated cache. The Hugging Face modules
-keep working: their weights become views of the fused ones, so that nothing is stored twice.
+Queries, keys and values come from one product, gate and up from one; output products add the
+residual. The weights of the Hugging Face modules become views of the fused ones.
 """
 
 import math
@@ -15,7 +14,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
-from skipbench.lm.fused.bit_exact import MOST, NotStrictError, rows_one_by_one
+from skipbench.lm.fused.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.fused.elementwise import (
     MOST_KEYS,
     Norm,
@@ -29,20 +28,6 @@ from skipbench.lm.fused.weights import LayerWeights, Weights, pass_bytes
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.lm.llama import fold, rotated, silu_times, unfold
 from skipbench.lm.metadata import AttentionMetadata
-from skipbench.lm.reference import reference_instead
-
-
-def make_engine(
-    model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
-) -> Engine:
-    """As `MakeEngine`; the reference engine where the layer is not Llama's."""
-    if (other := reference_instead(model, family, cache, "fused")) is not None:
-        if strict:
-            raise NotStrictError(
-                f"engine.strict=true cannot be kept: {other.notes()[0]}; use engine.strict=false"
-            )
-        return other
-    return FusedEngine(model, family, cache, spare_mib, strict)
 
 
 class FusedEngine(Engine):
@@ -64,19 +49,13 @@ class FusedEngine(Engine):
         self.sublayers: list[Sublayer] = []
         for index, (attention, mlp) in enumerate(parts.layers):
             layer = weights.of_layer(attention, mlp, family, len(parts.layers))
-            window = family.window(model.config, index)
             self.layers.append(layer)
-            self.sublayers += [
-                _attention(attention, layer, index, window, cache, strict),
-                _mlp(mlp, layer, strict),
-            ]
+            attend = _attention(attention, layer, index, cache, strict)
+            self.sublayers += [attend, _mlp(mlp, layer, strict)]
         self._final_norm, self._embedding = _rms_norm(parts.norm), parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self._embedding.data_ptr()
         self._head = weights.fuse(model, HEAD, 1, keep=tied)
         self.kernels, self._notes = weights.kernels, weights.notes(self._embedding)
-
-    def notes(self) -> list[str]:
-        return self._notes
 
     def add_note(self, note: str) -> None:
         self._notes = [*self._notes, note]
@@ -89,9 +68,7 @@ class FusedEngine(Engine):
 
 
 def _rms_norm(module: Any) -> Norm:
-    """The fastest RMS norm `[T, D] -> [T, D]` by a module's weight on its device: our own function,
-    torch's, or on a CPU fewer and cheaper calls than torch's.
-    """
+    """The fastest RMS norm `[T, D] -> [T, D]` by a module's weight on its device."""
     weight, eps = module.weight.data, module.variance_epsilon
     if (native := native_norm(weight, eps)) is not None:
         return native
@@ -121,17 +98,11 @@ def _rms_norm(module: Any) -> Norm:
 
 
 def _attention(
-    parts: AttentionParts,
-    weights: LayerWeights,
-    index: int,
-    window: int | None,
-    cache: KVCache,
-    strict: bool,
+    parts: AttentionParts, weights: LayerWeights, index: int, cache: KVCache, strict: bool
 ) -> Sublayer:
-    kv, d, scale = cache.kv_heads, cache.head_dim, parts.scale
+    kv, d, scale, window = cache.kv_heads, cache.head_dim, parts.scale, parts.window
     heads = weights.output.inputs // d
-    group, like = heads // kv, parts.norm.weight
-    norm = _rms_norm(parts.norm)
+    group, like, norm = heads // kv, parts.norm.weight, _rms_norm(parts.norm)
     attend_few = native_attention(cache, index, scale, like)
     most_rows = most_attended() if attend_few is not None else 1
 
@@ -139,12 +110,8 @@ def _attention(
         """Queries [T, heads, d] over the cache up to the metadata's end -> [T, heads * d]."""
         t, end = metadata.rows, metadata.end
         alone = t == 1 or (strict and metadata.token_rows.verifies)
-        if (
-            attend_few is not None
-            and (alone or (t <= most_rows and metadata.start > 0))
-            and end <= MOST_KEYS
-            and metadata.within(window)
-        ):
+        few = alone or (t <= most_rows and metadata.start > 0)
+        if attend_few is not None and few and end <= MOST_KEYS and metadata.within(window):
             return attend_few(query, metadata)
         if t > 1 and alone:
             each = rows_one_by_one(metadata, cache.rows[index])
@@ -161,18 +128,18 @@ def _attention(
             out = F.scaled_dot_product_attention(query, keys, values, scale=scale)
             return out.reshape(1, heads * d)  # some kernels of a GPU lay rows outside heads
         # a square chain from row 0
-        if group > 1 and query.is_cuda and query.dtype == torch.float32:
+        gqa = group > 1
+        if gqa and query.is_cuda and query.dtype == torch.float32:
             # Of the kernels of a GPU only flash takes grouped heads, and it takes no float32: the
             # key heads become the batch, and each is seen by its group without a copy.
-            grouped = query.view(t, kv, group, d).permute(1, 2, 0, 3)
+            query, gqa = query.view(t, kv, group, d).permute(1, 2, 0, 3), False
             keys, values = (x[0][:, None].expand(-1, group, -1, -1) for x in (keys, values))
-            out = F.scaled_dot_product_attention(grouped, keys, values, is_causal=True, scale=scale)
-            return out.permute(2, 0, 1, 3).reshape(t, heads * d)
-        query = query.transpose(0, 1)[None]
+        else:
+            query = query.transpose(0, 1)[None]
         out = F.scaled_dot_product_attention(
-            query, keys, values, is_causal=True, scale=scale, enable_gqa=group > 1
+            query, keys, values, is_causal=True, scale=scale, enable_gqa=gqa
         )
-        return out[0].transpose(0, 1).reshape(t, heads * d)
+        return out.permute(2, 0, 1, 3).reshape(t, heads * d)
 
     def rotated_and_stored(qkv: Tensor, cos: Tensor, sin: Tensor, start: int) -> Tensor:
         """Queries [T, heads, d]; keys and values go to the cache rows `start ..`."""

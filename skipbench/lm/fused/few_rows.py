@@ -28,10 +28,8 @@ class _Weight(ctypes.Structure):
     """As `Weight` of the C file."""
 
     _fields_ = (
-        ("w", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("inputs", ctypes.c_long),
-        ("outputs", ctypes.c_long),
+        *(("w", ctypes.c_void_p), ("bias", ctypes.c_void_p)),
+        *(("inputs", ctypes.c_long), ("outputs", ctypes.c_long)),
     )
 
 
@@ -69,14 +67,10 @@ def few_rows_products(weight: Tensor, bias: Tensor | None, kernel: str) -> tuple
         if rows > MOST_ROWS:
             y = F.linear(x, weight, bias)
             return y if residual is None else residual + y
-        if not x.is_contiguous():
-            x = x.contiguous()
-        y = x.new_empty((rows, outputs))
-        if residual is None:
-            function(at, y.data_ptr(), None, x.data_ptr(), rows)
-        else:
-            residual = residual.contiguous()
-            function(at, y.data_ptr(), residual.data_ptr(), x.data_ptr(), rows)
+        x, y = x.contiguous(), x.new_empty((rows, outputs))
+        residual = None if residual is None else residual.contiguous()
+        before = None if residual is None else residual.data_ptr()
+        function(at, y.data_ptr(), before, x.data_ptr(), rows)
         return y
 
     return product, lambda residual, x: product(x, residual)

@@ -1,6 +1,4 @@
-"""Fused weights in the layouts that are fastest on this machine; Hugging Face's modules become
-views of them.
-"""
+"""Fused weights in their fastest layouts; Hugging Face's modules become views of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,16 +76,17 @@ class LayerWeights:
 
 
 class Weights:
-    """Makes the fused weights of one model, within a limit on the memory that second layouts
-    take.
+    """Makes the fused weights of one model.
+
+    Args:
+        spare_mib: memory that second layouts of weights may take, MiB.
+        pass_bytes: weights that one pass of the model reads.
     """
 
     def __init__(self, spare_mib: int, pass_bytes: int) -> None:
-        """`pass_bytes`: weights that one pass of the model reads."""
         self._spare, self._pass_bytes = spare_mib * MIB, pass_bytes
         self._chosen: dict[tuple[int, int], LayoutChoice] = {}
-        self.kernels: dict[str, str] = {}
-        """Layouts by shape, `INxOUT`."""
+        self.kernels: dict[str, str] = {}  # layouts by shape, `INxOUT`
         self._faults: set[str] = set()
 
     def of_layer(
@@ -109,19 +108,22 @@ class Weights:
             keep: the weight must also stay as it is, because it is an embedding too.
         """
         modules = [getattr(parent, name) for name in names]
-        whole = (
-            torch.cat([m.weight.data for m in modules])
-            if len(modules) > 1
-            else modules[0].weight.data
-        )
+        weights = [m.weight.data for m in modules]
+        whole = torch.cat(weights) if len(weights) > 1 else weights[0]
         biases = [m.bias.data for m in modules if m.bias is not None]
         bias = torch.cat(biases) if biases else None
         choice = self._choose(whole, count, keep)
         made = {layout: to_layout(whole, layout) for layout in choice.layouts}
-        if not keep:
-            _share_storage(
-                parent, names, modules, made.get("rows", made.get("columns", made[choice.one]))
-            )
+        if not keep:  # the modules get their part of the fused weight
+            shared = made.get("rows", made.get("columns", made[choice.one]))
+            packed = torch.nn.Parameter(shared, requires_grad=False) if shared.is_mkldnn else None
+            end = 0
+            for name, module in zip(names, modules, strict=True):
+                start, end = end, end + module.weight.shape[0]
+                if packed is None:
+                    module.weight.data = shared[start:end]
+                else:
+                    setattr(parent, name, _Unpacking(packed, start, end, module.bias))
         return Weight(made[choice.one], made[choice.several], bias, choice)
 
     def notes(self, like: Tensor) -> list[str]:
@@ -134,18 +136,14 @@ class Weights:
             for fault in sorted(self._faults)
         ]
         flags = cpu_flags()
-        if like.dtype == torch.bfloat16 and "avx512_bf16" in flags:
-            lines += [
+        vectors = "avx512_bf16" in flags
+        if like.dtype == torch.bfloat16 and vectors and (fault := few_rows_kernel()[1]):
+            lines.append(
                 f"bfloat16 products of few rows are torch's ({fault}); ours took 0.6 of their time "
                 "where both were measured"
-                for fault in filter(None, few_rows_kernel()[1:])
-            ]
-        if like.dtype == torch.bfloat16 and flags and "amx_bf16" not in flags:
-            used = (
-                "AVX-512 bf16"
-                if "avx512_bf16" in flags
-                else "float32 arithmetic on bfloat16 weights"
             )
+        if like.dtype == torch.bfloat16 and flags and "amx_bf16" not in flags:
+            used = "AVX-512 bf16" if vectors else "float32 arithmetic on bfloat16 weights"
             lines.append(
                 f"this processor has no AMX: {used} instead, and verifying several rows "
                 "costs more than with it"
@@ -158,7 +156,7 @@ class Weights:
             return LayoutChoice("rows", "rows")
         if (outputs, inputs) not in self._chosen:
             times, fault = tuned(outputs, inputs, weight.dtype, self._pass_bytes)
-            each = weight.numel() * weight.element_size() * count
+            each = weight.nbytes * count
 
             def extra(layouts: tuple[str, ...]) -> int:
                 # few_rows are rows with another product
@@ -173,30 +171,14 @@ class Weights:
         return self._chosen[outputs, inputs]
 
 
-def _share_storage(parent: Any, names: Sequence[str], modules: list[Any], whole: Tensor) -> None:
-    """Gives the modules their part of the fused weight, so that nothing is stored twice."""
-    start = 0
-    packed = torch.nn.Parameter(whole, requires_grad=False) if whole.is_mkldnn else None
-    for name, module in zip(names, modules, strict=True):
-        end = start + module.weight.shape[0]
-        if packed is not None:
-            setattr(parent, name, _Unpacking(packed, start, end, module.bias))
-        else:
-            module.weight.data = whole[start:end]
-        start = end
-
-
 class _Unpacking(torch.nn.Module):
-    """A linear module over a part of a packed weight: unpacks it at every call, which nothing that
-    is timed does.
+    """A linear module over a part of a packed weight, which is one parameter of all modules that
+    share it, so that `parameters()` counts it once. It unpacks at every call.
     """
 
     def __init__(
         self, packed: torch.nn.Parameter, start: int, end: int, bias: Tensor | None
     ) -> None:
-        """`packed`: the whole weight, one parameter of all modules that share it, so that
-        `parameters()` counts it once.
-        """
         super().__init__()
         self.packed, self._start, self._end, self.bias = packed, start, end, bias
 
