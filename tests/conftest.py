@@ -27,6 +27,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
+from skipbench.profile import roofline
 from skipbench.runs.measures import Metrics
 from skipbench.scoring.sandbox import isolation
 
@@ -45,6 +46,7 @@ FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
 latency_file.CONTEXTS, latency_file.REPEATS, round_costs.ROUNDS = 1, 2, 1
+roofline.PRODUCT = 64
 
 
 def random_model(family: str, vocab: int = 61) -> Any:
