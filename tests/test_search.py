@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from skipbench.config.compose import compose
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
 from skipbench.errors import SkipbenchError
+from skipbench.search import strategies
+from skipbench.search.bayes import suggest_point
 from skipbench.search.retime import candidates, retime, write_retimed
 from skipbench.search.run import Trial, read_trials, search
 from skipbench.search.space import Space
@@ -28,6 +31,12 @@ from skipbench.skipset import SkipSet
 COST = [0.3, -0.2, -0.4, 0.5, -0.1, 0.2, -0.3, 0.1]
 # -0.2 - 0.4 - 0.3 = -0.9; with 4 as well, -0.1 more and 0.3 for the pair (4, 6)
 OPTIMUM = frozenset({1, 2, 6})
+
+
+@pytest.fixture(autouse=True)
+def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of Bayesian optimisation of the published effort takes two seconds."""
+    monkeypatch.setattr(strategies, "suggest_point", partial(suggest_point, draws=500, starts=1))
 
 
 def toy(skip: SkipSet) -> tuple[float, dict[str, float]]:
