@@ -22,7 +22,7 @@ PROMPTS = [
     "The red ball was under the bed.",
     "One day, a bird sang in the tree.",
 ]
-REQUESTS, THREADS, NEW = 40, 4, 12
+REQUESTS, THREADS, NEW = 40, 4, 8
 IDS = [[5, 9, 2, 7, 5, 9, 2], [11, 3, 3, 40, 8], [1, 60, 1, 60, 1, 60, 22, 5, 9]]
 
 

@@ -153,8 +153,7 @@ def test_tree_logits(family: str, engine: str) -> None:
 
 
 # Whatever drafts with a skip set samples in `Drafter`; the others have ways of their own.
-SAMPLED = [(m, "default") for m in ("uniform", "layerskip", "lookahead", "recycling", "auto")]
-SAMPLED += [("uniform", "tree"), ("cas-spec", "default")]
+SAMPLED = [("uniform", "tree"), ("lookahead", "default"), ("auto", "default")]
 
 
 @pytest.mark.parametrize(
@@ -204,9 +203,9 @@ def test_what_a_method_carries_is_all_that_lasts(name: str) -> None:
     unbroken, before, after = (make_method(name) for _ in range(3))
     for method in (unbroken, before):
         for prompt in prompts[:2]:
-            generate(lm, method, prompt, 32)
+            generate(lm, method, prompt, 20)
     after.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    wanted, found = (generate(lm, method, prompts[2], 32) for method in (unbroken, after))
+    wanted, found = (generate(lm, method, prompts[2], 20) for method in (unbroken, after))
     assert (found.tokens, found.rounds) == (wanted.tokens, wanted.rounds)
     assert after.trace() == unbroken.trace() and str(after.skip) == str(unbroken.skip)
     assert json.dumps(after.state_dict()) == json.dumps(unbroken.state_dict())

@@ -19,7 +19,7 @@ from skipbench.errors import SkipbenchError
 
 SKIP = ["method.skip='attn:1,2;mlp:2'"]
 METHODS = {"prompt-lookup": [], "fixed": SKIP, "swift": [], "lookahead": []}
-RUNS = 300
+RUNS = 200
 PROMPT = torch.tensor([[5, 9, 2, 7, 5, 9, 2, 7, 5, 9]])
 
 
@@ -195,7 +195,7 @@ def in_bfloat16(name: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("name", ["random", "tiny"])
+@pytest.mark.parametrize("name", ["random", pytest.param("tiny", marks=pytest.mark.slow)])
 def test_strict_gives_the_tokens_of_generate_in_bfloat16(name: str) -> None:
     model = in_bfloat16(name)
     fast = skipbench.custom_generate("recycling", strict=True, overrides=["method.nodes=20"])

@@ -323,7 +323,7 @@ MADE_UP_Q = "Draft(tokens, q={n - 1: torch.full((99,), 1e-9) for n in range(budg
     ("draft", "failed"),
     [
         pytest.param(HONEST, [], marks=pytest.mark.slow),
-        (MADE_UP_Q, ["test_sampling[repeat-default]"]),
+        pytest.param(MADE_UP_Q, ["test_sampling[repeat-default]"], marks=pytest.mark.slow),
     ],
     ids=["honest", "made-up-q"],
 )

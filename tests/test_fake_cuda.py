@@ -49,16 +49,13 @@ MECHANISMS = [  # one case per way of drafting, verifying and adapting
     ("uniform", "greedy", "fused", "fp32"),
     ("uniform", "sampling", "fused", "bf16"),
     ("uniform", "tree", "fused", "bf16"),
-    ("uniform", "threshold", "fused", "bf16"),
-    ("layerskip", "greedy", "fused", "bf16"),
     ("del", "greedy", "fused", "bf16"),
     ("clasp", "greedy", "fused", "bf16"),
     ("knapspec", "greedy", "fused", "bf16"),
     ("swift", "tree", "fused", "bf16"),
     ("lookahead", "greedy", "fused", "bf16"),
     ("cas-spec", "greedy", "fused", "bf16"),
-    ("clasp", "greedy", "reference", "bf16"),
-    ("uniform", "tree", "cuda_graphs", "bf16"),
+    ("uniform", "greedy", "reference", "bf16"),
     ("clasp", "greedy", "cuda_graphs", "fp32"),
 ]
 VARIANTS: dict[str, tuple[str, ...]] = {

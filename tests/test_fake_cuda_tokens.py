@@ -59,15 +59,12 @@ CASES = [
     for f in ("llama", "mistral")
 ]
 DAILY = [
-    ("uniform", "fused", one_device, "llama"),
     ("clasp", "fused", two_devices, "llama"),
-    ("swift", "fused", one_device, "mistral"),
     ("knapspec", "fused", two_devices, "llama"),
-    ("layerskip", "fused", two_devices, "llama"),
     ("lookahead", "fused", one_device, "llama"),
     ("cas-spec", "fused", two_devices, "llama"),
     ("uniform", "cuda_graphs", two_devices, "llama"),
-    ("clasp", "reference", two_devices, "mistral"),
+    ("vanilla", "reference", two_devices, "mistral"),
 ]
 
 

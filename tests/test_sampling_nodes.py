@@ -21,7 +21,7 @@ from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.decode.verify import verify_sampling
 
-DRAWS = 4000
+DRAWS = 2000
 # target and draft; total variation 0.55, 0.6 and 0.85
 PAIRS = {
     "four": ((0.05, 0.30, 0.25, 0.40), (0.60, 0.10, 0.20, 0.10)),

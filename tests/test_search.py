@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from skipbench.config.schemas import Search, StrategyName
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
 from skipbench.errors import SkipbenchError
+from skipbench.search import strategies
+from skipbench.search.bayes import suggest_point
 from skipbench.search.run import Trial, candidates, read_trials, retime, search, write_retimed
 from skipbench.search.strategies import Random, Space, make_strategy
 from skipbench.skipset import SkipSet
@@ -27,6 +30,12 @@ from skipbench.skipset import SkipSet
 COST = [0.3, -0.2, -0.4, 0.5, -0.1, 0.2, -0.3, 0.1]
 # -0.2 - 0.4 - 0.3 = -0.9; with 4 as well, -0.1 more and 0.3 for the pair (4, 6)
 OPTIMUM = frozenset({1, 2, 6})
+
+
+@pytest.fixture(autouse=True)
+def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of Bayesian optimisation of the published effort takes two seconds."""
+    monkeypatch.setattr(strategies, "suggest_point", partial(suggest_point, draws=500, starts=1))
 
 
 def toy(skip: SkipSet) -> tuple[float, dict[str, float]]:
@@ -88,8 +97,8 @@ def test_bayes_beats_random_at_the_same_budget(tmp_path: Path) -> None:
     ],
 )
 def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: Path) -> None:
-    run(name, tmp_path / "whole.jsonl", 7, rounded=rounded)
-    for stop in (2, 5):
+    run(name, tmp_path / "whole.jsonl", 5, rounded=rounded)
+    for stop in (2, 4):
 
         def until(skip: SkipSet, stop: int = stop) -> tuple[float, dict[str, float]]:
             if len(trials(tmp_path / "parts.jsonl")) >= stop:
@@ -97,10 +106,10 @@ def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: P
             return toy(skip)
 
         with pytest.raises(KeyboardInterrupt):
-            run(name, tmp_path / "parts.jsonl", 7, until, rounded=rounded)
+            run(name, tmp_path / "parts.jsonl", 5, until, rounded=rounded)
     with open(tmp_path / "parts.jsonl", "a") as file:
-        file.write('{"iteration": 7, "sk')  # a torn line
-    run(name, tmp_path / "parts.jsonl", 7, rounded=rounded)
+        file.write('{"iteration": 5, "sk')  # a torn line
+    run(name, tmp_path / "parts.jsonl", 5, rounded=rounded)
     whole, parts = (
         [
             {k: v for k, v in t.items() if not k.startswith("seconds")}

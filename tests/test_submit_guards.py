@@ -100,6 +100,7 @@ def test_hydras_launcher_submits_what_is_missing_and_waits(
     assert len(sent(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_two_submissions_at_once_take_turns(slurm: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "skipbench", "submit", *words(tmp_path)]
     env = os.environ | {"PYTHONPATH": str(ROOT)}

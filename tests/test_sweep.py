@@ -168,6 +168,7 @@ def test_a_method_from_a_folder_of_ones_own(
     assert wrong.returncode == 2 and "Did you mean method.step" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_a_method_of_ones_own_runs_in_another_process(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
