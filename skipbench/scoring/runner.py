@@ -1,9 +1,9 @@
-"""A program and its tests as two processes: calls and results go between them as plain data.
+"""A program and its tests as two processes that exchange calls and results as plain data.
 
-A fresh interpreter is handed the source of this file: it may import only the standard library, and
-as little of that as it can, for the program finds those modules loaded. The process of the tests
-holds no code of the program, and what it decodes is of built-in types: no `__eq__`, no frame, no
-exit handler of the program has a part in a comparison.
+A fresh interpreter gets the source of this file: it may import only the standard library, and as
+little of that as it can, for the program finds those modules loaded. The process of the tests holds
+no code of the program and decodes built-in types only: no `__eq__`, no frame, no exit handler of
+the program has a part in a comparison.
 """
 
 import builtins
@@ -47,11 +47,7 @@ def limit(memory_bytes: int, cpu_s: int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """`value` for JSON: as the built-in type that it is an instance of.
-
-    Raises:
-        TypeError: it is no plain data.
-    """
+    """`value` for JSON, as the built-in type that it is an instance of, else TypeError."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     for name, (kind, _) in KINDS.items():
@@ -100,7 +96,7 @@ def serve(asked: int, answer: int) -> None:
 
 
 def asker(ask: int, answers: int) -> Callable[..., Any]:
-    """A function that has the program's process do something, and returns or raises the outcome."""
+    """A function that sends a call to the program's process, and returns or raises its outcome."""
     replies = open(answers, "rb")  # noqa: SIM115  # as long as this process lives
 
     def request(*words: Any) -> Any:
@@ -128,7 +124,7 @@ def asker(ask: int, answers: int) -> Callable[..., Any]:
 
 
 def judge(ask: int, answers: int, tell: int) -> None:
-    """The process of the tests: says `ok` at their end, `ended` if the program's process was gone
+    """The process of the tests: writes `ok` at their end, `ended` if the program's process was gone
     before, else the error.
     """
     with open(0, "rb", closefd=False) as file:
@@ -153,7 +149,7 @@ def judge(ask: int, answers: int, tell: int) -> None:
 
 
 def main(role: str, handles: tuple[int, ...], limits: tuple[int, int]) -> None:
-    """What `jail.py` starts twice; never returns."""
+    """`jail.py` starts it twice; never returns."""
     sys.set_int_max_str_digits(0)
     limit(*limits)
     if role == "tests":
