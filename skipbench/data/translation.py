@@ -19,7 +19,7 @@ def german_english(prompt: str, **where: Any) -> list[Row]:
     SWIFT published neither wording nor shots for them; both are ours.
 
     Raises:
-        SkipbenchError: rows that cannot be drawn, or a pair that lacks a language.
+        SkipbenchError: a pair that lacks a language.
     """
     source = Where(**where)
     sample, shots = source.draw(Sentence)

@@ -9,7 +9,7 @@ from evaluation: a prompt in fold 0 is never trained on, and neither is an answe
 import hashlib
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from skipbench.data.mini import code, maths, stories, summary
 
@@ -23,11 +23,8 @@ FOLDS = 16  # one fold in 16 of the prompts, and of the bodies, is kept out of t
 _TRAINING_SEED = 20261
 
 
-@dataclass(frozen=True)
-class Example:
-    """A prompt, the body that answers it, and what a scorer needs (`answer`, `tests`, `facts`,
-    `names`).
-    """
+class Example(NamedTuple):
+    """A prompt, the body that answers it, and the entries of its scorer."""
 
     family: str
     prompt: str
@@ -46,7 +43,7 @@ def body_hash(family: str, body: str) -> int:
 
 
 def is_held_out(prompt: str) -> bool:
-    """Whether a prompt may only be used for evaluation."""
+    """True if a prompt may only be used for evaluation."""
     return _fold(prompt) == 0
 
 
@@ -58,12 +55,8 @@ def held_out(family: str, seed: int) -> Iterator[Example]:
     rng, used = random.Random(f"held-out/{family}/{seed}"), set[str]()
     while True:
         example = Example(family, *FAMILIES[family](rng))
-        unseen_body = len(used) % 2 == 1
-        if (
-            is_held_out(example.prompt)
-            and example.prompt not in used
-            and (_fold(example.body) == 0) is unseen_body
-        ):
+        new = is_held_out(example.prompt) and example.prompt not in used
+        if new and (_fold(example.body) == 0) is (len(used) % 2 == 1):
             used.add(example.prompt)
             yield example
 

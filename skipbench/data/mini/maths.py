@@ -1,9 +1,6 @@
-"""mini-math: word problems of two or three steps with a worked answer in GSM8K's form (`####
-n`).
-"""
+"""mini-math: word problems of two or three steps, the worked answer in GSM8K's form (`#### n`)."""
 
 import random
-from collections.abc import Callable
 
 from skipbench.data.mini.words import GOODS, HOLDERS, NAMES, pick
 
@@ -63,19 +60,12 @@ def _days(rng: random.Random, name: str, other: str, goods: str, holder: str) ->
     return texts, [f"{days} * {daily} = {found}", f"{found} + {extra} = {total}"], total
 
 
-_KINDS: tuple[Callable[[random.Random, str, str, str, str], _Problem], ...] = (
-    _bags_then_away,
-    _two_friends,
-    _times_and_left,
-    _days,
-)
-
-
 def make(rng: random.Random) -> tuple[str, str, dict[str, object]]:
     """Prompt, worked body and the integer answer."""
     name, other = rng.sample(NAMES, 2)
     goods = rng.choice(GOODS)
-    texts, steps, answer = rng.choice(_KINDS)(rng, name, other, goods, rng.choice(HOLDERS))
+    kind = rng.choice((_bags_then_away, _two_friends, _times_and_left, _days))
+    texts, steps, answer = kind(rng, name, other, goods, rng.choice(HOLDERS))
     prompt = f"Question: {pick(rng, texts)} How many {goods} are there now?\nAnswer:"
     return prompt, "".join(f" {step}." for step in steps) + f" #### {answer}", {"answer": answer}
 
@@ -89,4 +79,4 @@ def drill(rng: random.Random) -> str:
         low, high = sorted((c, d))
         sums = f"{a} * {b} = {a * b}", f"{c} + {d} = {c + d}", f"{high} - {low} = {high - low}"
         lines.append(rng.choice(sums))
-    return "Sums: " + ". ".join(lines) + "."
+    return f"Sums: {'. '.join(lines)}."
