@@ -43,9 +43,7 @@ def mt_bench(prompt: str, **where: Any) -> list[Row]:
 
 
 def spec_bench(prompt: str, **where: Any) -> list[Row]:
-    """Spec-Bench (Xia et al., 2024): six subtasks, of which MT-bench has two turns. The size counts
-    questions.
-    """
+    """Spec-Bench (Xia et al., 2024): six subtasks, MT-bench with two turns; counts questions."""
     source, tasks = Where(**where), dict.fromkeys(MT_BENCH, "mt-bench")
     return _balanced(_conversations(Numbered, source, tasks=tasks), source.size)
 
@@ -100,10 +98,8 @@ def _balanced(
     size: int | None,
     group: Callable[[list[Row]], str] = lambda turns: turns[0].groups["task"],
 ) -> list[Row]:
-    """All questions in file order, or `size` of them drawn from the groups in turns: a file holds
-    one group after the other.
-
-    A smaller size is a prefix of a larger one.
+    """All questions, or `size` of them drawn from the groups in turns: a file holds one group after
+    the other. A smaller size is a prefix of a larger one.
     """
     if size is not None:
         ranks: dict[str, Iterator[int]] = defaultdict(itertools.count)

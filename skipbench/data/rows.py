@@ -176,9 +176,7 @@ def _checked(
 
 
 def prompts_hash(rows: Sequence[Row]) -> str:
-    """SHA-256 (hex) of the ids and prompts in their order: two runs with one hash saw the same
-    input.
-    """
+    """SHA-256 (hex) of the ids and prompts in their order: equal for the same input."""
     return digest([[row.id, row.prompt] for row in rows])
 
 
@@ -194,10 +192,7 @@ def digest(value: Any, sort_keys: bool = True) -> str:
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int, shuffle: bool) -> list[Row]:
     """At most `limit` rows (None: all), drawn with `seed` if `shuffle`; a smaller limit is a prefix
-    of a larger one.
-
-    Raises:
-        SkipbenchError: `limit` is below 1.
+    of a larger one. Raises SkipbenchError for a limit below 1.
     """
     if limit is not None and limit < 1:
         raise SkipbenchError(

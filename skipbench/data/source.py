@@ -1,6 +1,4 @@
-"""The rows of a dataset of the hub, and files of other addresses; both are cached, and
-HF_HUB_OFFLINE=1 forbids the network.
-"""
+"""Rows of the hub and files of other addresses, both cached; HF_HUB_OFFLINE=1 keeps offline."""
 
 import contextlib
 import hashlib
@@ -61,9 +59,7 @@ def from_hub(
 
 @contextlib.contextmanager
 def _without_retries() -> Iterator[None]:
-    """Sets the libraries offline where the hub cannot be reached: they would retry for half a
-    minute.
-    """
+    """Sets the libraries offline if the hub is out of reach: they would retry for half a minute."""
     import datasets
     from huggingface_hub import constants
 
@@ -102,9 +98,7 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     """The file at an address, from the cache (`~/.cache/skipbench`, or below XDG_CACHE_HOME) or the
     network.
 
-    Raises:
-        SkipbenchError: it cannot be fetched, HF_HUB_OFFLINE forbids it, or its SHA-256 (hex) is
-            another.
+    Raises SkipbenchError if it is out of reach, or its SHA-256 (hex) is another.
     """
     cached = cache_folder() / f"{sha256[:16]}-{url.rpartition('/')[2]}"
     if known := cached.is_file():

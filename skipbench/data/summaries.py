@@ -33,9 +33,8 @@ def article(prompt: str, **where: Any) -> list[Row]:
 
 
 def long_text(prompt: str, **where: Any) -> list[Row]:
-    """GovReport, PG-19 and BookSum in KnapSpec's prompt for a summary.
-
-    A text without a column `summary` in `columns`, such as a novel, has no reference.
+    """GovReport, PG-19 and BookSum in KnapSpec's prompt for a summary. Without a column `summary`
+    in `columns`, as for novels, there is no reference.
     """
     source, rows = Where(**where), []
     for row in source.draw(Summarised if "summary" in source.columns else Text)[0]:

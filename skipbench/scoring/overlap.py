@@ -67,10 +67,7 @@ ARMS = ("vanilla", "method")
 
 def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
     """Scores of both arms, `{"vanilla": {...}, "method": {...}}`; `{}` for a scorer without one, or
-    no completions.
-
-    Raises:
-        SkipbenchError: a reference without the entries of the scorer.
+    no completions. Raises SkipbenchError for a reference without the entries of the scorer.
     """
     found = list(completions)
     if scorer not in CORPUS_SCORERS or not found:

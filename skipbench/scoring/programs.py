@@ -31,11 +31,8 @@ class Program(NamedTuple):
 
 
 def program_of(scorer: str, completion: str, prompt: str, reference: Reference) -> Program:
-    """The program that passes its tests exactly if the completion is right; `scorer` is one of
-    `EXECUTED`.
-
-    Raises:
-        SkipbenchError: a reference without what the scorer needs.
+    """The program that passes its tests exactly if the completion is right; SkipbenchError for a
+    reference without the entries of the scorer, one of `EXECUTED`.
     """
     return EXECUTED[scorer](completion, prompt, reference)
 

@@ -76,27 +76,27 @@ def serve(asked: int, answer: int) -> None:
     module = types.ModuleType("program")
     # under its own name: dataclasses look it up, and `if __name__ == "__main__"` must not run
     sys.modules["program"] = module
-
-    def load(source: str) -> None:
-        exec(compile(source, "program.py", "exec"), module.__dict__)
-
-    def call(name: str, arguments: Any, named: Any) -> Any:
-        return module.__dict__[name](*arguments, **named)
-
-    work: Callable[..., Any] = load
     with open(asked, "rb") as requests:
-        for line in requests:
+        for number, line in enumerate(requests):
             try:
-                said = ["value", plain(work(*unplain(json.loads(line))))]
+                first, *rest = unplain(json.loads(line))
+                said: list[Any] = ["value", None]
+                if number == 0:
+                    exec(compile(first, "program.py", "exec"), module.__dict__)
+                else:
+                    said = ["value", plain(module.__dict__[first](*rest[0], **rest[1]))]
             except Exception as error:
                 kinds = [kind.__name__ for kind in type(error).__mro__]
                 said = ["error", kinds, str(error)[:DETAIL_BYTES]]
             send(answer, said)
-            work = call
 
 
-def asker(ask: int, answers: int) -> Callable[..., Any]:
-    """A function that sends a call to the program's process, and returns or raises its outcome."""
+def judge(ask: int, answers: int, tell: int) -> None:
+    """The process of the tests: writes `ok` at their end, `ended` if the program's process was gone
+    before, else the error.
+    """
+    with open(0, "rb", closefd=False) as file:
+        job = json.loads(file.read())
     replies = open(answers, "rb")  # noqa: SIM115  # as long as this process lives
 
     def request(*words: Any) -> Any:
@@ -120,24 +120,12 @@ def asker(ask: int, answers: int) -> Callable[..., Any]:
                     break
         raise error
 
-    return request
+    def candidate(*arguments: Any, **named: Any) -> Any:
+        return request(job["entry_point"], arguments, named)
 
-
-def judge(ask: int, answers: int, tell: int) -> None:
-    """The process of the tests: writes `ok` at their end, `ended` if the program's process was gone
-    before, else the error.
-    """
-    with open(0, "rb", closefd=False) as file:
-        job = json.loads(file.read())
-    said = b"ended"
+    said, names = b"ended", {"__name__": "tests", "CANDIDATE": candidate}
     try:
-        request = asker(ask, answers)
         request(job["code"])
-
-        def candidate(*arguments: Any, **named: Any) -> Any:
-            return request(job["entry_point"], arguments, named)
-
-        names = {"__name__": "tests", "CANDIDATE": candidate}
         exec(compile(job["tests"], "tests.py", "exec"), names)
         said = b"ok"
     except Ended:

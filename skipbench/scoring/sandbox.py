@@ -115,10 +115,8 @@ def run_program(
 
 @functools.cache
 def isolation() -> Isolation:
-    """The first way to isolate that holds on this machine; tried once per process.
-
-    Raises:
-        SkipbenchError: none does; the message says why and what to do.
+    """The first way to isolate that holds on this machine, tried once per process; without one, a
+    SkipbenchError with the reasons and a remedy.
     """
     found = routes()
     missing = {"bwrap", "unshare"} - {route.name.split()[0] for route in found}
@@ -160,9 +158,7 @@ def bwrap_arguments(bwrap: str, view: dict[str, Any]) -> list[str]:
 
 
 def _interpreter() -> str:
-    """The interpreter that a virtual environment was made from: without site-packages they are the
-    same.
-    """
+    """The interpreter behind a virtual environment: the same, without site-packages."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 

@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable
 from decimal import Decimal
 
-from skipbench.data.mini.words import NAMES
+from skipbench.data.mini.texts import NAMES
 from skipbench.data.rows import Reference
 from skipbench.errors import SkipbenchError
 from skipbench.scoring.overlap import bleu, rouge

@@ -11,13 +11,13 @@ import random
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from skipbench.data.mini import code, maths, stories, summary
+from skipbench.data.mini import problems, texts
 
 FAMILIES: dict[str, Callable[[random.Random], tuple[str, str, dict[str, object]]]] = {
-    "mini-stories": stories.make,
-    "mini-math": maths.make,
-    "mini-code": code.make,
-    "mini-summary": summary.make,
+    "mini-stories": texts.story,
+    "mini-math": problems.word_problem,
+    "mini-code": problems.function,
+    "mini-summary": texts.news,
 }
 FOLDS = 16  # one fold in 16 of the prompts, and of the bodies, is kept out of training
 _TRAINING_SEED = 20261
@@ -48,9 +48,8 @@ def is_held_out(prompt: str) -> bool:
 
 
 def held_out(family: str, seed: int) -> Iterator[Example]:
-    """Endless evaluation examples: distinct prompts, none of which can occur in training.
-
-    Every second one has a body that cannot occur in training either.
+    """Endless evaluation examples: distinct prompts, none of which can occur in training; neither
+    can every second body.
     """
     rng, used = random.Random(f"held-out/{family}/{seed}"), set[str]()
     while True:
@@ -66,7 +65,7 @@ def training_document(index: int, weights: dict[str, float]) -> Example:
     rng = random.Random(f"train/{_TRAINING_SEED}/{index}")
     family = rng.choices(list(weights), list(weights.values()))[0]
     if family == "drill":
-        return Example("drill", "", maths.drill(rng), {})
+        return Example("drill", "", problems.drill(rng), {})
     while True:
         example = Example(family, *FAMILIES[family](rng))
         if not is_held_out(example.prompt) and _fold(example.body) != 0:
