@@ -35,9 +35,7 @@ Found = dict[str, Any]
 
 
 def all_runs(results: Path) -> list[Found]:
-    """Every folder under `results/runs`, by name: `id`, `cells` (column to text), `sort` (column to
-    number) and `detail`.
-    """
+    """Every folder under `results/runs`: `id`, `cells` (text), `sort` (numbers) and `detail`."""
     return [one_run(folder) for folder in run_folders(results)]
 
 

@@ -134,7 +134,5 @@ def _each(
 
 
 def _as_image(data: bytes) -> str:
-    """A data URI: names inside one figure cannot meet those of another, and in an image nothing
-    runs.
-    """
+    """A data URI: nothing in an image runs, and no name in it meets another's."""
     return "data:image/svg+xml;base64," + base64.b64encode(data).decode()
