@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from skipbench.metrics.acceptance import expected_M
-from skipbench.report.figures.kept import read_runs
+from skipbench.report.figures.runs import read_runs
 from skipbench.runs.record import Round
 from skipbench.runs.run import read_run
 

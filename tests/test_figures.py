@@ -12,7 +12,7 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.report.figures import courses, maps, scatter, sources
+from skipbench.report.figures import courses, curves, maps
 from skipbench.report.figures.registry import draw, draw_run, printed
 from skipbench.report.figures.runs import Swept, acceptances, finished_run, swept
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
@@ -75,14 +75,14 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
 
 def test_the_sources_of_auto_add_up(runs: dict[str, Run]) -> None:
     rounds = [r for s in runs["auto"].sound for r in s.method.rounds]
-    axis = sources.accepted([runs["auto"]], []).axes[0]
+    axis = courses.accepted([runs["auto"]], []).axes[0]
     labels = axis.get_legend_handles_labels()[1]
     assert labels[0] == "bonus" and "layers" in labels and set(labels[1:]) <= {*SOURCES.values()}
-    first = sum(1 + r.accepted for r in rounds[: sources.SPAN])
+    first = sum(1 + r.accepted for r in rounds[: courses.SPAN])
     drawn = sum(bars[0].get_height() for bars in axis.containers)
-    assert drawn == pytest.approx(first / min(len(rounds), sources.SPAN))
-    bins = sources.calibration_bins(runs["auto"])
-    assert [e for e, _ in bins] == sorted(e for e, _ in bins) and len(bins) == sources.BINS
+    assert drawn == pytest.approx(first / min(len(rounds), courses.SPAN))
+    bins = courses.calibration_bins(runs["auto"])
+    assert [e for e, _ in bins] == sorted(e for e, _ in bins) and len(bins) == courses.BINS
     emitted = sum(1 + r.accepted for r in rounds) / len(rounds)
     assert min(n for _, n in bins) <= emitted <= max(n for _, n in bins)
     assert {"auto-sources", "auto-calibration"} <= set(draw_run(runs["auto"]))
@@ -111,8 +111,8 @@ def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> 
 
 def test_a_correlation_over_too_few_runs_is_not_printed(runs: dict[str, Run]) -> None:
     two, three = ([runs[k] for k in names] for names in (("swift", "clasp2"), tuple(CELLS)))
-    assert "r needs 3 runs" in scatter.correlation(two, []).axes[0].get_title(loc="left")
-    assert "r = " in scatter.correlation(three, []).axes[0].get_title(loc="left")
+    assert "r needs 3 runs" in curves.correlation(two, []).axes[0].get_title(loc="left")
+    assert "r = " in curves.correlation(three, []).axes[0].get_title(loc="left")
 
 
 @pytest.mark.slow
@@ -186,10 +186,10 @@ def test_a_figure_of_one_draft_is_not_drawn_if_distinct_ones_are_asked_for(
 
 def test_brute_force_lines_are_drawn_or_refused() -> None:
     line = {"programme": "clasp", "cases": 3, "lost": 0.01, "random_lost": 0.2}
-    bars = scatter.brute_force([line]).axes[0].containers
+    bars = curves.brute_force([line]).axes[0].containers
     assert [b[0].get_width() for b in bars] == [0.01, 0.2]
     with pytest.raises(SkipbenchError, match=r"scripts/brute_force\.py"):
-        scatter.brute_force([{"programme": "clasp"}])
+        curves.brute_force([{"programme": "clasp"}])
 
 
 def test_missing_records_are_named(tmp_path: Path) -> None:

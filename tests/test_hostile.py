@@ -4,14 +4,12 @@ Every day the attempts run in a few programs on the first route of the machine; 
 each alone, on every route.
 """
 
-import dataclasses
 import functools
 
 import pytest
 from conftest import rest_slow
 from hostile import CALLS, FAKES, GREEDY, HEAD, REFUSED
 
-from skipbench.scoring import isolation as ways
 from skipbench.scoring import sandbox
 from skipbench.scoring.programs import Program
 from skipbench.scoring.sandbox import Outcome, isolation, run_program
@@ -33,7 +31,7 @@ def test_attempts_to_get_out_are_refused() -> None:
 
 @functools.cache
 def leak_of(name: str) -> str | None:
-    routes = {route.name: route for route in ways.routes()}
+    routes = {route.name: route for route in sandbox.routes()}
     return sandbox._leak(routes[name]) if name in routes else "did not start: not here"
 
 
@@ -43,7 +41,7 @@ def leak_of(name: str) -> str | None:
 def test_each_attempt_is_refused_on_every_route(name: str, route: str) -> None:
     if "did not start" in str(leak_of(route)):
         pytest.skip(f"{route}: {leak_of(route)}")
-    (found,) = (one for one in ways.routes() if one.name == route)
+    (found,) = (one for one in sandbox.routes() if one.name == route)
     assert sandbox._run(found, Program(HEAD + REFUSED[name]), 20.0, MEMORY) == OK
 
 
@@ -80,4 +78,4 @@ def test_no_verdict_is_faked(name: str, where: str) -> None:
 def test_a_right_program_passes_those_tests() -> None:
     assert run_program(Program("def f(x): return [x, x + 1]", TESTS, "f")) == OK
     assert len(set(CALLS)) == len(CALLS)
-    assert dataclasses.astuple(isolation())[0] in ("bwrap", "unshare by root", "unshare")
+    assert isolation().name in ("bwrap", "unshare by root", "unshare")

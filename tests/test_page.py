@@ -25,9 +25,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.page.collect import COLUMNS, all_runs, as_script
-from skipbench.report.page.course import courses, skip_sets
-from skipbench.report.page.pieces import kinds_of, letters_of, pieces_of
 from skipbench.report.page.render import page, write_page
+from skipbench.report.page.samples import courses, kinds_of, letters_of, pieces_of, skip_sets
 from skipbench.report.tables.stored import summary
 from skipbench.runs.reading import MOST_BYTES
 from skipbench.runs.record import Arm, Round, Sample, Seconds

@@ -23,8 +23,8 @@ from skipbench.bench.cell import Settings
 from skipbench.bench.prompts import VICUNA, Prompt, encode
 from skipbench.config.compose import compose
 from skipbench.config.dataset_config import DatasetConfig
-from skipbench.data.rows import Row, rows_hash
-from skipbench.data.source import fetch, read_rows
+from skipbench.data.rows import Row, read_file, rows_hash
+from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.runs.provenance import Provenance
@@ -474,7 +474,7 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again(monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")  # a name that never resolves
     monkeypatch.setattr(time, "sleep", wait)
-    ask = functools.partial(read_rows, "someone/else", None, "test", "0" * 40, None, {"x": str})
+    ask = functools.partial(from_hub, "someone/else", None, "test", "0" * 40, ["x"], "")
     assert "it is not in the cache, and the hub cannot be reached" in message(ask)
 
 
@@ -491,7 +491,10 @@ def test_a_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return path.open("rb")
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    ask = functools.partial(read_rows, address, None, "test", digest, None, {"turns": list})
+
+    def ask() -> list[dict[str, Any]]:
+        return read_file(fetch(address, digest), {"turns": list})
+
     assert len(ask()) == 3
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert len(ask()) == 3 and calls == [address]  # kept

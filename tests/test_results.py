@@ -18,9 +18,8 @@ from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.metrics.acceptance import expected_M
 from skipbench.report.figures import curves
-from skipbench.report.figures.kept import read_runs
 from skipbench.report.figures.registry import FIGURES
-from skipbench.report.figures.runs import swept
+from skipbench.report.figures.runs import read_runs, swept
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.stored import OLDER, read_table

@@ -20,7 +20,6 @@ import pytest
 from conftest import ROOT
 
 from skipbench.errors import SkipbenchError
-from skipbench.scoring import isolation as ways
 from skipbench.scoring import jail, sandbox
 from skipbench.scoring.programs import Program
 from skipbench.scoring.sandbox import Outcome, isolation, run_program
@@ -168,7 +167,7 @@ def fresh() -> Iterator[None]:
 
 @pytest.mark.usefixtures("fresh")
 def test_without_isolation_nothing_is_run_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways.shutil, "which", lambda name: None)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     with pytest.raises(
         SkipbenchError, match=r"bwrap: not installed; unshare: not installed.*sandbox=none"
     ):
@@ -184,7 +183,7 @@ def test_tools_that_are_not_allowed_to_isolate(
     tool.write_text("#!/bin/sh\necho 'setting up uid map: Permission denied' >&2\nexit 1\n")
     tool.chmod(0o755)
     tmp_path.chmod(0o755)
-    monkeypatch.setattr(ways.shutil, "which", lambda name: str(tool))
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: str(tool))
     with pytest.raises(
         SkipbenchError,
         match=r"bwrap: .*did not start.*unshare.*: .*ermission denied.*user namespaces",
@@ -194,9 +193,9 @@ def test_tools_that_are_not_allowed_to_isolate(
 
 def test_the_probe_sees_what_leaks(tmp_path: Path) -> None:
     assert sandbox._leak(isolation()) is None
-    assert "of the machine is in view" in str(sandbox._leak(ways.NONE))
+    assert "of the machine is in view" in str(sandbox._leak(sandbox.NONE))
     words = ["--user", "--map-root-user", "--pid", "--fork"]
-    plain = ways.Isolation(
+    plain = sandbox.Isolation(
         "pids",
         [str(shutil.which("env")), f"--chdir={tmp_path}", str(shutil.which("unshare")), *words],
     )
@@ -220,7 +219,7 @@ def test_bubblewrap_is_asked_for_the_same_view() -> None:
         "--clearenv": 0,
     }
     view = {"binds": ["/usr/lib"], "links": [("/lib", "usr/lib")], "devices": ["/dev/null"]}
-    words = ways.bwrap_arguments("/usr/bin/bwrap", view)
+    words = sandbox.bwrap_arguments("/usr/bin/bwrap", view)
     assert (words.pop(0), words.pop()) == ("/usr/bin/bwrap", "--")
     options = []
     while words:
@@ -310,8 +309,8 @@ def test_the_filter_allows_what_is_listed_and_nothing_else(tmp_path: Path) -> No
 
 
 @pytest.fixture(params=["bwrap", "unshare by root", "unshare"])
-def route(request: pytest.FixtureRequest) -> ways.Isolation:
-    found = {one.name: one for one in ways.routes()}
+def route(request: pytest.FixtureRequest) -> sandbox.Isolation:
+    found = {one.name: one for one in sandbox.routes()}
     if request.param not in found:
         pytest.skip(f"{request.param}: not installed, or not of this user")
     if "did not start" in (leak := sandbox._leak(found[request.param]) or ""):
@@ -334,7 +333,7 @@ def key_of_the_session() -> bytes:
 
 
 @knows_numbers
-def test_the_keys_of_the_user_are_out_of_reach(route: ways.Isolation) -> None:
+def test_the_keys_of_the_user_are_out_of_reach(route: sandbox.Isolation) -> None:
     name = key_of_the_session()
     program = f"""{CALLS}
 refused(call, "keyctl", 10, -3, b"user", {name!r}, 0)

@@ -13,9 +13,14 @@ from recorded import NEEDS_RECORDS
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.record import Completion
-from skipbench.scoring.answers import boxed, last_number, latex_integer, squad_normalised
 from skipbench.scoring.overlap import corpus_scores
-from skipbench.scoring.scorers import score
+from skipbench.scoring.scorers import (
+    boxed,
+    last_number,
+    latex_integer,
+    score,
+    squad_normalised,
+)
 
 PAPERS = {  # a reference of each scorer, and the completion that it asks for
     "rouge": (

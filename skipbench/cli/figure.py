@@ -16,10 +16,9 @@ from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import cells_of, experiment_names, file_name, scale_of
 from skipbench.experiments.set_search import search_trace
-from skipbench.report.figures.kept import dump_runs, read_runs
+from skipbench.report.figures.curves import brute_force
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
-from skipbench.report.figures.runs import finished_run, swept
-from skipbench.report.figures.scatter import brute_force
+from skipbench.report.figures.runs import dump_runs, finished_run, read_runs, swept
 from skipbench.report.figures.style import save, styled
 from skipbench.report.tables.stored import would_lose
 from skipbench.runs.files import write_atomic

@@ -3,7 +3,6 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct
@@ -38,24 +37,15 @@ class Instruction(Struct):
 
 
 def mt_bench(prompt: str, **where: Any) -> list[Row]:
-    """MT-bench: two turns per question, grouped by category. The size counts questions, not turns.
-
-    Raises:
-        SkipbenchError: rows that cannot be drawn.
-    """
+    """MT-bench: two turns per question, grouped by category; the size counts questions."""
     source = Where(**where)
-    return _balanced(_conversations(Numbered, source), source.size, _task)
+    return _balanced(_conversations(Numbered, source), source.size)
 
 
 def spec_bench(prompt: str, **where: Any) -> list[Row]:
-    """Spec-Bench (Xia et al., 2024): six subtasks, of which MT-bench has two turns. The size counts
-    questions.
-
-    Raises:
-        SkipbenchError: rows that cannot be drawn.
-    """
+    """Spec-Bench (Xia et al., 2024): six subtasks, MT-bench with two turns; counts questions."""
     source, tasks = Where(**where), dict.fromkeys(MT_BENCH, "mt-bench")
-    return _balanced(_conversations(Numbered, source, tasks), source.size, _task)
+    return _balanced(_conversations(Numbered, source, tasks=tasks), source.size)
 
 
 def speed_bench(prompt: str, leave_out: bool, **where: Any) -> list[Row]:
@@ -66,15 +56,11 @@ def speed_bench(prompt: str, leave_out: bool, **where: Any) -> list[Row]:
         leave_out: leaves out rows that hold a placeholder in place of their text.
 
     Raises:
-        SkipbenchError: rows that cannot be drawn, or with placeholders.
+        SkipbenchError: rows with placeholders.
     """
     source = Where(**where)
-    questions = _conversations(Named, source)
-    if str(source.config).startswith("throughput"):
-        questions = [
-            [replace(turn, groups={"entropy": turn.groups["task"]}) for turn in turns]
-            for turns in questions
-        ]
+    group = "entropy" if str(source.config).startswith("throughput") else "task"
+    questions = _conversations(Named, source, group)
     sound = [turns for turns in questions if not any(PLACEHOLDER in t.prompt for t in turns)]
     if len(sound) < len(questions) and not (leave_out and sound):
         raise SkipbenchError(
@@ -87,52 +73,42 @@ def speed_bench(prompt: str, leave_out: bool, **where: Any) -> list[Row]:
 
 
 def _conversations(
-    kind: type[Numbered] | type[Named], source: Where, tasks: Mapping[str, str] | None = None
+    kind: type[Numbered] | type[Named],
+    source: Where,
+    group: str = "task",
+    tasks: Mapping[str, str] | None = None,
 ) -> list[list[Row]]:
     """The turns of every question; `tasks` renames categories."""
     conversations = []
     for row in source.draw(kind, whole=True)[0]:
-        category, turns = row.fields.category, row.fields.turns
-        task = {"task": (tasks or {}).get(category, category)}
-        first = f"{row.name}-{row.fields.id}"
-        names = [first, *(f"{first}/{turn}" for turn in range(2, len(turns) + 1))]
-        conversations.append([
-            Row(
-                names[i],
-                text,
-                groups=task | ({"turn": str(i + 1)} if len(turns) > 1 else {}),
-                after=names[i - 1] if i else None,
-                source=row.source,
-            )
-            for i, text in enumerate(turns)
-        ])  # fmt: skip
+        category, turns, conversation = row.fields.category, row.fields.turns, list[Row]()
+        for number, text in enumerate(turns, 1):
+            name = f"{row.name}-{row.fields.id}" + (f"/{number}" if number > 1 else "")
+            groups = {group: (tasks or {}).get(category, category)}
+            if len(turns) > 1 and group == "task":
+                groups["turn"] = str(number)
+            after = conversation[-1].id if conversation else None
+            conversation.append(Row(name, text, groups=groups, after=after, source=row.source))
+        conversations.append(conversation)
     return conversations
 
 
-def _task(turns: list[Row]) -> str:
-    return turns[0].groups["task"]
-
-
 def _balanced(
-    questions: list[list[Row]], size: int | None, group: Callable[[list[Row]], str]
+    questions: list[list[Row]],
+    size: int | None,
+    group: Callable[[list[Row]], str] = lambda turns: turns[0].groups["task"],
 ) -> list[Row]:
-    """All questions in file order, or `size` of them drawn from the groups in turns: a file holds
-    one group after the other.
-
-    A smaller size is a prefix of a larger one.
+    """All questions, or `size` of them drawn from the groups in turns: a file holds one group after
+    the other. A smaller size is a prefix of a larger one.
     """
     if size is not None:
         ranks: dict[str, Iterator[int]] = defaultdict(itertools.count)
-        questions = sorted(questions, key=lambda turns: next(ranks[group(turns)]))[:size]
-    return [row for turns in questions for row in turns]
+        questions = sorted(questions, key=lambda turns: next(ranks[group(turns)]))
+    return [row for turns in questions[:size] for row in turns]
 
 
 def alpaca(prompt: str, **where: Any) -> list[Row]:
-    """Alpaca's instructions in the wording that its authors trained on (Taori et al., 2023).
-
-    Raises:
-        SkipbenchError: rows that cannot be drawn.
-    """
+    """Alpaca's instructions in the wording that its authors trained on (Taori et al., 2023)."""
     rows = []
     for row in Where(**where).draw(Instruction, may_be_empty=("input",))[0]:
         more = row.fields.input

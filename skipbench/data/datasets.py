@@ -37,12 +37,11 @@ def mini(family: str, size: int, seed: int, bodies: Path | None) -> list[Row]:
     if size < 1:
         raise SkipbenchError(f"{size=} leaves no rows; give a size of 1 or more")
     examples = _first(family, seed, size)
-    rows = [Row(f"{family}-{i}", e.prompt, dict(e.reference)) for i, e in enumerate(examples)]
-    if bodies is not None:
-        hashes = [body_hash(family, example.body) for example in examples]
-        for row, seen in zip(rows, _trained_on(Path(bodies), hashes), strict=True):
-            row.groups["body"] = "seen" if seen else "unseen"
-    return rows
+    labels = _labels(bodies, [body_hash(family, e.body) for e in examples])
+    return [
+        Row(f"{family}-{i}", e.prompt, dict(e.reference), dict(groups))
+        for i, (e, groups) in enumerate(zip(examples, labels, strict=True))
+    ]
 
 
 @functools.lru_cache(maxsize=16)
@@ -50,8 +49,10 @@ def _first(family: str, seed: int, size: int) -> tuple[Example, ...]:
     return tuple(islice(held_out(family, seed), size))
 
 
-def _trained_on(bodies: Path, hashes: list[int]) -> list[bool]:
-    """Whether each hash is in the file `bodies`."""
+def _labels(bodies: Path | None, hashes: list[int]) -> list[dict[str, str]]:
+    """The group of each hash: seen if it is in the file `bodies`; none without the file."""
+    if bodies is None:
+        return [{} for _ in hashes]
     import numpy as np  # slow to import, and most commands do not need it
 
     try:
@@ -66,8 +67,8 @@ def _trained_on(bodies: Path, hashes: list[int]) -> list[bool]:
             f"bodies={bodies} is not a sorted one-dimensional uint32 array; give the "
             "train_bodies.npy that was written with the model"
         )
-    found: list[bool] = np.isin(np.array(hashes, np.uint32), known).tolist()
-    return found
+    seen = np.isin(np.array(hashes, np.uint32), known)
+    return [{"body": "seen" if one else "unseen"} for one in seen]
 
 
 def tinystories(prompt: str, prefix_words: int, **where: Any) -> list[Row]:
@@ -78,7 +79,7 @@ def tinystories(prompt: str, prefix_words: int, **where: Any) -> list[Row]:
     both are ours. A story without a word after the prefix is left out.
 
     Raises:
-        SkipbenchError: rows that cannot be drawn, a prefix below 1 word or no story longer than it.
+        SkipbenchError: a prefix below 1 word, or no story longer than it.
     """
     if prefix_words < 1:
         raise SkipbenchError(f"{prefix_words=} leaves an empty prompt; give 1 or more")

@@ -1,18 +1,21 @@
 """The sample of a dataset that a paper ran, and the examples (shots) shown before each prompt."""
 
 import functools
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
-from skipbench.data.rows import Row
-from skipbench.data.source import read_rows
+from skipbench.data.rows import Row, digest, read_file
+from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
 
+_ADVICE = (
+    "Fetch it where there is a network with `python -m skipbench data {name}`, which fills the "
+    "cache that later runs use, or give a local file with the columns {columns}: dataset.path=FILE"
+)
 F = TypeVar("F", bound=msgspec.Struct)
 
 
@@ -46,9 +49,7 @@ class Drawn(Generic[F]):
 
 @dataclass(frozen=True)
 class Where:
-    """The rows of a dataset of a paper, and how the sample is drawn from them: the keys of a file
-    of `conf/dataset`.
-    """
+    """The keys of a file of `conf/dataset`: the rows of a dataset, and how a sample is drawn."""
 
     name: str
     hub: str
@@ -91,8 +92,7 @@ class Where:
         if shots < 0:
             raise SkipbenchError(f"dataset.shots={shots}; give 0 or more")
         rows = self._read(kind, self.split, path, may_be_empty)
-        # rows that serve as shots: at the start of a local file, and at the start of the order
-        first = drawn = 0
+        first = drawn = 0  # shots at the start of a local file, and at the start of the order
         examples: list[F] = []
         if shots and path is not None and self.shots_path is None:
             if len(rows) <= shots:
@@ -115,9 +115,8 @@ class Where:
         sample = []
         for place in self._order(len(rows) - first)[drawn:][: None if whole else size]:
             fields = self._fields(kind, rows[first + place])
-            parts = [msgspec.structs.asdict(part) for part in (fields, *examples)]
-            digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-            sample.append(Drawn(self.name, first + place, fields, digest))
+            source = digest([msgspec.structs.asdict(part) for part in (fields, *examples)])
+            sample.append(Drawn(self.name, first + place, fields, source))
         return sample, examples
 
     def _order(self, count: int) -> list[int]:
@@ -138,9 +137,12 @@ class Where:
             )
         wanted = {self.columns[field]: of for field, of in kinds.items()}
         empty = [self.columns[field] for field in may_be_empty]
-        return read_rows(
-            self.hub, self.config, split, self.revision, path, wanted, empty, self.name
-        )
+        if path is not None:
+            return read_file(Path(path), wanted, empty)
+        advice = _ADVICE.format(name=self.name, columns=", ".join(wanted))
+        if self.hub.startswith("https://"):
+            return read_file(fetch(self.hub, self.revision, advice), wanted, empty)
+        return from_hub(self.hub, self.config, split, self.revision, list(wanted), advice)
 
     def _fields(self, kind: type[F], row: Mapping[str, Any]) -> F:
         values = {field: row[self.columns[field]] for field in kind.__struct_fields__}

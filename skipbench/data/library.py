@@ -30,11 +30,10 @@ def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
     the docstring and the first lines; the rest is `reference["code"]`.
 
     Args:
-        size: rows; None takes all.
-        seed, shuffle: as `sample_rows` takes them.
+        size, seed, shuffle: of `sample_rows`.
 
     Raises:
-        SkipbenchError: the library's source is not installed, or a size below 1.
+        SkipbenchError: the library's source is not installed.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
     if not (rows := _library(folder)):
@@ -79,11 +78,10 @@ def pydoc_summary(size: int | None, seed: int, shuffle: bool) -> list[Row]:
     summarise it, or to quote and explain what it says of a term. Grouped by the `task`.
 
     Args:
-        size: rows; None takes all.
-        seed, shuffle: as `sample_rows` takes them.
+        size, seed, shuffle: of `sample_rows`.
 
     Raises:
-        SkipbenchError: the topics are not installed, or a size below 1.
+        SkipbenchError: the topics are not installed.
     """
     try:
         from pydoc_data.topics import topics

@@ -28,7 +28,7 @@ def gsm8k(prompt: str, **where: Any) -> list[Row]:
     thousands separators.
 
     Raises:
-        SkipbenchError: rows that cannot be drawn, or an answer without `####`.
+        SkipbenchError: an answer without `####`.
     """
     sample, shots = Where(**where).draw(Question)
     head = "".join(f"Question: {s.question}\nAnswer: {s.answer}\n\n" for s in shots)
@@ -44,10 +44,8 @@ def gsm8k(prompt: str, **where: Any) -> list[Row]:
 
 
 def aime(prompt: str, **where: Any) -> list[Row]:
-    """AIME problems in KnapSpec's wording (its `data.py`); answers are integers from 0 to 999.
-
-    Raises:
-        SkipbenchError: rows that cannot be drawn, or an answer that begins with no integer.
+    """AIME problems in KnapSpec's wording (its `data.py`); answers are integers from 0 to 999, else
+    the row is refused with a SkipbenchError.
     """
     rows = []
     for row in Where(**where).draw(Problem)[0]:

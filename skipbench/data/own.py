@@ -1,12 +1,10 @@
 """`dataset=prompts`: a file of the user's prompts, without reference answers."""
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from skipbench.data.rows import Row, read_either, sample_rows
+from skipbench.data.rows import Row, digest, placed_rows, sample_rows
 from skipbench.errors import SkipbenchError
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -19,8 +17,7 @@ def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
         path: `.jsonl` or `.parquet` with a column `prompt` (a text) or `messages` (a list of `role`
             and `content`, the last one of the user), other columns are not read; or `.txt` with one
             prompt per line.
-        size: rows; None takes all.
-        seed, shuffle: as `sample_rows` takes them.
+        size, seed, shuffle: of `sample_rows`.
 
     Raises:
         SkipbenchError: a file that cannot be read, or a row without a prompt.
@@ -41,15 +38,16 @@ def _lines(file: Path) -> Iterator[Row]:
             f"dataset.path={file} cannot be read as UTF-8 ({error}); convert it"
         ) from error
     for number, line in enumerate(filter(str.strip, lines), 1):
-        yield Row(f"prompts-{number}", line, source=_digest(line))
+        yield Row(f"prompts-{number}", line, source=digest(line))
 
 
 def _rows(file: Path) -> Iterator[Row]:
-    found = read_either(file, {"prompt": str, "messages": list}, ".txt")
+    columns = {"prompt": str, "messages": list}
+    found = placed_rows(file, columns, either=True, other=(".txt",))
     for number, (place, row) in enumerate(found, 1):
         name = f"prompts-{number}"
         if "prompt" in row:
-            yield Row(name, row["prompt"], source=_digest(row["prompt"]))
+            yield Row(name, row["prompt"], source=digest(row["prompt"]))
             continue
         messages = tuple(_message(m, place) for m in row["messages"])
         if messages[-1]["role"] not in ("user", "tool"):
@@ -58,7 +56,7 @@ def _rows(file: Path) -> Iterator[Row]:
                 "of the user, so leave its answer out"
             )
         plain = "\n\n".join(m["content"] for m in messages)
-        yield Row(name, plain, source=_digest(messages), messages=messages)
+        yield Row(name, plain, source=digest(messages, sort_keys=False), messages=messages)
 
 
 def _message(found: Any, place: str) -> dict[str, str]:
@@ -70,7 +68,3 @@ def _message(found: Any, place: str) -> dict[str, str]:
         f"{place}: a message is {str(found)[:80]!r}; wanted an object with 'role', one of "
         f"{', '.join(ROLES)}, and 'content', a text"
     )
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

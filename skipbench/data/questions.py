@@ -23,8 +23,7 @@ class Question(Struct):
 def mmlu_pro(prompt: str, **where: Any) -> list[Row]:
     """MMLU-Pro in KnapSpec's wording (its `data.py`); options are lettered from A.
 
-    Raises:
-        SkipbenchError: rows that cannot be drawn, or an answer that is not the letter of an option.
+    Raises SkipbenchError for an answer that is not the letter of an option.
     """
     rows = []
     for row in Where(**where).draw(Choice)[0]:
@@ -44,12 +43,8 @@ def mmlu_pro(prompt: str, **where: Any) -> list[Row]:
 
 
 def nq(prompt: str, **where: Any) -> list[Row]:
-    """Natural Questions (open domain); `reference["answers"]` holds all accepted answers.
-
-    SWIFT published neither wording nor shots for it; both are ours.
-
-    Raises:
-        SkipbenchError: rows that cannot be drawn.
+    """Natural Questions (open domain); `reference["answers"]` holds all accepted answers. Wording
+    and shots are ours: SWIFT published neither.
     """
     sample, shots = Where(**where).draw(Question)
     head = "".join(f"Question: {s.question}\nAnswer: {s.answers[0]}\n\n" for s in shots)

@@ -14,6 +14,8 @@ _SUFFIXES = (".jsonl", ".parquet")
 Reference = dict[str, object]
 """The right answer, by the names that a scorer reads."""
 _Row = dict[str, Any]
+_Placed = Iterator[tuple[str, _Row]]
+"""Rows, each with its place in a file."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,7 @@ def read_file(
             read, or a value that is missing, null, empty or of another type.
     """
     wanted = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, str)
-    found = _rows(Path(path), wanted, _SUFFIXES)
-    rows = [_checked(row, wanted, place, may_be_empty) for place, row in found]
+    rows = [row for _, row in placed_rows(path, wanted, may_be_empty)]
     if not rows:
         raise SkipbenchError(
             f"{path} has no rows; give a file with the columns {', '.join(wanted)}"
@@ -61,42 +62,38 @@ def read_file(
     return rows
 
 
-def read_either(path: Path, columns: Mapping[str, type], other: str) -> list[tuple[str, _Row]]:
-    """Rows of a .jsonl or .parquet file that have one of several columns, with their place in it.
+def placed_rows(
+    path: Path,
+    columns: Mapping[str, type],
+    may_be_empty: Sequence[str] = (),
+    either: bool = False,
+    other: Sequence[str] = (),
+) -> _Placed:
+    """The rows that `read_file` gives, with their places in the file.
 
     Args:
-        columns: type of each column; of a row the first one that it has is read.
-        other: a suffix that the caller reads itself, for messages.
-
-    Raises:
-        SkipbenchError: as `read_file`, or a row with none of the columns.
+        either: read of a row the first of the columns that it has.
+        other: suffixes that the caller reads itself, for messages.
     """
-    rows = []
-    for place, found in _rows(path, columns, (*_SUFFIXES, other), one_is_enough=True):
-        name = next((c for c in columns if found.get(c) is not None), None)
-        if name is None:
-            raise SkipbenchError(
-                f"{place} has none of {', '.join(columns)}; its columns are {_listed(found)}"
-            )
-        rows.append((place, _checked(found, {name: columns[name]}, place, ())))
-    return rows
-
-
-def _rows(
-    path: Path, wanted: Mapping[str, type], suffixes: Sequence[str], one_is_enough: bool = False
-) -> Iterator[tuple[str, _Row]]:
-    """The rows of a file with their places in it; arguments of `_parquet`."""
-    ends = " or ".join(suffixes)
+    ends = " or ".join((*_SUFFIXES, *other))
     if path.is_dir():
         raise SkipbenchError(f"{path} is a directory; name one file in it that ends in {ends}")
     if not path.is_file():
         raise SkipbenchError(f"{path} does not exist; give the path of a file that ends in {ends}")
-    if path.suffix not in suffixes:
+    if path.suffix not in _SUFFIXES:
         raise SkipbenchError(f"{path} has the suffix {path.suffix!r}; files may be {ends}")
-    return _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, wanted, one_is_enough)
+    needed = 1 if either else len(columns)
+    for place, row in _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, columns, needed):
+        first = next((c for c in columns if row.get(c) is not None), None)
+        if either and first is None:
+            raise SkipbenchError(
+                f"{place} has none of {', '.join(columns)}; its columns are {_listed(row)}"
+            )
+        wanted = {first: columns[first]} if either and first else columns
+        yield place, _checked(row, wanted, place, may_be_empty)
 
 
-def _jsonl(path: Path) -> Iterator[tuple[str, _Row]]:
+def _jsonl(path: Path) -> _Placed:
     blank = 0
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -126,32 +123,25 @@ def _jsonl(path: Path) -> Iterator[tuple[str, _Row]]:
             yield place, row
 
 
-def _parquet(
-    path: Path, wanted: Mapping[str, type], one_is_enough: bool
-) -> Iterator[tuple[str, _Row]]:
-    """Rows with those of the wanted columns that the file has: all of them, or at least one."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise SkipbenchError(
-            f"{path} needs pyarrow to be read; install pyarrow, or save the file as .jsonl"
-        ) from error
+def _parquet(path: Path, wanted: Mapping[str, type], needed: int) -> _Placed:
+    """Rows with those of the wanted columns that the file has: `needed` of them or more."""
+    import pyarrow as pa  # slow to import, and not needed for .jsonl
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            lacking = [column for column in wanted if column not in names]
-            if len(lacking) == len(wanted) or (lacking and not one_is_enough):
-                raise SkipbenchError(_lacks(str(path), lacking[0], names))
-            number = 0
-            for batch in file.iter_batches(columns=[c for c in wanted if c in names]):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path} row {number}", row
+            there = [column for column in wanted if column in names]
+            if len(there) < needed:
+                lacking = next(column for column in wanted if column not in there)
+                raise SkipbenchError(_lacks(str(path), lacking, names))
+            rows = file.read(there).to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SkipbenchError(
             f"{path} cannot be read as parquet ({error}); fetch or write it again"
         ) from error
+    for number, row in enumerate(rows, 1):
+        yield f"{path} row {number}", row
 
 
 def _listed(columns: Iterable[str]) -> str:
@@ -169,41 +159,40 @@ def _checked(
         if column not in row:
             raise SkipbenchError(_lacks(place, column, row))
         value = row[column]
-        # Not isinstance: JSON's true would pass for the integer 1.
-        if type(value) is not kind:
-            wrong = "null" if value is None else f"of type {type(value).__name__}"
-        elif column not in may_be_empty and (
-            value in ([], {}) or (isinstance(value, str) and not value.strip())
-        ):
+        empty = value in ([], {}) or (isinstance(value, str) and not value.strip())
+        if value is None:
+            wrong = "null"
+        elif type(value) is not kind:  # not isinstance: JSON's true would pass for the integer 1
+            wrong = f"of type {type(value).__name__}"
+        elif empty and column not in may_be_empty:
             wrong = "empty"
         else:
             continue
         raise SkipbenchError(
             f"{place}: column {column!r} is {wrong}, but must be a {kind.__name__} with content; "
-            f"correct or remove the row (its columns are {', '.join(map(repr, row))})"
+            f"correct or remove the row (its columns are {_listed(row)})"
         )
     return {column: row[column] for column in wanted}
 
 
 def prompts_hash(rows: Sequence[Row]) -> str:
-    """SHA-256 (hex) of the ids and prompts in their order: two runs with one hash saw the same
-    input.
-    """
-    return hashlib.sha256(json.dumps([[row.id, row.prompt] for row in rows]).encode()).hexdigest()
+    """SHA-256 (hex) of the ids and prompts in their order: equal for the same input."""
+    return digest([[row.id, row.prompt] for row in rows])
 
 
 def rows_hash(rows: Sequence[Row]) -> str:
     """SHA-256 (hex) of the data that the rows were made from, whatever the prompts' wording."""
-    made_from = [[row.id, row.source or [row.prompt, row.reference], row.after] for row in rows]
-    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    return digest([[row.id, row.source or [row.prompt, row.reference], row.after] for row in rows])
+
+
+def digest(value: Any, sort_keys: bool = True) -> str:
+    """SHA-256 (hex) of a value as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=sort_keys).encode()).hexdigest()
 
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int, shuffle: bool) -> list[Row]:
     """At most `limit` rows (None: all), drawn with `seed` if `shuffle`; a smaller limit is a prefix
-    of a larger one.
-
-    Raises:
-        SkipbenchError: `limit` is below 1.
+    of a larger one. Raises SkipbenchError for a limit below 1.
     """
     if limit is not None and limit < 1:
         raise SkipbenchError(

@@ -1,7 +1,4 @@
-"""Reading the rows of a dataset: from a local file, the hub, or one file of a repository.
-
-The hub library and `fetch` cache what they fetched; HF_HUB_OFFLINE=1 forbids the network.
-"""
+"""Rows of the hub and files of other addresses, both cached; HF_HUB_OFFLINE=1 keeps offline."""
 
 import contextlib
 import hashlib
@@ -9,62 +6,33 @@ import os
 import re
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from skipbench.config.paths import cache_folder, hub_offline, hub_unreachable
-from skipbench.data.rows import read_file
 from skipbench.errors import SkipbenchError
 
 _SHA1 = re.compile(r"[0-9a-f]{40}")
-_ADVICE = (
-    "Fetch it where there is a network with `python -m skipbench data {name}`, which fills the "
-    "cache that later runs use, or give a local file with the columns {columns}: dataset.path=FILE"
-)
 
 
-def read_rows(
-    hub: str,
-    config: str | None,
-    split: str,
-    revision: str,
-    path: str | Path | None,
-    columns: Mapping[str, type],
-    may_be_empty: Sequence[str] = (),
-    name: str = "NAME",
+def from_hub(
+    hub: str, config: str | None, split: str, revision: str, columns: Sequence[str], advice: str
 ) -> Sequence[dict[str, Any]]:
-    """The rows of a dataset in their order, each with at least `columns`.
+    """The rows of a dataset of the hub in their order, with `columns`.
 
     Args:
-        hub: id on the hub, or the https address of one .jsonl or .parquet file.
-        config: name of a configuration on the hub; several joined by `+` are read one after
-            another.
-        revision: commit, branch or tag on the hub; for an address the SHA-256 (hex) of the file.
-        path: a local file in the hub's columns, read instead.
-        columns: type of each column that is needed.
-        may_be_empty: columns whose text may be empty.
-        name: of the dataset, for messages.
+        config: name of a configuration; several joined by `+` are read one after another.
+        revision: commit, branch or tag.
+        advice: last sentence of an error.
 
     Raises:
-        SkipbenchError: a file that `read_file` refuses; no network and not cached; an unknown
-            dataset, configuration, split or revision; a cached copy of another revision; columns
-            that are not there.
+        SkipbenchError: no network and not cached; an unknown dataset, configuration, split or
+            revision; a cached copy of another revision; columns that are not there.
     """
-    if path is not None:
-        return read_file(Path(path), columns, may_be_empty)
-    advice = _ADVICE.format(name=name, columns=", ".join(columns))
-    if hub.startswith("https://"):
-        return read_file(fetch(hub, revision, advice), columns, may_be_empty)
-    names = (config or "").split("+")
-    parts = [_from_hub(hub, one, split, revision, columns, advice) for one in names]
-    # One part is not copied: a train split has hundreds of thousands of rows, a few are drawn.
-    return parts[0] if len(parts) == 1 else [row for part in parts for row in part]
-
-
-def _from_hub(
-    hub: str, config: str, split: str, revision: str, columns: Mapping[str, type], advice: str
-) -> Sequence[dict[str, Any]]:
+    if config and "+" in config:
+        parts = (from_hub(hub, c, split, revision, columns, advice) for c in config.split("+"))
+        return [row for part in parts for row in part]
     import datasets  # slow to import, and not needed for local files
 
     place = f"dataset {hub}{f' ({config})' if config else ''}, split {split}, revision {revision}"
@@ -91,9 +59,7 @@ def _from_hub(
 
 @contextlib.contextmanager
 def _without_retries() -> Iterator[None]:
-    """Sets the libraries offline where the hub cannot be reached: they would retry for half a
-    minute.
-    """
+    """Sets the libraries offline if the hub is out of reach: they would retry for half a minute."""
     import datasets
     from huggingface_hub import constants
 
@@ -132,9 +98,7 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     """The file at an address, from the cache (`~/.cache/skipbench`, or below XDG_CACHE_HOME) or the
     network.
 
-    Raises:
-        SkipbenchError: it cannot be fetched, HF_HUB_OFFLINE forbids it, or its SHA-256 (hex) is
-            another.
+    Raises SkipbenchError if it is out of reach, or its SHA-256 (hex) is another.
     """
     cached = cache_folder() / f"{sha256[:16]}-{url.rpartition('/')[2]}"
     if known := cached.is_file():
@@ -159,10 +123,9 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     try:
         if not known:
             cached.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=cached.parent)
-            with os.fdopen(handle, "wb") as file:
+            with tempfile.NamedTemporaryFile(dir=cached.parent, delete=False) as file:
                 file.write(data)
-            os.replace(name, cached)  # a reader in another process sees the whole file or none
+            os.replace(file.name, cached)  # another process sees the whole file or none
     except OSError as error:
         raise SkipbenchError(
             f"cannot write {cached} ({error}); set XDG_CACHE_HOME to a folder with space"

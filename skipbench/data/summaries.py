@@ -22,9 +22,6 @@ def article(prompt: str, **where: Any) -> list[Row]:
 
     Every shot is an article with its summary, whose lines are joined without a space, as in the
     published code. One XSum document is empty there, and here too.
-
-    Raises:
-        SkipbenchError: rows that cannot be drawn.
     """
     sample, shots = Where(**where).draw(Summarised, may_be_empty=("text",))
     parts = [(shot.text, shot.summary.replace("\n", "")) for shot in shots]
@@ -36,12 +33,8 @@ def article(prompt: str, **where: Any) -> list[Row]:
 
 
 def long_text(prompt: str, **where: Any) -> list[Row]:
-    """GovReport, PG-19 and BookSum in KnapSpec's prompt for a summary.
-
-    A text without a column `summary` in `columns`, such as a novel, has no reference.
-
-    Raises:
-        SkipbenchError: rows that cannot be drawn.
+    """GovReport, PG-19 and BookSum in KnapSpec's prompt for a summary. Without a column `summary`
+    in `columns`, as for novels, there is no reference.
     """
     source, rows = Where(**where), []
     for row in source.draw(Summarised if "summary" in source.columns else Text)[0]:

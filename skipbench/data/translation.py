@@ -15,11 +15,9 @@ class Sentence(Struct):
 
 def german_english(prompt: str, **where: Any) -> list[Row]:
     """WMT14 and WMT16: German sentences, with the English one in `reference["translation"]`.
+    Wording and shots are ours: SWIFT published neither.
 
-    SWIFT published neither wording nor shots for them; both are ours.
-
-    Raises:
-        SkipbenchError: rows that cannot be drawn, or a pair that lacks a language.
+    Raises SkipbenchError for a pair that lacks a language.
     """
     source = Where(**where)
     sample, shots = source.draw(Sentence)

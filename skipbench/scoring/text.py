@@ -11,10 +11,7 @@ _T = TypeVar("_T")
 
 
 def need(reference: Reference, key: str, kind: type[_T]) -> _T:
-    """The value of `key`, which has content.
-
-    Raises SkipbenchError where it is missing, empty or of another type.
-    """
+    """The value of `key`; SkipbenchError if it is missing, empty or of another type."""
     value = reference.get(key)
     if type(value) is not kind or (isinstance(value, str) and not value.strip()) or value == []:
         raise malformed(reference, key, f"a {kind.__name__} with content")

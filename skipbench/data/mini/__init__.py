@@ -9,25 +9,22 @@ from evaluation: a prompt in fold 0 is never trained on, and neither is an answe
 import hashlib
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from skipbench.data.mini import code, maths, stories, summary
+from skipbench.data.mini import problems, texts
 
 FAMILIES: dict[str, Callable[[random.Random], tuple[str, str, dict[str, object]]]] = {
-    "mini-stories": stories.make,
-    "mini-math": maths.make,
-    "mini-code": code.make,
-    "mini-summary": summary.make,
+    "mini-stories": texts.story,
+    "mini-math": problems.word_problem,
+    "mini-code": problems.function,
+    "mini-summary": texts.news,
 }
 FOLDS = 16  # one fold in 16 of the prompts, and of the bodies, is kept out of training
 _TRAINING_SEED = 20261
 
 
-@dataclass(frozen=True)
-class Example:
-    """A prompt, the body that answers it, and what a scorer needs (`answer`, `tests`, `facts`,
-    `names`).
-    """
+class Example(NamedTuple):
+    """A prompt, the body that answers it, and the entries of its scorer."""
 
     family: str
     prompt: str
@@ -46,24 +43,19 @@ def body_hash(family: str, body: str) -> int:
 
 
 def is_held_out(prompt: str) -> bool:
-    """Whether a prompt may only be used for evaluation."""
+    """True if a prompt may only be used for evaluation."""
     return _fold(prompt) == 0
 
 
 def held_out(family: str, seed: int) -> Iterator[Example]:
-    """Endless evaluation examples: distinct prompts, none of which can occur in training.
-
-    Every second one has a body that cannot occur in training either.
+    """Endless evaluation examples: distinct prompts, none of which can occur in training; neither
+    can every second body.
     """
     rng, used = random.Random(f"held-out/{family}/{seed}"), set[str]()
     while True:
         example = Example(family, *FAMILIES[family](rng))
-        unseen_body = len(used) % 2 == 1
-        if (
-            is_held_out(example.prompt)
-            and example.prompt not in used
-            and (_fold(example.body) == 0) is unseen_body
-        ):
+        new = is_held_out(example.prompt) and example.prompt not in used
+        if new and (_fold(example.body) == 0) is (len(used) % 2 == 1):
             used.add(example.prompt)
             yield example
 
@@ -73,7 +65,7 @@ def training_document(index: int, weights: dict[str, float]) -> Example:
     rng = random.Random(f"train/{_TRAINING_SEED}/{index}")
     family = rng.choices(list(weights), list(weights.values()))[0]
     if family == "drill":
-        return Example("drill", "", maths.drill(rng), {})
+        return Example("drill", "", problems.drill(rng), {})
     while True:
         example = Example(family, *FAMILIES[family](rng))
         if not is_held_out(example.prompt) and _fold(example.body) != 0:

@@ -1,3 +1,1 @@
-"""Figures from records alone: `runs` reads them, one small function a kind draws them, `registry`
-says which figure is which.
-"""
+"""Figures from records: `runs` reads them, `registry` names the function that draws each."""

@@ -1,59 +1,55 @@
-"""Figures with a form of their own: the model of draft length, latency against speedup, flexible
-optimisation, growth by task.
-"""
+"""Figures with a form of their own, one function each."""
 
 import math
-from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+import msgspec
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from skipbench.errors import SkipbenchError
+from skipbench.metrics.acceptance import alpha_cond
 from skipbench.metrics.formulas import expected_tokens
 from skipbench.report.figures import style
-from skipbench.report.figures.runs import by_group, decoded_share, speedups
-from skipbench.report.figures.sweeps import setting
+from skipbench.report.figures.runs import speedups
+from skipbench.report.figures.sweeps import VALUES, setting, value, with_values
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 COST = 0.5
-"""Cost of a draft step in forwards of the target: the paper's figure assumes half of one."""
-STEPS = "method.stop.max_steps"
-RATIO = "method.ratio"
+"""Cost of a draft step in forwards of the target, as the paper's figure assumes."""
+STEPS, RATIO = "method.stop.max_steps", "method.ratio"
+MARKERS = "os^Dv<>P"
+FEW = 10
+"""Pairs up to which r is hardly more than chance: at 10, its 95 % interval around 0 is ±0.6."""
+Numbers = Sequence[float | None]
 
 
-def model_speedup(alpha: float, steps: int, cost: float = COST) -> float:
-    """Expected speedup of `steps` draft tokens per round, each accepted with probability `alpha`
-    where those before it are.
+def draft_length(runs: list[Run], published: list[Printed]) -> Figure:
+    """Modelled speedup over acceptance for each K, and the runs as points on it (Self-SD Figure 2).
 
-    A round emits `(1 - alpha^(K + 1)) / (1 - alpha)` tokens and costs `K cost + 1` forwards of the
+    A round emits `(1 - alpha^(K + 1)) / (1 - alpha)` tokens and costs `K COST + 1` forwards of the
     target.
-    """
-    return expected_tokens(alpha, steps) / (steps * cost + 1)
-
-
-def draft_length(runs: list[Run], published: list[Printed]) -> "Figure":
-    """Model of speedup over acceptance for each K, and the runs as points on it (Self-SD Figure
-    2).
     """
     figure, here = style.one_axis(7.4, 4.2)
     lengths = sorted({int(setting(run, STEPS)) for run in runs})
     grid = [i / 100 for i in range(101)]
     colors = style.tints(style.color_of("self-sd"), len(lengths))
     for steps, color in zip(lengths, colors, strict=True):
-        model = [model_speedup(a, steps) for a in grid]
+        model = [expected_tokens(a, steps) / (steps * COST + 1) for a in grid]
         here.plot(grid, model, color=color, linewidth=1.3, label=f"K = {steps}, model")
         for run in runs:
-            if setting(run, STEPS) == steps and (y := run.speedup) is not None:
-                x = decoded_share(run)
+            x = alpha_cond([r for s in run.sound for r in s.method.rounds])
+            if setting(run, STEPS) == steps and x is not None and (y := run.speedup) is not None:
                 here.plot([x], [y], "o", color=color, markeredgecolor="black", zorder=3)
                 style.note(here, f"{steps}", (x, y), (5, 3))
                 style.whisker(here, x, run.measured, color)
-    for n in published:
-        if n.column == "alpha" and n.value is not None:
-            text = f"below {n.value:g}, K = {n.named('max_steps')[0]} is best"
-            style.published_line(here, n.value, text, style=":", upright=True)
+    for n, rate in with_values(published, "alpha"):
+        text = f"below {rate:g}, K = {n.named('max_steps')[0]} is best"
+        style.published_line(here, rate, text, style=":", upright=True)
     here.plot([], [], "o", color="white", markeredgecolor="black", label="measured, with its K")
     style.no_gain(here)
     here.set(xlabel="acceptance rate of a draft token", ylabel="speedup (x)")
@@ -64,10 +60,8 @@ def draft_length(runs: list[Run], published: list[Printed]) -> "Figure":
     return figure
 
 
-def latency(runs: list[Run], published: list[Printed]) -> "Figure":
-    """Speedup against the seconds that finding the skip set took, before decoding or in it (SWIFT
-    Figure 11).
-    """
+def latency(runs: list[Run], published: list[Printed]) -> Figure:
+    """Speedup against the seconds that finding the skip set took (SWIFT Figure 11)."""
     figure, here = style.one_axis(7.0)
     points: dict[str, list[tuple[float, Run]]] = {}
     for run in runs:
@@ -75,8 +69,8 @@ def latency(runs: list[Run], published: list[Printed]) -> "Figure":
         points.setdefault(run.method, []).append((seconds, run))
     for method, found in points.items():
         found.sort(key=lambda point: point[0])
-        look, y = style.method_style(method), [run.speedup for _, run in found]
-        here.plot([seconds for seconds, _ in found], y, label=method, **look)
+        x, y = [seconds for seconds, _ in found], [run.speedup for _, run in found]
+        here.plot(x, y, label=method, **style.method_style(method))
         for seconds, run in found:
             style.whisker(here, seconds, run.measured, style.color_of(method))
             if run.search and run.speedup is not None:
@@ -89,54 +83,46 @@ def latency(runs: list[Run], published: list[Printed]) -> "Figure":
     return figure
 
 
-def _printed_latencies(here: "Axes", published: list[Printed]) -> None:
-    """A star where the text prints both numbers of a point; a line where it prints the latency
-    alone.
-    """
+def _printed_latencies(here: Axes, published: Sequence[Printed]) -> None:
+    """A star if the text prints both numbers of a point; a line if it prints the latency alone."""
     gains = {
-        (n.method, *n.named("search_steps")): n.value for n in published if n.column == "speedup"
+        (n.method, *n.named("search_steps")): gain for n, gain in with_values(published, "speedup")
     }
-    for n in (n for n in published if n.column == "search_s"):
+    for n, seconds in with_values(published, "search_s"):
         sets, color = n.named("search_steps"), style.color_of(n.method)
         named = n.method + (f", {sets[0]} sets" if sets else "")
-        if n.value is None:
-            continue
         if gain := gains.get((n.method, *sets)):
-            label = f"paper: {named}, {gain:g}x at {n.value:g} s"
-            shape: dict[str, Any] = {"linestyle": "none", "marker": "*", "markersize": 10}
-            here.plot([n.value], [gain], color=color, label=label, **shape)
+            label = f"paper: {named}, {gain:g}x at {seconds:g} s"
+            here.plot([seconds], [gain], color=color, label=label, **style.STAR)
         else:
-            style.published_line(here, n.value, f"{named}, {n.value:g} s", color, ":", upright=True)
+            text = f"{named}, {seconds:g} s"
+            style.published_line(here, seconds, text, color, ":", upright=True)
 
 
-def flexible(runs: list[Run], published: list[Printed]) -> "Figure":
-    """SWIFT Figure 8. (a) Overall speedup so far, for each S and for each beta; (b) speedup over
-    skip ratio by model.
-    """
+def flexible(runs: list[Run], published: list[Printed]) -> Figure:
+    """SWIFT Figure 8: (a) speedup so far for each S and each beta; (b) speedup over skip ratio."""
     figure, axes = style.new_figure(1, 3, (11.0, 3.8))
     for axis in axes[0, 1:]:
         axis.sharey(axes[0, 0])
     for here, key, name in ((axes[0, 0], "method.steps", "S"), (axes[0, 1], "method.beta", "beta")):
         members = sorted((r for r in runs if key in r.axes), key=lambda r: setting(r, key))
         for run, color in zip(members, style.tints(style.BLUE, len(members)), strict=True):
-            values, look = so_far(run), {"color": color, "marker": "o"}
-            label = f"{name} = {setting(run, key)}"
-            here.plot(range(1, len(values) + 1), values, markersize=3, label=label, **look)
+            so_far = np.exp(np.log(pd.Series(speedups(run))).expanding().mean())
+            look = {"label": f"{name} = {setting(run, key)}", "color": color, "marker": "o"}
+            here.plot(so_far.index + 1, so_far, markersize=3, **look)
         here.set(xlabel="sample", ylabel="speedup so far (x)", title=f"(a) {name}")
-        here.xaxis.get_major_locator().set_params(integer=True)
-    sized: dict[str, list[tuple[float, float]]] = {}
-    for run in (run for run in runs if RATIO in run.axes and run.speedup is not None):
-        sized.setdefault(run.model, []).append((float(setting(run, RATIO)), run.speedup or 0.0))
-    here = axes[0, 2]
-    for (name, points), color, marker in zip(
-        sized.items(), style.tints(style.BLUE, len(sized)), "os^Dv<>"[: len(sized)], strict=True
+        style.whole_numbers(here.xaxis)
+    here, sized = axes[0, 2], [r for r in runs if RATIO in r.axes and r.speedup is not None]
+    models = list(dict.fromkeys(run.model for run in sized))
+    for name, color, marker in zip(
+        models, style.tints(style.BLUE, len(models)), MARKERS, strict=False
     ):
+        points = [(float(setting(run, RATIO)), run.speedup) for run in sized if run.model == name]
         points.sort(key=lambda point: point[0])
         x, y = zip(*points, strict=True)
         here.plot(x, y, color=color, marker=marker, markersize=4, label=name)
-        best = max(points, key=lambda point: point[1])
         ring = {"marker": "o", "markersize": 11, "fillstyle": "none", "linestyle": "none"}
-        here.plot(*best, color=color, label="best ratio", **ring)
+        here.plot(x[y.index(max(y))], max(y), color=color, label="best ratio", **ring)
     here.set(xlabel="share of sub-layers skipped", ylabel="speedup (x)", title="(b) scaling")
     for here in axes[0]:
         style.no_gain(here)
@@ -147,40 +133,28 @@ def flexible(runs: list[Run], published: list[Printed]) -> "Figure":
     return figure
 
 
-def so_far(run: Run) -> list[float]:
-    """Speedup over the first 1, 2, ... samples; NaN before the first that decoded anything."""
-    ratios: list[float] = []
-    means = []
-    for sample in run.sound:
-        ratios += [] if sample.speedup is None else [sample.speedup]
-        means.append(geometric_mean(ratios) if ratios else math.nan)
-    return means
-
-
-def by_task(runs: list[Run], published: list[Printed]) -> "Figure":
+def by_task(runs: list[Run], published: list[Printed]) -> Figure:
     """Speedup over models from small to large, a line per task, the printed ones dashed (CLaSp
     Figure 5).
 
-    A run over all of a benchmark is taken apart by the task of each sample; a cell may also stand
-    for one task.
+    A run over all of a benchmark is split by the task of each sample; a cell may also be of one
+    task.
     """
     points: dict[str, dict[str, float]] = {}
     for run in runs:
-        subtask = run.keys.get("subtask")
-        parts = by_group(run, "task") if subtask is None else {str(subtask): speedups(run)}
-        for task, values in (parts or {run.dataset: speedups(run)}).items():
-            known = (v for v in values if not math.isnan(v))
-            points.setdefault(task, {})[run.model] = geometric_mean(known)
+        tasks = [run.keys.get("subtask") or s.groups.get("task") for s in run.sound]
+        logs = pd.Series(np.log(speedups(run)), tasks if any(tasks) else [run.dataset] * len(tasks))
+        for task, mean in logs.groupby(level=0, sort=False).mean().items():
+            points.setdefault(str(task), {})[run.model] = math.exp(mean)
     printed: dict[str, dict[str, float]] = {}
-    for n in published:
-        if n.column == "speedup" and n.value is not None:
-            task, model = n.named("subtask", "model")
-            printed.setdefault(task, {})[model] = n.value
+    for n, speedup in with_values(published, "speedup"):
+        task, model = n.named("subtask", "model")
+        printed.setdefault(task, {})[model] = speedup
     models = [*(run.model for run in runs), *(m for found in printed.values() for m in found)]
     models = list(dict.fromkeys(models))
     figure, here = style.one_axis(8.0, 4.2)
     for task, color, marker in zip(
-        dict.fromkeys([*printed, *points]), style.TASKS, "os^Dv<>P", strict=False
+        dict.fromkeys([*printed, *points]), style.TASKS, MARKERS, strict=False
     ):
         for found, source, look in (
             (points.get(task), "measured", {"marker": marker, "linestyle": "-"}),
@@ -190,14 +164,96 @@ def by_task(runs: list[Run], published: list[Printed]) -> "Figure":
                 x, label = [models.index(model) for model in found], f"{task}, {source}"
                 here.plot(x, list(found.values()), color=color, label=label, **look)
     for place, model in enumerate(models):
-        values = sorted(found[model] for found in printed.values() if model in found)
-        if values:
+        if values := sorted(found[model] for found in printed.values() if model in found):
             last = model == models[-1]  # lines rise: there is space below, but not at the end
-            text, value = ", ".join(f"{v:g}" for v in values), values[-1 if last else 0]
-            style.note(here, text, (place, value), (0, 8 if last else -16), ha="center")
+            text, height = ", ".join(f"{v:g}" for v in values), values[-1 if last else 0]
+            style.note(here, text, (place, height), (0, 8 if last else -16), ha="center")
     here.set_xticks(range(len(models)), models, rotation=20)
     here.set_xlim(-0.5, len(models) - 0.5)
     here.margins(y=0.15)
     here.set(xlabel="model", ylabel="speedup (x)")
+    style.legend(figure)
+    return figure
+
+
+def _points(here: Axes, runs: list[Run], x: Numbers, y: Numbers) -> pd.DataFrame:
+    """Draws a point for each run that has both numbers, and returns them as `x`, `y`, `method`."""
+    points = pd.DataFrame({"x": x, "y": y, "method": [run.method for run in runs]}).dropna()
+    for one, other, method in points.itertuples(index=False):
+        look: dict[str, Any] = {**style.method_style(method), "zorder": 3}
+        here.scatter([one], [other], 24, label=method, **look)
+    return points
+
+
+def correlation(runs: list[Run], published: list[Printed]) -> Figure:
+    """TPT and acceptance rate of each run against its throughput, with Pearson's r (KnapSpec 2)."""
+    figure, axes = style.new_figure(1, 2, (8.4, 3.6))
+    for here, column in zip(axes[0], ("TPT", "alpha"), strict=True):
+        x, y = zip(*((value(r, column, r), r.measured.tokens_per_s) for r in runs), strict=True)
+        points = _points(here, runs, x, y)
+        text = f"r needs 3 runs that differ, here are {len(points)}"
+        if len(points) > 2 and points["x"].nunique() > 1 and points["y"].nunique() > 1:
+            r = points["x"].corr(points["y"])
+            few = ", too few to tell" if len(points) <= FEW else ""
+            text = f"r = {r:.2f}, R² = {r * r:.2f} ({len(points)} runs{few})"
+        for n, printed in with_values(published, "correlation"):
+            text += f"\npaper: r = {printed:g}" if n.named("part") == [column] else ""
+        here.set_title(text, fontsize=8, loc="left")
+        here.set(xlabel=VALUES[column], ylabel=VALUES["tokens_per_s"])
+    style.legend(figure)
+    return figure
+
+
+def skipped(runs: list[Run], published: list[Printed]) -> Figure:
+    """Speedup over the share of sub-layers skipped, the best of each joined (Self-SD Figure 4)."""
+    figure, here = style.one_axis(6.8)
+    ratios = [value(run, "ratio", run) for run in runs]
+    points = _points(here, runs, ratios, [run.speedup for run in runs])
+    best = points["y"].groupby(points["x"].round(2)).max()
+    here.plot(best.index, best, "--", color=style.GREY, linewidth=1, label="best of each")
+    style.no_gain(here)
+    for _, printed in with_values(published, "skipped_layers"):
+        # The paper counts attention and MLP apart: its 40 layers are 80.
+        text = f"falls beyond {printed:g} of 80"
+        style.published_line(here, printed / 80, text, style=":", upright=True)
+    here.set(xlabel="share of sub-layers skipped", ylabel="speedup (x)")
+    style.legend(figure)
+    return figure
+
+
+class BruteForce(msgspec.Struct):
+    """A line that scripts/brute_force.py prints: similarity lost against the best of all sets."""
+
+    programme: str
+    cases: int
+    lost: float
+    random_lost: float
+
+
+def brute_force(lines: list[Any]) -> Figure:
+    """Loss of the programme's set and of a random set against the best of all (CLaSp Figure 3b).
+
+    Raises SkipbenchError without lines, or for one that is no `BruteForce`.
+    """
+    try:
+        found = msgspec.convert(lines, list[BruteForce])
+    except msgspec.ValidationError:
+        found = []
+    if not found:
+        raise SkipbenchError(
+            f"wanted lines with {', '.join(BruteForce.__struct_fields__)}; make them with python "
+            "scripts/brute_force.py > FILE"
+        )
+    figure, axis = style.one_axis(7.4, 1.6 + 0.5 * len(found))
+    for offset, label, color, lost in (
+        (-0.2, "programme", style.GREEN, [line.lost for line in found]),
+        (0.2, "random set", style.GREY, [line.random_lost for line in found]),
+    ):
+        places = [i + offset for i in range(len(found))]
+        bars = axis.barh(places, lost, height=0.38, color=color, label=label)
+        axis.bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
+    axis.set_yticks(range(len(found)), [f"{line.programme} (n={line.cases})" for line in found])
+    axis.set_xlabel("cosine similarity lost against brute force")
+    axis.invert_yaxis()
     style.legend(figure)
     return figure

@@ -1,55 +1,43 @@
-"""The figure of a profile: sub-layers against context length with the fitted lines, and passes of
-several rows against one of one row.
-"""
+"""Figure of a profile: sub-layers by context with the fitted lines, and the cost of more rows."""
 
-from typing import TYPE_CHECKING, Any
+import pandas as pd
+from matplotlib.figure import Figure
+from msgspec import to_builtins
 
 from skipbench.metrics.loop_costs import LatencyRecord
 from skipbench.report.figures.style import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, new_figure
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-PARTS = {"attention": (BLUE, "o"), "mlp": (ORANGE, "s")}
-# lines fill the panels
-ABOVE: dict[str, Any] = {"fontsize": 7, "loc": "lower left", "bbox_to_anchor": (0, 1)}
-COLORS = (BLUE, ORANGE, GREEN, RED, PINK, SKY)
-
-
-def latency(record: LatencyRecord) -> "Figure":
-    """Two panels from the record of a profile; what memory and arithmetic allow is dashed in
-    both.
-    """
+def latency(record: LatencyRecord) -> Figure:
+    """Two panels from the record of a profile; the bound of memory and arithmetic is dashed."""
     figure, axes = new_figure(1, 2, (8.4, 4.2))
-    _against_context(axes[0, 0], record)
-    _against_rows(axes[0, 1], record)
+    (left, right), model = axes[0], to_builtins(record.model)
+    points = pd.DataFrame(to_builtins(record.points)).join(pd.DataFrame(record.floor))
+    single, line = points[points["rows"] == 1], {"linewidth": 1}
+    for part, name, color, marker in (
+        ("attention", "attention", BLUE, "o"),
+        ("mlp", "MLP", ORANGE, "s"),
+    ):
+        fitted = model[f"{part}_s"] + model.get(f"{part}_s_per_token", 0) * single["context"]
+        for seconds, kind, look in (
+            (single[f"{part}_s"], "measured", {"marker": marker, "linestyle": "none"}),
+            (fitted, "fitted", line),
+            (single[part], "roofline", {"linestyle": "--", **line}),
+        ):
+            left.plot(
+                single["context"], 1e6 * seconds, color=color, label=f"{name}, {kind}", **look
+            )
+    text = "one sub-layer, one row (us)"
+    left.set(xlabel="context length (tokens)", ylabel=text, ylim=(0, None))
+    colors = (BLUE, ORANGE, GREEN, RED, PINK, SKY)
+    for number, (context, here) in enumerate(points.groupby("context")):
+        one, color = here.loc[here["rows"] == 1, "whole_s"].iloc[0], colors[number % len(colors)]
+        right.plot(
+            here["rows"], here["whole_s"] / one, "o-", color=color, label=f"context {context}"
+        )
+        right.plot(here["rows"], here["whole"] / one, "--", color=color, **line)
+    right.plot([], [], "--", color=GREY, label="roofline", **line)
+    right.set(xlabel="rows", ylabel="whole pass / that of one row", ylim=(0, None))
+    for axis in (left, right):  # lines fill the panels: the legends are above
+        axis.legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return figure
-
-
-def _against_context(axis: Any, record: LatencyRecord) -> None:
-    single = [(p, f) for p, f in zip(record.points, record.floor, strict=True) if p.rows == 1]
-    contexts = [p.context for p, _ in single]
-    for part, (color, marker) in PARTS.items():
-        name = "MLP" if part == "mlp" else part
-        fitted = [1e6 * getattr(record.model.at(n), f"{part}_s") for n in contexts]
-        measured = [1e6 * getattr(p, f"{part}_s") for p, _ in single]
-        axis.plot(contexts, measured, marker, color=color, label=f"{name}, measured")
-        axis.plot(contexts, fitted, color=color, linewidth=1, label=f"{name}, fitted")
-        least = [1e6 * f[part] for _, f in single]
-        axis.plot(contexts, least, "--", color=color, linewidth=1, label=f"{name}, roofline")
-    axis.set(xlabel="context length (tokens)", ylabel="one sub-layer, one row (us)", ylim=(0, None))
-    axis.legend(**ABOVE, ncols=2)
-
-
-def _against_rows(axis: Any, record: LatencyRecord) -> None:
-    points = list(zip(record.points, record.floor, strict=True))
-    for number, context in enumerate(sorted({p.context for p in record.points})):
-        here = [(p, f) for p, f in points if p.context == context]
-        one = next(p.whole_s for p, _ in here if p.rows == 1)
-        rows, color = [p.rows for p, _ in here], COLORS[number % len(COLORS)]
-        ratios = [p.whole_s / one for p, _ in here]
-        axis.plot(rows, ratios, "o-", color=color, label=f"context {context}")
-        axis.plot(rows, [f["whole"] / one for _, f in here], "--", color=color, linewidth=1)
-    axis.plot([], [], "--", color=GREY, linewidth=1, label="roofline")
-    axis.set(xlabel="rows", ylabel="whole pass / that of one row", ylim=(0, None))
-    axis.legend(**ABOVE, ncols=2)

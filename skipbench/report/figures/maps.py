@@ -1,44 +1,32 @@
-"""Skipped sub-layers: maps of sets, frequencies, similarity over time, and numbers against context
-length.
-"""
+"""Skipped sub-layers: maps, similarity over time, and numbers against context length."""
 
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
+from skipbench.metrics.acceptance import rounds_with_sets
+from skipbench.report.figures import style
 from skipbench.report.figures.runs import labels, layers_of, optimised_sets, skip_sets
-from skipbench.report.figures.style import BLUE, ORANGE, legend, line_styles, new_figure, one_axis
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
-def frequencies(run: Run, layers: int) -> list[list[float]]:
-    """[2, layers]: how often attention and MLP of each layer were skipped, over the run's
-    rounds.
-    """
-    counts, total = [[0.0] * layers, [0.0] * layers], 0
-    changes = skip_sets(run, layers)
-    for number, (position, at, skipped) in enumerate(changes):
-        following = changes[number + 1] if number + 1 < len(changes) else (None, 0, skipped)
-        end = following[1] if following[0] == position else len(run.sound[position].method.rounds)
-        total += (weight := max(end - at, 0))
-        for s in skipped.skipped:
-            counts[s % 2][s // 2] += weight
-    if not total:
+def frequencies(run: Run, layers: int) -> Any:
+    """Share of the run's rounds that skip attention and MLP of each layer: [2, layers]."""
+    drafts = [skip for s in run.sound for _, skip, _ in rounds_with_sets(s, layers)]
+    if not drafts:
         raise SkipbenchError(f"{run.folder} has no rounds; nothing was drafted")
-    return [[c / total for c in row] for row in counts]
+    skipped = np.array([sublayer for skip in drafts if skip for sublayer in skip.skipped], int)
+    return np.bincount(skipped, minlength=2 * layers).reshape(layers, 2).T / len(drafts)
 
 
-def skip_map(runs: list[Run], published: list[Printed]) -> "Figure":
-    """Attention and MLP of every layer, dark where skipped (SWIFT 9 to 11, Self-SD 6 to 10;
-    probabilities: KnapSpec 5).
-    """
+def skip_map(runs: list[Run], published: list[Printed]) -> Figure:
+    """Attention and MLP of every layer, dark where skipped (SWIFT 9 to 11, Self-SD 6 to 10)."""
     sizes = [layers_of(run) for run in runs]
-    figure, axes = new_figure(
-        len(runs), 1, (max(5.0, 0.22 * max(sizes) + 2), 1.0 + 1.1 * len(runs))
-    )
+    size = max(5.0, 0.22 * max(sizes) + 2), 1.0 + 1.1 * len(runs)
+    figure, axes = style.new_figure(len(runs), 1, size)
     for axis, run, layers, name in zip(axes[:, 0], runs, sizes, labels(runs), strict=True):
         image = axis.imshow(frequencies(run, layers), cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axis.set_yticks([0, 1], ["attention", "MLP"])
@@ -54,58 +42,56 @@ def skip_map(runs: list[Run], published: list[Printed]) -> "Figure":
     return figure
 
 
-def jaccard_by_distance(run: Run, most: int = 10) -> dict[int, list[float]]:
+def jaccard_by_distance(run: Run, longest: int = 10) -> dict[int, list[float]]:
     """Jaccard similarity of sets `distance` optimisations apart within a sample."""
     found: dict[int, list[float]] = {}
     for sets in optimised_sets(run, layers_of(run)):
         for i, one in enumerate(sets):
-            for distance, other in enumerate(sets[i + 1 : i + 1 + most], 1):
+            for distance, other in enumerate(sets[i + 1 : i + 1 + longest], 1):
                 union = len(one | other)
                 found.setdefault(distance, []).append(len(one & other) / union if union else 1.0)
     return dict(sorted(found.items()))
 
 
-def jaccard(runs: list[Run], published: list[Printed]) -> "Figure":
+def jaccard(runs: list[Run], published: list[Printed]) -> Figure:
     """Mean similarity of skip sets over their distance in optimisations (CLaSp Figure 3a)."""
-    figure, axis = one_axis()
-    names, styles = labels(runs), line_styles([run.method for run in runs])
-    for run, name, style in zip(runs, names, styles, strict=True):
+    figure, axis = style.one_axis()
+    for run, name, look in style.lines(runs):
         if not (found := jaccard_by_distance(run)):
             raise SkipbenchError(
                 f"{run.folder}: no sample has two skip sets; run longer samples or a shorter "
                 "interval, such as method.interval=2"
             )
-        means = [sum(v) / len(v) for v in found.values()]
-        axis.plot(list(found), means, label=name, **style)
+        axis.plot(list(found), [sum(v) / len(v) for v in found.values()], label=name, **look)
     axis.set(xlabel="distance (optimisations of the set)", ylabel="Jaccard similarity")
     axis.set_ylim(0, 1.02)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    style.whole_numbers(axis.xaxis)
     axis.legend(fontsize=7)
     return figure
 
 
-def against_context(runs: list[Run], published: list[Printed]) -> "Figure":
-    """Skipped attention and MLP sub-layers against context length, a point per set and a panel per
-    run (KnapSpec Figure 3).
-    """
-    figure, axes = new_figure(1, len(runs), (1.6 + 3.2 * len(runs), 3.4))
-    most = 1
+def against_context(runs: list[Run], published: list[Printed]) -> Figure:
+    """Skipped sub-layers against context length, a point per set, a panel per run (KnapSpec 3)."""
+    figure, axes = style.new_figure(1, len(runs), (1.6 + 3.2 * len(runs), 3.4))
+    highest = 1
     for here, run, name in zip(axes[0], runs, labels(runs), strict=True):
         points = []
         for position, at, skipped in skip_sets(run, layers_of(run)):
             s = run.sound[position]
             context = s.prompt_tokens + sum(r.emitted for r in s.method.rounds[:at])
             points.append((context, len(skipped.attention), len(skipped.mlp)))
-        for part, color, marker, kind in ((1, BLUE, "o", "attention"), (2, ORANGE, "s", "MLP")):
-            x, y = [p[0] for p in points], [p[part] for p in points]
-            face = color if part == 1 else "none"  # hollow, so that both show where they agree
-            size = 12 if part == 1 else 40
-            here.scatter(x, y, edgecolors=color, facecolors=face, marker=marker, s=size, label=kind)
+        x, attention, mlp = zip(*points, strict=True)
+        # squares are hollow, so that both show where they agree
+        for y, color, face, marker, size, label in (
+            (attention, style.BLUE, style.BLUE, "o", 12, "attention"),
+            (mlp, style.ORANGE, "none", "s", 40, "MLP"),
+        ):
+            here.scatter(x, y, size, edgecolors=color, facecolors=face, marker=marker, label=label)
         here.set(xlabel="context length (tokens)", ylabel="skipped sub-layers")
-        most = max([most, *(max(p[1:]) for p in points)])
+        highest = max(highest, *attention, *mlp)
         here.set_title(name, fontsize=8, loc="left")
-        here.yaxis.get_major_locator().set_params(integer=True)
+        style.whole_numbers(here.yaxis)
     for here in axes[0]:
-        here.set_ylim(-0.05 * most, 1.08 * most)
-    legend(figure)
+        here.set_ylim(-0.05 * highest, 1.08 * highest)
+    style.legend(figure)
     return figure

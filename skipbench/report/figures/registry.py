@@ -3,18 +3,17 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
-from skipbench.report.figures import bars, courses, curves, maps, scatter, sources, sweeps
+from skipbench.report.figures import courses, curves, maps, sweeps
 from skipbench.report.figures.style import styled
 from skipbench.report.published import Printed, papers, read_paper
 from skipbench.runs.run import Run
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Kind = Callable[[list[Run], list[Printed]], "Figure"]
+Kind = Callable[[list[Run], list[Printed]], Figure]
 
 
 class Spec(NamedTuple):
@@ -27,86 +26,86 @@ class Spec(NamedTuple):
     """Columns of these numbers that are not drawn, and why."""
 
 
-def _sweep(axis: str, columns: list[str], label: str, key: str = "", mark: str = "best") -> Spec:
-    return Spec(
-        partial(sweeps.sweep, axis=axis, columns=columns, label=label, key=key, mark=mark), (axis,)
+def _sweep(axis: str, columns: str, label: str, key: str = "", mark: str = "best") -> Spec:
+    draw = partial(
+        sweeps.sweep, axis=axis, columns=columns.split(), label=label, key=key, mark=mark
     )
+    return Spec(draw, (axis,))
 
 
-def _bars(axis: str, columns: list[str], by_set: bool = False) -> Spec:
-    return Spec(partial(bars.grouped, axis=axis, columns=columns, by_set=by_set), (axis,))
+def _bars(axis: str, columns: str, by_set: bool = False) -> Spec:
+    return Spec(partial(sweeps.bars, axis=axis, columns=columns.split(), by_set=by_set), (axis,))
 
 
 MAP, COURSE = Spec(maps.skip_map), Spec(courses.course)
-SPLIT = {"share": "drawn in swift-figure6b"}
+INTERVALS, IN_6 = "rounds between optimisations", "drawn in swift-figure6"
 FIGURES = {
-    "swift-figure2a": _bars("dataset.name", ["alpha", "speedup"]),
-    "swift-figure2b": _bars("dataset.name", ["alpha", "speedup"], by_set=True),
-    "swift-figure6": COURSE._replace(left_out=SPLIT),
-    "swift-figure6b": Spec(
-        courses.breakdown,
-        (),
-        "figure6",
-        dict.fromkeys(("matchness", "speedup"), "drawn in swift-figure6"),
-    ),
+    "swift-figure2a": _bars("dataset.name", "alpha speedup"),
+    "swift-figure2b": _bars("dataset.name", "alpha speedup", by_set=True),
+    "swift-figure6": COURSE._replace(left_out={"share": "drawn in swift-figure6b"}),
+    "swift-figure6b": Spec(courses.breakdown, (), "figure6", {"matchness": IN_6, "speedup": IN_6}),
     "swift-figure7": COURSE,
     "swift-figure8": Spec(curves.flexible, ("method.steps", "method.beta", "method.ratio")),
-    "swift-figure9": _bars("model.name", ["speedup"]),
+    "swift-figure9": _bars("model.name", "speedup"),
     "swift-figure10": MAP,
     "swift-figure11": Spec(curves.latency),
     "clasp-figure3a": Spec(maps.jaccard),
     "clasp-figure3c": Spec(courses.breakdown),
     "clasp-figure4a": _sweep(
-        "method.ratio", ["tau", "speedup"], "share of layers skipped", "skipped_layers"
+        "method.ratio", "tau speedup", "share of layers skipped", "skipped_layers"
     ),
-    "clasp-figure4b": _sweep(
-        "method.interval", ["tau", "speedup"], "rounds between optimisations", mark="falls beyond"
-    ),
-    "clasp-figure4c": _sweep("method.stop.threshold", ["tau", "speedup"], "stop threshold"),
+    "clasp-figure4b": _sweep("method.interval", "tau speedup", INTERVALS, mark="falls beyond"),
+    "clasp-figure4c": _sweep("method.stop.threshold", "tau speedup", "stop threshold"),
     "clasp-figure5": Spec(curves.by_task, ("model.name",)),
     "self-sd-figure2": Spec(curves.draft_length, ("method.stop.max_steps",)),
-    "self-sd-figure4": Spec(scatter.skipped),
+    "self-sd-figure4": Spec(curves.skipped),
     "self-sd-figure5": Spec(courses.threshold),
     **{f"self-sd-figure{n}": MAP for n in range(6, 11)},
-    "knapspec-figure2": Spec(scatter.correlation),
+    "knapspec-figure2": Spec(curves.correlation),
     "knapspec-figure3": Spec(maps.against_context),
     "knapspec-figure4": _sweep(
-        "method.tau", ["speedup", "memory_saved", "share_saved"], "pruning threshold", "tau_pruning"
+        "method.tau", "speedup memory_saved share_saved", "pruning threshold", "tau_pruning"
     ),
     "knapspec-figure5": MAP,
-    "knapspec-figure6": _sweep(
-        "method.interval", ["tokens_per_s", "share", "speedup"], "rounds between optimisations"
-    ),
+    "knapspec-figure6": _sweep("method.interval", "tokens_per_s share speedup", INTERVALS),
 }
 NOT_RUN = {  # experiments whose figure does not come from runs
     "clasp-figure3b": "brute force over all sets needs models of 12 sub-layers at most. Draw it "
     "with 'python scripts/brute_force.py > brute_force.jsonl' and 'python -m skipbench figure "
     "brute_force.jsonl'"
 }
+OF_ONE_RUN: dict[str, Kind] = {
+    "course": courses.course,
+    "breakdown": courses.breakdown,
+    "threshold": courses.threshold,
+    "map": maps.skip_map,
+    "jaccard": maps.jaccard,
+    "context": maps.against_context,
+    "auto-sources": courses.accepted,
+    "auto-calibration": courses.calibration,
+}
 NOTHING = ("vanilla",)
 """Methods of a grid that have nothing to show: the others are measured against it."""
 
 
-def draw(name: str, runs: list[Run]) -> tuple["Figure", list[Run]]:
+def draw(name: str, runs: list[Run]) -> tuple[Figure, list[Run]]:
     """The figure of an experiment and the runs that are in it.
 
-    Raises:
-        SkipbenchError: no such figure, or none of the runs has something to show in it.
+    Raises SkipbenchError for an unknown figure, or if no run has something to show in it.
     """
     if name not in FIGURES:
         raise SkipbenchError(f"no figure {name!r}; known: {', '.join(sorted(FIGURES))}")
-    spec = FIGURES[name]
     shown = [run for run in runs if run.method not in NOTHING]
     if not shown:
         raise SkipbenchError(
             f"{name}: no run of it can be drawn ({', '.join(r.method for r in runs) or 'none'})"
         )
     with styled():
-        return spec.draw(shown, printed(name)), shown
+        return FIGURES[name].draw(shown, printed(name)), shown
 
 
 def printed(name: str) -> list[Printed]:
-    """The paper's values that stand in the figure `name`."""
+    """The paper's values in the figure `name`."""
     paper, _, table = name.rpartition("-")
     spec, tables = FIGURES[name], read_paper(paper).tables if paper in papers() else {}
     shown = tables.get(spec.table or table)
@@ -114,23 +113,13 @@ def printed(name: str) -> list[Printed]:
     return [n for n in numbers if n.column not in spec.left_out]
 
 
-def draw_run(run: Run) -> dict[str, "Figure"]:
+def draw_run(run: Run) -> dict[str, Figure]:
     """Every kind that one run supports, by name."""
     found = {}
-    kinds: dict[str, Kind] = {
-        "course": courses.course,
-        "breakdown": courses.breakdown,
-        "threshold": courses.threshold,
-        "map": maps.skip_map,
-        "jaccard": maps.jaccard,
-        "context": maps.against_context,
-        "auto-sources": sources.accepted,
-        "auto-calibration": sources.calibration,
-    }
-    for name, kind in kinds.items():
+    for name, kind in OF_ONE_RUN.items():
         try:
             with styled():
                 found[name] = kind([run], [])
-        except SkipbenchError:  # this run has nothing of the kind: that is what is asked here
+        except SkipbenchError:  # this run has nothing of the kind
             continue
     return found

@@ -1,101 +1,156 @@
-"""Quantities of runs that figures draw, and the names of their lines."""
+"""Runs of figures: their file, the names of their lines, and their quantities."""
 
-import math
+import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
 
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.acceptance import alpha, alpha_cond
+from skipbench.metrics.acceptance import alpha, rounds_with_sets
 from skipbench.metrics.drafted import alike, drafted
-from skipbench.runs.run import Run, read_run
+from skipbench.runs.measures import Metrics
+from skipbench.runs.provenance import Provenance
+from skipbench.runs.reading import MOST_SAMPLES, printable, read_bytes, strict_json
+from skipbench.runs.record import Sample, dump
+from skipbench.runs.run import Origin, Run, Search, read_run
 from skipbench.skipset import SkipSet
-
-
-def finished_run(folder: Path) -> Run:
-    """A finished run with its samples.
-
-    Raises:
-        SkipbenchError: the folder holds no run, one that is not finished, or one without a sound
-            sample.
-    """
-    run = read_run(folder)
-    if not run.settings:
-        raise SkipbenchError(
-            f"{folder} holds no run; give a folder such as results/runs/tiny_swift_mini-stories_..."
-        )
-    if run.metrics is None or not run.done:
-        raise SkipbenchError(f"{folder} is not finished; run its command again, then draw it")
-    if not run.sound:
-        raise SkipbenchError(f"{folder} has no sound sample; see its status.json")
-    if missing := [
-        group for group in ("model", "method", "dataset", "engine") if group not in run.settings
-    ]:
-        raise SkipbenchError(
-            f"{folder / 'config.yaml'} has no {', '.join(missing)}; move the folder away"
-        )
-    return run
-
-
-def labels(runs: list[Run], without: tuple[str, ...] = ()) -> list[str]:
-    """A name for each run: its method, and of model, dataset and settings what tells it from the
-    others.
-
-    Args:
-        without: settings such as `method.interval` that stand elsewhere in the figure, on an axis.
-    """
-    settings = [{k: v for k, v in _settings(run).items() if k not in without} for run in runs]
-    varying = [
-        name
-        for name in ("model", "dataset")
-        if not {name, f"{name}.name"} & {*without} and len({getattr(r, name) for r in runs}) > 1
-    ]
-    found = []
-    for run, own in zip(runs, settings, strict=True):
-        alike = [s for s, r in zip(settings, runs, strict=True) if r.method == run.method]
-        differing = {k: v for k, v in own.items() if len({s.get(k) for s in alike}) > 1}
-        phrases = (
-            _PHRASES.get(k, k.rpartition(".")[2].replace("_", " ") + " {}").format(v)
-            for k, v in differing.items()
-        )
-        names = (getattr(run, name) for name in varying)
-        found.append(", ".join([run.method, *names, *phrases]))
-    return found
-
 
 _PHRASES = {
     "search.on": "set of {}",
     "search.iterations": "{} sets tried",
     "stop@method.stop": "{} stop",
 }
+_UNNAMED = re.compile(r"model|method|engine|limit|search|dataset(\..*)?")
+"""Axes of an experiment that do not name a line."""
+
+
+def finished_run(folder: Path) -> Run:
+    """A finished run with a sound sample; SkipbenchError for any other folder."""
+    run = read_run(folder)
+    groups = ("model", "method", "dataset", "engine")
+    if not run.settings:
+        wrong = " holds no run; give a folder such as results/runs/tiny_swift_mini-stories_..."
+    elif run.metrics is None or not run.done:
+        wrong = " is not finished; run its command again, then draw it"
+    elif not run.sound:
+        wrong = " has no sound sample; see its status.json"
+    elif missing := [group for group in groups if group not in run.settings]:
+        wrong = f"/config.yaml has no {', '.join(missing)}; move the folder away"
+    else:
+        return run
+    raise SkipbenchError(f"{folder}{wrong}")
+
+
+class _Kept(msgspec.Struct, kw_only=True):
+    """A run in the file; no folder's path."""
+
+    folder: str
+    model: str
+    method: str
+    dataset: str
+    engine: str | None
+    device: str | None
+    layers: int | None
+    settings: dict[str, Any]
+    metrics: Metrics
+    samples: list[Sample]
+    axes: dict[str, str]
+    keys: dict[str, Any]
+    search: Search | None
+
+
+class _File(msgspec.Struct):
+    figure: str
+    runs: list[_Kept]
+
+
+_SHARED = {*_Kept.__struct_fields__} & {*Run.__struct_fields__} - {"folder"}
+"""Fields that both have by the same name."""
+
+
+def dump_runs(name: str, runs: list[Run]) -> str:
+    """JSON of the finished runs of a figure, a run per line, with their sound samples."""
+    lines = []
+    for run in runs:
+        given = {
+            "folder": str(run.id),
+            "engine": run.origin.engine,
+            "device": run.origin.device,
+            "layers": run.provenance.layers,
+            "samples": [json.loads(dump(sample)) for sample in run.sound],
+        } | {name: msgspec.to_builtins(getattr(run, name)) for name in _SHARED}
+        kept = {name: given[name] for name in _Kept.__struct_fields__}
+        lines.append(json.dumps(kept, allow_nan=False))
+    text = ",\n".join(lines)
+    return f'{{"figure": {json.dumps(name)}, "runs": [\n{text}\n]}}\n'
+
+
+def read_runs(path: Path) -> tuple[str, list[Run]]:
+    """Name and runs of a file of `dump_runs`; SkipbenchError for any other file."""
+    try:
+        file = msgspec.convert(strict_json(read_bytes(path, MOST_SAMPLES) or b""), _File)
+    except (ValueError, RecursionError) as error:
+        raise SkipbenchError(
+            f"{path} holds no records of a figure ({printable(str(error))}); write it with "
+            "python -m skipbench figure NAME"
+        ) from error
+    return file.figure, [
+        Run(
+            id=kept.folder,
+            origin=Origin(engine=kept.engine, device=kept.device),
+            provenance=Provenance(layers=kept.layers),
+            kept_samples=kept.samples,
+            **{field: getattr(kept, field) for field in _SHARED},
+        )
+        for kept in file.runs
+    ]
+
+
+def labels(runs: Sequence[Run], without: Sequence[str] = ()) -> list[str]:
+    """A name for each run: its method, and the model, dataset and settings in which runs differ.
+
+    Args:
+        without: settings such as `method.interval` that stand on an axis of the figure.
+    """
+    varying = [
+        name
+        for name in ("model", "dataset")
+        if not {name, f"{name}.name"} & {*without} and len({getattr(r, name) for r in runs}) > 1
+    ]
+    settings, found = [_settings(run) for run in runs], []
+    for run, own in zip(runs, settings, strict=True):
+        same_method = [s for s, r in zip(settings, runs, strict=True) if r.method == run.method]
+        phrases = [
+            _PHRASES.get(k, k.rpartition(".")[2].replace("_", " ") + " {}").format(v)
+            for k, v in own.items()
+            if k not in without and len({s.get(k) for s in same_method}) > 1
+        ]
+        found.append(", ".join([run.method, *(getattr(run, name) for name in varying), *phrases]))
+    return found
 
 
 def _settings(run: Run) -> dict[str, str]:
-    """The settings by which a run may be named: the axes of its experiment, else all of its
-    method's.
-    """
+    """Settings that may name a run: the axes of its experiment, else all of its method."""
     if run.axes:
-        left_out = ("model", "method", "dataset", "engine", "limit", "search")
-        return {
-            k: v for k, v in run.axes.items() if k not in left_out and not k.startswith("dataset.")
-        }
-    stop = run.setting("method.stop") or {}
-    method = run.settings["method"] | {f"stop.{k}": v for k, v in stop.items()}
+        return {k: v for k, v in run.axes.items() if not _UNNAMED.fullmatch(k)}
+    stop = {f"stop.{k}": v for k, v in (run.setting("method.stop") or {}).items()}
     left_out = ("name", "_target_", "skip", "stop", "stop._target_", "latency")
     return {
         f"method.{k}": str(v)
-        for k, v in method.items()
+        for k, v in (run.settings["method"] | stop).items()
         if k not in left_out and not isinstance(v, dict)
     }
 
 
 class Swept(NamedTuple):
-    """Number of runs that differ from others in a swept key only, and of distinct drafts among
-    them.
-    """
+    """Runs that differ in a swept key only, those of them with another's draft, distinct drafts."""
 
     runs: int
     identical: int
-    """Runs whose draft is that of another."""
     drafts: int
 
     @property
@@ -110,64 +165,51 @@ class Swept(NamedTuple):
 
     @property
     def in_vain(self) -> bool:
-        """True if at most half of the runs have a draft of their own, so that the figure shows
-        mostly noise.
-        """
+        """True if there are at most half as many drafts as runs: the figure shows mostly noise."""
         return self.runs > 0 and 2 * self.drafts <= self.runs
 
 
-def swept(runs: list[Run]) -> Swept:
-    """Compares the drafts of runs that sweep the same keys with one model, method and dataset;
-    vanilla drafts nothing.
-    """
+def swept(runs: Sequence[Run]) -> Swept:
+    """Compares the drafts of runs that sweep the same keys; vanilla drafts nothing."""
     sweeps: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
         if run.method != "vanilla":
             group = (run.model, run.method, run.dataset, *sorted(run.axes))
             sweeps.setdefault(group, []).append(drafted(run.sound))
-    sizes = [
-        len(members) for drafts in sweeps.values() if len(drafts) > 1 for members in alike(drafts)
-    ]
+    sizes = [len(same) for each in sweeps.values() if len(each) > 1 for same in alike(each)]
     return Swept(sum(sizes), sum(size for size in sizes if size > 1), len(sizes))
 
 
 def skip_sets(run: Run, layers: int) -> list[tuple[int, int, SkipSet]]:
-    """`(sample, round, set)` wherever the trace says that the set changed; a run without a trace
-    gives its last sets.
-    """
-    found = []
-    for position, sample in enumerate(run.sound):
-        changes = sample.trace.get("skip") or [[0, sample.skip]]
-        found += [(position, int(at), SkipSet.parse(text, layers)) for at, text in changes]
-    return found
+    """`(sample, round, set)` of every change in the trace, without one of the last set."""
+    return [
+        (position, int(at), SkipSet.parse(text, layers))
+        for position, sample in enumerate(run.sound)
+        for at, text in sample.trace.get("skip") or [[0, sample.skip]]
+    ]
 
 
 def optimised_sets(run: Run, layers: int) -> list[list[frozenset[int]]]:
     """Skipped sub-layers that each optimisation of every sample chose, in order, changed or not.
 
-    The trace counts optimisations as `optimised`, the rounds before each, and says a set where it
-    is first drafted with; one that no draft followed is left out. Without that key only changes are
-    known, and the full model before them is not one.
+    The trace counts optimisations as `optimised`, the rounds before each; one that no draft
+    followed is left out. Without that key only changes are known, and the full model before them is
+    not one.
     """
     found, changes = [], skip_sets(run, layers)
     for position, sample in enumerate(run.sound):
-        known = [(at, s.skipped) for p, at, s in changes if p == position]
-        optimised = sample.trace.get("optimised")
-        if optimised is None:
-            found.append([s for number, (_, s) in enumerate(known) if s or number])
-            continue
-        drafted = [at for at in optimised if at < len(sample.method.rounds)]
-        used = ([s for start, s in known if start <= at] for at in drafted)
-        found.append([sets[-1] for sets in used if sets])
+        if (optimised := sample.trace.get("optimised")) is None:
+            known = [s.skipped for p, _, s in changes if p == position]
+            found.append([s for number, s in enumerate(known) if s or number])
+        else:
+            active = [skip for _, skip, _ in rounds_with_sets(sample, layers)]
+            drafts = (active[at] for at in optimised if at < len(active))
+            found.append([skip.skipped for skip in drafts if skip])
     return [sets for sets in found if sets]
 
 
 def layers_of(run: Run) -> int:
-    """Layers of the run's model.
-
-    Raises:
-        SkipbenchError: the method skips nothing, or the records do not say it.
-    """
+    """Layers of the run's model; SkipbenchError if it skips nothing, or they are not recorded."""
     if not any(s.skip or s.trace.get("skip") for s in run.sound):
         raise SkipbenchError(
             f"{run.method} skips no sub-layer, so that it has no skip map; draw another method"
@@ -181,27 +223,9 @@ def layers_of(run: Run) -> int:
 
 def speedups(run: Run) -> list[float]:
     """Decode speedup of each sample; NaN where nothing was decoded."""
-    return [math.nan if s.speedup is None else s.speedup for s in run.sound]
+    return [float(v) for v in np.array([s.speedup for s in run.sound], float)]
 
 
 def acceptances(run: Run) -> list[float]:
     """Acceptance rate of each sample; NaN where nothing was drafted."""
-    rates = [alpha(s.method.rounds) for s in run.sound]
-    return [math.nan if rate is None else rate for rate in rates]
-
-
-def decoded_share(run: Run) -> float:
-    """`alpha_cond`, the acceptance rate of the papers' models of speed; NaN without drafts."""
-    rate = alpha_cond([r for s in run.sound for r in s.method.rounds])
-    return math.nan if rate is None else rate
-
-
-def by_group(run: Run, group: str) -> dict[str, list[float]]:
-    """Speedups of the samples of each label that `group` has in them, such as the tasks of
-    Spec-Bench.
-    """
-    found: dict[str, list[float]] = {}
-    for sample, speedup in zip(run.sound, speedups(run), strict=True):
-        if group in sample.groups:
-            found.setdefault(str(sample.groups[group]), []).append(speedup)
-    return found
+    return [float(v) for v in np.array([alpha(s.method.rounds) for s in run.sound], float)]

@@ -1,63 +1,48 @@
-"""The look of every figure: one colour per method, captions, and files whose bytes depend only on
-the data.
-"""
+"""Style of every figure: colours of methods, captions, and files that depend only on the data."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from skipbench.report.definitions import caution
-from skipbench.report.figures.runs import swept
+from skipbench.report.figures.runs import labels, swept
 from skipbench.runs.files import write_atomic
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 # Okabe and Ito's palette, which colour-blind readers can tell apart; further methods differ by
 # marker as well.
-BLUE, ORANGE, GREEN, RED, PINK, SKY, YELLOW, GREY = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B8A800", "#777777",
-)  # fmt: skip
+BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PINK, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#B8A800", "#777777"
 TASKS = (BLUE, RED, GREEN, PINK, ORANGE, SKY, YELLOW, GREY)
-METHODS = {
-    "vanilla": (GREY, "o"),
-    "self-sd": (ORANGE, "s"),
-    "self-sd-c": (ORANGE, "D"),
-    "swift": (BLUE, "o"),
-    "clasp": (GREEN, "^"),
-    "knapspec": (RED, "v"),
-    "asd": (PINK, "P"),
-    "layerskip": (SKY, "X"),
-    "del": (SKY, "d"),
-    "lookahead": (YELLOW, "<"),
-    "parallel": (YELLOW, ">"),
-    "prompt-lookup": (YELLOW, "*"),
-    "auto": ("#000000", "*"),
-    "suffix": (PINK, "*"),
-    "recycling": (PINK, "h"),
-    "conflayers": (GREEN, "p"),
-    "leap": (GREEN, "h"),
-    "cas-spec": (BLUE, "*"),
-    "draft-model": (RED, "s"),
-    "uniform": (GREY, "s"),
-    "random": (GREY, "^"),
-    "first": (GREY, "<"),
-    "middle": (GREY, "D"),
-    "last": (GREY, ">"),
-    "fixed": (GREY, "v"),
-}
 UNKNOWN = ("#000000", "o")
+METHODS = {
+    name: (color, marker)
+    for color, methods in (
+        (GREY, "vanilla:o uniform:s random:^ first:< middle:D last:> fixed:v"),
+        (ORANGE, "self-sd:s self-sd-c:D"),
+        (BLUE, "swift:o cas-spec:*"),
+        (GREEN, "clasp:^ conflayers:p leap:h"),
+        (RED, "knapspec:v draft-model:s"),
+        (PINK, "asd:P suffix:* recycling:h"),
+        (SKY, "layerskip:X del:d"),
+        (YELLOW, "lookahead:< parallel:> prompt-lookup:*"),
+        ("#000000", "auto:*"),
+    )
+    for name, marker in (method.split(":") for method in methods.split())
+}
+"""Colour and marker of a method, the same in every figure."""
 PHASES = {"prefill": SKY, "draft": ORANGE, "verify": BLUE, "adapt": RED, "other": GREY}
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "skipbench",
     "svg.fonttype": "path",
-    # comes with matplotlib, so that bytes do not depend on the machine's fonts
-    "font.family": "DejaVu Sans",
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
     "font.size": 9,
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -66,11 +51,12 @@ SETTINGS: dict[Any, Any] = {
     "axes.spines.right": False,
     "legend.frameon": False,
 }
+STAR: dict[str, Any] = {"linestyle": "none", "marker": "*", "markersize": 10}
+"""A published value that belongs on both axes."""
 
 
 def method_style(method: str) -> dict[str, str]:
-    """`color` and `marker` of a method, the same in every figure."""
-    return {"color": color_of(method), "marker": METHODS.get(method, UNKNOWN)[1]}
+    return dict(zip(("color", "marker"), METHODS.get(method, UNKNOWN), strict=True))
 
 
 def color_of(method: str) -> str:
@@ -78,31 +64,35 @@ def color_of(method: str) -> str:
 
 
 def tints(color: str, count: int) -> list[str]:
-    """`count` shades of a method's colour, from dark to light, for lines that differ in a setting
-    only.
-    """
-    rgb = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
-
-    def shade(by: float) -> str:  # below 0 towards black, above 0 towards white
-        mixed = [round(c * (1 + by)) if by < 0 else round(c + (255 - c) * by) for c in rgb]
-        return "#" + "".join(f"{c:02x}" for c in mixed)
-
-    return [color] if count == 1 else [shade(-0.5 + 1.1 * i / (count - 1)) for i in range(count)]
+    """`count` shades of a colour, from dark to light, for lines that differ in a setting only."""
+    if count == 1:
+        return [color]
+    shades = []
+    for by in (-0.5 + 1.1 * i / (count - 1) for i in range(count)):  # below 0 towards black
+        rgb = (c * (1 + by) if by < 0 else c + (255 - c) * by for c in bytes.fromhex(color[1:]))
+        shades.append(f"#{bytes(map(round, rgb)).hex()}")
+    return shades
 
 
-def line_styles(methods: list[str]) -> list[dict[str, str]]:
-    """A style for each line, by its method; the lines of one method differ in shade and marker."""
-    found, seen = [], dict.fromkeys(methods, 0)
-    for method in methods:
-        many, number = methods.count(method), seen[method]
-        seen[method] += 1
-        one = METHODS.get(method, UNKNOWN)[1]
-        marker = one if many == 1 else "osD^v<>PXd*"[number % 11]
-        found.append({"color": tints(color_of(method), many)[number], "marker": marker})
+def line_styles(methods: Sequence[str]) -> list[dict[str, str]]:
+    """A style for each line; the lines of one method differ in shade and marker."""
+    found = []
+    for place, method in enumerate(methods):
+        look, many = method_style(method), methods.count(method)
+        if many > 1:
+            number = methods[:place].count(method)
+            shade, marker = tints(look["color"], many)[number], "osD^v<>PXd*"[number % 11]
+            look = {"color": shade, "marker": marker}
+        found.append(look)
     return found
 
 
-def legend(figure: "Figure") -> None:
+def lines(runs: Sequence[Run]) -> Iterable[tuple[Run, str, dict[str, str]]]:
+    """Each run with its name and its style."""
+    return zip(runs, labels(runs), line_styles([run.method for run in runs]), strict=True)
+
+
+def legend(figure: Figure) -> None:
     """One legend for all axes, outside of them, so that it covers no data."""
     found: dict[str, Any] = {}
     for axis in figure.axes:
@@ -112,39 +102,43 @@ def legend(figure: "Figure") -> None:
         figure.legend(list(found.values()), list(found), fontsize=7, loc="outside right upper")
 
 
-def beside(axis: "Axes") -> None:
+def beside(axis: Axes) -> None:
     """The legend of one of several axes."""
     axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def whisker(axis: "Axes", x: float, metrics: Metrics, color: str) -> None:
+def whisker(axis: Axes, x: float, metrics: Metrics, color: str) -> None:
     """The 95 % interval of a speedup; one sample has none."""
     if metrics.speedup.ci95 is not None:
         axis.vlines(x, *metrics.speedup.ci95, color=color, linewidth=1)
 
 
-def no_gain(axis: "Axes", width: float = 0.6) -> None:
+def no_gain(axis: Axes, width: float = 0.6) -> None:
     """The line of vanilla's speed."""
     axis.axhline(1.0, color=GREY, linewidth=width)
 
 
+def whole_numbers(axis: Any) -> None:
+    """Ticks of an x or y axis at whole numbers."""
+    axis.get_major_locator().set_params(integer=True)
+
+
 def note(
-    axis: "Axes", text: str, at: tuple[float, float], offset: tuple[float, float], **more: Any
+    axis: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **more: Any
 ) -> None:
     """Small text near a point; `offset` in points of type."""
     axis.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=7, **more)
 
 
-def star(axis: "Axes", at: tuple[float, float], text: str) -> None:
+def star(axis: Axes, at: tuple[float, float], text: str) -> None:
     """A published value where it belongs on both axes, its number beside it."""
-    given: dict[str, Any] = {"marker": "*", "markersize": 10, "color": "black", "zorder": 4}
-    axis.plot([at[0]], [at[1]], linestyle="none", label="paper", **given)
+    axis.plot([at[0]], [at[1]], label="paper", color="black", zorder=4, **STAR)
     note(axis, text, at, (4, 4), color="black")
     axis.margins(y=0.1)  # space for the number of the highest
 
 
 def published_line(
-    axis: "Axes",
+    axis: Axes,
     value: float,
     text: str,
     color: str = "black",
@@ -159,71 +153,51 @@ def published_line(
 
 def styled() -> AbstractContextManager[None]:
     """Matplotlib's settings for the time of drawing."""
-    import matplotlib
-
     return matplotlib.rc_context(SETTINGS)
 
 
-def one_axis(width: float = 6.4, height: float = 3.8) -> tuple["Figure", Any]:
+def one_axis(width: float = 6.4, height: float = 3.8) -> tuple[Figure, Any]:
     """A figure with one pair of axes; sizes in inches."""
     figure, axes = new_figure(1, 1, (width, height))
     return figure, axes[0, 0]
 
 
-def new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple["Figure", Any]:
-    """A figure and its axes [rows, columns], without the global state of pyplot; axes share x
-    within a column.
-    """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(SETTINGS):
+def new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, Any]:
+    """A figure and its axes [rows, columns], which share x in a column; no state of pyplot."""
+    with styled():
         figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False, sharex="col")
-    return figure, axes
+        return figure, figure.subplots(rows, columns, squeeze=False, sharex="col")
 
 
-def caption(runs: list[Run]) -> str:
-    """Model, device, engine and samples of the runs, how many repeat another, and that the embedded
-    model replicates nothing.
-    """
-
-    def names(kind: str, values: Iterable[object]) -> str:
-        return f"{kind} {', '.join(sorted(set(map(str, values))))}"
-
+def caption(runs: Sequence[Run]) -> str:
+    """Model, data, device, engine and samples of the runs, and a note if they replicate nothing."""
     if not runs:
         return "random models in memory: not a replication"
+    models, data = [run.model for run in runs], [run.dataset for run in runs]
+    devices, engines = zip(*((run.origin.device, run.origin.engine) for run in runs), strict=True)
+    kinds = {"model": models, "data": data, "device": devices, "engine": engines}
+    named = [f"{kind} {', '.join(sorted({*map(str, names)}))}" for kind, names in kinds.items()]
     counts = sorted({len(run.sound) for run in runs})
-    samples = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    text = (
-        f"{names('model', (r.model for r in runs))}; {names('data', (r.dataset for r in runs))}\n"
-        f"{names('device', (r.origin.device for r in runs))}; "
-        f"{names('engine', (r.origin.engine for r in runs))}; samples {samples}"
-    )
-    embedded = caution([run.model for run in runs], [run.dataset for run in runs])
-    text = f"{text}; embedded model or data: not a replication" if embedded else text
+    samples = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    text = f"{named[0]}; {named[1]}\n{named[2]}; {named[3]}; samples {samples}"
+    if caution(models, data):
+        text += "; embedded model or data: not a replication"
     return "\n".join(filter(None, (text, swept(runs).mark)))
 
 
-def save(figure: "Figure", runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:
+def save(figure: Figure, runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:
     """Writes `stem`.png and .svg, each as a whole or not at all, with `text` or the caption of the
-    runs below.
-
-    The same figure gives the same bytes.
+    runs below; the same figure gives the same bytes.
     """
-    import matplotlib
-
-    made = {}
-    with matplotlib.rc_context(SETTINGS):
-        figure.supxlabel(
-            caption(runs) if text is None else text, fontsize=7, color="#444444", wrap=True
-        )
-        for kind, options in (
-            ("png", {"dpi": 150, "metadata": {"Software": None}}),
-            ("svg", {"metadata": {"Date": None, "Creator": None}}),
-        ):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, **options)
+    formats: dict[str, dict[str, Any]] = {
+        "png": {"dpi": 150, "metadata": {"Software": None}},
+        "svg": {"metadata": {"Date": None, "Creator": None}},
+    }
+    below, made = caption(runs) if text is None else text, {}
+    with styled():
+        figure.supxlabel(below, fontsize=7, color="#444444", wrap=True)
+        for kind, options in formats.items():
+            figure.savefig(buffer := io.BytesIO(), format=kind, **options)
             made[stem.with_name(f"{stem.name}.{kind}")] = buffer.getvalue()
     for path, data in made.items():
         write_atomic(path, data)

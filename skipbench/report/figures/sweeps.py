@@ -1,63 +1,50 @@
-"""One number against a setting: sweeps of an axis, with the papers' values where their text prints
-them.
-"""
+"""Quantities of runs by a setting, as lines or bars, with the values that papers print."""
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
+from skipbench.report import measured
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import labels
 from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-def _adapt_share(run: Run) -> float:
-    seconds = run.measured.seconds.by_phase
-    return seconds["adapt"] / sum(seconds.values())
-
-
-def _memory_saved(run: Run, first: Run) -> float | None:
-    """Against the first run; the peak of a process without a GPU is of all its cells and says
-    nothing of one.
-    """
-    ours, base = (r.measured.peak_memory_bytes for r in (run, first))
-    return 1 - ours / base if run.origin.device != "cpu" and ours and base else None
-
-
-Value = Callable[[Run, Run], float | None]
-"""A quantity of a run; the first run of its line is the second argument."""
-VALUES: dict[str, tuple[str, Value]] = {
-    "alpha": ("acceptance rate", lambda r, _: r.measured.alpha),
-    "tau": ("tau (tokens per round)", lambda r, _: r.measured.tau),
-    "M": ("M (tokens a verification)", lambda r, _: r.measured.M),
-    "speedup": ("speedup (x)", lambda r, _: r.measured.speedup.paired),
-    "tokens_per_s": ("throughput (tokens/s)", lambda r, _: r.measured.tokens_per_s),
-    "TPT": ("TPT (tokens/s)", lambda r, _: r.measured.tpt),
-    "share": ("share of layer selection", lambda r, _: _adapt_share(r)),
-    "share_saved": (
-        "share of layer selection saved",
-        lambda r, first: (
-            1 - (r.measured.seconds.adapt or 0) / first.measured.seconds.adapt
-            if first.measured.seconds.adapt
-            else None
-        ),
-    ),
-    "memory_saved": ("memory saved", _memory_saved),
+VALUES = {
+    "alpha": "acceptance rate",
+    "tau": "tau (tokens per round)",
+    "M": "M (tokens a verification)",
+    "speedup": "speedup (x)",
+    "tokens_per_s": "throughput (tokens/s)",
+    "TPT": "TPT (tokens/s)",
+    "share": "share of layer selection",
+    "share_saved": "share of layer selection saved",
+    "memory_saved": "memory saved",
 }
+"""Label of each quantity."""
+
+
+def value(run: Run, column: str, first: Run) -> float | None:
+    """A quantity of `VALUES`; what is saved is saved against `first`."""
+    ours, base = run.measured, first.measured
+    seconds = ours.seconds.by_phase
+    if column == "share":
+        return seconds["adapt"] / sum(seconds.values())
+    if column == "share_saved":
+        return 1 - seconds.get("adapt", 0) / base.seconds.adapt if base.seconds.adapt else None
+    if column == "memory_saved":
+        # without a GPU, the peak of the process is of all its cells
+        peak, unsaved = (m.peak_memory_bytes or 0 for m in (ours, base))
+        return 1 - peak / unsaved if run.origin.device != "cpu" and peak and unsaved else None
+    return measured.VALUES[column](ours)
 
 
 def setting(run: Run, key: str) -> Any:
-    """The value of `method.interval` and the like in the run's settings; a group gives its name.
-
-    Raises:
-        SkipbenchError: the run has no such setting.
-    """
+    """A setting such as `method.interval`; a group gives its name. SkipbenchError without it."""
     found = run.setting(key)
     if found is None:
         raise SkipbenchError(
@@ -70,72 +57,124 @@ def sweep(
     runs: list[Run],
     published: list[Printed],
     axis: str,
-    columns: list[str],
-    label: str = "",
+    columns: Sequence[str],
+    label: str,
     key: str = "",
     mark: str = "best",
-) -> "Figure":
+) -> Figure:
     """`columns` of `VALUES` against one setting, a line per method and dataset; 95 % intervals on
     the speedup.
 
-    Published values stand as stars where `key` (default: last name of the axis) places them on the
-    axis, else as dashed lines; a printed value of the axis itself is a dotted vertical line, and
-    `mark` says what the paper says of it.
+    Published values are stars where `key` (default: last name of the axis) places them on the axis,
+    else dashed lines; a printed value of the axis itself is a dotted vertical line, with the
+    paper's words on it in `mark`.
     """
     figure, axes = style.new_figure(1, len(columns), (2.4 + 3.0 * len(columns), 3.4))
-    key = key or axis.removesuffix(".name").rpartition(".")[2]
-    values = sorted({setting(run, axis) for run in runs}, key=lambda v: (isinstance(v, str), v))
-    texts = any(isinstance(value, str) for value in values)
-    places: dict[Any, float] = {v: i if texts else v for i, v in enumerate(values)}
-    by_key = places | {run.keys.get(key): places[setting(run, axis)] for run in runs}
-    lines: dict[str, list[Run]] = {}
+    key = key or axis.rpartition(".")[2]
+    values = sorted({setting(run, axis) for run in runs})
+    by_key = {run.keys.get(key): setting(run, axis) for run in runs}
+    lines: dict[str, list[tuple[float, Run]]] = {}
     for run, name in zip(runs, labels(runs, (axis,)), strict=True):
-        lines.setdefault(name, []).append(run)
-    styles = style.line_styles([members[0].method for members in lines.values()])
+        lines.setdefault(name, []).append((setting(run, axis), run))
+    for members in lines.values():
+        members.sort(key=lambda member: member[0])
+    styles = style.line_styles([members[0][1].method for members in lines.values()])
     for here, column in zip(axes[0], columns, strict=True):
-        text, value = VALUES[column]
         for (name, members), look in zip(lines.items(), styles, strict=True):
-            members.sort(key=lambda run: places[setting(run, axis)])
-            known = [(places[setting(run, axis)], run) for run in members]
-            known = [(x, run) for x, run in known if value(run, members[0]) is not None]
-            y = [value(run, members[0]) for _, run in known]
+            first = members[0][1]
+            known = [m for m in members if value(m[1], column, first) is not None]
+            y = [value(run, column, first) for _, run in known]
             here.plot([x for x, _ in known], y, label=name, **look)
             for x, run in known if column == "speedup" else []:
                 style.whisker(here, x, run.measured, look["color"])
             if not known:
                 here.set_title("measured on a GPU only", fontsize=8, loc="left")
-                here.set_xlim(min(places.values()), max(places.values()))
-        for n in published:
-            if n.value is not None and n.column == key:
-                at = by_key.get(n.value, n.value)
-                style.published_line(here, at, f"{mark} {n.value:g}", style=":", upright=True)
-            if n.value is not None and n.column == column:
-                _published(here, n, n.value, key, by_key)
-        here.set(xlabel=label or axis, ylabel=text)
-        _ticks(here, places, texts)
+                here.set_xlim(values[0], values[-1])
+        for n, printed in with_values(published, key, column):
+            at = by_key.get(n.keys.get(key), n.keys.get(key))
+            if n.column == key:
+                x, text = by_key.get(printed, printed), f"{mark} {printed:g}"
+                style.published_line(here, x, text, style=":", upright=True)
+                continue
+            percent = n.column in ("share", "memory_saved")
+            text = f"{100 * printed:g}%" if percent else f"{printed:g}"
+            if isinstance(at, int | float) and math.isfinite(at):
+                style.star(here, (at, printed), text)
+            else:
+                named = (*n.named(key), *n.named("method"), "")[0]
+                style.published_line(here, printed, f"{named} {text}", width=0.8)
+        here.set(xlabel=label, ylabel=VALUES[column])
+        whole = all(isinstance(v, int) for v in values)
+        if whole and values[0] > 0 and values[-1] / values[0] >= 16:
+            here.set_xscale("log", base=2)  # such as intervals, which are powers of two
+            here.set_xticks(values, [str(v) for v in values], fontsize=7)
+            here.minorticks_off()
     style.legend(figure)
     return figure
 
 
-def _published(
-    here: "Axes", number: Printed, value: float, key: str, by_key: dict[Any, float]
+def with_values(published: Sequence[Printed], *columns: str) -> Iterator[tuple[Printed, float]]:
+    """The numbers of `columns` that a text at hand still has, with their values."""
+    return ((n, n.value) for n in published if n.column in columns and n.value is not None)
+
+
+def bars(
+    runs: list[Run],
+    published: list[Printed],
+    axis: str,
+    columns: Sequence[str],
+    by_set: bool = False,
+) -> Figure:
+    """`columns` in groups of bars, one group per value of `axis` (SWIFT Figures 2 and 9).
+
+    Args:
+        by_set: a bar per task on which the skip set was searched, instead of one per method.
+    """
+    names = labels(runs, (axis,))
+    if by_set:
+        names = [f"{run.search.on} LS" if run.search else "given LS" for run in runs]
+    in_group = [str(setting(run, axis)) for run in runs]
+    members, groups = list(dict.fromkeys(names)), list(dict.fromkeys(in_group))
+    styles = [s["color"] for s in style.line_styles([runs[names.index(n)].method for n in members])]
+    colors = dict(zip(members, style.TASKS if by_set else styles, strict=False))
+    width = 0.8 / len(members)
+    places = [
+        groups.index(group) + (members.index(name) - (len(members) - 1) / 2) * width
+        for group, name in zip(in_group, names, strict=True)
+    ]
+    size = 2.6 + max(2.6, 0.55 * len(groups) * len(members)) * len(columns), 3.4
+    figure, axes = style.new_figure(1, len(columns), size)
+    for here, column in zip(axes[0], columns, strict=True):
+        for run, name, x in zip(runs, names, places, strict=True):
+            if (height := value(run, column, run)) is None:
+                continue
+            here.bar(x, height, width * 0.92, color=colors[name], label=name)
+            if column == "speedup":
+                style.whisker(here, x, run.measured, "black")
+        if column == "speedup":
+            style.no_gain(here, 0.8)
+        for n, printed in with_values(published, column, f"{column}_gain"):
+            _published_bar(here, n, printed, list(zip(runs, places, strict=True)))
+        here.set_xticks(range(len(groups)), groups, rotation=20 if len(groups) > 2 else 0)
+        here.set_xlim(-0.6, len(groups) - 0.4)
+        here.set(ylabel=VALUES[column])
+        here.grid(visible=False, axis="x")
+    style.legend(figure)
+    return figure
+
+
+def _published_bar(
+    here: Axes, n: Printed, printed: float, placed: Sequence[tuple[Run, float]]
 ) -> None:
-    at = by_key.get(number.keys.get(key), number.keys.get(key))
-    text = f"{100 * value:g}%" if number.column in ("share", "memory_saved") else f"{value:g}"
-    if isinstance(at, int | float) and math.isfinite(at):
-        style.star(here, (at, value), text)
-    else:
-        named = (*number.named(key), *number.named("method"), "")[0]
-        style.published_line(here, value, f"{named} {text}", width=0.8)
-
-
-def _ticks(here: "Axes", places: dict[Any, float], texts: bool) -> None:
-    if texts:
-        here.set_xticks(list(places.values()), list(places), rotation=20)
+    """A star over the bar of the same set and data; a line for a mean or a bound of several."""
+    gain = n.column == "speedup_gain"
+    height = 1 + printed if gain else printed
+    # An embedded dataset takes the place of a paper's, whose name the cell's keys keep.
+    wanted = {k: v for k, v in n.keys.items() if k in ("set_from", "dataset")}
+    matches = [x for run, x in placed if wanted.items() <= run.keys.items()]
+    if matches and "set_from" in wanted:
+        style.star(here, (matches[0], height), f"{height:g}")
         return
-    numbers = sorted(places.values())
-    whole = all(isinstance(v, int) for v in numbers)
-    if whole and numbers[0] > 0 and numbers[-1] / numbers[0] >= 16:
-        here.set_xscale("log", base=2)  # such as intervals, which are powers of two
-        here.set_xticks(numbers, [str(v) for v in numbers], fontsize=7)
-        here.minorticks_off()
+    text = " ".join((*n.named("method", "set_from", "dataset", "statistic"), f"{height:g}"))
+    text += f" (+{100 * printed:g}%)" if gain else ""
+    style.published_line(here, height, text, style.color_of(n.method))

@@ -1,3 +1,1 @@
-"""The page: every run, table and figure of a results folder in one HTML file that needs neither
-network nor server.
-"""
+"""One HTML file of all runs, tables and figures of a folder; it needs no network or server."""

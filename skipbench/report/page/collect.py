@@ -1,16 +1,15 @@
-"""From the folders of runs to what the page shows of them. Nothing but records is read."""
+"""The contents of the page, from the folders of runs. Nothing but records is read."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec import to_builtins
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import MISSING, exceptions, main_cells, missing_reasons, waits_cells
-from skipbench.report.page.course import courses, skip_sets
-from skipbench.report.page.pieces import letters_of, pieces_of
+from skipbench.report.page.samples import courses, letters_of, pieces_of, skip_sets
 from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import printable, run_folders
 from skipbench.runs.record import SOURCES, Completion, Sample
@@ -28,62 +27,62 @@ COLUMNS = (
     *WAITS,
     *("engine", "device", "commit", "date", "note"),
 )
-"""The first two stay in sight when a narrow screen is scrolled; what is wanted most comes next."""
+"""The first two stay in sight when a narrow screen is scrolled; the next are wanted first."""
 OPTIONAL = ("point", *WAITS)
 """Columns that are left out where no run has them."""
 Found = dict[str, Any]
 
 
 def all_runs(results: Path) -> list[Found]:
-    """Every folder under `results/runs`, by name: `id`, `cells` (column to text), `sort` (column to
-    number) and `detail`.
-    """
+    """Every folder under `results/runs`: `id`, `cells` (text), `sort` (numbers) and `detail`."""
     return [one_run(folder) for folder in run_folders(results)]
 
 
 def one_run(folder: Path) -> Found:
-    """One run on the page; a folder that cannot be read is a row that says so."""
+    """One run on the page; a folder that cannot be read is a row with the reason."""
+    cells = dict.fromkeys(COLUMNS, MISSING) | dict.fromkeys(OPTIONAL, "")
     try:
         run = read_run(folder)
         samples = run.samples
         shown = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
     except (SkipbenchError, OSError) as error:
-        return {
-            "id": printable(folder.name),
-            "cells": dict.fromkeys(COLUMNS, MISSING)
-            | dict.fromkeys(OPTIONAL, "")
-            | {"note": f"cannot be read: {error}"},
-            "sort": {},
-            "detail": {"unreadable": printable(f"{folder.name}: {error}")},
-        }
+        unreadable = printable(f"{folder.name}: {error}")
+        cells["note"] = f"cannot be read: {error}"
+        detail: Found = {"unreadable": unreadable}
+        return {"id": printable(folder.name), "cells": cells, "sort": {}, "detail": detail}
     metrics, origin = run.metrics or Metrics(), run.origin
-    waits = waits_cells(metrics, MEDIAN)
-    cells = {
-        "model": run.model or MISSING,
-        "method": run.method or MISSING,
-        "dataset": run.dataset or MISSING,
-        "point": run.label or "",
-        "engine": origin.engine or MISSING,
-        **{k: v for k, v in main_cells(metrics).items() if k in MEASURED},
-        **{k: "" if v == MISSING else v for k, v in waits.items()},
-        "device": origin.device or MISSING,
+    measured = main_cells(metrics) | waits_cells(metrics, MEDIAN)
+    given = {
+        **{name: getattr(run, name) for name in NAMES},
+        **{name: getattr(origin, name) for name in ("engine", "device", "date")},
+        **{k: v for k, v in measured.items() if k in COLUMNS and v != MISSING},
+        "point": run.label,
         "commit": (origin.commit or MISSING)[:9] + ("+" if origin.dirty else ""),
-        "date": origin.date or MISSING,
-        "note": _note(run),
     }
+    cells |= {column: text for column, text in given.items() if text} | {"note": _note(run)}
     letters = {source for text in shown for *_, source in text["pieces"]}
     detail = {
-        "metrics": msgspec.to_builtins(run.metrics) if run.metrics else {},
-        "status": msgspec.to_builtins(run.status),
+        "metrics": to_builtins(run.metrics) if run.metrics else {},
+        "status": to_builtins(run.status),
         "config": run.settings,
-        "provenance": msgspec.to_builtins(run.provenance),
+        "provenance": to_builtins(run.provenance),
         "courses": courses(samples),
         "skip": skip_sets(samples, run.provenance.layers),
         "samples": len(samples),
         "texts": shown,
         "sources": {k: v for k, v in SOURCES.items() if k in letters},
     }
-    return {"id": folder.name, "cells": cells, "sort": _sort_values(metrics), "detail": detail}
+    sort = {
+        "M": metrics.M,
+        "alpha": metrics.alpha,
+        "tau": metrics.tau,
+        "TPT": metrics.tpt,
+        "lossless": metrics.lossless.identical if metrics.samples else None,
+        "E(Spd)": metrics.expected_speedup.measured_cost,
+        "speedup": metrics.speedup.paired,
+    }
+    sort = {name: value for name, value in sort.items() if value is not None}
+    return {"id": folder.name, "cells": cells, "sort": sort, "detail": detail}
 
 
 def _text(sample: Sample, completion: Completion | None) -> Found:
@@ -102,31 +101,14 @@ def _text(sample: Sample, completion: Completion | None) -> Found:
 
 
 def _note(run: Run) -> str:
-    """Why there are no numbers, or what is missing of them."""
+    """Why there are no numbers, or which of them are missing."""
     if run.metrics:
-        reasons = missing_reasons(run.metrics)
-        parts = [
-            *([f"mixed: {run.origin.mixed}"] if run.origin.mixed else []),
-            *exceptions(run.metrics),
-            *(v for k, v in reasons.items() if k != "roofline"),
-        ]
-        return "; ".join(parts)
+        mixed = [f"mixed: {run.origin.mixed}"] if run.origin.mixed else []
+        reasons = [v for k, v in missing_reasons(run.metrics).items() if k != "roofline"]
+        return "; ".join([*mixed, *exceptions(run.metrics), *reasons])
     if run.status.state == "missing":
         return "not finished"
     return ": ".join(filter(None, (run.status.state, run.status.error)))
-
-
-def _sort_values(metrics: Metrics) -> dict[str, float]:
-    values = {
-        "M": metrics.M,
-        "alpha": metrics.alpha,
-        "tau": metrics.tau,
-        "TPT": metrics.tpt,
-        "lossless": metrics.lossless.identical if metrics.samples else None,
-        "E(Spd)": metrics.expected_speedup.measured_cost,
-        "speedup": metrics.speedup.paired,
-    }
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def unreadable(runs: Sequence[Found]) -> list[str]:
@@ -135,8 +117,8 @@ def unreadable(runs: Sequence[Found]) -> list[str]:
 
 
 def about(runs: Sequence[Found]) -> str | None:
-    """The line on top of the page: how many runs of which models, methods and datasets, where
-    and when; `None` without a run that can be read.
+    """The line on top of the page: how many runs of which models, methods and datasets, where and
+    when; `None` without a run that can be read.
     """
     sound = [run["cells"] for run in runs if "unreadable" not in run["detail"]]
     if not sound:
@@ -145,13 +127,13 @@ def about(runs: Sequence[Found]) -> str | None:
         name: list(dict.fromkeys(cells[name] for cells in sound if cells[name] != MISSING))
         for name in (*NAMES, "device", "date")
     }
-    dates = sorted(kinds["date"])
-    when = f", {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
-    return (
-        f"{len(sound)} run{'s' if len(sound) > 1 else ''} of {_some(kinds['model'], 'models')}: "
-        f"{_some(kinds['method'], 'methods')} on {_some(kinds['dataset'], 'datasets')}"
-        f"{', measured on ' + ', '.join(kinds['device']) if kinds['device'] else ''}{when}."
-    )
+    models, methods, datasets = (_some(kinds[name], f"{name}s") for name in NAMES)
+    text = f"{len(sound)} run{'s' if len(sound) > 1 else ''} of {models}: {methods} on {datasets}"
+    if kinds["device"]:
+        text += f", measured on {', '.join(kinds['device'])}"
+    if dates := sorted(kinds["date"]):
+        text += f", {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
+    return f"{text}."
 
 
 def _some(names: Sequence[str], kind: str) -> str:
@@ -163,6 +145,5 @@ def _some(names: Sequence[str], kind: str) -> str:
 def as_script(value: Any) -> str:
     """JSON that may stand inside a script element: no text in it can close the element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=str)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    escapes = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+    return text.translate(escapes)

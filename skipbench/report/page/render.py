@@ -2,29 +2,18 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import DictLoader, Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS, caution
-from skipbench.report.page.collect import (
-    COLUMNS,
-    MEASURED,
-    MOST_TEXTS,
-    NAMES,
-    OPTIONAL,
-    WAITS,
-    about,
-    all_runs,
-    as_script,
-    unreadable,
-)
+from skipbench.report.page import collect
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html
 from skipbench.report.tables.stored import stored_table
@@ -34,7 +23,7 @@ from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
 
 def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     """Writes `results/report.html` and returns its path, how many runs, tables and figures are in
-    it, and what is wrong with each run that cannot be read.
+    it, and the error of each run that cannot be read.
 
     Tables are made again from their summaries; a file that cannot be read, or is a link, is named
     and left out.
@@ -43,19 +32,18 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
         SkipbenchError: there is nothing to show, or the folder is not writable.
     """
     refused: list[str] = []
-    runs, features = all_runs(results), feature_tables()
-    in_style_of_page = partial(html, styled=False)
+    runs, features = collect.all_runs(results), feature_tables()
+    unstyled = partial(html, styled=False)
     tables = _each(
-        results / "tables", "json", lambda d: in_style_of_page(stored_table(d.decode())), refused
+        results / "tables", "json", lambda d: unstyled(stored_table(d.decode())), refused
     )
     for path in sorted((results / "tables").glob("*.html")):  # no text of it is used
         if path.stem in features:
-            tables[path.stem] = in_style_of_page(feature_table(features[path.stem]))
+            tables[path.stem] = unstyled(feature_table(features[path.stem]))
         elif not path.with_suffix(".json").exists():
-            named = printable(path.name)
             refused.append(
-                f"{named} has no {printable(path.stem)}.json to be made from; write both "
-                "with the command table"
+                f"{printable(path.name)} has no {printable(path.stem)}.json to be made from; write "
+                "both with the command table"
             )
     figures = _each(results / "figures", "svg", _as_image, refused)
     if not (runs or tables or figures or refused):
@@ -67,11 +55,11 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     write_atomic(path, page(runs, dict(sorted(tables.items())), figures, refused))
     counts = {"runs": len(runs), "tables": len(tables), "figures": len(figures)}
     counts |= {"files refused": len(refused)} if refused else {}
-    return path, counts, unreadable(runs)
+    return path, counts, collect.unreadable(runs)
 
 
 def page(
-    runs: list[dict[str, Any]],
+    runs: list[collect.Found],
     tables: dict[str, str],
     figures: dict[str, str],
     refused: Sequence[str] = (),
@@ -82,27 +70,30 @@ def page(
     Args:
         runs: as `collect.all_runs` returns them.
         tables: title to a fragment of our own HTML; figures: title to a data URI.
-        refused: what is left out, and why.
+        refused: files that are left out, and why.
     """
-    here = files("skipbench.report.page")
-    script = f"\n{(here / 'page.js').read_text(encoding='utf-8')}\n"
     environment = Environment(
-        loader=DictLoader({"page": (here / "page.html.j2").read_text(encoding="utf-8")}),
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.get_template("page").render(
-        runs=[run | {"json": Markup(as_script(run["detail"]))} for run in runs],
-        columns=[c for c in COLUMNS if c not in OPTIONAL or any(r["cells"][c] for r in runs)],
-        numeric=(*MEASURED, *WAITS),
-        names={name: sorted({run["cells"][name] for run in runs}) for name in NAMES[:2]},
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    has = {column for run in runs for column, text in run["cells"].items() if text}
+    script = f"\n{_asset('page.js')}\n"
+    return environment.get_template("page.html.j2").render(
+        runs=[run | {"json": Markup(collect.as_script(run["detail"]))} for run in runs],
+        columns=[c for c in collect.COLUMNS if c not in collect.OPTIONAL or c in has],
+        numeric=(*collect.MEASURED, *collect.WAITS),
+        names={name: sorted({run["cells"][name] for run in runs}) for name in collect.NAMES[:2]},
         tables={title: Markup(text) for title, text in tables.items()},
         figures=figures,
         definitions=DEFINITIONS,
-        about=about(runs),
-        caution=_caution(runs),
-        unreadable=unreadable(runs),
-        most_texts=MOST_TEXTS,
-        style=Markup((here / "style.css").read_text(encoding="utf-8")),
+        about=collect.about(runs),
+        caution=_caution([run["cells"] for run in runs]),
+        unreadable=collect.unreadable(runs),
+        most_texts=collect.MOST_TEXTS,
+        style=Markup(_asset("style.css")),
         refused=refused,
         script=Markup(script),
         # The one script that runs, whatever else gets into the page; in the form of a
@@ -111,15 +102,17 @@ def page(
     )
 
 
-def _caution(runs: Sequence[Mapping[str, Any]]) -> str | None:
+def _asset(name: str) -> str:
+    return (files("skipbench.report.page") / name).read_text(encoding="utf-8")
+
+
+def _caution(cells: Sequence[dict[str, Any]]) -> str | None:
     """The line on runs that replicate nothing, with their number where there are others."""
-    cells = [run["cells"] for run in runs]
-    each = [caution([cell["model"]], [cell["dataset"]]) for cell in cells]
-    whole = caution([cell["model"] for cell in cells], [cell["dataset"] for cell in cells])
-    count = sum(text is not None for text in each)
-    if whole is None or count == len(runs):
+    count = sum(caution([cell["model"]], [cell["dataset"]]) is not None for cell in cells)
+    whole = caution((cell["model"] for cell in cells), (cell["dataset"] for cell in cells))
+    if whole is None or count == len(cells):
         return whole
-    return f"{count} of the {len(runs)} runs: {whole[0].lower()}{whole[1:]}"
+    return f"{count} of the {len(cells)} runs: {whole[0].lower()}{whole[1:]}"
 
 
 def _each(
@@ -129,28 +122,17 @@ def _each(
     found = {}
     for path in sorted(folder.glob(f"*.{suffix}")):
         try:
-            data = read_bytes(path, MOST_BYTES)
-            if data is not None:
+            if (data := read_bytes(path, MOST_BYTES)) is not None:
                 found[path.stem] = shown(data)
         except SkipbenchError as error:
             text = printable(str(error))
             refused.append(text if printable(str(path)) in text else printable(f"{path}: {error}"))
-        # a table of any other content
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+        except Exception as error:  # a table of any other content
             kind = type(error).__name__
             refused.append(printable(f"{path}: no table can be made of it ({kind}: {error})"))
     return found
 
 
 def _as_image(data: bytes) -> str:
-    """A data URI: names inside one figure cannot meet those of another, and in an image nothing
-    runs.
-    """
+    """A data URI: nothing in an image runs, and no name in it meets another's."""
     return "data:image/svg+xml;base64," + base64.b64encode(data).decode()
