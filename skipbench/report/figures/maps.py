@@ -1,9 +1,8 @@
 """Skipped sub-layers: maps, similarity over time, and numbers against context length."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import rounds_with_sets
@@ -13,7 +12,7 @@ from skipbench.report.published import Printed
 from skipbench.runs.run import Run
 
 
-def frequencies(run: Run, layers: int) -> Any:
+def frequencies(run: Run, layers: int) -> NDArray[np.float64]:
     """Share of the run's rounds that skip attention and MLP of each layer: [2, layers]."""
     drafts = [skip for s in run.sound for _, skip, _ in rounds_with_sets(s, layers)]
     if not drafts:
