@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from skipbench.bench.prompts import Prompt
 from skipbench.decode.answer import Detokenizer
@@ -199,13 +198,6 @@ def looped(tokens: list[int]) -> bool:
     )
 
 
-@torch.inference_mode()
-def _scored(lm: LM, tokens: list[int]) -> Tensor:
-    """Logits [V] after `tokens`, in float32: without the rounding that parted the outputs."""
-    logits = float32_logits(lm.model, tokens)
-    return lm.prefill(tokens)[0].float() if logits is None else logits
-
-
 def _compare(
     lm: LM, prompt: list[int], vanilla: Arm, ours: Arm, greedy: bool
 ) -> tuple[Lossless, Divergence | None]:
@@ -222,7 +214,10 @@ def _compare(
         return "diverged", Divergence(at, -1, -1, 0.0)
     a, b = pairs[at]
     try:
-        logits = _scored(lm, prompt + vanilla.tokens[:at])
+        tokens = prompt + vanilla.tokens[:at]
+        with torch.inference_mode():  # in float32: without the rounding that parted the outputs
+            wide = float32_logits(lm.model, tokens)
+            logits = lm.prefill(tokens)[0].float() if wide is None else wide
     except Exception as error:  # such as memory: the sample is measured, its check is not made
         return "unchecked", Divergence(at, a, b, None, f"{type(error).__name__}: {error}")
     gap, largest = float(logits[a] - logits[b]), float(logits.abs().max())

@@ -2,10 +2,10 @@
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import platform
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from skipbench.scoring.sandbox import isolation
 TINY = Path(__file__).resolve().parent.parent / "models" / "tiny"
 WEIGHTS = "model.safetensors"
 MODEL_TOKENS = 2048  # prompt and output for which the models' memory is computed
-EXTRAS = {"accelerate": "big", "bitsandbytes": "quant"}
+EXTRAS = {"accelerate": "'skipbench[big]'", "bitsandbytes": "'skipbench[quant]'"}
 INSTRUCTIONS = ("amx_bf16", "avx2", "avx512_bf16", "avx512f")
 
 
@@ -34,6 +34,9 @@ def findings(results: Path, models: Models) -> list[str]:
     cache, offline = Path(constants.HF_HUB_CACHE), "off; whether the hub answers was not tried"
     if constants.HF_HUB_OFFLINE:
         offline = "on: only what is in the cache can be loaded"
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    devices = [torch.device("cuda", index) for index in gpus] or [torch.device("cpu")]
+    energy = energy_meter(devices).source
     batch = "sbatch found" if shutil.which("sbatch") else "no sbatch on this machine"
     return [
         f"ok       Python {platform.python_version()}, torch {torch.__version__}",
@@ -41,11 +44,14 @@ def findings(results: Path, models: Models) -> list[str]:
         *_devices(memory, models),
         _embedded(),
         _writable(results),
-        *(_extra(module, extra) for module, extra in EXTRAS.items()),
+        *(
+            f"ok       {module}" if find_spec(module) else f"missing  {module}: pip install {extra}"
+            for module, extra in EXTRAS.items()
+        ),
         f"note     hub cache {cache}: {'there' if cache.is_dir() else 'not there'}; "
         f"HF_HUB_OFFLINE is {offline}",
         _sandbox(),
-        _energy(),
+        f"{'note' if energy.startswith('unknown') else 'ok':<9}energy per token: {energy}",
         f"note     Slurm: {batch}",
     ]
 
@@ -94,21 +100,8 @@ def _writable(results: Path) -> str:
     return f"missing  results={results} is not writable; choose another"
 
 
-def _extra(module: str, extra: str) -> str:
-    there = importlib.util.find_spec(module) is not None
-    return f"ok       {module}" if there else f"missing  {module}: pip install 'skipbench[{extra}]'"
-
-
 def _sandbox() -> str:
     try:
         return f"ok       generated code is isolated by {isolation().name}"
     except SkipbenchError as error:
         return f"missing  {error}"
-
-
-def _energy() -> str:
-    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    devices = [torch.device("cuda", index) for index in gpus] or [torch.device("cpu")]
-    source = energy_meter(devices).source
-    kind = "note    " if source.startswith("unknown") else "ok      "
-    return f"{kind} energy per token: {source}"
