@@ -106,10 +106,10 @@ def prepare(folder: Path) -> None:
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     os.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
-    from skipbench.launch import local, watch
+    from skipbench.launch import local
 
     forking: Any = types.SimpleNamespace(**vars(subprocess) | {"Popen": Forked})
-    local.subprocess = watch.subprocess = forking  # type: ignore[attr-defined]  # a fake module
+    local.subprocess = forking  # a fake module
 
 
 def commands(base: Path) -> dict[str, list[str]]:

@@ -8,12 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skipbench.api import LanguageModel as LanguageModel
-    from skipbench.api import compare as compare
-    from skipbench.api import custom_generate as custom_generate
-    from skipbench.api import frame as frame
-    from skipbench.api import load as load
-    from skipbench.api import published as published
+    from skipbench.api import LanguageModel, compare, custom_generate, frame, load, published
 
     __version__: str
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas
 
 Prompt = str | list[dict[str, str]]
-MEASURED = ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha", "samples")
+MEASURED = ("tokens_per_s", "tokens_per_s_vanilla", "M", "alpha")
 
 
 def load(
@@ -112,16 +112,19 @@ def compare(
     if prompts is not None:
         path = prompts if isinstance(prompts, str | Path) else _written(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
-    found = run(settings, 60 * minutes, methods, limit)
     rows = []
-    for one in found.runs:
-        low, high = (one.metrics and one.metrics.speedup.ci95) or (None, None)
-        measured = {key: getattr(one.metrics, key, None) for key in MEASURED}
-        identical = one.metrics and one.metrics.lossless.identical
-        row = {"method": one.method, "speedup": one.speedup, "low": low, "high": high}
-        rows.append({**row, **measured, "identical": identical, "reason": one.reason})
-    columns = ["method", "speedup", "low", "high", *MEASURED[:-1], "identical", "samples", "reason"]
-    return pandas.DataFrame(rows)[columns]
+    for one in run(settings, 60 * minutes, methods, limit).runs:
+        metrics = one.metrics
+        low, high = (metrics and metrics.speedup.ci95) or (None, None)
+        row = {
+            **{"method": one.method, "speedup": one.speedup, "low": low, "high": high},
+            **{key: getattr(metrics, key, None) for key in MEASURED},
+            "identical": metrics and metrics.lossless.identical,
+            "samples": metrics and metrics.samples,
+            "reason": one.reason,
+        }
+        rows.append(row)
+    return pandas.DataFrame(rows)
 
 
 def _written(prompts: Sequence[Prompt], results: Path) -> Path:

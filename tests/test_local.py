@@ -16,8 +16,7 @@ from conftest import ROOT, Command
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.launch import manifest
-from skipbench.launch.local import gpu_bytes, gpus, run_cells, slots
-from skipbench.launch.watch import watch
+from skipbench.launch.local import gpu_bytes, gpus, run_cells, slots, watch
 
 
 def python(code: str) -> list[str]:

@@ -15,7 +15,7 @@ from skipbench.console import complain
 from skipbench.errors import SkipbenchError
 from skipbench.experiments import cell as cells
 from skipbench.launch import manifest, slurm
-from skipbench.launch.watch import HANDED_ON, WATCHED, watch
+from skipbench.launch.local import HANDED_ON, WATCHED, watch
 from skipbench.runs.signals import Interrupted
 from skipbench.runs.store import record_failure
 

@@ -33,17 +33,15 @@ def run_figure(asked: Figure) -> None:
     With `--distinct` a figure of which most runs have the draft of another is not drawn;
     NAME.SCALE.txt says so.
     """
-    first = Path(asked.words[0]) if asked.words else None
-    if first is None:
-        _experiment(asked)
-    elif first.suffix == ".jsonl":
-        _brute_force(first)
-    elif first.suffix == ".json":
-        _redraw(first)
-    elif first.is_dir():
-        run = finished_run(first)
+    path = Path("".join(asked.words[:1]))
+    if path.suffix == ".jsonl":
+        _brute_force(path)
+    elif path.suffix == ".json":
+        _redraw(path)
+    elif asked.words and path.is_dir():
+        run = finished_run(path)
         for kind, drawn in draw_run(run).items():
-            _say(save(drawn, [run], first / "figures" / kind))
+            _say(save(drawn, [run], path / "figures" / kind))
     else:
         _experiment(asked)
 
@@ -89,10 +87,9 @@ def _experiment(asked: Figure) -> None:
         path.with_suffix(".txt").unlink(missing_ok=True)
         _redraw(path)
     elif not cells:
-        reasons = [
-            str(case["reason"]) for case in paper_side(name).get("cases", []) if "reason" in case
-        ]
-        say(f"{name} has no cell that can be run: {'; '.join(reasons)}")
+        cases = paper_side(name).get("cases", [])
+        reasons = "; ".join(str(case["reason"]) for case in cases if "reason" in case)
+        say(f"{name} has no cell that can be run: {reasons}")
 
 
 def run_of(cell: PlannedCell, config: RunConfig) -> Run:

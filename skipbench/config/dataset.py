@@ -153,13 +153,10 @@ class Sampled(Dataset):
 
 
 @dataclass
-class OwnPrompts(Dataset):
+class OwnPrompts(Sampled):
     _target_: str = "skipbench.data.own.prompts"
     path: str = MISSING
     """A file of your own: jsonl or parquet with `prompt` or `messages`, or txt with one prompt per
     line.
     """
-    size: int | None = None
-    """Rows to draw; null takes all."""
     shuffle: bool = False
-    """Draws rows at random instead of in the order of the file."""

@@ -1,16 +1,23 @@
-"""The GPUs of this machine, and a queue of commands on them: no two commands share a GPU."""
+"""Processes of this machine: a queue of commands on its GPUs, no two on one, and a child whose end
+its parent records: the kernel gives no notice when memory ends.
+"""
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import FrameType
 
 from skipbench.errors import SkipbenchError
 
 RESERVED = 2**30
 """Bytes of a GPU that the driver counts and no process gets."""
+WATCHED = "SKIPBENCH_WATCHED"
+"""In the environment of a child of `watch`."""
+HANDED_ON = (signal.SIGTERM, signal.SIGUSR2)
 
 
 def gpus() -> list[str]:
@@ -141,3 +148,32 @@ def run_cells(
         raise
     finally:
         pool.shutdown(wait=False)
+
+
+def watch(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a command, hands on the signals that ask for its end, and returns its exit status, -n
+    where signal n killed it.
+
+    Ctrl-C reaches the child by itself, as one of the terminal's processes.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def hand_on(number: int, frame: FrameType | None = None) -> None:
+        if child is None:
+            early.append(number)
+            return
+        child.send_signal(signal.SIGCONT)  # a stopped child would not receive the next one
+        child.send_signal(number)
+
+    # A handler, which no child inherits, unlike SIG_IGN.
+    handlers = {**dict.fromkeys(HANDED_ON, hand_on), signal.SIGINT: lambda number, frame: None}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        child = subprocess.Popen(command, env={**environment, WATCHED: str(os.getpid())})
+        for number in early:
+            hand_on(number)
+        return child.wait()
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
