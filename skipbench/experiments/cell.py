@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from skipbench.bench.stored_sets import best_of_trace, other_weights, resolve
 from skipbench.config.catalog import DEFAULT_METHOD, cell_command
-from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
 from skipbench.data.rows import rows_hash
@@ -129,10 +128,21 @@ def run_cell(
     try:
         cell = resolve_cell(config)
     except NotHereError:
-        _check_here(config.model)  # comes first
+        path, revision = config.model.path, config.model.revision
+        check_access(path, revision, config.model.gated)  # a model that is not here comes first
+        if not Path(path).exists():
+            from skipbench.models.outline import read_config
+
+            read_config(path, revision)
         raise
     if config.dry_run:
-        _show_plan(cell)
+        from skipbench.bench.preflight import preflight
+        from skipbench.experiments.dry_run import describe, text
+
+        state = "missing" if config.fresh else checked_run(cell).status.state
+        checks = preflight(cell.config, cell.folder)
+        plain = describe(cell.config, checks, cell.folder, state)
+        show_result(plain, lambda: text(checks, plain))
         return None
     run = _open_run(cell, loaded)
     if not run.done:
@@ -144,26 +154,6 @@ def run_cell(
     if failed := run.measured.lossless.failed:
         raise SkipbenchError(f"{failed} samples failed; see {cell.folder / 'status.json'}")
     return run.measured
-
-
-def _check_here(model: Model) -> None:
-    """Raises SkipbenchError for a checkpoint that cannot be loaded on this machine."""
-    check_access(model.path, model.revision, model.gated)
-    if not Path(model.path).exists():
-        from skipbench.models.outline import read_config
-
-        read_config(model.path, model.revision)
-
-
-def _show_plan(cell: Cell) -> None:
-    """Checks a cell as its run would, and prints what that would do."""
-    from skipbench.bench.preflight import preflight
-    from skipbench.experiments.dry_run import describe, text
-
-    state = "missing" if cell.config.fresh else checked_run(cell).status.state
-    checks = preflight(cell.config, cell.folder)
-    plain = describe(cell.config, checks, cell.folder, state)
-    show_result(plain, lambda: text(checks, plain))
 
 
 def _open_run(cell: Cell, loaded: Any) -> Run:

@@ -65,10 +65,8 @@ def text(checks: Preflight, plain: Mapping[str, Any]) -> str:
         count = len(skipped.attention) + len(skipped.mlp)
         skip = f"{skip} ({count} of {2 * layers} sub-layers)"
     about = "" if plain["prompt_tokens_counted"] else "about "
-    memory, time = (
-        "unknown: the checkpoint does not say its sizes",
-        "unknown: the model's sizes are",
-    )
+    memory = "unknown: the checkpoint does not say its sizes"
+    time = "unknown: the model's sizes are"
     if need:
         memory = f"{need.total_bytes / GIB:.1f} GiB: {need.text(str(plain['dtype']))}"
     if plain["estimated_s"] is not None:

@@ -1,8 +1,7 @@
-"""`Metrics`: the contents of a `metrics.json`, typed. Field names are the format; docs/metrics.md
-defines each.
+"""`Metrics`: a `metrics.json`. Field names are the format; docs/metrics.md defines each.
 
-A value that cannot be computed is None; one that a run does not have, or that its version did not
-know, is unset and not written. Names that this version does not know are dropped.
+A value that cannot be computed is None; one that a run, or its version, does not have is unset and
+not written. Unknown names are dropped.
 """
 
 import msgspec
@@ -70,12 +69,11 @@ class PhaseSeconds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_phase(self) -> dict[str, float]:
-        """Known seconds of every phase."""
         return {k: v for k, v in msgspec.structs.asdict(self).items() if v is not None}
 
     @property
     def decoding(self) -> dict[str, float]:
-        """Known seconds of every phase but the prefill."""
+        """`by_phase` without the prefill."""
         return {k: v for k, v in self.by_phase.items() if k != "prefill"}
 
 
@@ -146,8 +144,6 @@ class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of a `metrics.json`."""
-
     samples: int = 0
     rounds: int = 0
     M: float | None = None
