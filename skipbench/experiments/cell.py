@@ -224,7 +224,7 @@ def repetitions(cell: Cell) -> list[Cell]:
 
 
 def all_done(config: RunConfig) -> bool:
-    """Whether every process of the cell has finished; needs neither torch nor the dataset.
+    """True if every process of the cell has finished; needs neither torch nor the dataset.
 
     Raises:
         SkipbenchError: as `checked_run`.

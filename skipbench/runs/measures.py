@@ -109,7 +109,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UntilCi(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run with `until_ci` ended."""
+    """The end of a run with `until_ci`."""
 
     wanted: float
     half_width: float | None
@@ -128,7 +128,7 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
-    """What choosing the skip set cost."""
+    """Cost of choosing the skip set."""
 
     random_steps: int
     bayes_steps: int

@@ -103,11 +103,11 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     latency: Text | None = None
     """Name of the latency file."""
     latency_sha256: Text | None = None
-    """Of the latencies that the method used."""
+    """Hash of the latencies that the method used."""
     energy: Text | None = None
     """Name of the energy counter."""
     resumed: list[dict[str, Any]] = []
-    """Of each process that resumed the run, `after_samples` and the entries that differ."""
+    """`after_samples` and the entries that differ, of each process that resumed the run."""
 
     def __post_init__(self) -> None:
         _ = self.mixed  # checks the types in `resumed`
@@ -162,7 +162,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls) -> "Provenance":
-        """Of this process: commit, command line, start, machine, versions and Slurm job."""
+        """Commit, command line, start, machine, versions and Slurm job of this process."""
         code = (".", ":!results")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
         return cls(

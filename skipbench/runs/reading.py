@@ -143,7 +143,7 @@ def _integer(text: str) -> int:
 
 
 def is_json(line: bytes) -> bool:
-    """Whether a line was written to its end; what is in it may still be no record."""
+    """True if a line was written to its end; it may still be no record."""
     try:
         json.loads(line)
     except (json.JSONDecodeError, UnicodeDecodeError):

@@ -57,7 +57,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     def now(
         cls, state: str, error: str | None = None, sha256: Mapping[str, str] | None = None
     ) -> "Status":
-        """Of this process."""
+        """The status of this process."""
         return cls(
             state=state,
             error=error,
