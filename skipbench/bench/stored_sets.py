@@ -142,7 +142,7 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
         return str(found["skip"])
     others = []
     for path in sorted(searched.parent.glob(f"{glob.escape(model.name)}_*.json")):
-        other = read_json(path, Stored) or {}
+        other: Any = read_json(path, Stored) or {}
         settings: _Searched = other.get("settings", {})
         if settings.get("method", {}).get("name") != method:
             continue

@@ -172,21 +172,19 @@ def _open_run(cell: Cell, loaded: Any) -> Run:
     run = checked_run(cell)
     if run.status.state == "missing":
         return run
+    notes, anew = [], "fresh=true measures it anew"
     unknown = not_compared(run.provenance, config.model, config.method)
     if not run.done:
         unknown += [f"other {name}" for name in CONDITIONS if name not in run.provenance.conditions]
     if unknown:
-        say(
-            f"{cell.folder}: begun by an earlier version; whether it is of {'; '.join(unknown)} is "
-            "not known"
-        )
+        text = "; ".join(unknown)
+        notes.append(f"begun by an earlier version; whether it is of {text} is not known")
     if run.done and other_package(run.origin.package_sha256):
-        say(
-            f"{cell.folder}: measured by another version of skipbench's code; fresh=true measures "
-            "it anew"
-        )
+        notes.append(f"measured by another version of skipbench's code; {anew}")
     if run.done and other_latency(cell.folder, run.provenance):
-        say(f"{cell.folder}: decided by other latencies; fresh=true measures it anew")
+        notes.append(f"decided by other latencies; {anew}")
+    for note in notes:
+        say(f"{cell.folder}: {note}")
     return run
 
 

@@ -74,8 +74,7 @@ NO_STATUS = Status(state="missing")
 
 def read_status(folder: Path) -> Status:
     """The status of the run in `folder`, `missing` without one; raises SkipbenchError."""
-    status: Status = read_json(folder / "status.json", Status) or NO_STATUS
-    return status
+    return read_json(folder / "status.json", Status) or NO_STATUS
 
 
 def write_status(folder: Path, status: Status) -> None:

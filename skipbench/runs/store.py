@@ -183,7 +183,7 @@ class RunStore:
         if not path.exists():
             write_json(path, msgspec.to_builtins(provenance or Provenance()))
         elif provenance and count is not None:
-            first: Provenance = read_json(path, Provenance) or Provenance()
+            first = read_json(path, Provenance) or Provenance()
             now = first.resumed_by(provenance, count, mixed, self.folder)
             write_json(path, msgspec.to_builtins(now))
 
