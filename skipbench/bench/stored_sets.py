@@ -117,12 +117,12 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
     if skip != "stored":
         return skip
     searched = stored_path(results, model, method)
-    stored: Stored | None = read_json(searched, Stored)
+    stored = read_json(searched, Stored)
     if stored is not None:
         return stored.skip
     others = []
     for path in sorted(searched.parent.glob(f"{glob.escape(model.name)}_*.json")):
-        other: Stored | None = read_json(path, Stored)
+        other = read_json(path, Stored)
         if other is None or other.settings.method.get("name") != method:
             continue
         if _is_of(other.settings, model):

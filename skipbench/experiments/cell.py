@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from skipbench.bench.stored_sets import best_of_trace, other_weights, resolve
 from skipbench.config.catalog import DEFAULT_METHOD, cell_command
-from skipbench.config.model import Model
 from skipbench.config.run_config import RunConfig
 from skipbench.console import logged, say, show_result
 from skipbench.data.rows import rows_hash
@@ -129,10 +128,21 @@ def run_cell(
     try:
         cell = resolve_cell(config)
     except NotHereError:
-        _check_here(config.model)  # comes first
+        path, revision = config.model.path, config.model.revision
+        check_access(path, revision, config.model.gated)  # a model that is not here comes first
+        if not Path(path).exists():
+            from skipbench.models.outline import read_config
+
+            read_config(path, revision)
         raise
     if config.dry_run:
-        _show_plan(cell)
+        from skipbench.bench.preflight import preflight
+        from skipbench.experiments.dry_run import describe, text
+
+        state = "missing" if config.fresh else checked_run(cell).status.state
+        checks = preflight(cell.config, cell.folder)
+        plain = describe(cell.config, checks, cell.folder, state)
+        show_result(msgspec.to_builtins(plain), lambda: text(checks, plain))
         return None
     run = _open_run(cell, loaded)
     if not run.done:
@@ -144,26 +154,6 @@ def run_cell(
     if failed := run.measured.lossless.failed:
         raise SkipbenchError(f"{failed} samples failed; see {cell.folder / 'status.json'}")
     return run.measured
-
-
-def _check_here(model: Model) -> None:
-    """Raises SkipbenchError for a checkpoint that cannot be loaded on this machine."""
-    check_access(model.path, model.revision, model.gated)
-    if not Path(model.path).exists():
-        from skipbench.models.outline import read_config
-
-        read_config(model.path, model.revision)
-
-
-def _show_plan(cell: Cell) -> None:
-    """Checks a cell as its run would, and prints what that would do."""
-    from skipbench.bench.preflight import preflight
-    from skipbench.experiments.dry_run import describe, text
-
-    state = "missing" if cell.config.fresh else checked_run(cell).status.state
-    checks = preflight(cell.config, cell.folder)
-    plain = describe(cell.config, checks, cell.folder, state)
-    show_result(msgspec.to_builtins(plain), lambda: text(checks, plain))
 
 
 def _open_run(cell: Cell, loaded: Any) -> Run:
@@ -182,21 +172,19 @@ def _open_run(cell: Cell, loaded: Any) -> Run:
     run = checked_run(cell)
     if run.status.state == "missing":
         return run
+    notes, anew = [], "fresh=true measures it anew"
     unknown = not_compared(run.provenance, config.model, config.method)
     if not run.done:
         unknown += [f"other {name}" for name in CONDITIONS if name not in run.provenance.conditions]
     if unknown:
-        say(
-            f"{cell.folder}: begun by an earlier version; whether it is of {'; '.join(unknown)} is "
-            "not known"
-        )
+        text = "; ".join(unknown)
+        notes.append(f"begun by an earlier version; whether it is of {text} is not known")
     if run.done and other_package(run.origin.package_sha256):
-        say(
-            f"{cell.folder}: measured by another version of skipbench's code; fresh=true measures "
-            "it anew"
-        )
+        notes.append(f"measured by another version of skipbench's code; {anew}")
     if run.done and other_latency(cell.folder, run.provenance):
-        say(f"{cell.folder}: decided by other latencies; fresh=true measures it anew")
+        notes.append(f"decided by other latencies; {anew}")
+    for note in notes:
+        say(f"{cell.folder}: {note}")
     return run
 
 
@@ -234,7 +222,7 @@ def repetitions(cell: Cell) -> list[Cell]:
 
 
 def all_done(config: RunConfig) -> bool:
-    """Whether every process of the cell has finished; needs neither torch nor the dataset.
+    """True if every process of the cell has finished; needs neither torch nor the dataset.
 
     Raises:
         SkipbenchError: as `checked_run`.

@@ -151,7 +151,7 @@ def _composed(settings: Sequence[str], name: str, base: RunConfig, given: bool) 
 
 
 def _searches(config: RunConfig) -> bool:
-    """Whether its skip set has still to be searched."""
+    """True if its skip set is not searched yet."""
     if config.method.skip == "stored":
         try:
             resolve_cell(config)

@@ -92,7 +92,7 @@ class PlannedCell:
 
     @property
     def searches(self) -> bool:
-        """Whether its skip set comes from a search of its own."""
+        """True if its skip set comes from its own search."""
         return self.run and not self.overrides.keys().isdisjoint(
             {"search", "search.iterations", "search.on"}
         )
@@ -191,7 +191,7 @@ def _keys(
 
 
 def matches(keys: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Whether a printed row agrees with a cell in every key that both have."""
+    """True if a printed row agrees with a cell in every key that both have."""
     return all(row[key] == value for key, value in keys.items() if key in row)
 
 

@@ -83,7 +83,7 @@ def scale_of(experiment: str, given: str | None, without_torch: bool = False) ->
 
 
 def file_name(experiment: str, scale: str) -> str:
-    """Of its table or figure: a paper's has the scale in it, others have one scale."""
+    """Name of its table or figure: a paper's has the scale in it, others have one scale."""
     return experiment if paper_of(experiment) is None else f"{experiment}.{scale}"
 
 

@@ -64,19 +64,18 @@ def append_line(path: Path, line: str) -> None:
             on a full disk.
     """
     data = line.encode() + b"\n"
-    with writing(path):
+    with writing(path), contextlib.ExitStack() as stack:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        stack.callback(os.close, handle)
         before = os.fstat(handle).st_size
         try:
             if os.write(handle, data) != len(data):
                 raise OSError("short write")
             os.fsync(handle)
-        except OSError:
-            with contextlib.suppress(OSError):  # else a torn last line, which readers cut off
+        except OSError:  # readers cut off a torn last line, too
+            with contextlib.suppress(OSError):
                 os.ftruncate(handle, before)
             raise
-        finally:
-            os.close(handle)
 
 
 def read_lines(path: Path, repair: bool = False, torn: bool = False) -> list[tuple[int, bytes]]:

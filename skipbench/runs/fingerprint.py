@@ -111,17 +111,17 @@ def _compared(model: Model, method: MethodConfig) -> list[tuple[str, str, str]]:
 
 
 def not_compared(provenance: Provenance, model: Model, method: MethodConfig) -> list[str]:
-    """What a record of an earlier version has no fingerprint of, in words."""
+    """Texts of the fingerprints that a record of an earlier version does not have."""
     return [text for k, text, _ in _compared(model, method) if getattr(provenance, k) is None]
 
 
 def other_package(package: str | None) -> bool:
-    """Whether `package_sha256` of a record is that of another version of the package."""
+    """True if a record's `package_sha256` is of another version of the package."""
     return package not in (None, package_sha256())
 
 
 def other_latency(folder: Path, provenance: Provenance) -> bool:
-    """Whether a run's method used other latencies than their file has now."""
+    """True if a run's method used other latencies than their file has now."""
     if provenance.latency_sha256 is None or provenance.latency is None:
         return False
     path = folder.parent.parent / "latency" / Path(provenance.latency).name

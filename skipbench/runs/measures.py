@@ -1,8 +1,7 @@
-"""`Metrics`: the contents of a `metrics.json`, typed. Field names are the format; docs/metrics.md
-defines each.
+"""`Metrics`: a `metrics.json`. Field names are the format; docs/metrics.md defines each.
 
-A value that cannot be computed is None; one that a run does not have, or that its version did not
-know, is unset and not written. Names that this version does not know are dropped.
+A value that cannot be computed is None; one that a run, or its version, does not have is unset and
+not written. Unknown names are dropped.
 """
 
 import msgspec
@@ -70,12 +69,11 @@ class PhaseSeconds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_phase(self) -> dict[str, float]:
-        """Known seconds of every phase."""
         return {k: v for k, v in msgspec.structs.asdict(self).items() if v is not None}
 
     @property
     def decoding(self) -> dict[str, float]:
-        """Known seconds of every phase but the prefill."""
+        """`by_phase` without the prefill."""
         return {k: v for k, v in self.by_phase.items() if k != "prefill"}
 
 
@@ -111,7 +109,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UntilCi(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run with `until_ci` ended."""
+    """The end of a run with `until_ci`."""
 
     wanted: float
     half_width: float | None
@@ -130,7 +128,7 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
-    """What choosing the skip set cost."""
+    """Cost of choosing the skip set."""
 
     random_steps: int
     bayes_steps: int
@@ -146,8 +144,6 @@ class Optimisation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of a `metrics.json`."""
-
     samples: int = 0
     rounds: int = 0
     M: float | None = None

@@ -89,7 +89,7 @@ def _source(name: str) -> tuple[str, Path] | None:
 
 
 def _belongs(imported: tuple[str, Path], root: tuple[str, Path]) -> bool:
-    """Whether a module is of skipbench and has no hash of its own, is of the root's package, or is
+    """True if a module is of skipbench and has no hash of its own, is of the root's package, or is
     beside a root that is a single module.
     """
     module, path = imported

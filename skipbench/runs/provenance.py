@@ -1,4 +1,4 @@
-"""Where a result comes from: commit, machine, versions; and the hash that names a run."""
+"""Provenance of a run: commit, machine, versions; and the hash of its settings that names it."""
 
 import contextlib
 import hashlib
@@ -28,16 +28,14 @@ PACKAGES += ["hydra-core", "omegaconf", "bayesian-optimization", "numpy"]
 
 
 def _git(*args: str) -> str | None:
-    root = PACKAGE.parent
-    if not (root / ".git").exists():
-        return None
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *args], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    """The output of a git command; None without a repository, or if it fails."""
+    command = ["git", "-C", str(PACKAGE.parent), *args]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if (PACKAGE.parent / ".git").exists():
+            return subprocess.check_output(
+                command, stderr=subprocess.DEVNULL, text=True, timeout=10
+            ).strip()
+    return None
 
 
 def cpu_name() -> str:
@@ -101,20 +99,18 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     label: Text | None = None
     model_commit: Text | None = None
-    """What a branch of the hub was when it was fetched."""
+    """Commit of a branch of the hub."""
     latency: Text | None = None
     """Name of the latency file."""
     latency_sha256: Text | None = None
-    """Of the latencies by which the method decided."""
+    """Hash of the latencies that the method used."""
     energy: Text | None = None
-    """Counter of energy."""
+    """Name of the energy counter."""
     resumed: list[dict[str, Any]] = []
-    """Of each process that went on with the run, what is not as in the first one, and its
-    `after_samples`.
-    """
+    """`after_samples` and the entries that differ, of each process that resumed the run."""
 
     def __post_init__(self) -> None:
-        _ = self.mixed  # the types of the processes that went on
+        _ = self.mixed  # checks the types in `resumed`
 
     @property
     def conditions(self) -> dict[str, str]:
@@ -142,14 +138,11 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(f"from sample {after + 1} {text}" for after, text in texts)
 
     def resumed_by(self, now: "Provenance", after: int, mixed: bool, folder: Path) -> "Provenance":
-        """The provenance of a run that the process `now` goes on with.
+        """The provenance of the run in `folder`, resumed by the process `now`.
 
         Args:
             after: samples that the run has already.
-            mixed: other `CONDITIONS` are allowed.
-
-        Raises:
-            SkipbenchError: `now` has other conditions.
+            mixed: other `CONDITIONS` are allowed, and no SkipbenchError.
         """
         if not after:
             return now
@@ -169,9 +162,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls) -> "Provenance":
-        """Of this process: commit, command line, start, machine, versions and Slurm job."""
-        # results are no code
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+        """Commit, command line, start, machine, versions and Slurm job of this process."""
+        code = (".", ":!results")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
         return cls(
             commit=_git("rev-parse", "HEAD"),
             dirty=None if changed is None else bool(changed),
@@ -193,8 +186,6 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Resumed(Provenance, frozen=True, kw_only=True):
-    """A process that went on with a run."""
-
     after_samples: int
 
 

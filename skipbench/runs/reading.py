@@ -8,7 +8,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import yaml
@@ -21,6 +21,7 @@ DEEPEST = 50  # levels of YAML; libyaml's recursion ends the process without an 
 LARGEST = 2**63
 MOST_BYTES = 64 << 20  # of a file without samples; those of a run have kilobytes
 MOST_SAMPLES = 1 << 30  # of a file with a line per sample; 1000 long samples have some 100 MiB
+T = TypeVar("T")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -86,13 +87,14 @@ def run_folders(results: Path) -> list[Path]:
     return [path for path in folders if path.is_dir() and not path.name.startswith(".")]
 
 
-def read_json(path: Path, kind: type[Any]) -> Any:
+def read_json(path: Path, kind: type[T]) -> T | None:
     """The value in a JSON file, if it fits the type `kind`; None if there is no file.
 
     Raises:
         SkipbenchError: what `read_bytes` and `strict_json` raise, with the file.
     """
-    return _read(path, kind, strict_json)
+    value: T | None = _read(path, kind, strict_json)
+    return value
 
 
 def read_yaml(path: Path, kind: type[Any] = dict[str, Any]) -> Any:
@@ -143,7 +145,7 @@ def _integer(text: str) -> int:
 
 
 def is_json(line: bytes) -> bool:
-    """Whether a line was written to its end; what is in it may still be no record."""
+    """True if a line was written to its end; it may still be no record."""
     try:
         json.loads(line)
     except (json.JSONDecodeError, UnicodeDecodeError):

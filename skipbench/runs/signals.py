@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""Of preemption, `scancel` and `kill`, and of Slurm before the time limit."""
+"""Sent by preemption, `scancel` and `kill`, and by Slurm before the time limit."""
 
 
 class Interrupted(BaseException):

@@ -57,7 +57,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     def now(
         cls, state: str, error: str | None = None, sha256: Mapping[str, str] | None = None
     ) -> "Status":
-        """Of this process."""
+        """The status of this process."""
         return cls(
             state=state,
             error=error,
@@ -74,8 +74,7 @@ NO_STATUS = Status(state="missing")
 
 def read_status(folder: Path) -> Status:
     """The status of the run in `folder`, `missing` without one; raises SkipbenchError."""
-    status: Status = read_json(folder / "status.json", Status) or NO_STATUS
-    return status
+    return read_json(folder / "status.json", Status) or NO_STATUS
 
 
 def write_status(folder: Path, status: Status) -> None:

@@ -177,13 +177,13 @@ class RunStore:
         with contextlib.suppress(SkipbenchError):
             if not read_status(self.folder).done:
                 finished = {s.index for s in self.samples()}
-                cut_unfinished(self.folder / "completions.jsonl", finished)
                 count = len(finished)
+                cut_unfinished(self.folder / "completions.jsonl", finished)
         path = self.folder / "provenance.json"
         if not path.exists():
             write_json(path, msgspec.to_builtins(provenance or Provenance()))
         elif provenance and count is not None:
-            first: Provenance = read_json(path, Provenance) or Provenance()
+            first = read_json(path, Provenance) or Provenance()
             now = first.resumed_by(provenance, count, mixed, self.folder)
             write_json(path, msgspec.to_builtins(now))
 

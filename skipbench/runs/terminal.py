@@ -17,7 +17,7 @@ class Console(rich.console.Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """What a renderable is made of; its colours are not text, and stay."""
+        """Segments of a renderable; its colours are not text, and stay."""
         for segment in super().render(renderable, options):
             text = segment.text
             if segment.control or text.isprintable():
