@@ -66,9 +66,9 @@ class Number:
 
     @property
     def texts(self) -> tuple[str, str, str]:
-        """Measured, published and their difference: `1.37x [1.30, 1.44]`, `1.34x` and `+0.03 (+2
-        %)`; the last two decimals or more, with a star where the published value lies outside the
-        interval. Dashes where there is none.
+        """Measured, published and difference: `1.37x [1.30, 1.44]`, `1.34x`, `+0.03 (+2 %)`; a star
+        if the published value lies outside the interval, a dash for a missing number. Measured
+        numbers and differences have two decimals or more.
         """
         (ours, ends, _), theirs, spread = self.measured, self.printed.value, self.printed.spread
         unit = "x" if UNITS[self.printed.column] == "x" else ""
