@@ -14,7 +14,7 @@ from torch import Tensor
 from skipbench.lm.cache import KVCache
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of, unlike_llama
 from skipbench.lm.layer import ModelParts, text_config
-from skipbench.lm.llama import fold, turned, unfold
+from skipbench.lm.llama import fold, unfold
 from skipbench.lm.metadata import AttentionMetadata, rotary_cache
 from skipbench.lm.reference import ReferenceEngine, scaled_logits
 from skipbench.lm.rows import TokenRows
@@ -63,13 +63,13 @@ def _llama(model: Any, parts: ModelParts, tokens: list[int]) -> Tensor:
         keys, values = [], []
         for rows in chunks:
             x = _norm(attention.norm, hidden[rows])
-            keys.append(turned(project(key_of, x, k_norm), cos[rows], sin[rows]))
+            keys.append(_turned(project(key_of, x, k_norm), cos[rows], sin[rows]))
             values.append(project(value_of, x))
         key, value = torch.cat(keys), torch.cat(values)
         for rows in chunks:
             part = hidden[rows]
             query = project(query_of, _norm(attention.norm, part), q_norm)
-            query = turned(query, cos[rows], sin[rows])
+            query = _turned(query, cos[rows], sin[rows])
             seen = _attention(query, key, value, rows.start, attention.window, attention.scale)
             part += _linear(out_of, seen)
             inner = _norm(mlp.norm, part)
@@ -147,6 +147,11 @@ def _linears(modules: Sequence[Any], sizes: list[int] | None = None) -> list[Lin
     (whole,) = modules
     biases = [None] * len(sizes) if whole.bias is None else torch.split(whole.bias, sizes)
     return list(zip(torch.split(whole.weight, sizes), biases, strict=True))
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads [R, H, d] at their positions; cosine and sine as `RotaryCache.rope`."""
+    return x * cos + torch.roll(x, x.shape[2] // 2, -1) * sin
 
 
 def _linear(linear: Linear, x: Tensor) -> Tensor:

@@ -32,19 +32,16 @@ def rms_norm(x: Tensor, norm: Any) -> Tensor:
 def rotated(
     qkv: Tensor, kv: int, norms: tuple[Any, Any] | None, cos: Tensor, sin: Tensor
 ) -> Tensor:
-    """Queries and keys [R, H + KV, d] of `qkv` [R, H + 2 KV, d], normed by `norms` and `turned`."""
+    """Queries and keys [R, H + KV, d] of `qkv` [R, H + 2 KV, d], normed by `norms`, at their
+    positions; cosine and sine as `RotaryCache.rope`.
+    """
     qk = qkv[:, :-kv]
     if norms is not None:
         (q_norm, k_norm), d = norms, (qk.shape[2],)
         query = F.rms_norm(qk[:, :-kv], d, q_norm.weight, q_norm.variance_epsilon)
         key = F.rms_norm(qk[:, -kv:], d, k_norm.weight, k_norm.variance_epsilon)
         qk = torch.cat((query, key), 1)
-    return turned(qk, cos, sin)
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads [R, H, d] at their positions; cosine and sine as `RotaryCache.rope`."""
-    return torch.addcmul(x * cos, torch.roll(x, x.shape[2] // 2, -1), sin)
+    return torch.addcmul(qk * cos, torch.roll(qk, qk.shape[2] // 2, -1), sin)
 
 
 def silu_times(gate_up: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class RotaryCache:
 
 
 class AttentionMetadata:
-    """Positions, rotary tables and masks of one `TokenRows` on one device.
+    """Positions, rotary tables and masks of one `TokenRows` on one device, and by `on` on others.
 
     Attributes:
         start, end: first cache row written, and the first one after the rows.
@@ -61,8 +61,14 @@ class AttentionMetadata:
         whole: the metadata whose first rows these are.
     """
 
-    def __init__(self, token_rows: TokenRows, tables: RotaryCache) -> None:
-        self.token_rows, self.tables = token_rows, tables
+    def __init__(
+        self,
+        token_rows: TokenRows,
+        tables: RotaryCache,
+        by_device: dict[torch.device, RotaryCache] | None = None,
+    ) -> None:
+        """`by_device`: the tables of all devices of the model."""
+        self.token_rows, self.tables, self._by_device = token_rows, tables, by_device or {}
         self.start, self.end, self.rows = token_rows.start, token_rows.end, token_rows.rows
         positions = token_rows.positions
         self.index: slice | Tensor = (
@@ -72,7 +78,20 @@ class AttentionMetadata:
         )
         self.steps: list[Any] | None = None
         self._masks: dict[tuple[int | None, int], Tensor | None] = {}
+        self._others: dict[torch.device, AttentionMetadata] = {}
         self.whole: AttentionMetadata | None = None
+
+    def on(self, device: torch.device) -> "AttentionMetadata":
+        """The metadata of the same rows on another device."""
+        if device == self.tables.device:
+            return self
+        if device not in self._others:
+            self._others[device] = (
+                AttentionMetadata(self.token_rows, self._by_device[device], self._by_device)
+                if self.whole is None
+                else self.whole.on(device).first(self.rows)
+            )
+        return self._others[device]
 
     @functools.cached_property
     def parents(self) -> Tensor | None:
@@ -107,7 +126,7 @@ class AttentionMetadata:
         part = copy.copy(self)
         assert isinstance(self.index, Tensor)
         part.rows, part.end, part.index = rows, self.start + rows, self.index[:rows]
-        part.steps, part._masks, part.whole = None, {}, self
+        part.steps, part._masks, part._others, part.whole = None, {}, {}, self
         part.__dict__.pop("rope", None)
         return part
 
@@ -167,28 +186,6 @@ class AttentionMetadata:
             columns[token_rows.start :] = index
             mask.masked_fill_(index[:, None] - columns >= window, float("-inf"))
         return mask
-
-
-class ForwardMetadata:
-    """The `AttentionMetadata` of one `TokenRows` on every device of a model, for all passes over
-    the same rows.
-    """
-
-    def __init__(self, token_rows: TokenRows, tables: dict[torch.device, RotaryCache]) -> None:
-        self.token_rows, self._tables = token_rows, tables
-        self.end = token_rows.end
-        self._by_device: dict[torch.device, AttentionMetadata] = {}
-
-    def on(self, device: torch.device) -> AttentionMetadata:
-        if device not in self._by_device:
-            self._by_device[device] = AttentionMetadata(self.token_rows, self._tables[device])
-        return self._by_device[device]
-
-    def first(self, rows: int) -> "ForwardMetadata":
-        """The same without its last rows."""
-        part = copy.copy(self)
-        part._by_device = {device: self.on(device).first(rows) for device in self._tables}
-        return part
 
 
 def rotary_cache(

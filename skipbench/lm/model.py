@@ -15,7 +15,7 @@ from skipbench.lm.engine import SPARE_MIB, Engine, MakeEngine
 from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
 from skipbench.lm.fused.weights import pass_bytes
 from skipbench.lm.layer import text_config
-from skipbench.lm.metadata import ForwardMetadata, RotaryCache, rotary_cache
+from skipbench.lm.metadata import AttentionMetadata, RotaryCache, rotary_cache
 from skipbench.lm.proof import prove, self_test
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
@@ -129,14 +129,14 @@ class LM:
         """Hidden states [T, D] -> logits [T, V] through the final norm."""
         return self.engine.head(hidden if self._one_device else hidden.to(self.output_device))
 
-    def metadata(self, token_rows: TokenRows) -> ForwardMetadata:
-        """Positions and masks of a token_rows, for several calls of `run` over the same rows."""
-        return ForwardMetadata(token_rows, self._tables)
+    def metadata(self, token_rows: TokenRows) -> AttentionMetadata:
+        """Positions and masks of rows, for several calls of `run` over the same rows."""
+        return AttentionMetadata(token_rows, self._tables[self.devices[0]], self._tables)
 
     def run(
         self,
         hidden: Tensor,
-        token_rows: TokenRows | ForwardMetadata,
+        token_rows: TokenRows | AttentionMetadata,
         skip: SkipSet | None = None,
         first: int = 0,
         last: int | None = None,
@@ -161,25 +161,23 @@ class LM:
         Raises:
             SkipbenchError: the token_rows does not fit into the cache.
         """
+        self.cache.check(token_rows.end)
         metadata = self.metadata(token_rows) if isinstance(token_rows, TokenRows) else token_rows
-        self.cache.check(metadata.end)
         sublayers = self.engine.sublayers
         if hidden_states is not None:
             hidden_states.append(self._kept(hidden))
-        local = metadata.on(self.devices[0])
         if not (skip and skip.skipped) and hidden_states is None and (first, last) == (0, None):
-            whole = self.engine.whole_pass(hidden, local)
+            whole = self.engine.whole_pass(hidden, metadata)
             if whole is not None:
                 return whole
-        last = self.sublayers if last is None else last
+        last, local = self.sublayers if last is None else last, metadata
         if (key := (skip, first, last)) not in self._chosen:
             left_out = skip.skipped if skip is not None else frozenset()
             self._chosen[key] = [s for s in range(first, last) if s not in left_out]
         for s in self._chosen[key]:
             if not self._one_device:
                 device = self.devices[s // 2]
-                hidden = hidden.to(device)
-                local = metadata.on(device)
+                hidden, local = hidden.to(device), metadata.on(device)
             hidden = sublayers[s](hidden, local)
             if hidden_states is not None:
                 state = hidden.clone() if self.engine.result_is_borrowed else hidden
@@ -213,7 +211,7 @@ class LM:
     def logits(
         self,
         tokens: list[int] | Tensor,
-        token_rows: TokenRows | ForwardMetadata,
+        token_rows: TokenRows | AttentionMetadata,
         skip: SkipSet | None = None,
         hidden_states: list[Tensor] | None = None,
     ) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from skipbench.config.architecture import Shape
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
+from skipbench.models.checks import FIELDS
 from skipbench.skipset import SkipSet
 
 LEAK = 0.004  # output of a redundant sub-layer, against 1 of another: near bfloat16's rounding
@@ -95,21 +96,10 @@ def _empty(shape: Shape, dtype: torch.dtype, device: str) -> Any:
     """The modules of a shape with memory that nothing was written to yet."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config: Any = AutoConfig.for_model(
-        shape.family,
-        vocab_size=shape.vocab,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.width,
-        max_position_embeddings=shape.context,
-        tie_word_embeddings=shape.tied,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
+    sizes = {name: getattr(shape, key) for key, name in FIELDS.items() if key != "family"}
+    none = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    sizes |= {"head_dim": shape.width, "max_position_embeddings": shape.context} | none
+    config: Any = AutoConfig.for_model(shape.family, **sizes)
     with torch.device("meta"):
         auto: Any = AutoModelForCausalLM  # its constructors are untyped
         model: Any = auto.from_config(config, dtype=dtype, attn_implementation="sdpa")

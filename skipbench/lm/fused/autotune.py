@@ -89,16 +89,12 @@ def to_layout(weight: Tensor, layout: str) -> Tensor:
     return weight.contiguous() if layout == FEW_ROWS else weight
 
 
-def products_of(weight: Tensor, bias: Tensor | None, layout: str) -> tuple[Product, Sum]:
-    """As `products`, for a weight that `to_layout` gave."""
-    kernel = few_rows_kernel()[0] if layout == FEW_ROWS else None
-    return few_rows_products(weight, bias, kernel) if kernel else products(weight, bias)
-
-
-def products(weight: Tensor, bias: Tensor | None) -> tuple[Product, Sum]:
-    """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight in any layout
-    of torch's.
+def products(weight: Tensor, bias: Tensor | None, layout: str = "") -> tuple[Product, Sum]:
+    """`x [T, in] -> [T, out]` and `residual, x -> residual + product`, for a weight as `to_layout`
+    gave it.
     """
+    if layout == FEW_ROWS and (kernel := few_rows_kernel()[0]):
+        return few_rows_products(weight, bias, kernel)
     if weight.is_mkldnn:
         pointwise = torch.ops.mkldnn._linear_pointwise
         plain, binary = pointwise.default, pointwise.binary
@@ -158,7 +154,7 @@ def autotune(
     left_out = {"packed": fault is not None, FEW_ROWS: few_rows_of(dtype) is None}
     layouts = [name for name in LAYOUTS if not left_out.get(name)]
     calls = {
-        name: [products_of(to_layout(w, name), None, name)[0] for w in weights] for name in layouts
+        name: [products(to_layout(w, name), None, name)[0] for w in weights] for name in layouts
     }
     times: Times = {name: [] for name in layouts}
     order = random.Random(0)

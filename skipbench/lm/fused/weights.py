@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.lm.families import parts_of
-from skipbench.lm.fused.autotune import LayoutChoice, choose, products_of, to_layout, tuned
+from skipbench.lm.fused.autotune import LayoutChoice, choose, products, to_layout, tuned
 from skipbench.lm.fused.few_rows import FEW_ROWS, MOST_ROWS, few_rows_kernel
 from skipbench.lm.layer import AttentionParts, Family, MlpParts
 from skipbench.runs.provenance import cpu_flags
@@ -41,8 +41,8 @@ class Weight:
         """`one`, `several`: the weight [out, in] in the layouts for one row and for more; often the
         same tensor.
         """
-        self._one, self._add_one = products_of(one, bias, choice.one)
-        self._several, self._add_several = products_of(several, bias, choice.several)
+        self._one, self._add_one = products(one, bias, choice.one)
+        self._several, self._add_several = products(several, bias, choice.several)
         self._same_bits = MOST_ROWS if choice.several == FEW_ROWS else 1
         self._plain, self._bias = several if one.is_mkldnn else one, bias
         self.inputs = one.shape[1]
