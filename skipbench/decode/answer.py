@@ -126,7 +126,8 @@ class StopStrings:
                 yield Piece(held.text[:length], held.tokens, held.source)
                 length = max(0, length - len(held.text))
             return
-        safe = len(text) - max((_overlap(text, word) for word in self._stop), default=0)
+        starts = (n for word in self._stop for n in range(1, len(word)) if text.endswith(word[:n]))
+        safe = len(text) - max(starts, default=0)
         while self._held and len(self._held[0].text) <= safe:
             safe -= len(self._held[0].text)
             yield self._held.pop(0)
@@ -135,12 +136,6 @@ class StopStrings:
         """Yields the pieces held back when the output ends without a stop string."""
         held, self._held = self._held, []
         yield from held
-
-
-def _overlap(text: str, word: str) -> int:
-    """Length of the longest end of `text` that begins `word`."""
-    longest = min(len(text), len(word) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(word[:n])), 0)
 
 
 class Stream:

@@ -101,23 +101,29 @@ class Successors(Stateful):
 
     def __init__(self, capacity: int, pairs: bool = True) -> None:
         """`capacity`: contexts kept per kind, the newest; `pairs`: keeps those of two tokens."""
-        self.capacity = capacity
-        self._tables: list[dict[tuple[int, ...], list[int]]] = [{}, {}] if pairs else [{}]
+        self.capacity, self.pairs = capacity, pairs
+        self._single: dict[int, list[int]] = {}
+        self._pair: dict[tuple[int, int], list[int]] = {}
 
     def get(self, before: int, token: int) -> tuple[list[int], int]:
         """The most likely tokens, and the length of the context they were stored under, 0 to 2."""
-        if len(self._tables) > 1 and (top := self._tables[1].get((before, token))) is not None:
+        if (top := self._pair.get((before, token))) is not None:
             return top, 2
-        top = self._tables[0].get((token,))
+        top = self._single.get(token)
         return ([], 0) if top is None else (top, 1)
 
     def update(self, before: int, token: int, top: list[int]) -> None:
         """Enters the most likely tokens `top` of a verified row."""
-        for table, context in zip(self._tables, ((token,), (before, token)), strict=False):
-            table.pop(context, None)  # to enter it again as the newest
-            table[context] = top
-            if len(table) > self.capacity:
-                del table[next(iter(table))]
+        single, pair = self._single, self._pair
+        single.pop(token, None)  # to enter it again as the newest
+        single[token] = top
+        if len(single) > self.capacity:
+            del single[next(iter(single))]
+        if self.pairs:
+            pair.pop((before, token), None)
+            pair[before, token] = top
+            if len(pair) > self.capacity:
+                del pair[next(iter(pair))]
 
     def learn(
         self, before: int, pending: int, tokens: list[int], parents: list[int], top: list[list[int]]
@@ -134,10 +140,9 @@ class Successors(Stateful):
 
     def state_dict(self) -> list[list[list[int]]]:
         """Rows `[token, *top]` and `[before, token, *top]`, oldest first."""
-        return [[[*context, *top] for context, top in t.items()] for t in self._tables]
+        single = [[token, *top] for token, top in self._single.items()]
+        return [single, [[*context, *top] for context, top in self._pair.items()]]
 
     def load_state_dict(self, state: list[list[list[int]]]) -> None:
-        self._tables = [
-            {tuple(row[:length]): row[length:] for row in rows}
-            for length, rows in enumerate(state, 1)
-        ]
+        self._single = {row[0]: row[1:] for row in state[0]}
+        self._pair = {(row[0], row[1]): row[2:] for row in state[1]}

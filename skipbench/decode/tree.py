@@ -110,14 +110,15 @@ def grow(
             break
         _, token, kind, carried = siblings[rank]
         node = tree.add(token, parent, kind, -minus)
-        paths.append([*paths[parent], token] if parent >= 0 else [token])
+        path = [*paths[parent], token] if parent >= 0 else [token]
+        paths.append(path)
         expected += chance
         if (value := expected - rate * prices[node + 2]) > best:
             best, kept, kept_expected = value, node + 1, expected
         if rank + 1 < len(siblings):
             product = tree.product(parent) * siblings[rank + 1][0]
             heapq.heappush(heap, (-product, next(order), parent, rank + 1, siblings))
-        if len(paths[node]) < depth and (children := expand(paths[node], carried)):
+        if len(path) < depth and (children := expand(path, carried)):
             heapq.heappush(heap, (minus * children[0][0], next(order), node, 0, children))
     for part in (tree.tokens, tree.parents, tree.kinds, tree.products):
         del part[kept:]

@@ -243,19 +243,17 @@ class Auto(Method):
             kind = NUMBER[match, copied, rank, context]
             chance = self.counters.chance(kind, share * PRIORS[kind])
             children.append((chance, candidate, kind, beside))
-        if 0 <= step < len(self._drafted):
-            children = self._with_drafted(children, step, (matches, step + 1))
+        if 0 <= step < len(self._drafted):  # the chances of the others hold where that is wrong
+            drafted, _, kind = self._drafted[step]
+            if same := [child for child in children if child[1] == drafted]:
+                kind += 2 if LETTERS[same[0][2]] in "sb" else 1
+            chance = self._drafted_chance(kind)
+            children = [
+                (chance, drafted, kind, (matches, step + 1)),
+                *((p * (1 - chance), t, UNCOUNTED, c) for p, t, _, c in children if t != drafted),
+            ]
         children.sort(key=itemgetter(0), reverse=True)
         return children
-
-    def _with_drafted(self, free: list[Child], step: int, carried: Carried) -> list[Child]:
-        """Children with the drafted one among them; the others' chances hold if it is wrong."""
-        token, _, kind = self._drafted[step]
-        if same := [child for child in free if child[1] == token]:
-            kind += 2 if LETTERS[same[0][2]] in "sb" else 1
-        chance = self._drafted_chance(kind)
-        others = [(p * (1 - chance), t, UNCOUNTED, c) for p, t, _, c in free if t != token]
-        return [(chance, token, kind, carried), *others]
 
     def adapt(self, state: State, verification: Verification) -> None:
         tree, accepted = self.tree, verification.accepted

@@ -133,12 +133,8 @@ class SWIFT(SkipMethod):
     def adapt(self, state: State, verification: Verification) -> None:
         """One optimisation step per round, once the output has more than `window` + 2 tokens."""
         super().adapt(state, verification)
-        if self.searching and len(state.output) > self.window + 2:
-            self._acceptance.append((len(verification.accepted), verification.draft.steps))
-            self._optimise(state)
-            self._adjust()
-
-    def _optimise(self, state: State) -> None:
+        if not self.searching or len(state.output) <= self.window + 2:
+            return
         if self.score is None or (self._moved and self.rescore):
             self.score = self.matchness(state, self.skip)
         self._moved = self.context == "recent"
@@ -150,6 +146,13 @@ class SWIFT(SkipMethod):
         if matchness > self.score:
             self.skip, self.score, self.best_step = skip, matchness, len(self.tried)
         self.note(step=len(self.tried), matchness=matchness, best=self.score, ratio=self.ratio)
+        # Footnote 3: a lower ratio when the acceptance rate stays below the tolerance
+        self._acceptance.append((len(verification.accepted), verification.draft.steps))
+        accepted, steps = map(sum, zip(*self._acceptance, strict=True))
+        full = len(self._acceptance) == ADJUST_ROUNDS
+        lower = round(self.ratio - ADJUST_BY, 9)  # 0.3 - 0.1 is below 0.2
+        if full and accepted < self.adjust_below * steps and int(len(self.free) * lower) > 0:
+            self._restart(lower)
 
     def _suggest(self) -> list[float]:
         """Eq. 2: the next candidate as a point; its largest coordinates are skipped."""
@@ -175,14 +178,6 @@ class SWIFT(SkipMethod):
         recent = len(state.tokens) - 1 - self.window
         at = recent if self.context == "recent" else state.prompt_length
         return predicts(state, at, self.window, skip).count(True) / self.window
-
-    def _adjust(self) -> None:
-        """Footnote 3: a lower ratio when the acceptance rate stays below the tolerance."""
-        accepted, steps = map(sum, zip(*self._acceptance, strict=True))
-        full = len(self._acceptance) == ADJUST_ROUNDS
-        lower = round(self.ratio - ADJUST_BY, 9)  # 0.3 - 0.1 is below 0.2
-        if full and accepted < self.adjust_below * steps and int(len(self.free) * lower) > 0:
-            self._restart(lower)
 
     def state_dict(self) -> Any:
         """The search so far, which goes on across prompts; its points only while it lasts."""
