@@ -14,6 +14,7 @@ import skipbench as package
 from skipbench import api
 from skipbench.cli.compare import advice
 from skipbench.config.compose import compose
+from skipbench.experiments import compare
 from skipbench.experiments.cell import run_cell
 from skipbench.experiments.compare import Comparison
 from skipbench.report.columns import main_cells
@@ -74,7 +75,7 @@ def headline(text: str) -> list[str]:
 
 
 def test_every_place_shows_the_speedup_of_the_record(
-    stored: Stored, skipbench: Command, tmp_path: Path
+    stored: Stored, skipbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paired = stored.metrics.speedup.paired
     assert paired is not None and stored.run.speedup == paired
@@ -99,7 +100,9 @@ def test_every_place_shows_the_speedup_of_the_record(
 
     assert headline(one_run(stored.run.folder)["cells"]["speedup"]) == [short]
     assert headline(advice(Comparison([stored.run], stored.run, []), [])[0]) == [short]
-    assert api._frame_row(stored.run)["speedup"] == paired
+    with monkeypatch.context() as patch:
+        patch.setattr(compare, "compare", lambda *_: Comparison([stored.run], stored.run, []))
+        assert api.compare("tiny", results=tmp_path)["speedup"].item() == paired
     assert package.frame(stored.results)["metrics.speedup.paired"].item() == paired
     names, line = csv(run_table("t", [stored.run])).splitlines()
     assert line.split(",")[names.split(",").index("speedup.paired")] == str(paired)
