@@ -43,7 +43,7 @@ def _lines(file: Path) -> Iterator[Row]:
 
 def _rows(file: Path) -> Iterator[Row]:
     columns = {"prompt": str, "messages": list}
-    found = placed_rows(file, columns, either=True, other=(".txt",))
+    found = placed_rows(file, columns, either=True)
     for number, (place, row) in enumerate(found, 1):
         name = f"prompts-{number}"
         if "prompt" in row:
