@@ -15,7 +15,7 @@ from skipbench.config.compose import compose
 from skipbench.data.datasets import mini, tinystories
 from skipbench.data.draw import Where
 from skipbench.data.mini import FAMILIES, body_hash, held_out, is_held_out
-from skipbench.data.rows import Row, prompts_hash, read_file, sample_rows
+from skipbench.data.rows import Row, placed_rows, prompts_hash, read_file, sample_rows
 from skipbench.errors import SkipbenchError
 
 SAMPLES = Path(__file__).parents[1] / ".." / "shared" / "data"
@@ -42,7 +42,7 @@ def test_jsonl_gives_the_wanted_columns_in_file_order(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl", '{"text": "one", "n": 1}', '{"n": 2, "text": "zwölf"}', "", " "
     )
-    assert read_file(path, ["text"]) == [{"text": "one"}, {"text": "zwölf"}]
+    assert read_file(path, {"text": str}) == [{"text": "one"}, {"text": "zwölf"}]
     assert read_file(path, {"n": int}) == [{"n": 1}, {"n": 2}]
 
 
@@ -71,7 +71,7 @@ def test_a_bad_line_is_named_with_file_and_number(
     tmp_path: Path, line: str | bytes, said: str
 ) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "good"}', line, '{"text": "good"}')
-    text = message(lambda: read_file(path, ["text"]))
+    text = message(lambda: read_file(path, {"text": str}))
     assert f"{path} line 2" in text and said in text
 
 
@@ -89,29 +89,48 @@ def test_an_empty_list_is_empty_and_zero_is_not(tmp_path: Path) -> None:
 
 def test_a_blank_line_between_rows_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "a"}', "", '{"text": "b"}')
-    assert f"{path} line 2 is blank" in message(lambda: read_file(path, ["text"]))
+    assert f"{path} line 2 is blank" in message(lambda: read_file(path, {"text": str}))
 
 
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
-    assert "does not exist" in message(lambda: read_file(tmp_path / "no.jsonl", ["text"]))
-    assert "is a directory" in message(lambda: read_file(tmp_path, ["text"]))
+    assert "does not exist" in message(lambda: read_file(tmp_path / "no.jsonl", {"text": str}))
+    assert "is a directory" in message(lambda: read_file(tmp_path, {"text": str}))
     csv = write(tmp_path / "a.csv", "text")
-    assert "'.csv'; files may be .jsonl or .parquet" in message(lambda: read_file(csv, ["text"]))
+    assert "'.csv'; files may be .jsonl or .parquet" in message(
+        lambda: read_file(csv, {"text": str})
+    )
     blank = write(tmp_path / "a.jsonl", "", "")
-    assert "has no rows" in message(lambda: read_file(blank, ["text"]))
+    assert "has no rows" in message(lambda: read_file(blank, {"text": str}))
 
 
 def test_parquet_that_cannot_be_used(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a", None]}), path)
-    assert f"{path} row 2: column 'text' is null" in message(lambda: read_file(path, ["text"]))
+    assert f"{path} row 2: column 'text' is null" in message(lambda: read_file(path, {"text": str}))
     assert "lacks the column 'story'; its columns are 'text'" in message(
-        lambda: read_file(path, ["story"])
+        lambda: read_file(path, {"story": str})
     )
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
-    assert "has no rows" in message(lambda: read_file(path, ["text"]))
+    assert "has no rows" in message(lambda: read_file(path, {"text": str}))
     path.write_bytes(b"not parquet")
-    assert "cannot be read as parquet" in message(lambda: read_file(path, ["text"]))
+    assert "cannot be read as parquet" in message(lambda: read_file(path, {"text": str}))
+
+
+def test_parquet_is_read_in_batches(tmp_path: Path) -> None:
+    """What follows the rows that are asked for is not read: here it cannot be."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"{i:04} " * 2000 for i in range(2000)]})
+    pq.write_table(table, path, row_group_size=500, compression="none", use_dictionary=False)
+    chunk = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    with path.open("r+b") as file:
+        file.seek(chunk.data_page_offset)
+        file.write(b"\xff" * chunk.total_compressed_size)
+    before = pa.total_allocated_bytes()
+    rows = placed_rows(path, {"text": str})
+    places = [next(rows)[0] for _ in range(300)]
+    assert places[-1] == f"{path} row 300"
+    assert pa.total_allocated_bytes() - before < table.nbytes / 2  # one row group, in pages
+    assert "cannot be read as parquet" in message(lambda: list(rows))
 
 
 def test_the_hash_sees_ids_prompts_and_order_and_nothing_else() -> None:
@@ -240,5 +259,5 @@ def test_real_tinystories() -> None:
 def test_real_samples_have_the_columns_of_the_hub() -> None:
     if not SAMPLES.is_dir():
         pytest.skip("the samples of the papers' datasets are not beside this checkout")
-    assert len(read_file(SAMPLES / "gsm8k_test.jsonl", ["question", "answer"])) == 100
+    assert len(read_file(SAMPLES / "gsm8k_test.jsonl", {"question": str, "answer": str})) == 100
     assert len(read_file(SAMPLES / "mt_bench.jsonl", {"turns": list})) == 20

@@ -50,13 +50,8 @@ def spec_bench(prompt: str, **where: Any) -> list[Row]:
 
 def speed_bench(prompt: str, leave_out: bool, **where: Any) -> list[Row]:
     """SPEED-Bench (arXiv:2604.09557), grouped by category; the throughput configurations by tier of
-    entropy. The size counts questions.
-
-    Args:
-        leave_out: leaves out rows that hold a placeholder in place of their text.
-
-    Raises:
-        SkipbenchError: rows with placeholders.
+    entropy. The size counts questions. Rows with a placeholder in place of their text are left out
+    with `leave_out`, else refused with a SkipbenchError.
     """
     source = Where(**where)
     group = "entropy" if str(source.config).startswith("throughput") else "task"
@@ -111,9 +106,10 @@ def alpaca(prompt: str, **where: Any) -> list[Row]:
     """Alpaca's instructions in the wording that its authors trained on (Taori et al., 2023)."""
     rows = []
     for row in Where(**where).draw(Instruction, may_be_empty=("input",))[0]:
-        more = row.fields.input
-        context = ", paired with an input that provides further context" if more else ""
-        given = f"### Input:\n{more}\n\n" if more else ""
+        context = given = ""
+        if more := row.fields.input:
+            context = ", paired with an input that provides further context"
+            given = f"### Input:\n{more}\n\n"
         text = (
             f"Below is an instruction that describes a task{context}. "
             "Write a response that appropriately completes the request.\n\n"

@@ -76,10 +76,8 @@ def tinystories(prompt: str, prefix_words: int, **where: Any) -> list[Row]:
     `reference["text"]`.
 
     Each shot is a whole story. SWIFT published neither the wording nor the length of the prefix;
-    both are ours. A story without a word after the prefix is left out.
-
-    Raises:
-        SkipbenchError: a prefix below 1 word, or no story longer than it.
+    both are ours. A story without a word after the prefix is left out; SkipbenchError for a prefix
+    below 1 word, or no story longer than it.
     """
     if prefix_words < 1:
         raise SkipbenchError(f"{prefix_words=} leaves an empty prompt; give 1 or more")
@@ -104,10 +102,8 @@ def tinystories(prompt: str, prefix_words: int, **where: Any) -> list[Row]:
 
 def stream(parts: dict[str, list[Row]], size: int) -> list[Row]:
     """Tasks one after another, as in SWIFT's Figure 7: the first `size` conversations of each part,
-    grouped by their task; a row of one turn is one.
-
-    Raises:
-        SkipbenchError: no parts, or a size below 1.
+    grouped by their task; a row of one turn is one. Raises SkipbenchError for no parts, or a size
+    below 1.
     """
     if not parts or size < 1:
         raise SkipbenchError(

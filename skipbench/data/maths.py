@@ -25,10 +25,7 @@ def gsm8k(prompt: str, **where: Any) -> list[Row]:
 
     Neither SWIFT nor Self-SD published its wording; `Question:` and `Answer:` are ours, in the
     manner of their prompts for articles. `reference["answer"]` is the number after `####`, without
-    thousands separators.
-
-    Raises:
-        SkipbenchError: an answer without `####`.
+    thousands separators; SkipbenchError for an answer without `####`.
     """
     sample, shots = Where(**where).draw(Question)
     head = "".join(f"Question: {s.question}\nAnswer: {s.answer}\n\n" for s in shots)

@@ -16,8 +16,7 @@ def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
     Args:
         path: `.jsonl` or `.parquet` with a column `prompt` (a text) or `messages` (a list of `role`
             and `content`, the last one of the user), other columns are not read; or `.txt` with one
-            prompt per line.
-        size, seed, shuffle: of `sample_rows`.
+            prompt per line. Other arguments are those of `sample_rows`.
 
     Raises:
         SkipbenchError: a file that cannot be read, or a row without a prompt.
@@ -30,7 +29,6 @@ def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Row]:
 
 
 def _lines(file: Path) -> Iterator[Row]:
-    """One prompt per line that is not blank."""
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -43,7 +41,7 @@ def _lines(file: Path) -> Iterator[Row]:
 
 def _rows(file: Path) -> Iterator[Row]:
     columns = {"prompt": str, "messages": list}
-    found = placed_rows(file, columns, either=True, other=(".txt",))
+    found = placed_rows(file, columns, either=True)
     for number, (place, row) in enumerate(found, 1):
         name = f"prompts-{number}"
         if "prompt" in row:

@@ -1,6 +1,7 @@
 """`Row`, the form of every dataset's prompts, and the reading of local files."""
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from skipbench.errors import SkipbenchError
 
 _SUFFIXES = (".jsonl", ".parquet")
+_BATCH_ROWS = 64  # of a parquet file in memory at once; a row may be a whole book
 Reference = dict[str, object]
 """The right answer, by the names that a scorer reads."""
 _Row = dict[str, Any]
@@ -42,40 +44,30 @@ class Row:
 
 
 def read_file(
-    path: Path, columns: Sequence[str] | Mapping[str, type], may_be_empty: Sequence[str] = ()
+    path: Path, columns: Mapping[str, type], may_be_empty: Sequence[str] = ()
 ) -> list[_Row]:
-    """The named columns of a .jsonl or .parquet file, in file order.
+    """The columns of a .jsonl or .parquet file, each with its type, in file order.
 
-    A sequence of names wants text everywhere; a mapping gives each column its type (`{"turns":
-    list, "answer": int}`). Columns in `may_be_empty` may hold an empty text or list.
+    Columns in `may_be_empty` may hold an empty text or list.
 
     Raises:
         SkipbenchError: no such file, a directory, another suffix, no rows, a row that cannot be
             read, or a value that is missing, null, empty or of another type.
     """
-    wanted = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, str)
-    rows = [row for _, row in placed_rows(path, wanted, may_be_empty)]
-    if not rows:
-        raise SkipbenchError(
-            f"{path} has no rows; give a file with the columns {', '.join(wanted)}"
-        )
-    return rows
+    if rows := [row for _, row in placed_rows(path, columns, may_be_empty)]:
+        return rows
+    raise SkipbenchError(f"{path} has no rows; give a file with the columns {', '.join(columns)}")
 
 
 def placed_rows(
-    path: Path,
-    columns: Mapping[str, type],
-    may_be_empty: Sequence[str] = (),
-    either: bool = False,
-    other: Sequence[str] = (),
+    path: Path, columns: Mapping[str, type], may_be_empty: Sequence[str] = (), either: bool = False
 ) -> _Placed:
     """The rows that `read_file` gives, with their places in the file.
 
     Args:
-        either: read of a row the first of the columns that it has.
-        other: suffixes that the caller reads itself, for messages.
+        either: read of a row the first of the columns that it has; a .txt is for the caller.
     """
-    ends = " or ".join((*_SUFFIXES, *other))
+    ends = " or ".join((*_SUFFIXES, ".txt") if either else _SUFFIXES)
     if path.is_dir():
         raise SkipbenchError(f"{path} is a directory; name one file in it that ends in {ends}")
     if not path.is_file():
@@ -129,19 +121,19 @@ def _parquet(path: Path, wanted: Mapping[str, type], needed: int) -> _Placed:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, buffer_size=1 << 16, pre_buffer=False) as file:
             names = file.schema_arrow.names
             there = [column for column in wanted if column in names]
             if len(there) < needed:
-                lacking = next(column for column in wanted if column not in there)
-                raise SkipbenchError(_lacks(str(path), lacking, names))
-            rows = file.read(there).to_pylist()
+                lacking = [column for column in wanted if column not in there]
+                raise SkipbenchError(_lacks(str(path), lacking[0], names))
+            places = itertools.count(1)
+            for batch in file.iter_batches(_BATCH_ROWS, columns=there):
+                yield from ((f"{path} row {next(places)}", row) for row in batch.to_pylist())
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SkipbenchError(
             f"{path} cannot be read as parquet ({error}); fetch or write it again"
         ) from error
-    for number, row in enumerate(rows, 1):
-        yield f"{path} row {number}", row
 
 
 def _listed(columns: Iterable[str]) -> str:

@@ -27,10 +27,8 @@ def _rouge() -> Any:
 
 def rouge(completion: str, reference: Reference) -> Scores:
     """ROUGE-1, -2 and -L against `reference["summary"]`, up to the next article of a few-shot
-    prompt.
-
-    Self-SD cuts at a line break and `Article:`, except where they open the completion; here nothing
-    is left then.
+    prompt. Self-SD cuts at a line break and `Article:`, except where they open the completion; here
+    nothing is left then.
     """
     summary = need(reference, "summary", str)
     text = before_next(completion, "Article:", "Summarize the following text")

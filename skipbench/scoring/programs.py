@@ -1,12 +1,13 @@
 """Makes the program of a completion, and the tests that judge it; `execute.py` runs them."""
 
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
 from skipbench.data.rows import Reference
 from skipbench.scoring.text import need
 
+EXECUTED = ("code", "humaneval")
+"""Scorers that run the completion."""
 RULES = {
     "code": "a completion that continues the prompt counts up to the first statement outside of "
     "its function; one that does not begin indented and holds a Markdown fence counts as what "
@@ -28,13 +29,6 @@ class Program(NamedTuple):
     code: str
     tests: str = ""
     entry_point: str = ""
-
-
-def program_of(scorer: str, completion: str, prompt: str, reference: Reference) -> Program:
-    """The program that passes its tests exactly if the completion is right; SkipbenchError for a
-    reference without the entries of the scorer, one of `EXECUTED`.
-    """
-    return EXECUTED[scorer](completion, prompt, reference)
 
 
 def is_fenced(completion: str) -> bool:
@@ -68,12 +62,13 @@ def _helpers(prompt: str) -> str:
     return f"{prompt}    pass\n" if prompt.rstrip().endswith(":") else f"{prompt}\n"
 
 
-def _code(completion: str, prompt: str, reference: Reference) -> Program:
-    tests, name = need(reference, "tests", str), need(reference, "entry_point", str)
-    return Program(_whole(completion, prompt, name), f"{name} = CANDIDATE\n{tests}\n", name)
-
-
-def _humaneval(completion: str, prompt: str, reference: Reference) -> Program:
+def program_of(scorer: str, completion: str, prompt: str, reference: Reference) -> Program:
+    """The program that passes its tests exactly if the completion is right; SkipbenchError for a
+    reference without the entries of the scorer, one of `EXECUTED`.
+    """
+    if scorer == "code":
+        tests, name = need(reference, "tests", str), need(reference, "entry_point", str)
+        return Program(_whole(completion, prompt, name), f"{name} = CANDIDATE\n{tests}\n", name)
     # The task's own prompt: the one that the model saw may be indented by tabs, and then so is what
     # it wrote.
     own, test = need(reference, "prompt", str), need(reference, "test", str)
@@ -81,9 +76,3 @@ def _humaneval(completion: str, prompt: str, reference: Reference) -> Program:
     code = _whole(completion.replace("\t", "    "), own, name)
     # Tests use the prompt's other functions: as it gives them, not as the program may have them.
     return Program(code, f"{_helpers(own)}{name} = CANDIDATE\n{test}\ncheck({name})\n", name)
-
-
-EXECUTED: dict[str, Callable[[str, str, Reference], Program]] = {
-    "code": _code,
-    "humaneval": _humaneval,
-}

@@ -37,13 +37,8 @@ def suggest_point(
     space = TargetSpace(None, bounds, allow_duplicate_points=True)
     for point, value in zip(points, values, strict=True):
         space.register(np.asarray(point, float), value)
-    process = GaussianProcessRegressor(
-        Matern(nu=2.5),
-        alpha=1e-2,
-        normalize_y=True,
-        n_restarts_optimizer=restarts,
-        random_state=rng,
-    )
+    fit = {"alpha": 1e-2, "normalize_y": True, "n_restarts_optimizer": restarts}
+    process = GaussianProcessRegressor(Matern(nu=2.5), random_state=rng, **fit)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit warns of kernel bounds at nearly every step
         bound = acquisition.UpperConfidenceBound(kappa=kappa)

@@ -226,11 +226,7 @@ def write_retimed(folder: Path, retimed: Retimed) -> None:
 
 
 def read_retimed(folder: Path, iterations: int) -> Retimed | None:
-    """The timings after so many trials; `None` without any.
-
-    Raises:
-        SkipbenchError: the file cannot be read.
-    """
+    """The timings after so many trials, or `None`; SkipbenchError for a file that is damaged."""
     path = folder / RETIMED
     if not path.exists():
         return None

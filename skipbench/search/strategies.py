@@ -82,11 +82,8 @@ class Random(Strategy):
     def suggest(self) -> SkipSet:
         if self.tried == 0 and self.start is not None:
             return self.start
-        rng, free, size = (
-            random.Random(f"{self.seed}/{self.tried}"),
-            self.space.free,
-            self.space.size,
-        )
+        free, size = self.space.free, self.space.size
+        rng = random.Random(f"{self.seed}/{self.tried}")
         chosen = [s for s in free if rng.random() < 0.5] if size is None else rng.sample(free, size)
         return SkipSet.of(self.space.layers, chosen)
 

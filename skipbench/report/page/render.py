@@ -20,6 +20,9 @@ from skipbench.report.tables.stored import stored_table
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import MOST_BYTES, printable, read_bytes
 
+# raised by a table of any other content; a fault of the page itself is not caught
+_NO_TABLE = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError
+
 
 def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
     """Writes `results/report.html` and returns its path, how many runs, tables and figures are in
@@ -127,7 +130,7 @@ def _each(
         except SkipbenchError as error:
             text = printable(str(error))
             refused.append(text if printable(str(path)) in text else printable(f"{path}: {error}"))
-        except Exception as error:  # a table of any other content
+        except _NO_TABLE as error:
             kind = type(error).__name__
             refused.append(printable(f"{path}: no table can be made of it ({kind}: {error})"))
     return found
