@@ -13,7 +13,7 @@ from conftest import ROOT, Command
 
 from skipbench import api
 from skipbench.cli import answers
-from skipbench.runs.terminal import Console
+from skipbench.console import Console
 
 STORY = "Once upon a time there was a dog. Once upon a time"
 
