@@ -79,8 +79,7 @@ class _Source:
         samples = {s.index: s for s in run.samples}
         # a text without a sample was being written when its process died
         texts = {index: text for index, text in run.completions.items() if index in samples}
-        contents = {name: read_bytes(folder / name) for name in COPIED}
-        files = {name: data for name, data in contents.items() if data is not None}
+        files = {n: data for n in COPIED if (data := read_bytes(folder / n)) is not None}
         return cls(run, folder, files, samples, texts)
 
     def holds(self, other: "_Source") -> bool:

@@ -152,8 +152,8 @@ def by_task(runs: list[Run], published: list[Printed]) -> Figure:
     models = [*(run.model for run in runs), *(m for found in printed.values() for m in found)]
     models = list(dict.fromkeys(models))
     figure, here = style.one_axis(8.0, 4.2)
-    tasks = dict.fromkeys([*printed, *points])
-    for task, color, marker in zip(tasks, style.TASKS, MARKERS, strict=False):
+    shown = dict.fromkeys([*printed, *points])
+    for task, color, marker in zip(shown, style.TASKS, MARKERS, strict=False):
         for found, source, look in (
             (points.get(task), "measured", {"marker": marker, "linestyle": "-"}),
             (printed.get(task), "paper", {"marker": "*", "linestyle": "--", "markersize": 9}),
