@@ -4,19 +4,35 @@ import contextlib
 import contextvars
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
 from rich.control import Control
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.segment import ControlType
+from rich.segment import ControlType, Segment
 
 from skipbench.runs.reading import printable
-from skipbench.runs.terminal import Console
+
+
+class Console(rich.console.Console):
+    """Rich's console, with control characters of a text as escapes, such as `\\x1b`."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Segments of a renderable; its colours are not text, and stay."""
+        for segment in super().render(renderable, options):
+            text = segment.text
+            if segment.control or text.isprintable():
+                yield segment
+            else:
+                yield Segment("\n".join(map(printable, text.split("\n"))), segment.style)
+
 
 out = Console()
 err = Console(stderr=True)

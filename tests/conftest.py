@@ -28,6 +28,7 @@ from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.profile import roofline
+from skipbench.report.published import paper_of
 from skipbench.runs.measures import Metrics
 from skipbench.scoring.sandbox import isolation
 
@@ -38,6 +39,8 @@ LAYERS = 4
 if "SKIPBENCH_CONFIG_DIR" in os.environ:
     use_config_dir(Path(os.environ["SKIPBENCH_CONFIG_DIR"]))
 METHODS = choices("method")
+PAPERS = [name for name in choices("experiment") if paper_of(name)]
+"""Experiments of the papers."""
 ALONE = [m for m in METHODS if m != "draft-model"]
 """Those that need no second checkpoint (tests/test_draft_model.py makes one)."""
 ENGINES = ("reference", "fused")

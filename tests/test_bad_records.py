@@ -21,6 +21,7 @@ from test_runs import sample
 
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
+from skipbench.console import Console
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import run_cell
 from skipbench.metrics.summary import summarise
@@ -33,7 +34,6 @@ from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.record import Completion, Round, Seconds, dump
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore, _check_metrics, read_completions, read_samples
-from skipbench.runs.terminal import Console
 from skipbench.scoring.execute import score_run
 
 CONFIG: dict[str, Any] = {

@@ -28,7 +28,6 @@ from skipbench.config import catalog
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose, compose_cells, use_config_dir
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.plan import experiment_names
 from skipbench.report.definitions import DEFINITIONS
 from skipbench.report.tables.features import feature_tables
 from skipbench.runs.measures import Metrics
@@ -98,7 +97,7 @@ def check(words: list[str]) -> list[list[str]]:
             for o in overrides
             if o.partition("=")[0] not in ("experiment", "scale", "hydra/launcher")
         ]
-        assert {o.partition("=")[2] for o in experiments} <= {*experiment_names()}
+        assert {o.partition("=")[2] for o in experiments} <= {*choices("experiment")}
         return cells(rest)
     return check_command(words[0], words[1:])
 
@@ -108,7 +107,7 @@ def check_command(command: str, words: list[str]) -> list[list[str]]:
     if isinstance(asked, Experiments):
         if asked.words and asked.words[0].startswith("results/"):  # a folder of the reader's own
             return []
-        known = [*experiment_names(), *(feature_tables() if command == "table" else [])]
+        known = [*choices("experiment"), *(feature_tables() if command == "table" else [])]
         request = request_of(asked, known)
         assert set(request.models) <= set(choices("model"))
         assert request.scale in (None, *choices("scale"))

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import PAPERS, ROOT
 
 from skipbench.cli.main import dispatch
-from skipbench.experiments.grid import experiments, plan
+from skipbench.experiments.grid import plan
 from skipbench.report.figures.registry import FIGURES
 
 pytestmark = pytest.mark.experiments
@@ -24,7 +24,7 @@ MORE = {  # a set that changes within 16 tokens, where the figure shows nothing 
     "clasp-figure3a": ["method.interval=2"],
     "knapspec-figure5": ["method.interval=2"],
 }
-NAMES = experiments()
+NAMES = PAPERS
 # an experiment without a drawing is a table of its runs
 TABLES = [name for name in NAMES if name not in FIGURES]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import PAPERS, ROOT
 from msgspec.structs import replace
 
 from skipbench.cli import table
@@ -20,7 +20,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments import last_loaded
 from skipbench.experiments.cell import resolve_cell, run_cell
-from skipbench.experiments.grid import SCALES, PlannedCell, experiments, matches, plan, printed_rows
+from skipbench.experiments.grid import SCALES, PlannedCell, matches, plan, printed_rows
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import composed
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
@@ -30,7 +30,7 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import read_samples
 
-EXPERIMENTS = experiments()
+EXPERIMENTS = PAPERS
 TABLES = {
     "swift": range(2, 13),
     "clasp": [1],

@@ -14,8 +14,8 @@ from conftest import ROOT, Command
 
 from skipbench import api
 from skipbench.cli import answers
+from skipbench.console import Console
 from skipbench.decode.loop import Step
-from skipbench.runs.terminal import Console
 
 STORY = "Once upon a time there was a dog. Once upon a time"
 

@@ -8,10 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import PAPERS
 from msgspec.structs import replace
 from test_papertable import TABLES, metrics, run
 
-from skipbench.experiments.grid import experiments, plan
+from skipbench.experiments.grid import plan
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import papers, published
 from skipbench.report.tables.features import feature_table
@@ -33,7 +34,7 @@ def measured_everywhere(paper: str, table: str) -> Table:
 def embedded(paper: str, table: str) -> Table:
     """With what `scale=embedded` runs."""
     name = f"{paper}-{table}"
-    planned = plan(name, [], "embedded") if name in experiments() else []
+    planned = plan(name, [], "embedded") if name in PAPERS else []
     runs = [run(metrics(1.2) if c.run else None, c.reason, c.stands_for, **c.keys) for c in planned]
     return paper_table(paper, table, runs, "embedded")
 

@@ -12,7 +12,7 @@ from skipbench.cli.commands import COMMANDS
 from skipbench.cli.experiments import request_of
 from skipbench.cli.main import main
 from skipbench.cli.parser import parse
-from skipbench.experiments.plan import experiment_names
+from skipbench.config.catalog import choices
 
 ONE = ["swift-table2", "models=llama2-13b", "method=swift", "dataset=cnndm"]
 
@@ -43,7 +43,7 @@ def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> 
     for command in ("table", "figure", "submit", "status"):
         scales = [
             request_of(
-                parse(COMMANDS[command], ["swift-figure2a", *words]), experiment_names()
+                parse(COMMANDS[command], ["swift-figure2a", *words]), choices("experiment")
             ).scale
             for words in (
                 ["hardware=slurm-a100"],

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import PAPERS, Command
 
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
@@ -20,7 +20,7 @@ from skipbench.experiments.costs import (
     limited,
     within,
 )
-from skipbench.experiments.grid import experiments, plan
+from skipbench.experiments.grid import plan
 from skipbench.experiments.plan import without_repeats
 from skipbench.launch.slurm import memory_for
 from skipbench.launch.submit import bill_line
@@ -160,7 +160,7 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", experiments())
+@pytest.mark.parametrize("name", PAPERS)
 def test_every_experiment_plans(name: str, skipbench: Command, tmp_path: Path) -> None:
     words = ["scale=paper", "hardware=slurm-a100", f"results={tmp_path}"]
     assert "sum: " in skipbench("submit", name, *words, "--plan").stdout

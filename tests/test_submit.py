@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import PAPERS, ROOT
 from test_resume import lines, records
 
 from skipbench.bench.memory import out_of_memory
@@ -31,7 +31,6 @@ from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import resolve_cell
-from skipbench.experiments.grid import experiments
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
 from skipbench.launch.slurm import parts, requeue_self, script
@@ -674,7 +673,7 @@ def test_a_set_to_be_searched_by_hand_stops_no_other_cell(
 
 
 @pytest.mark.experiments
-@pytest.mark.parametrize("name", experiments())
+@pytest.mark.parametrize("name", PAPERS)
 def test_every_experiment_prints_and_tells(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,9 +35,7 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
         scale = "embedded" if hardware.gpus == 0 else "paper"
     if isinstance(asked, Status):  # the configuration of a submitted cell is without hardware
         overrides = tuple(w for w in overrides if not w.startswith("hardware"))
-    return Request(
-        asked.words, overrides, scale, asked.models, asked.budget, asked.columns, hardware
-    )
+    return Request(asked.words, overrides, scale, asked.models, asked.budget, hardware)
 
 
 def show_plan(request: Request) -> None:

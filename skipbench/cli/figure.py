@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from skipbench.cli.commands import Figure
 from skipbench.cli.experiments import request_of
-from skipbench.config.catalog import paper_side
+from skipbench.config.catalog import choices, paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.cell import checked_run, resolve_cell, run_cell
 from skipbench.experiments.grid import PlannedCell
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import cells_of, experiment_names, file_name, scale_of
+from skipbench.experiments.plan import cells_of, file_name, scale_of
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.figures.curves import brute_force
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
@@ -47,7 +47,7 @@ def run_figure(asked: Figure) -> None:
 
 
 def _experiment(asked: Figure) -> None:
-    request = request_of(asked, sorted({*experiment_names()} & {*FIGURES, *NOT_RUN}))
+    request = request_of(asked, sorted({*choices("experiment")} & {*FIGURES, *NOT_RUN}))
     if len(request.names) > 1:
         raise SkipbenchError(f"figure draws one at a time, not {' and '.join(request.names)}")
     name = request.names[0]

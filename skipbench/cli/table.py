@@ -9,7 +9,7 @@ from pathlib import Path
 from skipbench.cli.commands import Table
 from skipbench.cli.experiments import request_of, show_plan
 from skipbench.cli.parser import results_of
-from skipbench.config.catalog import paper_side
+from skipbench.config.catalog import choices, paper_side
 from skipbench.config.run_config import RunConfig
 from skipbench.console import complain, say, show
 from skipbench.errors import NotHereError, SkipbenchError
@@ -20,7 +20,6 @@ from skipbench.experiments.plan import (
     Request,
     budgeted,
     composed,
-    experiment_names,
     file_name,
     planned_cells,
     scale_of,
@@ -48,7 +47,7 @@ def run_table(asked: Table) -> None:
             write_table(Path(name).with_suffix(""), table, for_terminal(table))
         return
     features = feature_tables()
-    request = request_of(asked, sorted([*experiment_names(), *features]))
+    request = request_of(asked, sorted([*choices("experiment"), *features]))
     if asked.plan:
         show_plan(replace(request, names=[n for n in request.names if n not in features]))
         return

@@ -157,12 +157,7 @@ def run_cell(
 
 
 def _open_run(cell: Cell, loaded: Any) -> Run:
-    """The run of a cell as it is, set aside with `fresh=true`; prints what is not known to be as
-    today, or was measured by other code.
-
-    Raises:
-        SkipbenchError: as `checked_run`; with `fresh=true`, what a run would refuse.
-    """
+    """The run of a cell, set aside with `fresh=true`; prints what is not known to be as today."""
     config = cell.config
     if config.fresh:
         from skipbench.bench.preflight import preflight
@@ -172,19 +167,16 @@ def _open_run(cell: Cell, loaded: Any) -> Run:
     run = checked_run(cell)
     if run.status.state == "missing":
         return run
-    notes, anew = [], "fresh=true measures it anew"
-    unknown = not_compared(run.provenance, config.model, config.method)
+    origin, anew = run.provenance, "fresh=true measures it anew"
+    unknown = not_compared(origin, config.model, config.method)
     if not run.done:
-        unknown += [f"other {name}" for name in CONDITIONS if name not in run.provenance.conditions]
-    if unknown:
-        text = "; ".join(unknown)
-        notes.append(f"begun by an earlier version; whether it is of {text} is not known")
-    if run.done and other_package(run.origin.package_sha256):
-        notes.append(f"measured by another version of skipbench's code; {anew}")
-    if run.done and other_latency(cell.folder, run.provenance):
-        notes.append(f"decided by other latencies; {anew}")
-    for note in notes:
-        say(f"{cell.folder}: {note}")
+        unknown += [f"other {name}" for name in CONDITIONS if name not in origin.conditions]
+    if text := "; ".join(unknown):
+        say(f"{cell.folder}: begun by an earlier version; whether it is of {text} is not known")
+    if run.done and other_package(origin.package_sha256):
+        say(f"{cell.folder}: measured by another version of skipbench's code; {anew}")
+    if run.done and other_latency(cell.folder, origin):
+        say(f"{cell.folder}: decided by other latencies; {anew}")
     return run
 
 
@@ -205,7 +197,6 @@ def _measure(cell: Cell, loaded: Any, load: Any) -> Run:
 
 
 def _show(run: Run) -> None:
-    """Prints the table of a cell, or its record where a machine reads."""
     head, metrics = header(run), msgspec.to_builtins(run.measured)
     record = {"folder": str(run.folder), "label": run.label, **head, "metrics": metrics}
     show_result(record, lambda: render_cell(run.measured, head))
@@ -245,8 +236,7 @@ def _run_repeats(config: RunConfig, print_table: bool) -> Metrics | None:
         for number, one in enumerate(ones):
             if not config.fresh and all_done(one):
                 continue
-            name = f"process {number + 1} of {len(ones)}"
-            say(name, "dim")
+            say(name := f"process {number + 1} of {len(ones)}", "dim")
             command = cell_command(str(manifest), str(number))
             if code := subprocess.run(command, check=False).returncode:
                 raise SkipbenchError(
@@ -273,16 +263,16 @@ def joined_run(cell: Cell) -> Run:
     joined = replace(done[0], drafted=drafted(s for run in done for s in run.samples))
     if len(runs) == 1:
         return joined
-    reasons = []
-    if len(done) < len(runs):
-        reasons.append(f"{len(done)} of {len(runs)} repeats are done")
-    if len({origin_of(run) for run in done}) > 1:
-        reasons.append("its repeats are of several commits, devices or versions")
+    others = len({origin_of(run) for run in done}) > 1
+    reasons = [
+        f"{len(done)} of {len(runs)} repeats are done" if len(done) < len(runs) else "",
+        "its repeats are of several commits, devices or versions" if others else "",
+    ]
     mixed = "; ".join(run.origin.mixed for run in done if run.origin.mixed)
     pairs = [(run.samples, run.measured) for run in done]
     return replace(
         joined,
         metrics=summarise_repeats(pairs, joined.provenance.layers or 0),
         origin=replace(joined.origin, mixed=mixed or None),
-        reason="; ".join(reasons) or None,
+        reason="; ".join(filter(None, reasons)) or None,
     )

@@ -184,8 +184,7 @@ def conclude(runs: Sequence[Run]) -> Comparison:
     """Ranks runs by their speedup; those without metrics come last."""
     in_order = sorted(ranked(runs), key=lambda run: run.rank or 0)
     measured = [run for run in in_order if run.metrics and run.method != NOISE]
-    noise = next((run for run in in_order if run.method == NOISE and run.metrics), None)
-    bar = max(1.0, noise.speedup or 1.0 if noise else 1.0)
+    bar = max(1.0, next((r.speedup or 1.0 for r in in_order if r.method == NOISE), 1.0))
     best = next((run for run in measured if _interval(run)[0] > bar), None)
     others = [run for run in measured if best is not None and run is not best]
     tied = [run.method for run in others if best and _interval(run)[1] > _interval(best)[0]]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from skipbench.config.catalog import axes, choices, paper_side
+from skipbench.config.catalog import axes, paper_side
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import KEYS
@@ -259,8 +259,3 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_text, value))}]"
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
-
-
-def experiments(prefix: str = "") -> list[str]:
-    """Names of experiments of the papers that begin with `prefix`."""
-    return [name for name in choices("experiment") if paper_of(name) and name.startswith(prefix)]

@@ -25,11 +25,7 @@ class LastLoaded:
         self._loaded: Loaded | None = None
 
     def __call__(
-        self,
-        model: Model,
-        engine: Engine,
-        calibration: Sequence[Row] = (),
-        tokens: int | None = None,
+        self, model: Model, engine: Engine, rows: Sequence[Row] = (), tokens: int | None = None
     ) -> "Loaded":
         from skipbench.bench.load import load_model
 
@@ -37,7 +33,7 @@ class LastLoaded:
         if self._loaded is not None and key == self._key:
             return self._loaded
         self._key = self._loaded = None  # its memory goes first
-        loaded = load_model(model, engine, calibration, tokens)
+        loaded = load_model(model, engine, rows, tokens)
         dense = model.device == "cpu" and model.sparsity == "none"
         if dense and loaded[0].weight_bytes() <= KEPT_BYTES:
             self._key, self._loaded = key, loaded

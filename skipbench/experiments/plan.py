@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skipbench.config.catalog import choices, places
+from skipbench.config.catalog import places
 from skipbench.config.compose import compose, compose_cells
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.run_config import RunConfig
@@ -30,7 +30,6 @@ class Request:
         scale: `paper`, `embedded` or `laptop`; `None`: by the device.
         models: only these of the paper's models; all where empty.
         budget: GPU-hours for all cells of an experiment together, as given; `None` for no limit.
-        columns: additional ones for a table of runs, by key.
         hardware: of `hardware=`.
     """
 
@@ -39,7 +38,6 @@ class Request:
     scale: str | None = None
     models: Sequence[str] = ()
     budget: str | None = None
-    columns: Sequence[str] = ()
     hardware: Slurm | Local | None = None
 
 
@@ -161,7 +159,3 @@ def budgeted(
 def cells_of(experiment: str, request: Request, scale: str) -> list[tuple[PlannedCell, RunConfig]]:
     """The cells of `planned_cells` that can be run, with the prompts that a budget leaves."""
     return budgeted(composed(experiment, planned_cells(experiment, request, scale)), request.budget)
-
-
-def experiment_names() -> list[str]:
-    return choices("experiment")

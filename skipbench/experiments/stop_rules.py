@@ -49,15 +49,8 @@ def search(samples: Sequence[Sample], costs: Costs, tree: Sequence[int] = ()) ->
             outcome = replay(texts, make(), widths, cached)
             own = f" method.tree=[{','.join(map(str, widths))}]" if tree else ""
             rounds, steps = max(1, outcome.rounds), max(1, outcome.steps)
-            replays.append(
-                Replay(
-                    words + own,
-                    outcome.speedup(base),
-                    outcome.emitted / rounds,
-                    outcome.accepted / steps,
-                    1 - outcome.unknown / rounds,
-                )
-            )
+            M, alpha, known = outcome.emitted / rounds, outcome.accepted / steps, outcome.unknown
+            replays.append(Replay(words + own, outcome.speedup(base), M, alpha, 1 - known / rounds))
     return sorted(replays, key=lambda one: -one.speedup)
 
 

@@ -170,7 +170,7 @@ def _files_sha256(model: Model, *patterns: str) -> str | None:
         return None
     try:
         if folder.is_file():
-            return hashed(_head(str(folder), *_stamp(folder)))
+            return hashed(_digest(str(folder), *_stamp(folder), head=True))  # holds the tokenizer
         if patterns == TEXT and not (folder / "tokenizer.json").is_file():
             patterns += VOCABULARY
         digests: list[Any] = _digests(sorted(p for name in patterns for p in folder.glob(name)))
@@ -213,23 +213,16 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return info.st_size, info.st_mtime_ns, info.st_ino
 
 
-@functools.cache
-def _head(path: str, *stamp: int) -> str:
-    """Hash of the first `WHOLE` bytes, where a GGUF file has its tokenizer and its EOS id."""
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read(WHOLE)).hexdigest()
-
-
 def _digests(paths: Sequence[Path]) -> list[list[Any]]:
     """Name, size and hash of each of the files that exist."""
     return [[p.name, p.stat().st_size, _digest(str(p), *_stamp(p))] for p in paths if p.is_file()]
 
 
 @functools.cache
-def _digest(path: str, size: int, *stamp: int) -> str:
+def _digest(path: str, size: int, *stamp: int, head: bool = False) -> str:
     with open(path, "rb") as file:
-        if size <= WHOLE:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        if head or size <= WHOLE:
+            return hashlib.sha256(file.read(WHOLE)).hexdigest()
         sha = hashlib.sha256()
         if path.endswith(".safetensors"):
             sha.update(file.read(min(WHOLE, int.from_bytes(file.read(8), "little"))))

@@ -79,8 +79,7 @@ class _Source:
         samples = {s.index: s for s in run.samples}
         # a text without a sample was being written when its process died
         texts = {index: text for index, text in run.completions.items() if index in samples}
-        contents = {name: read_bytes(folder / name) for name in COPIED}
-        files = {name: data for name, data in contents.items() if data is not None}
+        files = {n: data for n in COPIED if (data := read_bytes(folder / n)) is not None}
         return cls(run, folder, files, samples, texts)
 
     def holds(self, other: "_Source") -> bool:
@@ -125,14 +124,10 @@ def merge_into(source: Path, target: Path) -> Merged:
         for folder in run_folders(source):
             with done.refused():
                 _merge_run(_Source.read(folder), runs, done)
-        for kind, pattern in (
-            ("search", "*/trace.jsonl"),
-            ("search", "*/retimed.jsonl"),
-            ("skip_sets", "*.json"),
-        ):
+        for pattern in ("search/*/trace.jsonl", "search/*/retimed.jsonl", "skip_sets/*.json"):
             with done.refused():
-                refuse_link(source / kind)
-                for path in sorted((source / kind).glob(pattern)):
+                refuse_link(source / pattern.partition("/")[0])
+                for path in sorted(source.glob(pattern)):
                     with done.refused():
                         _merge_file(path, target / path.relative_to(source), done)
     return done
@@ -142,9 +137,7 @@ def origin_hash(provenance: Provenance) -> str:
     """Six digits that depend on what tells two origins apart, but on no machine's name or time."""
     origin = {name: getattr(provenance, name) for name in ORIGIN}
     # Records of earlier versions have no fingerprints: their hash is as it was.
-    hashes = {name: getattr(provenance, name) for name in FINGERPRINTS}
-    origin |= {name: digest for name, digest in hashes.items() if digest is not None}
-    origin |= {"mixed": provenance.mixed} if provenance.mixed else {}
+    origin |= {k: v for k in (*FINGERPRINTS, "mixed") if (v := getattr(provenance, k))}
     if provenance.device == "cpu":
         origin["device"] = provenance.cpu
     origin["versions"] = origin["versions"] or None
@@ -165,14 +158,12 @@ def _merge_run(run: _Source, runs: Path, done: Merged) -> None:
             run.write(half)
             half.chmod(0o755)
             os.rename(half, slot)
-            if slot.name == name:
-                done.did["new"] += 1
-                return
-            done.did["kept beside another origin"] += 1
-            done.said.append(
-                f"{name} is there of another commit, device or version; kept beside it as "
-                f"{slot.name}"
-            )
+            done.did["new" if slot.name == name else "kept beside another origin"] += 1
+            if slot.name != name:
+                done.said.append(
+                    f"{name} is there of another commit, device or version; kept beside it as "
+                    f"{slot.name}"
+                )
             return
         there = _Source.read(slot)
         if origin_hash(there.run.provenance) == origin:

@@ -21,9 +21,8 @@ class Interrupted(BaseException):
 class SignalState:
     """Process-wide record of the last termination signal received."""
 
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self.deferred = False
+    received: int | None = None
+    deferred = False
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
         self.received = number

@@ -54,9 +54,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return plain if self.sha256 else {k: v for k, v in plain.items() if k != "sha256"}
 
     @classmethod
-    def now(
-        cls, state: str, error: str | None = None, sha256: Mapping[str, str] | None = None
-    ) -> "Status":
+    def now(cls, state: str, error: str | None = None) -> "Status":
         """The status of this process."""
         return cls(
             state=state,
@@ -65,7 +63,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
             host=socket.gethostname(),
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
             slurm=os.environ.get("SLURM_JOB_ID"),
-            sha256=dict(sha256 or {}),
         )
 
 
@@ -88,22 +85,19 @@ def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STA
         jobs: Slurm's jobs, id to state such as `PENDING`; `None` if Slurm does not answer.
         stale_s: maximum seconds without a sign of life.
     """
-    path, status, age = folder / "status.json", NO_STATUS, 0.0
+    path = folder / "status.json"
     try:
-        status = read_status(folder)
-        age = time.time() - path.lstat().st_mtime
+        status, age = read_status(folder), time.time() - path.lstat().st_mtime
     except SkipbenchError as error:
         return RunState("failed", str(error))
     except OSError:  # there is none, or no longer
-        status = NO_STATUS
+        return RunState("missing")
     match status.state:
         case "done" | "missing":
             return RunState(status.state)
         case "failed" | "interrupted":
             return RunState(status.state, printable(str(status.error)))
-        case "running":
-            pass
-        case _:
+        case state if state != "running":
             return RunState("failed", f"{path} names no state")
     pid, host, job = status.pid, status.host, status.slurm
     if job and jobs and jobs.get(job) == "PENDING":

@@ -63,11 +63,7 @@ def read_samples(path: Path, repair: bool = False) -> list[Sample]:
 
 
 def _check_metrics(path: Path, metrics: Metrics, samples: Sequence[Sample]) -> None:
-    """Compares a done run of an early version, which has no digests, with its samples.
-
-    Raises:
-        SkipbenchError: M, alpha, tokens per second or the speedup in `path` is another.
-    """
+    """Compares a done run of an early version, which has no digests, with its samples."""
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
     steps = sum(r.steps for r in rounds)
@@ -207,7 +203,8 @@ class RunStore:
 
     def status(self, state: str, error: str | None = None) -> None:
         """`state`: running, done, interrupted or failed; `done` stores the files' digests."""
-        status = Status.now(state, error, digests(self.folder) if state == "done" else {})
+        status = Status.now(state, error)
+        status = replace(status, sha256=digests(self.folder)) if status.done else status
         try:
             write_status(self.folder, status)
         except SkipbenchError:

@@ -114,8 +114,7 @@ def breakdown(runs: list[Run], published: list[Printed]) -> Figure:
         names.append(f"paper: {n.method}, adapt")
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
-    axis.set_xlim(0, 100)
-    axis.set_xlabel("share of the method's time (%)")
+    axis.set(xlim=(0, 100), xlabel="share of the method's time (%)")
     style.beside(axis)
     return figure
 
@@ -168,8 +167,7 @@ def accepted(runs: list[Run], published: list[Printed]) -> Figure:
     for name in means.columns[means.any()]:
         color = COLORS[name]
         axis.bar(x, means[name], SPAN, below[name], align="edge", color=color, label=name)
-    axis.set_xlabel("round")
-    axis.set_ylabel(f"tokens per round\n(means of {SPAN})")
+    axis.set(xlabel="round", ylabel=f"tokens per round\n(means of {SPAN})")
     style.beside(axis)
     return figure
 
@@ -181,8 +179,7 @@ def calibration(runs: list[Run], published: list[Printed]) -> Figure:
     end = max(max(pair) for pair in bins)
     axis.plot([1, end], [1, end], color=style.GREY, linewidth=1, label="as expected")
     axis.plot(*zip(*bins, strict=True), "o", color=style.BLUE, label=f"{len(bins)} bins of rounds")
-    axis.set_xlabel("expected tokens per round")
-    axis.set_ylabel("tokens per round")
+    axis.set(xlabel="expected tokens per round", ylabel="tokens per round")
     axis.legend(fontsize=7)
     return figure
 

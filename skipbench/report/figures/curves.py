@@ -114,9 +114,8 @@ def flexible(runs: list[Run], published: list[Printed]) -> Figure:
         style.whole_numbers(here.xaxis)
     here, sized = axes[0, 2], [r for r in runs if RATIO in r.axes and r.speedup is not None]
     models = list(dict.fromkeys(run.model for run in sized))
-    for name, color, marker in zip(
-        models, style.tints(style.BLUE, len(models)), MARKERS, strict=False
-    ):
+    colors = style.tints(style.BLUE, len(models))
+    for name, color, marker in zip(models, colors, MARKERS, strict=False):
         points = [(float(setting(run, RATIO)), run.speedup) for run in sized if run.model == name]
         points.sort(key=lambda point: point[0])
         x, y = zip(*points, strict=True)
@@ -153,9 +152,8 @@ def by_task(runs: list[Run], published: list[Printed]) -> Figure:
     models = [*(run.model for run in runs), *(m for found in printed.values() for m in found)]
     models = list(dict.fromkeys(models))
     figure, here = style.one_axis(8.0, 4.2)
-    for task, color, marker in zip(
-        dict.fromkeys([*printed, *points]), style.TASKS, MARKERS, strict=False
-    ):
+    shown = dict.fromkeys([*printed, *points])
+    for task, color, marker in zip(shown, style.TASKS, MARKERS, strict=False):
         for found, source, look in (
             (points.get(task), "measured", {"marker": marker, "linestyle": "-"}),
             (printed.get(task), "paper", {"marker": "*", "linestyle": "--", "markersize": 9}),
@@ -169,9 +167,8 @@ def by_task(runs: list[Run], published: list[Printed]) -> Figure:
             text, height = ", ".join(f"{v:g}" for v in values), values[-1 if last else 0]
             style.note(here, text, (place, height), (0, 8 if last else -16), ha="center")
     here.set_xticks(range(len(models)), models, rotation=20)
-    here.set_xlim(-0.5, len(models) - 0.5)
     here.margins(y=0.15)
-    here.set(xlabel="model", ylabel="speedup (x)")
+    here.set(xlim=(-0.5, len(models) - 0.5), xlabel="model", ylabel="speedup (x)")
     style.legend(figure)
     return figure
 

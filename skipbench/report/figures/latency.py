@@ -14,19 +14,16 @@ def latency(record: LatencyRecord) -> Figure:
     (left, right), model = axes[0], to_builtins(record.model)
     points = pd.DataFrame(to_builtins(record.points)).join(pd.DataFrame(record.floor))
     single, line = points[points["rows"] == 1], {"linewidth": 1}
-    for part, name, color, marker in (
-        ("attention", "attention", BLUE, "o"),
-        ("mlp", "MLP", ORANGE, "s"),
-    ):
-        fitted = model[f"{part}_s"] + model.get(f"{part}_s_per_token", 0) * single["context"]
+    parts, x = (("attention", BLUE, "o"), ("mlp", ORANGE, "s")), single["context"]
+    for part, color, marker in parts:
+        fitted = model[f"{part}_s"] + model.get(f"{part}_s_per_token", 0) * x
         for seconds, kind, look in (
             (single[f"{part}_s"], "measured", {"marker": marker, "linestyle": "none"}),
             (fitted, "fitted", line),
             (single[part], "roofline", {"linestyle": "--", **line}),
         ):
-            left.plot(
-                single["context"], 1e6 * seconds, color=color, label=f"{name}, {kind}", **look
-            )
+            name = "MLP" if part == "mlp" else part
+            left.plot(x, 1e6 * seconds, color=color, label=f"{name}, {kind}", **look)
     text = "one sub-layer, one row (us)"
     left.set(xlabel="context length (tokens)", ylabel=text, ylim=(0, None))
     colors = (BLUE, ORANGE, GREEN, RED, PINK, SKY)

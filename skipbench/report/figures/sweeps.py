@@ -156,8 +156,7 @@ def bars(
         for n, printed in with_values(published, column, f"{column}_gain"):
             _published_bar(here, n, printed, list(zip(runs, places, strict=True)))
         here.set_xticks(range(len(groups)), groups, rotation=20 if len(groups) > 2 else 0)
-        here.set_xlim(-0.6, len(groups) - 0.4)
-        here.set(ylabel=VALUES[column])
+        here.set(xlim=(-0.6, len(groups) - 0.4), ylabel=VALUES[column])
         here.grid(visible=False, axis="x")
     style.legend(figure)
     return figure
@@ -167,8 +166,7 @@ def _published_bar(
     here: Axes, n: Printed, printed: float, placed: Sequence[tuple[Run, float]]
 ) -> None:
     """A star over the bar of the same set and data; a line for a mean or a bound of several."""
-    gain = n.column == "speedup_gain"
-    height = 1 + printed if gain else printed
+    height = 1 + printed if (gain := n.column == "speedup_gain") else printed
     # An embedded dataset takes the place of a paper's, whose name the cell's keys keep.
     wanted = {k: v for k, v in n.keys.items() if k in ("set_from", "dataset")}
     matches = [x for run, x in placed if wanted.items() <= run.keys.items()]

@@ -20,7 +20,6 @@ MOST_NAMES = 4  # of the models, methods and datasets in the line on top
 NAMES = ("model", "method", "dataset")
 MEASURED = ("M", "alpha", "tau", "TPT", "E(Spd)", "speedup", "lossless")
 WAITS = ("TTFT", "TPOT", "J/token")
-MEDIAN = (50,)  # of the percentiles of waits; the others are among the run's metrics
 COLUMNS = (
     *("model", "method", "speedup", "dataset", "point"),
     *(name for name in MEASURED if name != "speedup"),
@@ -46,12 +45,11 @@ def one_run(folder: Path) -> Found:
         samples = run.samples
         shown = [_text(s, run.completions.get(s.index)) for s in samples[:MOST_TEXTS]]
     except (SkipbenchError, OSError) as error:
-        unreadable = printable(f"{folder.name}: {error}")
         cells["note"] = f"cannot be read: {error}"
-        detail: Found = {"unreadable": unreadable}
+        detail: Found = {"unreadable": printable(f"{folder.name}: {error}")}
         return {"id": printable(folder.name), "cells": cells, "sort": {}, "detail": detail}
     metrics, origin = run.metrics or Metrics(), run.origin
-    measured = main_cells(metrics) | waits_cells(metrics, MEDIAN)
+    measured = main_cells(metrics) | waits_cells(metrics, (50,))  # others: in `metrics`
     given = {
         **{name: getattr(run, name) for name in NAMES},
         **{name: getattr(origin, name) for name in ("engine", "device", "date")},

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS, caution
 from skipbench.report.page import collect
+from skipbench.report.page.collect import Found
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.html import html
 from skipbench.report.tables.stored import stored_table
@@ -62,13 +63,9 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
 
 
 def page(
-    runs: list[collect.Found],
-    tables: dict[str, str],
-    figures: dict[str, str],
-    refused: Sequence[str] = (),
+    runs: list[Found], tables: dict[str, str], figures: dict[str, str], refused: Sequence[str] = ()
 ) -> str:
-    """The whole document. The same records give the same bytes: no time and no random name is in
-    it.
+    """The whole document; the same records give the same bytes: no time, no random name.
 
     Args:
         runs: as `collect.all_runs` returns them.
