@@ -26,7 +26,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.model import LM
@@ -169,8 +168,8 @@ def strict(name: str, prompts: int, tokens: int) -> dict[str, float]:
         skip = SkipSet.parse(config.model.sets["self-sd"], lm.layers)
     lm.allocate(640)
     made = {
-        "chain": FixedSet("chain", skip, Drafter(Fixed(8))),
-        "tree": FixedSet("tree", skip, Drafter(Fixed(5), (4, 3, 2, 1))),
+        "chain": FixedSet("chain", skip, Fixed(8)),
+        "tree": FixedSet("tree", skip, Fixed(5), (4, 3, 2, 1)),
     }
     rows = compose(["dataset=mini-stories"]).dataset.rows(prompts)
     same = 0

@@ -24,7 +24,6 @@ from typing import Any
 import torch
 
 from skipbench.config.catalog import shape_of
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import Generation, generate
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.cuda_graphs.capture import EagerCapture
@@ -148,7 +147,7 @@ def decode_figures(lm: LM, args: argparse.Namespace) -> Figures:
     predict.
     """
     prompt = [7 * i % args.words for i in range(args.context)]
-    method = FixedSet("planted", planted_set(lm.layers, 0.5, args.seed), Drafter(Fixed(K)))
+    method = FixedSet("planted", planted_set(lm.layers, 0.5, args.seed), Fixed(K))
     seconds: dict[str, list[float]] = {"vanilla": [], "planted": []}
     for run in range(args.runs + 1):
         for name, arm in (("vanilla", Vanilla()), ("planted", method)):
@@ -173,7 +172,7 @@ def decode_figures(lm: LM, args: argparse.Namespace) -> Figures:
 def memory_figures(lm: LM, args: argparse.Namespace) -> Figures:
     """Allocations that the driver saw while decoding, once every length has been met."""
     prompt = [7 * i % args.words for i in range(args.context)]
-    method = FixedSet("planted", planted_set(lm.layers, 0.5, args.seed), Drafter(Fixed(K)))
+    method = FixedSet("planted", planted_set(lm.layers, 0.5, args.seed), Fixed(K))
     cuda, decoded, until = lm.output_device.type == "cuda", 0, 0.0
     for minutes in (0.0, args.minutes):  # the first time records what is missing
         before = torch.cuda.memory_stats(lm.output_device) if cuda else {}

@@ -68,7 +68,6 @@ def calls(lm: LM) -> dict[str, Callable[[], Any]]:
     layers, skipped = states[::2, -1], lm.layers // 2
     method = KnapSpec(layers=lm.layers, name="knapspec", stop=Fixed(10, 0.7))
     method.latency_model = fit(points, lm.layers)
-    method.drafter.begin()
 
     def clasp() -> None:
         run = parallel_branches(lm, 1, skipped, 2)
@@ -76,7 +75,7 @@ def calls(lm: LM) -> dict[str, Callable[[], Any]]:
 
     def knapspec() -> None:
         method._x = [states]
-        method.log = {k: [] for k in ("optimised", "weights", "candidates", "gamma", "tpt")}
+        method.log, method.draft_log = {k: [] for k in method.logged}, {"steps": []}
         method._optimise(lm)
 
     def verify(token_rows: TokenRows) -> Callable[[], None]:

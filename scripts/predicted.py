@@ -33,12 +33,13 @@ from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.decode.draft import Draft, State
-from skipbench.decode.drafting import Drafter
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.loop import _verify, generate  # the very code that runs verify with
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.experiments.cell import resolve_cell
+from skipbench.methods.fixed import FixedSet
 from skipbench.methods.vanilla import Vanilla
 from skipbench.profile.clock import Clock
 from skipbench.skipset import SkipSet
@@ -100,11 +101,11 @@ class Watched:
     def propose(self, state: State, budget: int) -> Draft:
         draft = self.method.propose(state, budget)
         exit_at = len(draft.early_exit_states[0]) - 1 if draft.early_exit_states else None
-        drafter = getattr(self.method, "drafter", None)
+        tree = self.method.tree if isinstance(self.method, SkipMethod) else None
         skip = self.method.skip if isinstance(self.method.skip, SkipSet) else None
         skip = skip if exit_at is None else None
         kind = Kind(
-            draft.steps if drafter is not None else 0,
+            draft.steps if tree is not None else 0,
             (len(skip.attention), len(skip.mlp)) if skip is not None else (0, 0),
             1 + len(draft.tokens),
             exit_at,
@@ -114,9 +115,7 @@ class Watched:
             draft.parent is not None,
         )
         self.rounds[kind] += 1
-        self.example.setdefault(
-            kind, Example(skip, drafter.widths if drafter else (), draft.parent)
-        )
+        self.example.setdefault(kind, Example(skip, tuple(tree or ()), draft.parent))
         return draft
 
 
@@ -126,15 +125,16 @@ def round_of(
     """Drafting and verifying as in a round of that kind, behind the tokens of `state`: the
     drafter's and the loop's own code.
     """
-    lm, drafter = state.lm, Drafter(Fixed(max(1, kind.steps)), example.widths)
-    drafter.begin()
+    lm, skip = state.lm, example.skip or SkipSet.of(state.lm.layers)
+    method = FixedSet("drafts", skip, Fixed(max(1, kind.steps)), example.widths)
+    method.exit_sublayer = kind.exit
+    method.begin(state)
     early: list[list[Any]] = []
     if kind.exit is not None:
         early = [[lm.embed([5])] * (kind.exit + 1)] * kind.early
     draft = Draft([5] * (kind.rows - 1), example.parent, early_exit_states=early)
-    skip = example.skip or SkipSet.of(lm.layers)
     return (
-        lambda: drafter.propose(state, skip, kind.steps, kind.exit) if kind.steps else None,
+        lambda: method.propose(state, kind.steps) if kind.steps else None,
         lambda: _verify(state, draft, kind.hidden_states, kind.top_tokens),
     )
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
@@ -69,7 +68,7 @@ def check_cache(lm: LM, tokens: list[int]) -> None:
 
 def check_empty_set(lm: LM, widths: tuple[int, ...] = ()) -> None:
     """A draft that skips nothing is always right."""
-    method = FixedSet("empty", SkipSet.of(lm.layers), Drafter(Fixed(5), widths))
+    method = FixedSet("empty", SkipSet.of(lm.layers), Fixed(5), widths)
     out = generate(lm, method, PROMPT, 24)
     assert all(r.chain == r.steps for r in out.rounds)
 

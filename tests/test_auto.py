@@ -10,13 +10,12 @@ import torch
 from conftest import LAYERS, make_method, random_lm
 
 from skipbench.config.architecture import Shape
-from skipbench.decode import top_tokens
-from skipbench.decode.chances import Calibration, Counters
+from skipbench.decode import sampling
 from skipbench.decode.draft import State
-from skipbench.decode.ladder import BREAK_EVEN, SkipLadder, chain_value
+from skipbench.decode.ladder import BREAK_EVEN, Calibration, Counters, SkipLadder, chain_value
 from skipbench.decode.loop import generate
+from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
-from skipbench.decode.top_tokens import choices
 from skipbench.decode.tree import Child, grow, min_slopes
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
@@ -31,7 +30,7 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With our own function, where this machine runs it, and without."""
     if request.param == "numpy":
-        monkeypatch.setattr(top_tokens, "native_top_k", lambda logits, k: None)
+        monkeypatch.setattr(sampling, "native_top_k", lambda logits, k: None)
 
 
 @pytest.mark.usefixtures("search")

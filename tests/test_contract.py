@@ -152,7 +152,7 @@ def test_tree_logits(family: str, engine: str) -> None:
     contract.check_tree_logits(random_lm(family, engine), SkipSet.parse("attn:1;mlp:2", LAYERS))
 
 
-# Whatever drafts with a skip set samples in `Drafter`; the others have ways of their own.
+# Whatever drafts with a skip set samples in `SkipMethod`; the others have ways of their own.
 SAMPLED = [("uniform", "tree"), ("lookahead", "default"), ("auto", "default")]
 
 
@@ -179,12 +179,11 @@ def test_greedy_of_guesses(tree: bool, engine: str) -> None:
 
 def test_the_random_models_accept_some_and_not_all() -> None:
     """Otherwise the contract would hold for any draft."""
-    from skipbench.decode.drafting import Drafter
     from skipbench.decode.loop import generate
     from skipbench.decode.stopping import Fixed
     from skipbench.methods.fixed import FixedSet
 
-    method = FixedSet("x", fixed_set("uniform", LAYERS, 0.3), Drafter(Fixed(5)))
+    method = FixedSet("x", fixed_set("uniform", LAYERS, 0.3), Fixed(5))
     rounds = [
         r
         for start in range(8)

@@ -24,10 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaForCausalLM
 
-from skipbench.decode.drafting import Drafter
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.loop import Generation, generate
-from skipbench.decode.sampling import Sampler, best_tokens
-from skipbench.decode.top_tokens import choices
+from skipbench.decode.sampling import Sampler, best_tokens, choices
 from skipbench.lm import metadata
 from skipbench.lm.cuda_graphs import device
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
@@ -161,7 +160,7 @@ def test_the_host_reads_little_and_nothing_is_in_a_wrong_place(
 
 FAULTY = {  # name: function, text, text with the fault, case, file that must be named
     "item in a chain": (
-        Drafter._next, "return first, top", "int(first); return first, top",
+        SkipMethod._next, "return first, top", "int(first); return first, top",
         ("uniform", "greedy", "fused"), "decode/drafting.py",
     ),
     "pageable copy": (
@@ -179,7 +178,7 @@ FAULTY = {  # name: function, text, text with the fault, case, file that must be
     ),
     "boolean index": (
         choices, "best = _finite(logits)", "best = _finite(logits); best[best < 0]",
-        ("vanilla", "greedy", "fused"), "decode/top_tokens.py",
+        ("vanilla", "greedy", "fused"), "decode/sampling.py",
     ),
     "index on the host": (
         KnapSpec.adapt, "states.index_select(1, upload(rows, states.device))", "states[:, rows]",

@@ -12,7 +12,7 @@ from conftest import EVERY_ENGINE, make_method, random_lm
 
 from skipbench.decode import loop, verify
 from skipbench.decode.draft import Draft, State
-from skipbench.decode.drafting import Drafter
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.cache import KVCache
@@ -95,14 +95,14 @@ def always_accept(patch: Patch) -> None:
 
 def early_states_mixed_up(patch: Patch) -> None:
     """Verification goes on from the early states of the wrong drafted token."""
-    propose = Drafter.propose
+    propose = SkipMethod.propose
 
-    def mixed(self: Drafter, *arguments: Any) -> Draft:
+    def mixed(self: SkipMethod, *arguments: Any) -> Draft:
         draft = propose(self, *arguments)
         draft.early_exit_states.reverse()
         return draft
 
-    patch.setattr(Drafter, "propose", mixed)
+    patch.setattr(SkipMethod, "propose", mixed)
 
 
 def branches_over_a_committed_row(patch: Patch) -> None:
@@ -126,9 +126,7 @@ def check_all(engine: str) -> None:
     contract.check_greedy(lm, make_method("layerskip"))
     contract.check_greedy(lm, make_method("clasp"))
     contract.check_draft_logits(lm, SkipSet.parse("attn:1;mlp:2", lm.layers))
-    contract.check_greedy(
-        lm, FixedSet("empty", SkipSet.of(lm.layers), Drafter(Fixed(5), (4, 3, 2, 1)))
-    )
+    contract.check_greedy(lm, FixedSet("empty", SkipSet.of(lm.layers), Fixed(5), (4, 3, 2, 1)))
     contract.check_empty_set(lm, (4, 3, 2, 1))
     contract.check_empty_set(lm)
 
@@ -173,7 +171,7 @@ class Copied(contract.Guesser):
 
 
 def fixed(widths: tuple[int, ...] = (), kind: type[FixedSet] = FixedSet) -> FixedSet:
-    return kind("fixed", SkipSet.parse("attn:1,2;mlp:2", 4), Drafter(Fixed(5), widths))
+    return kind("fixed", SkipSet.parse("attn:1,2;mlp:2", 4), Fixed(5), widths)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from conftest import ENGINES, SHARED, rest_slow
 from recorded import MODELS, NEEDS_RECORDS, checkpoint, golden
 
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Adaptive, Fixed, StopRule
 from skipbench.methods.fixed import FixedSet
@@ -40,7 +39,7 @@ def test_the_identity_layers_are_found_free(engine: str) -> None:
     for case in golden("hf_greedy")["models"][name]:
         out = generate(
             checkpoint(name, engine),
-            FixedSet("noop", skip, Drafter(Fixed(8))),
+            FixedSet("noop", skip, Fixed(8)),
             case["prompt_ids"],
             64,
         )
@@ -88,9 +87,7 @@ def test_self_sd_rounds_are_those_of_the_published_code() -> None:
         skip = SkipSet.of(
             lm.layers, [2 * i for i in case["attn_skip"]] + [2 * i + 1 for i in case["mlp_skip"]]
         )
-        method = FixedSet(
-            "self-sd", skip, Drafter(stop_rule(case["config"], case["auto_parameters"]))
-        )
+        method = FixedSet("self-sd", skip, stop_rule(case["config"], case["auto_parameters"]))
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"]
         ours = [(r.accepted, r.steps) for r in out.rounds][:-2]

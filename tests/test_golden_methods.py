@@ -14,7 +14,6 @@ import torch
 from recorded import NEEDS_RECORDS, checkpoint, golden, skip_of, ties
 
 from skipbench.decode.draft import State
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
@@ -253,9 +252,10 @@ def test_swift_trees_and_their_acceptance() -> None:
         lm: Any = Replay(case["draft_logits"])
         lm.cache = type("Cache", (), {"length": 1})()
         state = State(lm, [case["root_token"]], Sampler(), 99, frozenset())
-        drafter = Drafter(Fixed(len(case["draft_logits"])), SWIFT_CODE_TREE)
-        drafter.begin()
-        draft = drafter.propose(state, SkipSet.of(1), 98)
+        stop = Fixed(len(case["draft_logits"]))
+        method = FixedSet("swift", SkipSet.of(1), stop, SWIFT_CODE_TREE)
+        method.begin(state)
+        draft = method.propose(state, 98)
         parents = [-1, *(p + 1 for p in draft.parents())]
         tokens = [case["root_token"], *draft.tokens]
         ours = [path_of(parents, tokens, n) for n in range(len(tokens))]
@@ -278,7 +278,7 @@ def test_swift_generation() -> None:
     for case in golden("swift")["generation"]:
         lm = checkpoint(case["model"])
         skip = skip_of(lm, case["attn_skip"], case["mlp_skip"])
-        method = FixedSet("swift", skip, Drafter(Fixed(25, 0.8), SWIFT_CODE_TREE))
+        method = FixedSet("swift", skip, Fixed(25, 0.8), SWIFT_CODE_TREE)
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"][: case["max_new_tokens"]]
         steps = [len(chain) for _, chain in case["draft_top1_prob_and_chain_per_round"]]

@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from skipbench.config.compose import compose
 from skipbench.decode import drafting
 from skipbench.decode.draft import State
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
@@ -34,6 +33,7 @@ from skipbench.lm.cuda_graphs.device import WHOLE_PASS
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.methods.fixed import FixedSet
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
@@ -359,12 +359,12 @@ def test_a_chain_reads_only_what_its_stop_rule_needs(
         random_model("llama").to(torch.bfloat16), partial(CudaGraphsEngine, capture=EagerCapture)
     )
     lm.allocate(100)
-    drafter = Drafter(Fixed(6, threshold))
+    method = FixedSet("chain", SkipSet.parse("attn:1;mlp:2", 4), Fixed(6, threshold))
     state = State(lm, PROMPT, Sampler(temperature), 64, frozenset())
-    drafter.begin()
+    method.begin(state)
     lm.prefill(PROMPT[:-1])
-    drafter.propose(state, SkipSet.parse("attn:1;mlp:2", 4), 6)
+    method.propose(state, 6)
     state.sampler.uniform = lambda: 0.5  # type: ignore[method-assign]  # the host's own generator is read too
     with Reads() as seen:
-        drafter.propose(state, SkipSet.parse("attn:1;mlp:2", 4), 6)
+        method.propose(state, 6)
     assert seen.before == reads

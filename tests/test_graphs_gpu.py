@@ -14,7 +14,6 @@ from test_graphs import METHODS, PROMPT, PROMPTS, frozen_length, old_mask, old_s
 from test_graphs import short_buckets as short_buckets  # a fixture
 
 from skipbench.decode.draft import State
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
@@ -22,6 +21,7 @@ from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.methods.fixed import FixedSet
 from skipbench.skipset import SkipSet, fixed_set
 
 pytestmark = [
@@ -91,17 +91,17 @@ def test_a_draft_chain_waits_only_at_its_end(threshold: float) -> None:
     count as a synchronisation.
     """
     lm = on_gpu("llama", "cuda_graphs")
-    drafter, skip = Drafter(Fixed(6, threshold)), SkipSet.parse("attn:1;mlp:2", 4)
+    method = FixedSet("chain", SkipSet.parse("attn:1;mlp:2", 4), Fixed(6, threshold))
     state = State(lm, PROMPT, Sampler(), 64, frozenset())
-    drafter.begin()
+    method.begin(state)
     lm.prefill(PROMPT[:-1])
-    drafter.propose(state, skip, 6)  # records
+    method.propose(state, 6)  # records
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            drafter.propose(state, skip, 6)
+            method.propose(state, 6)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert sum("synchroniz" in str(w.message) for w in found) == 1

@@ -184,7 +184,7 @@ def test_knapspec_solves_eq_4_over_the_last_rounds_at_the_present_length() -> No
     method: Any = make_method("knapspec", *given)
     found = rounds(method, 64)
     log = method.log
-    weights_seen, skips = set(), dict(map(tuple, method.drafter.log["skip"]))
+    weights_seen, skips = set(), dict(map(tuple, method.draft_log["skip"]))
     current, programmes = SkipSet.of(layers), 0
     for at, (weights, candidates) in zip(
         log["optimised"], zip(log["weights"], log["candidates"], strict=True), strict=True

@@ -16,10 +16,12 @@ from scipy import stats
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from skipbench.decode.draft import Draft
-from skipbench.decode.drafting import Drafter
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Fixed
 from skipbench.decode.verify import verify_sampling
+from skipbench.methods.fixed import FixedSet
+from skipbench.skipset import SkipSet
 
 DRAWS = 2000
 # target and draft; total variation 0.55, 0.6 and 0.85
@@ -30,19 +32,19 @@ PAIRS = {
 }
 
 
-def chain(drafter: Drafter, state: Any, logits: torch.Tensor) -> Draft:
+def chain(method: SkipMethod, state: Any, logits: torch.Tensor) -> Draft:
     q: dict[int, torch.Tensor] = {}
-    token, _ = drafter._next(state, logits, q, -1)
+    token, _ = method._next(state, logits, q, -1)
     return Draft(token.tolist(), None, q, 1)
 
 
-def tree(drafter: Drafter, state: Any, logits: torch.Tensor) -> Draft:
+def tree(method: SkipMethod, state: Any, logits: torch.Tensor) -> Draft:
     q: dict[int, torch.Tensor] = {}
-    children, _ = drafter._children(state, logits, q, -1)
+    children, _ = method._children(state, logits, q, -1)
     return Draft(children, [-1] * len(children), q, 1)
 
 
-def guesses(drafter: Drafter, state: Any, logits: torch.Tensor) -> Draft:
+def guesses(method: SkipMethod, state: Any, logits: torch.Tensor) -> Draft:
     """Two tokens that were not drawn."""
     return Draft([0, 2], [-1, -1], steps=2)
 
@@ -53,13 +55,13 @@ CASES = [(propose, pair) for propose in (chain, tree, guesses) for pair in PAIRS
 @pytest.mark.parametrize(("propose", "pair"), rest_slow(CASES, lambda case: case[1] != "five"))
 def test_what_is_emitted_is_distributed_as_the_target(propose: Any, pair: str) -> None:
     p, q = PAIRS[pair]
-    sampler, drafter = Sampler(1.0, seed=0), Drafter(Fixed(1), (3, 3, 3, 3))
+    sampler, method = Sampler(1.0, seed=0), FixedSet("x", SkipSet.of(1), Fixed(1), (3, 3, 3, 3))
     state = SimpleNamespace(sampler=sampler)
     target, logits = torch.tensor(p).log(), torch.tensor([q]).log()
     found: Counter[int] = Counter()
     first_rejected = 0
     for _ in range(DRAWS):
-        draft = propose(drafter, state, logits)
+        draft = propose(method, state, logits)
         rows = target.expand(len(draft.tokens) + 1, -1)
         accepted, bonus = verify_sampling(draft, rows, sampler)
         found[draft.tokens[accepted[0]] if accepted else bonus] += 1

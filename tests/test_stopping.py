@@ -6,7 +6,6 @@ import pytest
 from conftest import random_lm
 from contract import PROMPT
 
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.decode.stopping import Adaptive, Fixed
@@ -44,8 +43,8 @@ def test_a_confidence_is_a_probability_without_temperature(widths: tuple[int, ..
     """
     lm, steps = random_lm("llama", "fused", vocab=7), {}
     for temperature in (0.0, 1e-5):
-        drafter = Drafter(Fixed(6, threshold=0.3), widths)
-        method = FixedSet("fixed", SkipSet.parse("mlp:2", lm.layers), drafter)
+        skip = SkipSet.parse("mlp:2", lm.layers)
+        method = FixedSet("fixed", skip, Fixed(6, threshold=0.3), widths)
         found = generate(lm, method, PROMPT[:3], 40, sampler=Sampler(temperature))
         steps[temperature] = [r.steps for r in found.rounds]
     assert steps[0.0] == steps[1e-5] and len(set(steps[0.0])) > 2

@@ -118,7 +118,6 @@ def test_points_are_labelled_by_what_they_differ_in() -> None:
 
 
 MINE = """
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.stopping import Fixed
 from skipbench.methods.fixed import FixedSet
 from skipbench.skipset import SkipSet
@@ -126,7 +125,7 @@ from skipbench.skipset import SkipSet
 
 def every(layers: int, name: str, step: int = 2) -> FixedSet:
     skip = SkipSet.parse("mlp:" + ",".join(map(str, range(1, layers, step))), layers)
-    return FixedSet(name, skip, Drafter(Fixed(4)))
+    return FixedSet(name, skip, Fixed(4))
 """
 
 

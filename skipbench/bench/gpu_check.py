@@ -16,7 +16,6 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from skipbench.config.architecture import Shape
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.lm.engine import ENGINES
@@ -77,8 +76,8 @@ def _lm(
 
 
 def _draft(lm: LM, threshold: float = 0.0, widths: tuple[int, ...] = ()) -> FixedSet:
-    drafter = Drafter(Fixed(6, threshold), widths)
-    return FixedSet("tree" if widths else "chain", fixed_set("uniform", lm.layers, 0.5), drafter)
+    skip = fixed_set("uniform", lm.layers, 0.5)
+    return FixedSet("tree" if widths else "chain", skip, Fixed(6, threshold), widths)
 
 
 class _Choices(TorchFunctionMode):

@@ -11,7 +11,7 @@ import torch
 
 from skipbench.bench.latency_file import Advance
 from skipbench.decode.draft import Draft, State
-from skipbench.decode.drafting import Drafter
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.loop import decode_round
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
@@ -52,25 +52,24 @@ class Kind:
     how: Verified = PLAIN
 
 
-class Scripted(Method):
+class Scripted(SkipMethod):
     """A method whose rounds are all of one kind."""
 
     def __init__(self, kind: Kind) -> None:
-        super().__init__(name="scripted")
-        self.kind, how = kind, kind.how
-        self.needs_hidden_states, self.needs_top_tokens = how.hidden_states, how.top_tokens
         # the smallest threshold reads every confidence and ends no draft
-        stop = Fixed(max(1, kind.steps), threshold=1e-12)
-        self.drafter = Drafter(stop, WIDTHS if how.tree else ())
+        stop, how = Fixed(max(1, kind.steps), threshold=1e-12), kind.how
+        tree, layers = WIDTHS if how.tree else (), kind.skip.layers
+        super().__init__(name="scripted", layers=layers, stop=stop, tree=tree)
+        self.kind, self.skip, self.exit_sublayer = kind, kind.skip, how.exit_sublayer or None
+        self.needs_hidden_states, self.needs_top_tokens = how.hidden_states, how.top_tokens
 
-    def begin(self, state: State) -> None:
-        self.drafter.begin()
+    adapt = Method.adapt
 
     def propose(self, state: State, budget: int) -> Draft:
-        kind, exits, nodes = self.kind, self.kind.how.exit_sublayer, self.kind.rows - 1
+        kind, nodes = self.kind, self.kind.rows - 1
         if kind.steps:
-            draft = self.drafter.propose(state, kind.skip, kind.steps, exits or None)
-            if exits:
+            draft = self.draft(state, kind.steps)
+            if self.exit_sublayer:
                 return draft
         tree = [-1, *((n - 1) // 2 for n in range(1, nodes))]
         return Draft([state.pending] * nodes, tree if kind.how.tree and nodes else None)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from skipbench.decode.loop import Generation, NotFinite, Step
 from skipbench.errors import SkipbenchError
 
-Decode = Callable[[list[int]], str]
+Decode = Callable[[list[int]], str]  # ids -> text
 BROKEN = "\ufffd"  # a tokenizer shows it for the first bytes of a character
 Finish = Literal["eos", "length", "stop", "unfinished"]
 
@@ -78,28 +78,24 @@ class Piece:
 
 
 class Detokenizer:
-    """Text of one token after another.
-
-    Tokens are decoded after the few before them, since a tokenizer drops the space in front of a
-    first token; as vLLM and text-generation-inference do.
+    """Text of one token after another, decoded after the few before it, since a tokenizer drops the
+    space in front of a first token; as in vLLM and text-generation-inference.
     """
 
     def __init__(self, decode: Decode) -> None:
-        """`decode`: ids -> text."""
         self._decode = decode
         self._tokens: list[int] = []
         self._before, self._shown = 0, 0  # the window begins; its tokens up to here are shown
 
     def rest(self) -> str:
         """Text that is not shown yet, such as a broken character at the end of an output."""
-        before = self._decode(self._tokens[self._before : self._shown])
-        return self._decode(self._tokens[self._before :])[len(before) :]
+        shown = self._decode(self._tokens[self._before : self._shown])
+        return self._decode(self._tokens[self._before :])[len(shown) :]
 
     def add(self, token: int) -> str:
         """The text that `token` completes; empty inside a character of several tokens."""
         self._tokens.append(token)
-        text = self.rest()
-        if not text or text.endswith(BROKEN):
+        if not (text := self.rest()) or text.endswith(BROKEN):
             return ""
         self._before, self._shown = self._shown, len(self._tokens)
         return text
@@ -109,7 +105,6 @@ class StopStrings:
     """Holds back a possible beginning of a stop string, and cuts the output before one."""
 
     def __init__(self, stop: Sequence[str]) -> None:
-        """`stop`: texts, none of them empty."""
         self._stop = stop
         self._held: list[Piece] = []
         self.stopped_by: str | None = None
@@ -134,8 +129,8 @@ class StopStrings:
 
     def rest(self) -> Iterator[Piece]:
         """Yields the pieces held back when the output ends without a stop string."""
-        held, self._held = self._held, []
-        yield from held
+        while self._held:
+            yield self._held.pop(0)
 
 
 class Stream:
@@ -149,14 +144,7 @@ class Stream:
         prompt_tokens: int,
         method: str,
     ) -> None:
-        """
-        Args:
-            steps: of `decode.loop.stream`.
-            stop: texts before which the output ends.
-
-        Raises:
-            SkipbenchError: an empty stop string.
-        """
+        """`steps`: of `decode.loop.stream`; `stop`: texts, none empty, before which it ends."""
         if "" in stop:
             raise SkipbenchError("stop: an empty text stops before the first token; leave it out")
         self._steps, self._answer = steps, Answer(prompt_tokens, method)
@@ -179,8 +167,7 @@ class Stream:
     @property
     def answer(self) -> Answer:
         """The whole answer: decodes the rest."""
-        for _ in self:
-            pass
+        list(self)
         return self.so_far
 
     def close(self) -> None:
@@ -200,9 +187,8 @@ class Stream:
                 finish: Finish = end.value.finish
                 break
             except NotFinite as error:
-                raise SkipbenchError(
-                    f"{error}; float16 may overflow, try dtype bfloat16 or float32"
-                ) from error
+                advice = "float16 may overflow, try dtype bfloat16 or float32"
+                raise SkipbenchError(f"{error}; {advice}") from error
             finally:
                 answer.seconds += time.perf_counter() - began
             if step.round is None:

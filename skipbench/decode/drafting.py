@@ -1,8 +1,4 @@
-"""Drafting with some of the model's own sub-layers left out, shared by all layer-skipping methods.
-
-A method chooses the skip set; the `Drafter` runs the steps, asks the stop rule, and widens the
-chain to SWIFT's tree where widths are given.
-"""
+"""`SkipMethod`: the base of all methods that draft with sub-layers left out."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, State, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.stopping import StopRule
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
@@ -51,7 +49,7 @@ class _Passes:
     go on without the host, `finish` returns the logits [1, V].
 
     Attributes:
-        exit_sublayer, first: as in `Drafter.propose`.
+        exit_sublayer, first: as of `SkipMethod` and its `draft`.
         ahead: sub-layers that `begin` launches, see `LAUNCH_AHEAD`.
         early: states of every step before `exit_sublayer`.
     """
@@ -84,74 +82,73 @@ class _Passes:
         return lm.head(lm.run(hidden, self.rows, last=self.exit_sublayer, hidden_states=states))
 
 
-class Drafter:
-    """Draft steps over a skip set, one stop rule, and optionally a tree.
+class SkipMethod(Method):
+    """Draft steps over a skip set, which the method chooses, one stop rule, and optionally a tree.
 
     The tree is SWIFT's (arXiv:2410.06916, section 4.2.2): the chain of first choices, and beside
     each of its nodes `width - 1` leaves; the width falls with the confidence of the first choice.
     Under sampling, all children of a node are drawn from the draft's distribution without
     replacement, and the first one drawn is continued.
+
+    Per round, `draft_log` holds the `threshold` after it, `steps`, how many of the first choices
+    were `accepted`, and the `confidence` of each that the host read; of a tree, the `rank` among
+    its siblings of an accepted leaf beside the chain, 0 for none. Per new skip set: its first round
+    and itself, under `skip`.
     """
 
-    def __init__(self, stop: StopRule, widths: Sequence[int] = ()) -> None:
-        """`widths`: children per node by class of confidence, least confident first, such as (10,
-        5, 3, 1), as many as there are tokens at most; empty for a chain.
+    layers: Positive
+    stop: StopRule
+    """When a chain of draft steps ends; chosen by `stop@method.stop`."""
+    tree: Sequence[Positive] = ()
+    """Children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the first
+    choice included, such as [10, 5, 3, 1]; empty drafts a chain.
+    """
 
-        Raises:
-            SkipbenchError: not one positive width per class.
-        """
-        if widths and (len(widths) != len(CONFIDENCE_CLASSES) + 1 or min(widths) < 1):
+    skip: SkipSet = field(init=False)
+    exit_sublayer: int | None = field(default=None, init=False)
+    """Leaves out the sub-layers from there on, and lets verification continue from the states of
+    those before; `skip` then only says so in the trace. `None` shares no states.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tree and len(self.tree) != len(CONFIDENCE_CLASSES) + 1:
             raise SkipbenchError(
-                f"tree widths={list(widths)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive "
+                f"tree widths={list(self.tree)}: wanted {len(CONFIDENCE_CLASSES) + 1} positive "
                 "numbers, or none for a chain"
             )
-        self.stop, self.widths = stop, tuple(widths)
-        self.log: dict[str, list[Any]] = {}
-        """Per round: `threshold` after it, `steps`, how many of the first choices were `accepted`,
-        and the `confidence` of each that the host read; of a tree, the `rank` among its siblings of
-        an accepted leaf beside the chain, 0 for none. Per new skip set: its first round and itself,
-        under `skip`.
-        """
+        self.skip = SkipSet.of(self.layers)
 
-    def begin(self) -> None:
-        """Starts a prompt."""
+    def begin(self, state: State) -> None:
+        super().begin(state)
         self.stop.begin()
-        self.log = {"skip": [], "threshold": [], "steps": [], "accepted": [], "confidence": []}
-        if self.widths:
-            self.log["rank"] = []
-        self._skip: SkipSet | None = None
+        names = ("skip", "threshold", "steps", "accepted", "confidence", "rank")
+        self.draft_log: dict[str, list[Any]] = {
+            name: [] for name in names[: None if self.tree else -1]
+        }
+        self._drafted: SkipSet | None = None
         self._confidence: list[float] = []
 
-    def propose(
-        self,
-        state: State,
-        skip: SkipSet,
-        budget: int,
-        exit_sublayer: int | None = None,
-        first: Tensor | None = None,
-    ) -> Draft:
-        """Drafts up to K tokens after the pending one; the first whose confidence is below the
-        threshold is the last.
+    def propose(self, state: State, budget: int) -> Draft:
+        return self.draft(state, budget)
 
-        Args:
-            exit_sublayer: leaves out the sub-layers from there on, and lets verification continue
-                from the states of those before; `skip` then only says so in the trace.
-            first: the draft's logits [1, V] after the pending token, if known.
+    def draft(self, state: State, budget: int, first: Tensor | None = None) -> Draft:
+        """Drafts up to K tokens after the pending one; the first whose confidence is below the
+        threshold is the last. `first`: the draft's logits [1, V] after the pending one, if known.
         """
-        if skip is not self._skip and skip != self._skip:
-            self._skip = skip
-            self.log["skip"].append([len(self.log["steps"]), str(skip)])
+        skip = self.skip
+        if skip is not self._drafted and skip != self._drafted:
+            self._drafted = skip
+            self.draft_log["skip"].append([len(self.draft_log["steps"]), str(skip)])
         steps, threshold = min(self.stop.max_steps, budget), self.stop.threshold
-        if self.widths and not state.sampler.greedy:
+        if self.tree and not state.sampler.greedy:
             return self._sampled_tree(_Passes(state, skip, first=first), steps)
         # Tokens stay on the device and go from one step into the next. The host reads confidences
         # if there is a threshold, and at the end the tokens, of a tree with their siblings.
-        waits = exit_sublayer is None and threshold > 0
+        waits = self.exit_sublayer is None and threshold > 0
         ahead = LAUNCH_AHEAD.get(state.lm.output_device.type, 0) if waits else 0
-        passes = _Passes(state, skip, exit_sublayer, first, ahead)
-        tokens: list[Tensor] = []
-        siblings: list[Tensor] = []
-        q: dict[int, Tensor] = {}
+        passes = _Passes(state, skip, self.exit_sublayer, first, ahead)
+        tokens, siblings, q = list[Tensor](), list[Tensor](), dict[int, Tensor]()
         token: list[int] | Tensor = [state.pending]
         confidence: DeferredScalar | None = None
         for step in range(steps):
@@ -163,12 +160,12 @@ class Drafter:
             logits = passes.finish()
             token, probability = self._next(state, logits, q, step - 1)
             tokens.append(token)
-            if self.widths:
-                best = logits[0].topk(min(max(self.widths), logits.shape[-1])).indices
+            if self.tree:
+                best = logits[0].topk(min(max(self.tree), logits.shape[-1])).indices
                 # doubles hold every index, so that all comes to the host at once
                 siblings.append(torch.cat([x.double() for x in (probability, token, best)]))
             confidence = DeferredScalar(probability) if threshold > 0 else None
-        if self.widths:
+        if self.tree:
             return self._tree(torch.stack(siblings).tolist() if siblings else [])
         chain = torch.cat(tokens).tolist() if tokens else []
         return Draft(chain, None, q, len(chain), early_exit_states=passes.early)
@@ -191,9 +188,7 @@ class Drafter:
 
     def _tree(self, steps: list[list[float]]) -> Draft:
         """The chain of first choices with leaves, by confidence, first choice and best tokens."""
-        tokens: list[int] = []
-        parents: list[int] = []
-        parent = -1
+        tokens, parents, parent = list[int](), list[int](), -1
         for confidence, *best in steps:
             # of equal probabilities, topk may put another first
             children = list(dict.fromkeys(map(int, best)))[: self._width(confidence)]
@@ -205,10 +200,8 @@ class Drafter:
 
     def _sampled_tree(self, passes: _Passes, steps: int) -> Draft:
         """The tree under sampling: the host draws, and reads the result in every step."""
-        token, parent = passes.state.pending, -1
-        tokens: list[int] = []
-        parents: list[int] = []
-        q: dict[int, Tensor] = {}
+        token, parent, q = passes.state.pending, -1, dict[int, Tensor]()
+        tokens, parents = list[int](), list[int]()
         for _ in range(steps):
             passes.begin([token])
             children, confidence = self._children(passes.state, passes.finish(), q, parent)
@@ -239,20 +232,31 @@ class Drafter:
         return [int(first), *(int(token) for _, token in drawn)], confidence
 
     def _width(self, confidence: float) -> int:
-        return self.widths[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]
+        return self.tree[sum(confidence > bound for bound in CONFIDENCE_CLASSES)]
 
-    def update(self, verification: Verification) -> None:
+    def adapt(self, state: State, verification: Verification) -> None:
         """Updates the stop rule and the log; in a tree only the chain of first choices counts."""
         draft, accepted = verification.draft, verification.chain
         self.stop.update(accepted, draft.steps)
         confidence = [round(value, 6) for value in self._confidence]
         values = [self.stop.threshold, draft.steps, accepted, confidence]
-        for name, value in zip(
-            ("threshold", "steps", "accepted", "confidence"), values, strict=True
-        ):
-            self.log[name].append(value)
-        if self.widths:
+        if self.tree:
             parents, chain = draft.parents(), draft.first_choices()
             beside = (n for n in verification.accepted if n not in chain)
-            self.log["rank"].append(next((parents[:n].count(parents[n]) for n in beside), 0))
+            values.append(next((parents[:n].count(parents[n]) for n in beside), 0))
+        for name, value in zip(list(self.draft_log)[1:], values, strict=True):
+            self.draft_log[name].append(value)
         self._confidence = []
+
+    def trace(self) -> dict[str, list[Any]]:
+        return {**self.draft_log, **self.log}
+
+    def state_dict(self) -> Any:
+        state = super().state_dict() | {"stop": self.stop.state_dict()}
+        return state | {"skip": str(self.skip)} if "skip" in state else state
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        self.stop.load_state_dict(state["stop"])
+        if "skip" in self.carried:
+            self.skip = SkipSet.parse(state["skip"], self.layers)

@@ -1,10 +1,11 @@
-"""`SkipLadder`: nested skip sets, chosen and tried while decoding, within a budget of time."""
+"""Chances that drafted tokens are accepted, counted while decoding; and `SkipLadder`: nested skip
+sets, tried within a budget of time.
+"""
 
 import math
 from collections.abc import Sequence
 
 from skipbench.config.configurable import Stateful
-from skipbench.decode.chances import Counters
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.metrics.costs import Latency
@@ -25,6 +26,69 @@ MAX_AGREEMENT, DOUBT = 0.98, 0.2  # upper limit of any estimate; its error after
 BREAK_EVEN = -1.0
 """Value of a round, bonus left out, that keeps the present rate: `accepted + 1 = rate * price`."""
 RANK_EVERY = 16  # trials between two rankings
+
+
+class Counters(Stateful):
+    """One chance per kind of draft token: how many of them were accepted, where their parent was.
+
+    `p = (hits + weight * prior) / (tries + weight)`; every try of a kind multiplies the weight of
+    its earlier ones by `decay`.
+    """
+
+    def __init__(self, priors: Sequence[float], weight: float = 16.0, decay: float = 0.998) -> None:
+        """`priors`: the chance of every kind before a try; `weight`: tries they count for."""
+        self._priors, self._weight, self._decay = priors, weight, decay
+        self._counts: dict[int, list[float]] = {}
+
+    def update(self, kind: int, hit: bool) -> None:
+        """Counts a try of `kind`."""
+        counts = self._counts.setdefault(kind, [0.0, 0.0])
+        counts[0] = counts[0] * self._decay + hit
+        counts[1] = counts[1] * self._decay + 1.0
+
+    def chance(self, kind: int, prior: float | None = None) -> float:
+        """The present chance of a kind; `prior` replaces its own."""
+        hits, tries = self._counts.get(kind, (0.0, 0.0))
+        prior = self._priors[kind] if prior is None else prior
+        return (hits + self._weight * prior) / (tries + self._weight)
+
+    def state_dict(self) -> dict[str, list[float]]:
+        return {str(kind): list(counts) for kind, counts in self._counts.items()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        self._counts = {int(kind): list(counts) for kind, counts in state.items()}
+
+
+class Calibration(Stateful):
+    """Corrects products of chances along a path by how often such paths were accepted.
+
+    A tree holds the paths that look best, so that their chances are overestimated more often than
+    not; tokens of one path are not independent, either.
+    """
+
+    WIDTH = 0.5  # of a bin of -ln(p)
+    BINS = 12
+    DECAY = 0.999
+
+    carried = ("sums",)
+
+    def __init__(self, weight: float = 10.0) -> None:
+        """`weight`: accepted paths that the factor 1 of a bin counts for."""
+        self.weight, self.sums = weight, [(0.0, 0.0)] * self.BINS
+        """Accepted and expected paths per bin."""
+
+    def _bin(self, p: float) -> int:
+        return min(self.BINS - 1, int(-math.log(max(p, 1e-9)) / self.WIDTH))
+
+    def __call__(self, p: float) -> float:
+        """The chance of a path whose product is `p`."""
+        accepted, expected = self.sums[self._bin(p)]
+        return min(1.0, p * (accepted + self.weight) / (expected + self.weight))
+
+    def update(self, p: float, accepted: bool) -> None:
+        """Counts a verified path of product `p`."""
+        hits, expected = self.sums[at := self._bin(p)]
+        self.sums[at] = hits * self.DECAY + accepted, expected * self.DECAY + p
 
 
 class SkipLadder(Stateful):
@@ -56,15 +120,11 @@ class SkipLadder(Stateful):
         self.spent = self.explored = 0.0
 
     def begin(self, latency: Latency | None) -> None:
-        """Starts a prompt; `latency`: at its length."""
+        """Makes the sets of the ranking, and prices them; `latency`: at the present length."""
         self._latency = latency
         if self.rank:
-            self._enter()
-
-    def _enter(self) -> None:
-        """Makes the sets of the ranking, and prices them."""
-        self.sets = [SkipSet.of(self.layers, self.rank[:size]) for size in self.sizes]
-        self.steps = [step_price(skip, self._latency) for skip in self.sets]
+            self.sets = [SkipSet.of(self.layers, self.rank[:size]) for size in self.sizes]
+            self.steps = [step_price(skip, latency) for skip in self.sets]
 
     def chance(self, rung: int) -> float:
         """Agreement by trials; the prior, -ln a ~ angle^2, is scaled at the nearest tried rung."""
@@ -112,7 +172,7 @@ class SkipLadder(Stateful):
             self.rank = sorted(range(len(turned)), key=turned.__getitem__)
             self.turns = [sum(turned[i] for i in self.rank[:size]) for size in self.sizes]
             self.tried = [0] * len(SHARES)
-            self._enter()
+            self.begin(self._latency)
             return price
         at = state.lm.cache.length - self.window
         for hit in predicts(state, at, self.window, self.sets[rung]):

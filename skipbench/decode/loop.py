@@ -18,8 +18,7 @@ from torch import Tensor
 
 from skipbench.decode.draft import Draft, Finish, Process, State, Verification
 from skipbench.decode.method import Method, MethodCopies
-from skipbench.decode.sampling import Sampler
-from skipbench.decode.top_tokens import choices
+from skipbench.decode.sampling import Sampler, choices
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
@@ -143,10 +142,8 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step | Genera
             verified.append((len(rounds), how))
         rounds.append(counts)
         emitted = counts.emitted
-        sources = [
-            draft.sources[node] if draft.sources else "draft"
-            for node in verification.accepted[:emitted]
-        ]
+        names = draft.sources or ["draft"] * len(draft.tokens)
+        sources = [names[node] for node in verification.accepted[:emitted]]
         tokens = state.tokens[len(state.tokens) - emitted :]
         yield Step(tokens, sources + [""] * (emitted - len(sources)), counts)
     yield Generation(state.output, rounds, clock.stop(), state.finish, verified)

@@ -1,16 +1,11 @@
-"""`Method`: the base class of decoding methods; `SkipMethod`: of those that draft with a skip
-set.
-"""
+"""`Method`: the base class of decoding methods."""
 
 import copy
-from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
-from skipbench.config.configurable import Configurable, Positive
+from skipbench.config.configurable import Configurable
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.drafting import Drafter
-from skipbench.decode.stopping import StopRule
 from skipbench.metrics.costs import Latency, LatencyModel
 from skipbench.skipset import SkipSet
 
@@ -18,6 +13,7 @@ from skipbench.skipset import SkipSet
 class Method(Configurable):
     """A decoding method: `propose`, and `begin` and `adapt` if it learns.
 
+    >>> from skipbench.config.configurable import Positive
     >>> class Stutter(Method):
     ...     times: Positive = 2
     ...
@@ -94,47 +90,3 @@ class MethodCopies:
 
     def give_back(self, method: Method) -> None:
         self._idle.insert(len(self._idle) if method is self.first else 0, method)
-
-
-class SkipMethod(Method):
-    """Drafts with a skip set, a stop rule, and SWIFT's tree where `tree` has widths."""
-
-    layers: Positive
-    stop: StopRule
-    """When a chain of draft steps ends; chosen by `stop@method.stop`."""
-    tree: Sequence[Positive] = ()
-    """Children per node for a confidence up to 0.5, up to 0.8, up to 0.95 and above, the first
-    choice included, such as [10, 5, 3, 1]; empty drafts a chain.
-    """
-
-    skip: SkipSet = field(init=False)
-    drafter: Drafter = field(init=False)
-    exit_sublayer: int | None = field(default=None, init=False)
-    """As in `Drafter.propose`; `None` shares no states with verification."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.drafter, self.skip = Drafter(self.stop, self.tree), SkipSet.of(self.layers)
-
-    def begin(self, state: State) -> None:
-        super().begin(state)
-        self.drafter.begin()
-
-    def propose(self, state: State, budget: int) -> Draft:
-        return self.drafter.propose(state, self.skip, budget, self.exit_sublayer)
-
-    def adapt(self, state: State, verification: Verification) -> None:
-        self.drafter.update(verification)
-
-    def trace(self) -> dict[str, list[Any]]:
-        return {**self.drafter.log, **self.log}
-
-    def state_dict(self) -> Any:
-        state = super().state_dict() | {"stop": self.stop.state_dict()}
-        return state | {"skip": str(self.skip)} if "skip" in state else state
-
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        self.stop.load_state_dict(state["stop"])
-        if "skip" in self.carried:
-            self.skip = SkipSet.parse(state["skip"], self.layers)

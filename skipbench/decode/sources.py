@@ -76,7 +76,7 @@ class TextIndex(Stateful):
             at = self._single.get(back(1))
             return [] if at is None else [(at, 1)]
         matches: list[Match] = []
-        for at in positions[-self.matches :][::-1]:
+        for at in reversed(positions[-self.matches :]):
             length, longest = 2, min(self.longest, at)
             while length < longest and text[at - 1 - length] == back(length + 1) != SEPARATOR:
                 length += 1
@@ -128,10 +128,8 @@ class Successors(Stateful):
     def learn(
         self, before: int, pending: int, tokens: list[int], parents: list[int], top: list[list[int]]
     ) -> None:
-        """Enters every row of a verification: `pending` after `before`, and the nodes `tokens`.
-
-        Nodes nearer to the front are entered last, so that of rows with one context the likelier
-        one stays.
+        """Enters every row of a verification: `pending` after `before`, and the nodes `tokens`, the
+        front ones last, so that of rows with one context the likelier one stays.
         """
         for node in reversed(range(len(tokens))):
             parent = parents[node]

@@ -1,8 +1,8 @@
 """Growing a draft tree node by node, the likeliest path first, as far as its price allows."""
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -104,7 +104,7 @@ def grow(
     if depth > 0 and (children := expand([], root)):
         heap.append((-children[0][0], next(order), -1, 0, children))
     while heap and len(tree.tokens) < limit:
-        minus, _, parent, rank, siblings = heapq.heappop(heap)
+        minus, _, parent, rank, siblings = heappop(heap)
         chance = calibrated(-minus)
         if chance < rate * slopes[1 + len(tree.tokens)]:
             break
@@ -116,10 +116,10 @@ def grow(
         if (value := expected - rate * prices[node + 2]) > best:
             best, kept, kept_expected = value, node + 1, expected
         if rank + 1 < len(siblings):
-            product = tree.product(parent) * siblings[rank + 1][0]
-            heapq.heappush(heap, (-product, next(order), parent, rank + 1, siblings))
+            product = siblings[rank + 1][0] * (tree.products[parent] if parent >= 0 else 1.0)
+            heappush(heap, (-product, next(order), parent, rank + 1, siblings))
         if len(path) < depth and (children := expand(path, carried)):
-            heapq.heappush(heap, (minus * children[0][0], next(order), node, 0, children))
+            heappush(heap, (minus * children[0][0], next(order), node, 0, children))
     for part in (tree.tokens, tree.parents, tree.kinds, tree.products):
         del part[kept:]
     tree.expected = kept_expected

@@ -15,14 +15,12 @@ PASS_ROWS = 128  # in a pass of more, attention would spend most of its time on 
 
 
 def recent_states(state: State, rows: int) -> list[Tensor]:
-    """The target's hidden states of the last `rows` cached tokens, or of all if these are fewer.
-
-    Returns:
-        S + 1 tensors [rows, D]: before the first and after every sub-layer.
+    """The target's S + 1 hidden states [rows, D], before the first and after every sub-layer, of
+    the last `rows` cached tokens, or of all if these are fewer.
     """
     states: list[Tensor] = []
     rows = min(rows, state.lm.cache.length)
-    _forward(state, state.lm.cache.length - rows, rows, hidden_states=states)
+    _forward(state, state.lm.cache.length - rows, rows, kept=states)
     return states
 
 
@@ -34,16 +32,12 @@ def predicts(state: State, at: int, rows: int, skip: SkipSet) -> list[bool]:
 
 
 def _forward(
-    state: State,
-    at: int,
-    rows: int,
-    skip: SkipSet | None = None,
-    hidden_states: list[Tensor] | None = None,
+    state: State, at: int, rows: int, skip: SkipSet | None = None, kept: list[Tensor] | None = None
 ) -> Tensor:
-    """Runs `rows` committed tokens from `at` on again; arguments, result as of `LM.run`."""
+    """Runs `rows` committed tokens from `at` on again; `kept`: `hidden_states` of `LM.run`."""
     token_rows = TokenRows.chain(state.lm.cache.length, rows, context_len=at)
     hidden = state.lm.embed(state.tokens[at : at + rows])
-    return state.lm.run(hidden, token_rows, skip, hidden_states=hidden_states)
+    return state.lm.run(hidden, token_rows, skip, hidden_states=kept)
 
 
 def parallel_branches(
@@ -51,15 +45,11 @@ def parallel_branches(
 ) -> Callable[[int, Tensor], Tensor]:
     """Runs alternatives for the last `tokens` cached tokens, unit after unit.
 
-    All alternatives see the cached rows before those tokens and themselves; their K/V goes to
-    scratch rows, and none is copied (CLaSp section 3.6).
-
-    Args:
-        branches: maximum alternatives per call.
-        size: sub-layers per unit.
+    All alternatives, `branches` per call at most, see the cached rows before those tokens and
+    themselves; their K/V goes to scratch rows, and none is copied (CLaSp section 3.6).
 
     Returns:
-        A function of the unit's index and states [n, tokens, D] that returns [n, tokens, D].
+        A function of the index of a unit, `size` sub-layers, and states [n, tokens, D] -> the same.
     """
     length = lm.cache.length
     scratch = min(PASS_ROWS, lm.cache.capacity - length)
@@ -70,8 +60,8 @@ def parallel_branches(
         mlp = size == 1 and unit % 2  # its rows are independent: one pass takes all
         parts = []
         for part in torch.split(states, len(states) if mlp else count):
-            whole_pass = mlp or len(part) == count
-            rows = metadata if whole_pass else metadata.first(len(part) * tokens)
+            full = mlp or len(part) == count
+            rows = metadata if full else metadata.first(len(part) * tokens)
             out = lm.run(part.flatten(0, 1), rows, first=size * unit, last=size * (unit + 1))
             parts.append(out.clone())  # the next pass may overwrite it
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)

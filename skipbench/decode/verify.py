@@ -24,8 +24,7 @@ def verify_greedy(draft: Draft, choice: list[int]) -> tuple[list[int], int]:
     Returns:
         The accepted nodes in order, and the bonus token.
     """
-    path: list[int] = []
-    at = -1
+    path, at = list[int](), -1
     for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
         # Parents come first, so a node whose parent is the last accepted one continues the path;
         # the parent of an accepted node's later siblings is no longer the last.
@@ -83,11 +82,7 @@ def _chances(
 def _siblings(
     draft: Draft, nodes: list[int], p: Tensor, q: Tensor | None, sampler: Sampler
 ) -> tuple[int | None, Tensor]:
-    """Tries the children after the first, which was rejected.
-
-    Returns:
-        The accepted one, if any, and the residual of p after those that were rejected.
-    """
+    """The accepted one of the children after the first, if any, and the residual of p before it."""
     left: list[tuple[Tensor, Tensor | None]] = []
     for node in nodes:
         p, q = _after_rejection(p, q, draft.tokens[node])

@@ -25,10 +25,9 @@ from typing import NamedTuple
 import torch
 
 from skipbench.config.configurable import Natural, Positive, PositiveFloat, Share
-from skipbench.decode.chances import Calibration, Counters
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
-from skipbench.decode.ladder import MAX_STEPS, SkipLadder
+from skipbench.decode.ladder import MAX_STEPS, Calibration, Counters, SkipLadder
 from skipbench.decode.method import Method
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child, Tree, grow, min_slopes
@@ -124,16 +123,7 @@ class Auto(Method):
     """Seconds of verifying 1, 2, 4, 8, 16 and 32 rows; empty measures them."""
 
     needs_latency, needs_top_tokens = True, TOP
-    carried = (
-        "successors",
-        "counters",
-        "calibration",
-        "free",
-        "rate",
-        "ladder",
-        "measured",
-        "text",
-    )
+    carried = "successors", "counters", "calibration", "free", "rate", "ladder", "measured", "text"
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:

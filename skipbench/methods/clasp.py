@@ -27,7 +27,7 @@ from torch import Tensor
 
 from skipbench.config.configurable import Positive
 from skipbench.decode.draft import State, Verification
-from skipbench.decode.method import SkipMethod
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import parallel_branches, recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
@@ -134,4 +134,4 @@ class CLaSp(SkipMethod):
         skipped = [self.size * unit + k for unit in chosen for k in range(self.size)]
         self.skip, self._since = SkipSet.of(self.layers, skipped), 0
         cosine = float(torch.cosine_similarity(last, x[-1], dim=0))
-        self.note(optimised=len(self.drafter.log["steps"]), cosine=round(cosine, 6))
+        self.note(optimised=len(self.draft_log["steps"]), cosine=round(cosine, 6))

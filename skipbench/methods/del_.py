@@ -27,7 +27,7 @@ from torch import Tensor
 
 from skipbench.config.configurable import Positive, PositiveShare, TwoOrMore
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.method import SkipMethod
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import recent_states
 from skipbench.skipset import SkipSet
 
@@ -80,9 +80,7 @@ class DEL(SkipMethod):
             tau = float((self.confidence / self.counts)[self.exit_layer - 1].mean())
             self.stop.threshold = 0.0 if math.isnan(tau) else tau
         self.note(exit_layer=self.exit_layer, length=self.length)
-        if budget == 0:
-            return Draft()
-        return self.drafter.propose(state, self.skip, budget, exit_sublayer=2 * self.exit_layer)
+        return self.draft(state, budget) if budget else Draft()
 
     def adapt(self, state: State, verification: Verification) -> None:
         super().adapt(state, verification)
@@ -108,4 +106,5 @@ class DEL(SkipMethod):
         tokens = (alpha ** torch.arange(self.max_length)).cumsum(-1)
         best = int((tokens / self._layers_run).numpy().argmax())  # TPL(l, d)
         self.exit_layer, self.length = best // self.max_length + 1, best % self.max_length
-        self.skip = SkipSet.of(self.layers, range(2 * self.exit_layer, 2 * self.layers))
+        self.exit_sublayer = 2 * self.exit_layer
+        self.skip = SkipSet.of(self.layers, range(self.exit_sublayer, 2 * self.layers))

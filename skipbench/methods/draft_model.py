@@ -17,7 +17,7 @@ import copy
 from typing import Literal
 
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.method import SkipMethod
+from skipbench.decode.drafting import SkipMethod
 from skipbench.errors import SkipbenchError
 from skipbench.lm.rows import TokenRows
 from skipbench.models.draft import check_vocabulary, draft_model
@@ -79,7 +79,7 @@ class DraftModel(SkipMethod):
             unseen = state.tokens[lm.cache.length :]
             first = lm.logits(unseen, TokenRows.chain(lm.cache.length, len(unseen)))[-1:]
             lm.cache.length = len(state.tokens) - 1
-            return self.drafter.propose(drafted, self.skip, budget, first=first)
+            return self.draft(drafted, budget, first)
 
     def adapt(self, state: State, verification: Verification) -> None:
         """Keeps the rows of the chain as far as it was accepted; its last token has none yet."""

@@ -2,8 +2,10 @@
 given by hand.
 """
 
-from skipbench.decode.drafting import Drafter
-from skipbench.decode.method import SkipMethod
+from collections.abc import Sequence
+
+from skipbench.decode.drafting import SkipMethod
+from skipbench.decode.stopping import StopRule
 from skipbench.skipset import SkipSet, fixed_set
 
 
@@ -11,17 +13,14 @@ class FixedSet(SkipMethod):
     """Drafts with one skip set, for code that has one.
 
     >>> from skipbench.decode.stopping import Fixed
-    >>> method = FixedSet("mine", SkipSet.parse("attn:1", 4), Drafter(Fixed(max_steps=5)))
-    >>> str(method.skip), method.drafter.stop.max_steps
+    >>> method = FixedSet("mine", SkipSet.parse("attn:1", 4), Fixed(max_steps=5))
+    >>> str(method.skip), method.stop.max_steps
     ('attn:1', 5)
     """
 
-    def __init__(
-        self, name: str, skip: SkipSet, drafter: Drafter, exit_sublayer: int | None = None
-    ) -> None:
-        """`exit_sublayer`: as in `Drafter.propose`; `None` shares no states with verification."""
-        super().__init__(name=name, layers=skip.layers, stop=drafter.stop, tree=drafter.widths)
-        self.skip, self.drafter, self.exit_sublayer = skip, drafter, exit_sublayer
+    def __init__(self, name: str, skip: SkipSet, stop: StopRule, tree: Sequence[int] = ()) -> None:
+        super().__init__(name=name, layers=skip.layers, stop=stop, tree=tree)
+        self.skip = skip
 
 
 class Strategy(SkipMethod):

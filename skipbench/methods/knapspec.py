@@ -27,7 +27,7 @@ from torch import Tensor
 
 from skipbench.config.configurable import Natural, Positive, PositiveShare
 from skipbench.decode.draft import State, Verification
-from skipbench.decode.method import SkipMethod
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.sampling import best_tokens
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.errors import SkipbenchError
@@ -223,7 +223,7 @@ class KnapSpec(SkipMethod):
             if self.use_gamma:
                 self.stop.max_steps = max(1, gamma)
         candidates = [[w, round(c, 5), a] for w, c, a in zip(weight, cosine, alpha, strict=True)]
-        self.note(optimised=len(self.drafter.log["steps"]), weights=weights, candidates=candidates)
+        self.note(optimised=len(self.draft_log["steps"]), weights=weights, candidates=candidates)
         self.note(gamma=gamma, tpt=value)
 
     def state_dict(self) -> Any:

@@ -14,7 +14,7 @@ little.
 Deviations from the paper and its published code, with their switches: docs/methods/layerskip.md.
 """
 
-from skipbench.decode.method import SkipMethod
+from skipbench.decode.drafting import SkipMethod
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
 

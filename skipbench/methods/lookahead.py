@@ -85,8 +85,7 @@ class Lookahead(Method):
     def propose(self, state: State, budget: int) -> Draft:
         self._pending = state.pending
         full = len(self._levels) == self.level - 1
-        tokens: list[int] = []
-        parent: list[int] = []
+        tokens, parent = list[int](), list[int]()
         nodes: dict[tuple[int, ...], int] = {(): -1}  # node of every prefix; n-grams share them
         for gram in self.pool.get(state.pending, []) if full else []:
             for n in range(1, min(budget, len(gram) if self.whole else self.level - 2) + 1):

@@ -37,18 +37,9 @@ CHILDREN = {
 }
 
 
-def template() -> list[tuple[int, int]]:
-    """`(parent, rank)` of every node of the static tree, depth by depth."""
-    nodes: list[tuple[int, int]] = []
-    paths = [("", -1)]
-    for path, at in paths:  # grows while it is read
-        for rank in range(CHILDREN.get(path, 0)):
-            paths.append((f"{path}{rank}", len(nodes)))
-            nodes.append((at, rank))
-    return nodes
-
-
-TEMPLATE = template()
+NODES = sorted((f"{path}{r}" for path, n in CHILDREN.items() for r in range(n)), key=len)
+TEMPLATE = [(NODES.index(path[:-1]) if path[1:] else -1, int(path[-1])) for path in NODES]
+"""`(parent, rank)` of every node of the static tree, depth by depth."""
 
 
 class Recycling(Method):
@@ -76,8 +67,7 @@ class Recycling(Method):
     def propose(self, state: State, budget: int) -> Draft:
         """Leaves out nodes whose successors are not known yet, and their descendants."""
         self._pending, get = state.pending, self.successors.get
-        tokens: list[int] = []
-        parents: list[int] = []
+        tokens, parents = list[int](), list[int]()
         # node of the template -> node of the draft, its depth and its successors
         placed = {-1: (-1, 0, get(-1, state.pending)[0])}
         for node, (above, rank) in enumerate(TEMPLATE[: self.nodes]):

@@ -18,7 +18,6 @@ Deviations from the paper and its published code, with their switches: docs/meth
 
 from collections.abc import Callable
 
-from skipbench.decode.drafting import Drafter
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import StopRule
 from skipbench.lm.model import LM
@@ -49,7 +48,7 @@ def objective(
     """f(z) of Eq. 1: decode seconds per token over development prompts, with the stop rule."""
 
     def seconds_per_verified_token(skip: SkipSet) -> tuple[float, dict[str, float]]:
-        method = FixedSet("self-sd", skip, Drafter(stop()))
+        method = FixedSet("self-sd", skip, stop())
         seconds = emitted = accepted = steps = 0.0
         for prompt in prompts:
             out = generate(lm, method, prompt, max_new_tokens, eos)

@@ -27,7 +27,7 @@ import numpy as np
 
 from skipbench.config.configurable import Natural, Positive, Share
 from skipbench.decode.draft import State, Verification
-from skipbench.decode.method import SkipMethod
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import predicts
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
@@ -91,8 +91,8 @@ class SWIFT(SkipMethod):
         inner = range(1, self.layers - 1) if self.protect_ends else range(self.layers)
         # the code's order of variables
         self.free = [2 * i for i in inner] + [2 * i + 1 for i in inner]
-        efforts = self.bayes_draws, self.bayes_starts, self.bayes_restarts
-        self.effort = dict(zip(("draws", "starts", "restarts"), efforts, strict=True))
+        draws, starts, restarts = self.bayes_draws, self.bayes_starts, self.bayes_restarts
+        self.effort = {"draws": draws, "starts": starts, "restarts": restarts}
         self._moved = False  # the tokens that candidates are scored on
         self._restart(self.ratio)
         if self.initial == "odd":

@@ -116,7 +116,7 @@ def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
 
 def replay(texts: Sequence[Text], rule: Rule, widths: Sequence[int], costs: Costs) -> Outcome:
     """Decodes the prompts with a rule, whose state goes from prompt to prompt, and a tree of
-    `widths` as in `Drafter`, empty for a chain.
+    `widths` as `SkipMethod.tree`, empty for a chain.
     """
     total = Outcome()
     for text in texts:

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from skipbench.config.configurable import Natural, Positive, PositiveShare
 from skipbench.decode.draft import State, Verification
-from skipbench.decode.method import SkipMethod
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet

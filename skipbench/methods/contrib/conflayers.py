@@ -28,7 +28,7 @@ from torch import Tensor
 
 from skipbench.config.configurable import Positive, TwoOrMore
 from skipbench.decode.draft import State, Verification
-from skipbench.decode.method import SkipMethod
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.trial_passes import recent_states
 from skipbench.skipset import SkipSet
 

@@ -35,8 +35,8 @@ from msgspec import Meta
 
 from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, State, Verification
+from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.ladder import step_price
-from skipbench.decode.method import SkipMethod
 from skipbench.decode.trial_passes import recent_states
 from skipbench.errors import SkipbenchError
 from skipbench.skipset import SkipSet
