@@ -5,13 +5,15 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from skipbench.bench.prompts import Prompt
-from skipbench.decode.answer import Detokenizer
+from skipbench.config.schemas import Decoding
+from skipbench.decode.answer import Decode, Detokenizer
 from skipbench.decode.loop import NotFinite, generate
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
@@ -35,18 +37,15 @@ TIE_ULPS = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """Decoding of the prompts of a cell; `temperature`, `top_p`, `top_k` as in `Sampler`."""
+    """Decoding of the prompts of a cell."""
 
     max_new_tokens: int
     eos: frozenset[int]
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
+    decoding: Decoding = field(default_factory=Decoding)
     seed: int = 0
     scorer: str = "none"
     warmup: int = 2
-    until_ci: float | None = None
-    """No more prompts once `half_width` of the speedup is below this."""
+    until_ci: float | None = None  # no more prompts once `half_width` of the speedup is below this
     meter: EnergyMeter = field(default_factory=EnergyMeter)
 
 
@@ -60,24 +59,21 @@ def run_cell(
     progress: Callable[[Sample], None],
 ) -> list[Sample]:
     """Decodes the prompts that `store` does not hold yet, appends one record per prompt, and
-    returns all records.
+    returns all records; raises SkipbenchError if one is of another prompt than its row now has.
 
     A method that carries state across prompts goes on from the state in the last record. A later
     turn of a conversation comes after vanilla's answer to the turn before it, for both arms.
-
-    Raises:
-        SkipbenchError: a record is of another prompt than its row now has.
     """
+    text: Decode = partial(tokenizer.decode, skip_special_tokens=True)
     if samples := store.samples():
         method.load_state_dict(samples[-1].carry)
     followed = {prompt.row.after for prompt in prompts}
-    answers = {s.id: _text(tokenizer, s.vanilla) for s in samples if s.id in followed}
+    answers = {s.id: text(s.vanilla.tokens) for s in samples if s.id in followed}
     for s in samples:
         if s.index >= len(prompts) or prompts[s.index].following(answers).hash != s.prompt_hash:
-            raise SkipbenchError(
-                f"{store.folder}: sample {s.index} ({s.id}) is of another prompt than that row has "
-                "now; fresh=true sets the run aside and starts anew, results=FOLDER keeps both"
-            )
+            other = f"sample {s.index} ({s.id}) is of another prompt than that row has now"
+            advice = "fresh=true sets the run aside and starts anew, results=FOLDER keeps both"
+            raise SkipbenchError(f"{store.folder}: {other}; {advice}")
     done = {s.index for s in samples}
     order = range(len(prompts)) if settings.until_ci is None else spread(prompts)
     missing = [i for i in order if i not in done]
@@ -92,7 +88,7 @@ def run_cell(
         # a signal waits: both arms of a prompt are measured and written, or neither is
         with defer_signals():
             arms = arm_order(settings.seed, store.folder.name, index)
-            sample, completion = _pair(lm, tokenizer, method, prompt, index, settings, arms)
+            sample, completion = _pair(lm, text, method, prompt, index, settings, arms)
             store.append(sample, completion)
         if sample.id in followed:
             answers[sample.id] = completion.vanilla
@@ -113,10 +109,6 @@ def spread(prompts: Sequence[Prompt]) -> list[int]:
     return sorted(range(len(prompts)), key=lambda i: ranks[i])
 
 
-def _text(tokenizer: Any, arm: Arm) -> str:
-    return str(tokenizer.decode(arm.tokens, skip_special_tokens=True))
-
-
 def arm_order(seed: int, cell: str, index: int) -> list[str]:
     """Order of the arms at a prompt: drawn per block of two prompts by the arguments alone, so that
     a run that goes on keeps it; reversed at the second.
@@ -127,23 +119,17 @@ def arm_order(seed: int, cell: str, index: int) -> list[str]:
 
 
 def _pair(
-    lm: LM,
-    tokenizer: Any,
-    method: Method,
-    prompt: Prompt,
-    index: int,
-    settings: Settings,
-    order: list[str],
+    lm: LM, text: Decode, method: Method, prompt: Prompt, index: int, s: Settings, order: list[str]
 ) -> tuple[Sample, Completion]:
-    """Decodes one prompt with both arms."""
     row = prompt.row
-    arms: dict[str, Method] = {"vanilla": Vanilla(), "method": method}
     searching = {} if method.searching is None else {"searching": [method.searching]}
-    out = {name: _decode(lm, arms[name], prompt, index, settings) for name in order}
+    arms = {"vanilla": Vanilla(), "method": method}
+    out = {name: _decode(lm, arms[name], prompt, index, s) for name in order}
     vanilla, (ours, verified) = out["vanilla"][0], out["method"]
-    kind, divergence = _compare(lm, prompt.ids, vanilla, ours, settings.temperature == 0)
-    theirs, text = _text(tokenizer, vanilla), _text(tokenizer, ours)
-    scored = {t: score(settings.scorer, t, row.prompt, row.reference) for t in {theirs, text}}
+    kind, divergence = _compare(lm, prompt.ids, vanilla, ours, s.decoding.temperature == 0)
+    texts = text(vanilla.tokens), text(ours.tokens)
+    scores = {t: score(s.scorer, t, row.prompt, row.reference) for t in set(texts)}
+    scored = dict(zip(arms, map(scores.__getitem__, texts), strict=True))
     sample = Sample(
         index=index,
         id=row.id,
@@ -155,47 +141,36 @@ def _pair(
         lossless=kind,
         divergence=divergence,
         skip=str(method.skip),
-        score={"vanilla": scored[theirs], "method": scored[text]} if scored[theirs] else {},
+        score=scored if scored["vanilla"] else {},
         groups=row.groups | ({"prompt": "cut"} if prompt.cut else {}),
         carry=method.state_dict(),
         trace=method.trace() | searching | {"verified": verified},
     )
-    stream = Detokenizer(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
-    chars = [len(stream.add(token)) for token in ours.tokens]
-    return sample, Completion(index, row.id, row.prompt, row.reference, theirs, text, chars)
+    chars = [len(piece) for piece in map(Detokenizer(text).add, ours.tokens)]
+    return sample, Completion(index, row.id, row.prompt, row.reference, *texts, chars)
 
 
-def _decode(
-    lm: LM, method: Method, prompt: Prompt, index: int, settings: Settings
-) -> tuple[Arm, list[Any]]:
+def _decode(lm: LM, method: Method, prompt: Prompt, index: int, s: Settings) -> tuple[Arm, Any]:
     """The arm, and how its rounds were verified: `[first round, *Verified]` per change."""
-    s, clock = settings, Clock(lm.output_device)
+    clock = Clock(lm.output_device)
     # Both arms draw with one seed: a method without drafts then emits vanilla's very tokens.
-    sampler = Sampler(s.temperature, s.top_p, s.top_k, seed=s.seed * 1_000_003 + index)
+    sampler = Sampler(**asdict(s.decoding), seed=s.seed * 1_000_003 + index)
     s.meter.start()
     try:
         out = generate(lm, method, prompt.ids, s.max_new_tokens, s.eos, sampler, clock)
     except NotFinite as error:
         return Arm([], [], Seconds(0, 0, 0, 0, 0), "failed", str(error)), []
-    joules = s.meter.stop()
-    arm = Arm(
-        out.tokens,
-        out.rounds,
-        Seconds(**{k: round(v, 7) for k, v in out.seconds.items()}),
-        out.finish,
-        looped=looped(out.tokens),
-        round_s=[round(seconds, 6) for seconds in clock.round_s],
-        joules=None if joules is None else round(joules, 6),
-    )
+    joules, seconds = s.meter.stop(), Seconds(**{k: round(v, 7) for k, v in out.seconds.items()})
+    joules = None if joules is None else round(joules, 6)
+    measured = looped(out.tokens), [round(t, 6) for t in clock.round_s], joules
+    arm = Arm(out.tokens, out.rounds, seconds, out.finish, None, *measured)
     return arm, [[number, *how] for number, how in out.verified]
 
 
 def looped(tokens: list[int]) -> bool:
     """True if the last 32 tokens repeat with a period of at most 8."""
-    tail = tokens[-LOOP_TOKENS:]
-    return len(tail) == LOOP_TOKENS and any(
-        tail[p:] == tail[:-p] for p in range(1, LOOP_TOKENS // 4 + 1)
-    )
+    tail, periods = tokens[-LOOP_TOKENS:], range(1, LOOP_TOKENS // 4 + 1)
+    return len(tail) == LOOP_TOKENS and any(tail[p:] == tail[:-p] for p in periods)
 
 
 def _compare(

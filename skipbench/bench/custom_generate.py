@@ -34,12 +34,10 @@ class CustomGenerate:
     def __init__(
         self, method: str | Method, engine: str, overrides: Sequence[str], strict: bool = False
     ) -> None:
-        """As `skipbench.custom_generate` takes them."""
         if strict and engine != "reference":
-            raise SkipbenchError(
-                f"custom_generate: strict=True needs engine='reference', not {engine!r}: only the "
-                "model's own modules give the bits of generate"
-            )
+            needs = f"strict=True needs engine='reference', not {engine!r}"
+            reason = "only the model's own modules give the bits of generate"
+            raise SkipbenchError(f"custom_generate: {needs}: {reason}")
         self._given, self._engine, self._overrides = method, engine, tuple(overrides)
         self._strict = strict
         self._lm: LM | None = None
@@ -58,12 +56,12 @@ class CustomGenerate:
         """As `generate` calls it; `input_ids` [1, T] -> ids [1, T + new]. Raises SkipbenchError
         with the name of what cannot be honoured.
         """
-        if input_ids.shape[0] != 1:
-            raise SkipbenchError(
-                f"custom_generate decodes one prompt at a time, not {input_ids.shape[0]} (beams "
-                "and return sequences count)"
-            )
-        call = _call_of_generate()
+        if (count := input_ids.shape[0]) != 1:
+            counted = f"{count} (beams and return sequences count)"
+            raise SkipbenchError(f"custom_generate decodes one prompt at a time, not {counted}")
+        # transformers 5.23 hands a callable neither the streamer nor the assistant
+        frame = sys._getframe(1)
+        call = dict(frame.f_locals) if frame.f_code.co_name == "generate" else {}
         others = {k: call.get(k) for k in REFUSED}
         if self._strict:  # other kernels, or prompts in other pieces: other bits
             others["use_cache=False with strict=True"] = generation_config.use_cache is False
@@ -83,15 +81,14 @@ class CustomGenerate:
         eos_ids = getattr(generation_config, "_eos_token_tensor", None)
         eos = frozenset[int]() if eos_ids is None else frozenset(eos_ids.flatten().tolist())
         steps = stream(lm, methods, list(tokens), limit, eos, sampler, process)
-        for step in steps:
-            for token in step.tokens:
-                tokens.append(token)
-                if streamer is not None:
-                    streamer.put(torch.tensor([token]))
-                ids = torch.tensor([tokens], device=device) if criteria else None
-                if any(bool(torch.as_tensor(one(ids, None)).all()) for one in criteria):
-                    steps.close()
-                    break
+        for token in (token for step in steps for token in step.tokens):
+            tokens.append(token)
+            if streamer is not None:
+                streamer.put(torch.tensor([token]))
+            ids = torch.tensor([tokens], device=device) if criteria else None
+            if any(bool(torch.as_tensor(one(ids, None)).all()) for one in criteria):
+                steps.close()
+                break
         if streamer is not None:
             streamer.end()
         sequences = torch.tensor([tokens], device=device)
@@ -111,17 +108,17 @@ class CustomGenerate:
                     f"custom_generate with engine=reference needs attn_implementation='sdpa', not "
                     f"{attention!r}; load the model with that, or give engine='fused'"
                 )
-            self._methods = None
+            self._methods = self._lm = None
             try:
-                self._lm = LM(model, self._engine, self._strict)
-                if self._strict and not has_own_bits(self._lm):
-                    self._lm = None
+                lm = LM(model, self._engine, self._strict)
+                if self._strict and not has_own_bits(lm):
                     raise NotStrictError("one row alone has other bits than the model's own pass")
             except NotStrictError as error:
                 raise SkipbenchError(
                     "custom_generate: strict=True cannot be kept for this model on this machine; "
                     f"use strict=False ({error})"
                 ) from error
+            self._lm = lm
         if self._methods is None:
             method = self._given
             if isinstance(method, str):
@@ -132,31 +129,17 @@ class CustomGenerate:
         return self._lm, self._methods
 
 
-def _call_of_generate() -> dict[str, Any]:
-    """Arguments of the call of `generate`, from its frame: transformers 5.23 hands a callable
-    neither the streamer nor the assistant.
-    """
-    frame = sys._getframe(2)
-    return dict(frame.f_locals) if frame.f_code.co_name == "generate" else {}
-
-
 def _processed(
-    processors: Sequence[Any],
-    device: torch.device,
-    committed: list[int],
-    draft: Draft,
-    logits: Tensor,
+    processors: Any, device: torch.device, committed: list[int], draft: Draft, logits: Tensor
 ) -> Tensor:
     """Hugging Face's processors over every row of a verification, each after the tokens before it,
     as `decode.draft.Process`; rows that no token is chosen from stay as they are.
     """
-    rows = logits.float().clone()
-    paths: list[list[int]] = [[]]
+    rows, paths = logits.float().clone(), [committed]
     for node, parent in enumerate(draft.parents()[: draft.num_verifiable]):
         paths.append([*paths[parent + 1], draft.tokens[node]])
     for row, path in enumerate(paths):
-        ids = torch.tensor([committed + path], device=device)
-        scores = rows[row : row + 1].to(device)
+        ids, scores = torch.tensor([path], device=device), rows[row : row + 1].to(device)
         for processor in processors:
             scores = processor(ids, scores)
         rows[row] = scores[0].to(rows.device)

@@ -35,9 +35,9 @@ def findings(results: Path, models: Models) -> list[str]:
     if constants.HF_HUB_OFFLINE:
         offline = "on: only what is in the cache can be loaded"
     gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    devices = [torch.device("cuda", index) for index in gpus] or [torch.device("cpu")]
-    energy = energy_meter(devices).source
+    energy = energy_meter(torch.device("cuda", index) for index in gpus).source
     batch = "sbatch found" if shutil.which("sbatch") else "no sbatch on this machine"
+    there = "there" if cache.is_dir() else "not there"
     return [
         f"ok       Python {platform.python_version()}, torch {torch.__version__}",
         f"ok       CPU {cpu_name()}: {cores} cores, {memory / GIB:.0f} GiB of memory; {has}",
@@ -48,8 +48,7 @@ def findings(results: Path, models: Models) -> list[str]:
             f"ok       {module}" if find_spec(module) else f"missing  {module}: pip install {extra}"
             for module, extra in EXTRAS.items()
         ),
-        f"note     hub cache {cache}: {'there' if cache.is_dir() else 'not there'}; "
-        f"HF_HUB_OFFLINE is {offline}",
+        f"note     hub cache {cache}: {there}; HF_HUB_OFFLINE is {offline}",
         _sandbox(),
         f"{'note' if energy.startswith('unknown') else 'ok':<9}energy per token: {energy}",
         f"note     Slurm: {batch}",
@@ -74,11 +73,10 @@ def _devices(memory: int, models: Models) -> list[str]:
         missing = f"missing  no CUDA device: runs are on the CPU, where {fits(memory)}"
         return [missing, *gpu_lines(models, MODEL_TOKENS)]
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    all_of_them = fits(sum(gpu.total_memory for gpu in gpus))
     lines = [f"ok       CUDA device {gpu.name}: {fits(gpu.total_memory)}" for gpu in gpus]
-    if len(gpus) > 1:
-        total = sum(gpu.total_memory for gpu in gpus)
-        lines.append(f"ok       all of them, model.device=auto: {fits(total)}")
-    return lines
+    several = f"ok       all of them, model.device=auto: {all_of_them}"
+    return [*lines, several] if len(gpus) > 1 else lines
 
 
 def _embedded() -> str:
@@ -87,10 +85,9 @@ def _embedded() -> str:
         weights = (TINY / WEIGHTS).read_bytes()
     except Exception as error:  # whatever is wrong with the files is the finding
         return f"missing  embedded model: {error}"
-    digest, size = hashlib.sha256(weights).hexdigest()[:16], len(weights) / 1e6
-    return (
-        f"ok       embedded model: {lm.layers} layers, {WEIGHTS} of {size:.1f} MB, sha256 {digest}"
-    )
+    digest = hashlib.sha256(weights).hexdigest()[:16]
+    size = f"{WEIGHTS} of {len(weights) / 1e6:.1f} MB"
+    return f"ok       embedded model: {lm.layers} layers, {size}, sha256 {digest}"
 
 
 def _writable(results: Path) -> str:

@@ -127,14 +127,11 @@ def _identity(device: torch.device, sizes: Sizes) -> Iterator[str]:
         tokens = {m.name: generate(lm, m, PROMPT, sizes.tokens).tokens for m in methods}
         wanted = wanted or tokens["vanilla"]
         unlike = ", ".join(name for name in tokens if tokens[name] != wanted)
-        reasons = [note for note in lm.notes() if "cuda_graphs" in note]
-        used = f"engine={engine}"
-        if lm.engine.name != engine and reasons:
-            used += f" (runs as {lm.engine.name}: {reasons[0]})"
-        if unlike:
-            yield f"fault    {used}: other tokens than reference: {unlike}"
-        else:
-            yield f"ok       {used}: {sizes.tokens} tokens of {', '.join(tokens)}"
+        reason = next((note for note in lm.notes() if "cuda_graphs" in note), "")
+        other = reason and lm.engine.name != engine
+        used = f"engine={engine}{f' (runs as {lm.engine.name}: {reason})' if other else ''}"
+        fine = f"ok       {used}: {sizes.tokens} tokens of {', '.join(tokens)}"
+        yield f"fault    {used}: other tokens than reference: {unlike}" if unlike else fine
         yield from (f"note     {note}" for note in lm.notes() if "left out" in note)
 
 
@@ -150,9 +147,10 @@ def _memory(device: torch.device, sizes: Sizes) -> Iterator[str]:
         ("the float32 check of ties", partial(float32_logits, lm.model, tokens), 2**31),
     ]
     for name, run, limit in passes:
+        name += f" at {sizes.long} tokens"
         if device.type != "cuda":
             run()
-            yield f"note     {name} at {sizes.long} tokens ran; memory is counted on a GPU alone"
+            yield f"note     {name} ran; memory is counted on a GPU alone"
             continue
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -162,7 +160,7 @@ def _memory(device: torch.device, sizes: Sizes) -> Iterator[str]:
         grown = torch.cuda.max_memory_allocated(device) - before
         kind = "ok   " if limit is None or grown <= limit else "fault"
         wanted = "" if limit is None else f", wanted at most {limit / 2**20:.0f}"
-        yield f"{kind}    {name} at {sizes.long} tokens: {grown / 2**20:.0f} MiB beside{wanted}"
+        yield f"{kind}    {name}: {grown / 2**20:.0f} MiB beside{wanted}"
 
 
 def _time(known: Known, device: torch.device, sizes: Sizes) -> Iterator[str]:
@@ -172,10 +170,9 @@ def _time(known: Known, device: torch.device, sizes: Sizes) -> Iterator[str]:
         floor = roofline_s_per_token(lm, 1000, rates.bandwidth)
         for rows in (1, 11):
             point = Point.of(1000, rows, part_times(lm, 1000, rows, 10))
-            yield (
-                f"note     engine={lm.engine.name}: {rows} rows at 1000 tokens take "
-                f"{point.whole_s * 1e3:.2f} ms, the roofline ({rates.source}) {floor * 1e3:.2f}"
-            )
+            takes = f"{rows} rows at 1000 tokens take {point.whole_s * 1e3:.2f} ms"
+            least = f"the roofline ({rates.source}) {floor * 1e3:.2f}"
+            yield f"note     engine={lm.engine.name}: {takes}, {least}"
 
 
 def _reads(device: torch.device, sizes: Sizes) -> Iterator[str]:

@@ -33,12 +33,13 @@ REACH = 2  # a model measured up to n tokens is used up to so many times n
 FORMAT = 2
 
 Advance = Callable[[], None]
+Ints = Sequence[int]
 
 
 def latency_path(model: Model, engine: Engine, device: str, results: Path) -> Path:
     """The file of these weights in any folder, dtype and engine, on this CPU or GPU `device`."""
     weights = ("path", "revision", "deepened", "deepened_seed")
-    key: dict[str, Any] = {k: getattr(model, k) for k in ("dtype", *FORMS)}
+    key = {k: getattr(model, k) for k in ("dtype", *FORMS)}
     key["weights"] = weights_sha256(model) or [getattr(model, k) for k in weights]
     key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
     key["machine"] = cpu_name() if device == "cpu" else device
@@ -74,9 +75,8 @@ def valid_record(path: Path) -> LatencyRecord | None:
         if path.is_symlink():
             raise
         return None  # another format, or damaged: it is measured again
-    if record is None or record.format != FORMAT or other_package(record.package_sha256):
-        return None
-    return record
+    here = record and record.format == FORMAT and not other_package(record.package_sha256)
+    return record if here else None
 
 
 def write_record(path: Path, record: LatencyRecord) -> None:
@@ -84,9 +84,7 @@ def write_record(path: Path, record: LatencyRecord) -> None:
     write_json(path, to_builtins(record) | {"package_sha256": package_sha256()})
 
 
-def measure(
-    lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int, advance: Advance
-) -> list[Point]:
+def measure(lm: LM, contexts: Ints, rows: Ints, repeats: int, advance: Advance) -> list[Point]:
     """A point per context and number of rows: `repeats` calls, spread over sweeps of all points."""
     lm.allocate(max(contexts) + max(rows))
     kinds, sweeps = list(product(contexts, rows)), min(SWEEPS, repeats)
@@ -98,31 +96,21 @@ def measure(
     return [Point.of(context, n, parts) for (context, n), parts in times.items()]
 
 
-def points_to_measure(
-    lm: LM, contexts: Sequence[int], rows: Sequence[int], repeats: int
-) -> tuple[list[int], int]:
-    """The contexts that fit into the model, and how often `measure` advances.
-
-    Raises:
-        SkipbenchError: fewer than two contexts fit, or a number is below 1.
+def points_to_measure(lm: LM, contexts: Ints, rows: Ints, repeats: int) -> tuple[list[int], int]:
+    """The contexts that fit into the model, and how often `measure` advances. Raises SkipbenchError
+    if fewer than two contexts fit, or a number is below 1.
     """
     fitting = sorted({c for c in contexts if c + max(rows, default=1) <= lm.max_positions})
     if len(fitting) < 2 or not rows or min(*contexts, *rows, repeats) < 1:
-        raise SkipbenchError(
-            f"profile: contexts={list(contexts)}, rows={list(rows)}, {repeats=}; wanted numbers of "
-            f"1 or more, and two contexts or more within the model's {lm.max_positions} positions, "
-            "to lay a line through"
-        )
+        given = f"contexts={list(contexts)}, rows={list(rows)}, {repeats=}"
+        two = f"two contexts or more within the model's {lm.max_positions} positions"
+        wanted = f"wanted numbers of 1 or more, and {two}, to lay a line through"
+        raise SkipbenchError(f"profile: {given}; {wanted}")
     return fitting, min(SWEEPS, repeats) * len(fitting) * len(set(rows))
 
 
 def profile(
-    lm: LM,
-    contexts: Sequence[int],
-    rows: Sequence[int],
-    repeats: int,
-    known: Known,
-    advance: Advance,
+    lm: LM, contexts: Ints, rows: Ints, repeats: int, known: Known, advance: Advance
 ) -> LatencyRecord:
     """The record of a profile, without its rounds."""
     # The model is fitted to points of one row, and all others are compared with them.
@@ -150,17 +138,14 @@ def part_bytes(lm: LM) -> dict[str, int]:
     """
 
     def size(modules: Iterable[Any]) -> int:
-        return sum(p.numel() * p.element_size() for m in modules for p in m.parameters())
+        return sum(p.nbytes for m in modules for p in m.parameters())
 
     parts = parts_of(lm.model)
-    inactive = sum(mlp.inactive_bytes for _, mlp in parts.layers)
-    return {
-        "attention": size(m for a, _ in parts.layers for m in a.modules) // lm.layers,
-        "mlp": (size(m for _, mlp in parts.layers for m in mlp.modules) - inactive) // lm.layers,
-        "head": size([parts.head, parts.norm]),
-        "row": row_bytes(lm) // lm.layers,
-        "number": lm.dtype.itemsize,
-    }
+    attention = sum(size(attention.modules) for attention, _ in parts.layers)
+    mlp = sum(size(mlp.modules) - mlp.inactive_bytes for _, mlp in parts.layers)
+    sizes = {"attention": attention // lm.layers, "mlp": mlp // lm.layers}
+    rest = {"head": size([parts.head, parts.norm]), "row": row_bytes(lm) // lm.layers}
+    return sizes | rest | {"number": lm.dtype.itemsize}
 
 
 def floor_s(

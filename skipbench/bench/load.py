@@ -30,24 +30,20 @@ from skipbench.skipset import deepened_layers
 PROFILED_ROWS = 512  # up to which latencies are measured for a method that needs them
 STEP_ROWS = 512  # by which the cache grows, so that not every turn reallocates it
 MakeMethod = Callable[..., Method]
-Loaded = tuple[LM, Any]
-"""A model and its tokenizer."""
-LoadModel = Callable[..., Loaded]
-"""`load_model` or another loader."""
+Loaded = tuple[LM, Any]  # a model and its tokenizer
+LoadModel = Callable[..., Loaded]  # `load_model` or another loader
 
 
 def load_model(
     model: Model, engine: Engine, calibration: Sequence[Row] = (), tokens: int | None = None
 ) -> Loaded:
-    """Loads the configured model and its tokenizer; sets the number of threads.
+    """Loads the configured model and its tokenizer; sets the number of threads. Raises
+    SkipbenchError for a value that cannot be used, or a checkpoint that cannot be loaded.
 
     Args:
         calibration: rows by which weights are pruned, if `model.sparsity` is set.
         tokens: of the longest prompt with its output, by which `device=auto` takes as few GPUs as
             hold both; None if unknown.
-
-    Raises:
-        SkipbenchError: a value that cannot be used, or a checkpoint that cannot be loaded.
     """
     pattern = _sparsity(model)
     check_model(model, engine)
@@ -71,10 +67,9 @@ def _sparsity(model: Model) -> Pattern | None:
     if (tokens := model.calibration.tokens) < 1:
         raise SkipbenchError(f"model.calibration.tokens={tokens}; wanted 1 or more")
     if model.quantization != "none":
-        raise SkipbenchError(
-            f"model.sparsity={model.sparsity} prunes weights in full; with "
-            f"model.quantization={model.quantization} there are none. Leave one of them out"
-        )
+        none = f"with model.quantization={model.quantization} there are none"
+        given = f"model.sparsity={model.sparsity} prunes weights in full"
+        raise SkipbenchError(f"{given}; {none}. Leave one of them out")
     return pattern
 
 
@@ -85,7 +80,8 @@ def check_model(model: Model, engine: Engine) -> None:
         raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
     if engine.spare_mib < 0:
         raise SkipbenchError(f"{engine.spare_mib=}; wanted 0 or more")
-    _check_device(model.device)
+    if (wrong := _wrong_device(model.device)) is not None:
+        raise SkipbenchError(f"model.device={model.device}{wrong}")
     _sparsity(model)
     planted = isinstance(model, PlantedModel)
     if not planted:
@@ -96,33 +92,27 @@ def check_model(model: Model, engine: Engine) -> None:
         check_checkpoint(model)
 
 
-def _check_device(device: str) -> None:
-    """Raises SkipbenchError for a device that is not there."""
+def _wrong_device(device: str) -> str | None:
     if device in ("cpu", "auto"):
-        return
+        return None
     kind, _, number = device.partition(":")
     if kind != "cuda" or (number and not number.isdecimal()):
-        raise SkipbenchError(f"model.device={device}; wanted cpu, cuda, cuda:N or auto")
+        return "; wanted cpu, cuda, cuda:N or auto"
     if not torch.cuda.is_available():
-        raise SkipbenchError(
-            f"model.device={device}, but no CUDA device is at hand; use model.device=cpu"
-        )
-    if int(number or 0) > (last := torch.cuda.device_count() - 1):
-        raise SkipbenchError(f"model.device={device}; this machine has cuda:0 to cuda:{last}")
+        return ", but no CUDA device is at hand; use model.device=cpu"
+    last = torch.cuda.device_count() - 1
+    return f"; this machine has cuda:0 to cuda:{last}" if int(number or 0) > last else None
 
 
 def check_method(model: Model, make_method: MakeMethod) -> None:
-    """Makes the method for a model of this depth, without reading weights.
-
-    Raises:
-        SkipbenchError: a setting that does not fit the model, or an unreadable configuration.
+    """Makes the method for a model of this depth, without reading weights. Raises SkipbenchError
+    for a setting that does not fit the model, or an unreadable configuration.
     """
     _sparsity(model)
     method = make_method(layers=depth(model))
     if not isinstance(method, Method):
-        raise SkipbenchError(
-            f"{type(method).__name__} is no method; derive it from skipbench.decode.method.Method"
-        )
+        advice = "derive it from skipbench.decode.method.Method"
+        raise SkipbenchError(f"{type(method).__name__} is no method; {advice}")
 
 
 def depth(model: Model) -> int:
@@ -130,9 +120,9 @@ def depth(model: Model) -> int:
     if model.sizes is not None:
         return model.sizes.layers
     layers = layer_count(model.path, model.revision)
-    if model.deepened:
-        layers = len(deepened_layers(layers, model.deepened, model.deepened_seed))
-    return layers
+    if not model.deepened:
+        return layers
+    return len(deepened_layers(layers, model.deepened, model.deepened_seed))
 
 
 def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> list[Prompt]:
@@ -143,13 +133,9 @@ def prepare(lm: LM, tokenizer: Any, rows: list[Row], dataset: DatasetConfig) -> 
 
 
 def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any, Method]:
-    """Loads the model, its tokenizer, and the method, with its stored skip set and latencies.
-
-    Args:
-        method: replaces the one of `config`, whose values are then not used.
-
-    Raises:
-        SkipbenchError: as a run of these settings would; before loading for wrong settings.
+    """Loads the model, its tokenizer, and the method, with its stored skip set and latencies;
+    `method` replaces the one of `config`, whose values are then not used. Raises SkipbenchError as
+    a run of these settings would; before loading for wrong settings.
     """
     if method is None:
         config = with_stored_set(config)
@@ -185,26 +171,21 @@ def make_method(config: RunConfig, lm: LM) -> Method:
 def encode_prompt(
     lm: LM, tokenizer: Any, prompt: str | list[dict[str, str]], max_new_tokens: int, chat: str
 ) -> list[int]:
-    """Encodes a text or messages, and allocates a cache for them and the output.
-
-    Args:
-        prompt: a text, or messages with `role` and `content`.
-        chat: as `bench.prompts.encode` takes it.
-
-    Raises:
-        SkipbenchError: no prompt, a message of another form, or one that does not fit.
+    """Encodes a text or messages with `role` and `content`, and allocates a cache for them and the
+    output; `chat` as for `encode`. Raises SkipbenchError where there is no prompt, a message has
+    another form, or it does not fit.
     """
-    messages = [] if isinstance(prompt, str) else prompt
+    text, messages = (prompt, ()) if isinstance(prompt, str) else ("", tuple(prompt))
     for message in messages:
         if not (isinstance(message, dict) and {"role", "content"} <= message.keys()):
             raise SkipbenchError(
                 f"a message is {str(message)[:80]!r}; wanted a dict with 'role' (system, user, "
                 "assistant or tool) and 'content', a text"
             )
-    if not prompt and not isinstance(prompt, str):
+    if not isinstance(prompt, str) and not messages:
         raise SkipbenchError("no messages; give at least one of the user")
-    text = prompt if isinstance(prompt, str) else "\n\n".join(m["content"] for m in messages)
-    row = Row("prompt", text, {}, {}, messages=tuple(messages))
+    text = text or "\n\n".join(m["content"] for m in messages)
+    row = Row("prompt", text, {}, {}, messages=messages)
     if max_new_tokens < 1:
         raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
     (made,) = encode([row], tokenizer, lm.max_positions, max_new_tokens, "refuse", chat=chat)

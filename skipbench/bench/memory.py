@@ -1,8 +1,8 @@
 """Checks by the bytes of its weights and cache whether a model fits, before it is loaded."""
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from skipbench.bench.prompts import SCRATCH_ROWS
@@ -27,8 +27,7 @@ GPUS = {
 }
 """Usable bytes of the papers' GPU classes, smallest first."""
 
-Models = Mapping[str, Model]
-"""Models of known sizes, by name."""
+Models = Mapping[str, Model]  # models of known sizes, by name
 
 
 def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:
@@ -56,17 +55,13 @@ def fitting(models: Models, memory: int, tokens: int) -> list[str]:
 
 def gpus_needed(model: Model, dataset: DatasetConfig, each: int) -> int:
     """GPUs of `each` usable bytes for a cell whose prompts fill `dataset.context`, or else have
-    `LONG_PROMPT` tokens; 1 for a model on the CPU or of unknown size.
-
-    Raises:
-        NotHereError: such a GPU holds no layer of the model.
+    `LONG_PROMPT` tokens; 1 for a model on the CPU or of unknown size. Raises NotHereError if such a
+    GPU holds no layer of the model.
     """
     if model.sizes is None or model.device == "cpu":
         return 1
-    tokens = _context(model, dataset)
-    if dataset.context is None:
-        tokens = min(LONG_PROMPT + dataset.max_new_tokens, tokens)
-    return _gpus(model, tokens, each)
+    tokens = dataset.context or LONG_PROMPT + dataset.max_new_tokens
+    return _gpus(model, min(tokens, model.sizes.context), each)
 
 
 def _gpus(model: Model, tokens: int, each: int) -> int:
@@ -78,10 +73,8 @@ def _gpus(model: Model, tokens: int, each: int) -> int:
         return 1
     usable = each - MARGIN - weights // model.sizes.layers
     if usable <= 0:
-        raise NotHereError(
-            f"a GPU of {_gib(each)} holds no layer of {model.name!r} and {_gib(MARGIN)} for the "
-            "rest"
-        )
+        what = f"no layer of {model.name!r} and {_gib(MARGIN)} for the rest"
+        raise NotHereError(f"a GPU of {_gib(each)} holds {what}")
     return max(2, -(-total // usable))
 
 
@@ -89,34 +82,23 @@ def devices_needed(model: Model, tokens: int | None) -> int | None:
     """The minimum of the GPUs at hand that hold a model and `tokens` of prompt and output, twice
     `LONG_PROMPT` if unknown; None where its size is not known, or all of them are needed.
     """
-    free = _gpus_free()
     if model.sizes is None:
         return None
-    tokens = min(tokens or 2 * LONG_PROMPT, model.sizes.context)
+    free, tokens = _gpus_free(), min(tokens or 2 * LONG_PROMPT, model.sizes.context)
     fits = (n for n in range(1, len(free)) if _gpus(model, tokens, min(free[:n])) <= n)
     return next(fits, None)
 
 
-def _context(model: Model, dataset: DatasetConfig) -> int:
-    """Tokens of prompt and output together: the model's context, or the dataset's shorter one."""
-    assert model.sizes is not None
-    return min(dataset.context or model.sizes.context, model.sizes.context)
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Need:
     """Bytes that a cell takes."""
 
     weight_bytes: int
     cache_bytes: int
-    tokens: int
-    """Of the longest prompt with its output, which the cache holds."""
-    calibration_bytes: int
-    """Of `model.calibration`, gone before the cache comes."""
-    rest_bytes: int
-    """Activations, logits, and so on."""
-    free_bytes: int | None
-    """Of the device; None if unknown."""
+    tokens: int  # of the longest prompt with its output, which the cache holds
+    calibration_bytes: int  # of `model.calibration`, gone before the cache comes
+    rest_bytes: int  # activations, logits, and so on
+    free_bytes: int | None  # of the device; None if unknown
 
     @property
     def total_bytes(self) -> int:
@@ -134,14 +116,13 @@ class Need:
 
 
 def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> Need | None:
-    """The bytes that a cell takes with these rows; None for a model of unknown size.
-
-    Raises:
-        NotHereError: more than the device has free; names the models that would fit.
+    """The bytes that a cell takes with these rows; None for a model of unknown size. Raises
+    NotHereError, with the models that would fit, if they are more than the device has free.
     """
     if model.sizes is None:
         return None
-    tokens = longest(rows, dataset.max_new_tokens, _context(model, dataset))
+    context = min(dataset.context or model.sizes.context, model.sizes.context)
+    tokens = longest(rows, dataset.max_new_tokens, context)
     weights, cache = needed_bytes(model, tokens)
     margin, free = min(MARGIN, max(weights, MIN_MARGIN)), free_bytes(model.device)
     need = Need(weights, cache, tokens, _calibration_bytes(model), margin, free)
@@ -149,10 +130,10 @@ def check_memory(model: Model, dataset: DatasetConfig, rows: Sequence[Row]) -> N
         return need
     fit = ", ".join(fitting(known_models(), free, need.tokens))
     on_gpu = model.device.startswith("cuda")
+    several = ". Several GPUs are used with model.device=auto" if on_gpu else ""
     raise NotHereError(
         f"model {model.name!r} needs {_gib(need.total_bytes)} on {model.device}: "
-        f"{need.text(weight_kind(model))}. Would fit: {fit or 'none of conf/model'}"
-        + (". Several GPUs are used with model.device=auto" if on_gpu else "")
+        f"{need.text(weight_kind(model))}. Would fit: {fit or 'none of conf/model'}{several}"
     )
 
 
@@ -175,29 +156,26 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
     """The cell's minimum memory and smaller settings; None for an error of another kind."""
     import torch  # not above: a plan computes sizes without it
 
-    text = str(error)
-    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
-        words in text for words in ("can't allocate memory", "out of memory")
-    ):
+    text, kinds = str(error), MemoryError | torch.OutOfMemoryError
+    said = "can't allocate memory" in text or "out of memory" in text
+    if not said and not isinstance(error, kinds):
         return None
     first = f": {text.partition(chr(10))[0]}" if text else ""
     reason = f"out of memory ({type(error).__name__}{first})"
     if model.sizes is None:
         advice = "give the job more (hardware.memory=), or use a smaller dataset.max_new_tokens"
         return f"{reason}; {advice}"
-    need, smaller = _with_margin(model, max_new_tokens), []
-    on_gpu, wide = model.device.startswith("cuda"), model.dtype == Dtype.float32
-    for words, changed in (
-        ("quantization=int8", dict(quantization=Quantization.int8) if on_gpu else {}),
-        ("dtype=bfloat16", dict(dtype=Dtype.bfloat16) if wide else {}),
-    ):
-        size = _with_margin(dataclasses.replace(model, **changed), max_new_tokens)
-        smaller += [f"model.{words} ({_gib(size)})"] if size < need else []
+    need, changed = _with_margin(model, max_new_tokens), list[tuple[str, Model]]()
+    if model.device.startswith("cuda"):
+        changed.append(("quantization=int8", replace(model, quantization=Quantization.int8)))
+    if model.dtype == Dtype.float32:
+        changed.append(("dtype=bfloat16", replace(model, dtype=Dtype.bfloat16)))
+    sizes = [(words, _with_margin(other, max_new_tokens)) for words, other in changed]
+    smaller = [f"model.{words} ({_gib(size)})" for words, size in sizes if size < need]
     smaller += [f"model={name}" for name in fitting(known_models(), need - 1, max_new_tokens)[-1:]]
     return (
-        f"{reason}; model {model.name!r} needs {_gib(need)}, more for long prompts. "
-        f"Next smaller: {', '.join(smaller) or 'no model of conf/model'}; or give the "
-        "job more (hardware.memory=)"
+        f"{reason}; model {model.name!r} needs {_gib(need)}, more for long prompts. Next smaller: "
+        f"{', '.join(smaller) or 'no model of conf/model'}; or give the job more (hardware.memory=)"
     )
 
 
@@ -213,10 +191,8 @@ def free_bytes(device: str) -> int | None:
     """Free memory of a device, or of all GPUs for `auto`; None for a GPU that is not there."""
     import torch  # as above
 
-    if device == "cpu":
-        return host_free_bytes()
-    free = _gpus_free()
-    if device == "auto":
+    free = [] if device == "cpu" else _gpus_free()
+    if device in ("cpu", "auto"):
         return sum(free) or host_free_bytes()
     return torch.cuda.mem_get_info(device)[0] if free else None
 
@@ -240,16 +216,14 @@ def host_free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 def gpu_lines(models: Models, tokens: int) -> list[str]:
     """The models that fit first on every GPU class, then the GPUs of 80 GB that others take."""
-    lines, seen = [], set[str]()
+    lines, seen, each = [], set[str](), GPUS["A100 80 GB, A800, H100"]
     for gpu, memory in GPUS.items():
         new = [name for name in fitting(models, memory, tokens) if name not in seen]
         above = "the above and " if seen else ""
         lines.append(f"note     fits on one {gpu}: {above}{', '.join(new) or 'nothing more'}")
         seen |= set(new)
-    each = GPUS["A100 80 GB, A800, H100"]
-    for name in sorted(set(models) - seen):
-        lines.append(f"note     {name} takes {_gpus(models[name], tokens, each)} GPUs of 80 GB")
-    return lines
+    counts = {name: _gpus(models[name], tokens, each) for name in sorted(set(models) - seen)}
+    return lines + [f"note     {name} takes {n} GPUs of 80 GB" for name, n in counts.items()]
 
 
 def size_text(model: Model) -> str:

@@ -22,13 +22,11 @@ from skipbench.runs.run import read_run
 class Preflight:
     """A cell before its model is loaded."""
 
-    model: Model
-    """With the sizes of its checkpoint, where they are known."""
+    model: Model  # with the sizes of its checkpoint, where they are known
     rows: list[Row]
     prompts: list[Prompt] | None
     """None where the tokenizer is not on this machine yet, or the model is loaded already."""
-    need: Need | None
-    """None for a model of unknown size."""
+    need: Need | None  # None for a model of unknown size
 
     @property
     def prompt_tokens(self) -> int:
@@ -39,11 +37,9 @@ class Preflight:
 
 
 def preflight(config: RunConfig, folder: Path, loaded: Loaded | None = None) -> Preflight:
-    """Checks a cell whose skip set is known, and whose model may be loaded already.
-
-    Raises:
-        SkipbenchError: whatever a run of it would refuse: its path, tokenizer, device, engine,
-            method, memory, dataset, prompts or results folder.
+    """Checks a cell whose skip set is known, and whose model may be loaded already. Raises
+    SkipbenchError for whatever a run of it would refuse: its path, tokenizer, device, engine,
+    method, memory, dataset, prompts or results folder.
     """
     model = config.model
     # the weights alone may be too much; that is known before a dataset is fetched
@@ -56,29 +52,21 @@ def preflight(config: RunConfig, folder: Path, loaded: Loaded | None = None) -> 
     rows = config.dataset.rows(config.limit)
     begun = None if config.fresh else read_run(folder).provenance.rows_sha256
     if begun is not None and begun != rows_hash(rows):
-        raise SkipbenchError(
-            f"the rows of the dataset have changed since {folder} was begun; put the old ones "
-            "back, pin dataset.revision, or use another results folder"
-        )
+        advice = "put the old ones back, pin dataset.revision, or use another results folder"
+        changed = f"the rows of the dataset have changed since {folder} was begun"
+        raise SkipbenchError(f"{changed}; {advice}")
     need, prompts = check_memory(model, config.dataset, rows), None
     if loaded is None and (tokenizer := tokenizer_here(model)) is not None:
-        if isinstance(model, PlantedModel):
-            assert model.architecture is not None
+        if isinstance(model, PlantedModel) and model.architecture is not None:
             context = model.architecture.context
         else:
             context = positions(text_config(read_config(model.path, model.revision)))
         prompts = encode(rows, tokenizer, context, **config.dataset.encoding)
-    check_writable(folder)
-    return Preflight(model, rows, prompts, need)
-
-
-def check_writable(folder: Path) -> None:
-    """Raises SkipbenchError where a run's folder could not be made; leaves nothing behind."""
-    check_name(folder)
+    check_name(folder)  # the folder could be made, and nothing is left behind
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     with writing(there):
         try:
-            with tempfile.TemporaryDirectory(dir=there, prefix=".skipbench-"):
-                pass
+            tempfile.TemporaryDirectory(dir=there, prefix=".skipbench-").cleanup()
         except OSError as error:  # without the name drawn above
             raise OSError(error.errno, error.strerror, str(there)) from error
+    return Preflight(model, rows, prompts, need)

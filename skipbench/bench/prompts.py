@@ -62,38 +62,32 @@ def encode(
 
     Args:
         max_positions: of the model, for prompt and output together.
-        truncate: treatment of a prompt that with its output and `reserve` is longer than the
-            model's context or `context`: `refuse`; `left` cuts its beginning and keeps a first
-            special token; `end` cuts its end, but keeps the last `keep` tokens, or as many as the
-            text `keep` has with special tokens.
+        truncate: of a prompt that with its output and `reserve` is longer than the model's context
+            or `context`: `refuse`; `left` cuts its beginning and keeps a first special token; `end`
+            cuts its end, but keeps the last `keep` tokens, or as many as the text `keep` has with
+            special tokens.
         chat: `none`, plain text; `template`, the tokenizer's own, given `thinking` as
             `enable_thinking`; `auto`, that where there is one, else plain text; `vicuna`, the
             conversation of Vicuna 1.1 as text, which Spec-Bench shows to every model.
 
     Raises:
-        SkipbenchError: an empty prompt; one that is too long and may not be cut; no chat template;
-            a value that cannot be.
+        SkipbenchError: a prompt is empty or too long, or a value cannot be.
     """
+    asked = f"dataset.max_new_tokens={max_new_tokens}"
     if max_new_tokens < 1:
-        raise SkipbenchError(f"dataset.max_new_tokens={max_new_tokens}; wanted 1 or more")
+        raise SkipbenchError(f"{asked}; wanted 1 or more")
     if reserve < 0 or (context is not None and context < 1):
-        raise SkipbenchError(
-            f"dataset.reserve={reserve}, dataset.context={context}; wanted 0 or more, and 1 "
-            "or more or null"
-        )
+        given = f"dataset.reserve={reserve}, dataset.context={context}"
+        raise SkipbenchError(f"{given}; wanted 0 or more, and 1 or more or null")
     limit = max_positions if context is None else min(context, max_positions)
     longest = limit - max_new_tokens - reserve
     if longest < 1:
-        raise SkipbenchError(
-            f"dataset.max_new_tokens={max_new_tokens} leaves no room for a prompt in a "
-            f"context of {limit} tokens"
-        )
+        place = f"for a prompt in a context of {limit} tokens"
+        raise SkipbenchError(f"{asked} leaves no room {place}")
     kept = len(tokenizer.encode(keep)) if isinstance(keep, str) else keep
     if truncate == "end" and not 0 <= kept < longest:
-        raise SkipbenchError(
-            f"dataset.keep={keep!r} is {kept} tokens; wanted 0 to {longest - 1}, for prompts "
-            f"have {longest}"
-        )
+        wanted = f"wanted 0 to {longest - 1}, for prompts have {longest}"
+        raise SkipbenchError(f"dataset.keep={keep!r} is {kept} tokens; {wanted}")
     known = {row.id: row for row in rows}
     if chat == "auto":
         chat = "template" if getattr(tokenizer, "chat_template", None) else "none"
@@ -103,9 +97,8 @@ def encode(
         try:
             row.prompt.encode()
         except UnicodeEncodeError as error:
-            raise SkipbenchError(
-                f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
-            ) from error
+            text = f"prompt {row.id!r} is no Unicode text ({error}); correct or remove the row"
+            raise SkipbenchError(text) from error
         if chat == "template":
             ids = _by_template(turns, row, tokenizer, thinking)
         else:
@@ -144,9 +137,8 @@ def _turns_before(row: Row, known: Mapping[str, Row]) -> list[Row]:
     turns = [row]
     while (after := turns[0].after) is not None:
         if after not in known or after in (turn.id for turn in turns):
-            raise SkipbenchError(
-                f"row {turns[0].id!r} goes on with {after!r}, which is no row before it"
-            )
+            reason = f"goes on with {after!r}, which is no row before it"
+            raise SkipbenchError(f"row {turns[0].id!r} {reason}")
         turns.insert(0, known[after])
     return turns[:-1]
 
@@ -157,9 +149,8 @@ def _plain(turns: Turns, row: Row, vicuna: bool) -> str:
         # An answer follows its prompt as it was made, so that the model reads on in its own text.
         return "".join(f"{asked}{answer}\n\n" for asked, answer in turns) + row.prompt
     if row.messages:
-        raise SkipbenchError(
-            f"dataset.chat=vicuna, but row {row.id!r} holds messages; use dataset.chat=auto"
-        )
+        given = f"dataset.chat=vicuna, but row {row.id!r} holds messages"
+        raise SkipbenchError(f"{given}; use dataset.chat=auto")
     text = "".join(f"USER: {asked} ASSISTANT: {answer.strip()}</s>" for asked, answer in turns)
     return f"{VICUNA}{text}USER: {row.prompt} ASSISTANT:"
 
@@ -178,15 +169,12 @@ def _by_template(turns: Turns, row: Row, tokenizer: Any, thinking: bool | None) 
         messages += [{"role": "assistant", "content": answer.strip()}]
     messages += row.messages or [{"role": "user", "content": row.prompt}]
     more = {} if thinking is None else {"enable_thinking": thinking}
+    more |= {"add_generation_prompt": True, "return_dict": False}
     try:
-        ids: list[int] = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=False, **more
-        )
+        ids: list[int] = tokenizer.apply_chat_template(messages, **more)
     except Exception as error:  # a checkpoint's template, in jinja's sandbox, raises anything
-        raise SkipbenchError(
-            f"the model's chat template refuses row {row.id!r} ({error}); change the row, or use "
-            "dataset.chat=none"
-        ) from error
+        reason = f"the model's chat template refuses row {row.id!r} ({error})"
+        raise SkipbenchError(f"{reason}; change the row, or use dataset.chat=none") from error
     return ids
 
 
@@ -194,8 +182,7 @@ def eos_ids(lm: "LM") -> frozenset[int]:
     """Every id that ends an output, from the generation config, else from the model's. Raises
     SkipbenchError for a value that is neither an id nor a list of ids.
     """
-    generation = getattr(lm.model, "generation_config", None)
-    value = getattr(generation, "eos_token_id", None)
+    value = getattr(getattr(lm.model, "generation_config", None), "eos_token_id", None)
     value = lm.config.eos_token_id if value is None else value
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if any(type(one) is not int for one in ids):

@@ -27,16 +27,14 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33, 49, 65, 97)
 """Rows of plain verifications; kernels take them in blocks, so that few would hide steps."""
 DRAFTED_ROWS = (9, 17, 33)
 """Rows of verifications after a draft, beside those of as many rows as it has tokens."""
-VARIED_ROWS = (2, 17, 81)
-"""Rows at which kept states and top tokens are timed, too, and trees."""
+VARIED_ROWS = (2, 17, 81)  # rows at which kept states and top tokens are timed, too, and trees
 VARIED = (
     Verified(tree=True),
     Verified(hidden_states=True),
     Verified(top_tokens=6),
     Verified(tree=True, top_tokens=6),
 )
-ROUNDS = 3
-"""Timed rounds per visit of a kind, after one that is not."""
+ROUNDS = 3  # timed rounds per visit of a kind, after one that is not
 STEPS = 4
 WIDTHS = (10, 5, 3, 1)  # SWIFT's tree
 
@@ -78,10 +76,9 @@ class Scripted(SkipMethod):
 def kinds(layers: int, contexts: Sequence[int]) -> Iterator[Kind]:
     """All kinds that are timed, at the first and the last context."""
     none, half = SkipSet.of(layers), fixed_set("uniform", layers, 0.5)
-    attention = SkipSet.of(layers, range(0, 2 * layers, 2))
-    mlp = SkipSet.of(layers, range(1, 2 * layers, 2))
-    near, far = min(contexts), max(contexts)
-    for context in dict.fromkeys((near, far)):
+    attention, mlp = (SkipSet.of(layers, range(part, 2 * layers, 2)) for part in (0, 1))
+    near = min(contexts)
+    for context in dict.fromkeys((near, max(contexts))):
         yield from (Kind(context, rows, 0, none) for rows in ROWS)
         yield from (Kind(context, 1 + STEPS, STEPS, z) for z in (none, half, attention, mlp))
         yield from (Kind(context, rows, STEPS, half) for rows in DRAFTED_ROWS)
@@ -116,12 +113,11 @@ def measure_rounds(
         for kind, ratios in timed.items():
             _, drafted, verified = _visit(lm, tokens, kind)
             first, _, after = _visit(lm, tokens, vanilla)
-            one = (before + after) / 2
+            seconds.append(one := (before + after) / 2)
+            before = after
             # vanilla is the unit: 1 by definition, not within its own noise
             verified = one if kind == vanilla else verified
             ratios.append((drafted / one, verified / one, first / one))
-            seconds.append(one)
-            before = after
         advance()
     one, rounds = statistics.median(seconds), list[TimedRound]()
     for k, ratios in timed.items():

@@ -1,15 +1,14 @@
 """From the settings of a cell to its finished run folder."""
 
 import contextlib
-import dataclasses
 import math
 import resource
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from msgspec import UNSET, UnsetType, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from skipbench.bench.cell import Settings, run_cell
@@ -19,7 +18,7 @@ from skipbench.bench.memory import longest
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
-from skipbench.console import Advance, log_to, note, progress, say, working
+from skipbench.console import log_to, note, progress, say, working
 from skipbench.data.rows import Row, prompts_hash, rows_hash
 from skipbench.errors import SkipbenchError
 from skipbench.lm.fused.elementwise import is_native
@@ -49,15 +48,12 @@ def run(
     loaded: Loaded | None = None,
     load: LoadModel = load_model,
 ) -> Metrics:
-    """Runs what is missing of a cell and returns its metrics.
+    """Runs what is missing of a cell, its skip set filled in, and returns its metrics. Raises
+    SkipbenchError for anything that the user can put right; `status.json` then has the reason.
 
     Args:
-        config: the cell, with its skip set filled in.
         calibration: rows for `load_model`.
         loaded: the model and tokenizer, if these settings were loaded before; else `load` does.
-
-    Raises:
-        SkipbenchError: anything that the user can put right; `status.json` then has the reason.
     """
     model, dataset, make_method = config.model, config.dataset, config.method.factory()
     context = dataset.context or (model.sizes and model.sizes.context)
@@ -68,7 +64,8 @@ def run(
         say(remark, "dim")
     method = make_method(layers=lm.layers)
     prompts = prepare(lm, tokenizer, rows, dataset)
-    device, meter = device_name(lm.output_device), energy_meter(_devices(lm))
+    devices = {*lm.devices, lm.input_device, lm.output_device}
+    device, meter = device_name(lm.output_device), energy_meter(devices)
     latency_file = latency_path(model, config.engine, device, folder.parent.parent)
     with working("measuring sub-layer latencies"):
         latency = stored_latency(lm, latency_file)
@@ -77,37 +74,30 @@ def run(
         method.latency_model, decided_by = latency, hashed(to_builtins(latency))
     # loading may have fetched weights, and measured latencies
     refuse_other(folder, model, config.method)
-    origin = replace(
-        _provenance(lm, config, rows, calibration),
-        latency=latency_file.name,
-        latency_sha256=decided_by,
-        energy=meter.source,
-    )
+    measured = {"latency": latency_file.name, "latency_sha256": decided_by, "energy": meter.source}
+    origin = replace(_provenance(lm, config, rows, calibration), **measured)
     store = RunStore(folder, config.record(), origin, config.mixed)
     log_to(folder / "run.log")
-    settings = Settings(
-        max_new_tokens=dataset.max_new_tokens,
-        eos=eos_ids(lm),
-        **dataclasses.asdict(config.decoding),
-        seed=config.seed,
-        scorer=dataset.scorer,
-        warmup=config.engine.warmup,
-        until_ci=config.until_ci,
-        meter=meter,
-    )
+    how = config.decoding, config.seed, dataset.scorer, config.engine.warmup, config.until_ci, meter
+    settings = Settings(dataset.max_new_tokens, eos_ids(lm), *how)
     try:
         store.status("running")
+        ratios: list[float] = []
         with progress("samples", len(prompts), len(store.samples())) as advance:
-            done = _with_speedup(advance)
+
+            def done(sample: Sample) -> None:  # as the table has it at the end
+                ratios.extend([] if sample.speedup is None else [sample.speedup])
+                so_far = f"{statistics.geometric_mean(ratios):.2f}x" if ratios else ""
+                advance(so_far and f"speedup so far {so_far}")
+
             samples = run_cell(lm, tokenizer, method, prompts, settings, store, done)
-        if lm.notes() != origin.notes:
-            say(lm.notes()[-1], "dim")  # memory for graphs ran out while decoding
-            store.amend(notes=lm.notes())
-        metrics = replace(
-            _metrics(lm, samples, latency),
-            until_ci=_stopped(samples, len(prompts), config.until_ci),
-            score=corpus_summary(dataset.scorer, samples, store.completions()),
-        )
+        if (notes := lm.notes()) != origin.notes:
+            say(notes[-1], "dim")  # memory for graphs ran out while decoding
+            store.amend(notes=notes)
+        scores = corpus_summary(dataset.scorer, samples, store.completions())
+        metrics = replace(_metrics(lm, samples, latency, devices), score=scores)
+        if config.until_ci is not None:
+            metrics = replace(metrics, until_ci=_stopped(samples, len(prompts), config.until_ci))
         store.write_metrics(metrics)
         failed, error = [s for s in samples if s.lossless == "failed"], None
         if failed:
@@ -128,21 +118,11 @@ def run(
         store.close()
 
 
-def _devices(lm: LM) -> set[torch.device]:
-    return {*lm.devices, lm.input_device, lm.output_device}
-
-
-def _stopped(
-    samples: Sequence[Sample], prompts: int, until_ci: float | None
-) -> UntilCi | UnsetType:
-    """The end of a run that may stop early; unset for any other."""
-    if until_ci is None:
-        return UNSET
+def _stopped(samples: Sequence[Sample], of: int, wanted: float) -> UntilCi:
+    """The end of a run that may stop early."""
     reached, count = half_width(list(speedups(samples).values())), len(samples)
     width = reached if math.isfinite(reached) else None
-    return UntilCi(
-        wanted=until_ci, half_width=width, samples=count, of=prompts, stopped=count < prompts
-    )
+    return UntilCi(wanted=wanted, half_width=width, samples=count, of=of, stopped=count < of)
 
 
 def _provenance(
@@ -171,24 +151,14 @@ def _provenance(
     )
 
 
-def _metrics(lm: LM, samples: list[Sample], latency: LatencyModel) -> Metrics:
+def _metrics(
+    lm: LM, samples: list[Sample], latency: LatencyModel, devices: set[torch.device]
+) -> Metrics:
     context = round(statistics.mean(s.prompt_tokens + len(s.vanilla.tokens) / 2 for s in samples))
     rate = bandwidth(lm.output_device, lm.weight_bytes(), known_hardware())
-    floor_s = roofline_s_per_token(lm, context, rate)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if lm.output_device.type == "cuda":
-        peak = sum(torch.cuda.max_memory_allocated(device) for device in _devices(lm))
-    here = latency.at(context)
+        peak = sum(map(torch.cuda.max_memory_allocated, devices))
+    here, floor_s = latency.at(context), roofline_s_per_token(lm, context, rate)
     metrics = summarise(samples, lm.layers, here, floor_s, peak)
     return replace(metrics, profiled=Profiled(**here._asdict()))
-
-
-def _with_speedup(advance: Advance) -> Callable[[Sample], None]:
-    """Reports each sample with the speedup so far, as the table has it at the end."""
-    ratios: list[float] = []
-
-    def done(sample: Sample) -> None:
-        ratios.extend([] if sample.speedup is None else [sample.speedup])
-        advance(f"speedup so far {statistics.geometric_mean(ratios):.2f}x" if ratios else "")
-
-    return done

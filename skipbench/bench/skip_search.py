@@ -15,17 +15,8 @@ from skipbench.methods.self_sd import objective
 from skipbench.profile.influence import rank_sublayers
 from skipbench.runs.files import set_aside
 from skipbench.runs.fingerprint import weights_sha256
-from skipbench.search.run import (
-    TIMES,
-    Objective,
-    Trial,
-    candidates,
-    read_retimed,
-    read_trials,
-    retime,
-    search,
-    write_retimed,
-)
+from skipbench.search import run as searches
+from skipbench.search.run import TIMES, Objective, Trial
 from skipbench.search.strategies import make_strategy
 from skipbench.skipset import SkipSet
 
@@ -40,6 +31,7 @@ def search_skip_set(
     load: LoadModel = load_model,
 ) -> Trial:
     """Searches the set that decodes the development rows fastest, and stores it in the results.
+    Raises SkipbenchError without rows, or with the trace of another search or of other weights.
 
     Args:
         rows: development prompts, of the training split, or of rows that the run leaves out.
@@ -48,15 +40,10 @@ def search_skip_set(
         store: whether `method.skip=stored` means the best set from now on.
         calibration: rows for `load_model`.
         loaded: the model and tokenizer, if these settings were loaded before; else `load` does.
-
-    Raises:
-        SkipbenchError: no rows, or the trace of another search or of other weights in the way.
     """
-    options, name = config.search, config.dataset.name
+    options, data = config.search, f"dataset={config.dataset.name}"
     if not rows:
-        raise SkipbenchError(
-            f"dataset={name} has no development prompts; a search needs at least one"
-        )
+        raise SkipbenchError(f"{data} has no development prompts; a search needs at least one")
     lm, tokenizer = loaded or load(config.model, config.engine, calibration)
     dataset = config.dataset.with_max_new_tokens(options.max_new_tokens)
     # a later turn has no prompt before there is an answer
@@ -69,7 +56,7 @@ def search_skip_set(
         settings |= {"prompts_shared_with_run": shared}
         say(
             f"{shared} of {len(prompts)} prompts of this search are decoded by the run, too: "
-            f"dataset {name} has no training split and too few other rows"
+            f"dataset {config.dataset.name} has no training split and too few other rows"
         )
     settings |= {"weights_sha256": weights_sha256(config.model)}
     if config.fresh:
@@ -85,7 +72,9 @@ def search_skip_set(
             speed, alpha = (best.detail.get(k, 0) for k in ("tokens_per_s", "alpha"))
             advance(f"best {speed:.0f} tokens/s, alpha {alpha:.3f}")
 
-        best = search(goal, strategy, lm.layers, options.iterations, trace, settings, report)
+        best = searches.search(
+            goal, strategy, lm.layers, options.iterations, trace, settings, report
+        )
     best = _retimed(goal, best, lm.layers, options.iterations, trace)
     assert best.value is not None
     if store:
@@ -96,15 +85,15 @@ def search_skip_set(
 
 def _retimed(goal: Objective, best: Trial, layers: int, iterations: int, trace: Path) -> Trial:
     """The trial of the best set after the best ones are timed again in turns."""
-    trials = read_trials(trace, layers, iterations)
-    retimed = read_retimed(trace.parent, iterations)
+    trials = searches.read_trials(trace, layers, iterations)
+    retimed = searches.read_retimed(trace.parent, iterations)
     if retimed is None:
-        sets = candidates(trials)
+        sets = searches.candidates(trials)
         if len(sets) == 1:
             return best
         with progress("best sets again", len(sets) * TIMES) as advance:
-            retimed = retime(goal, sets, layers, iterations, lambda: advance(""))
-        write_retimed(trace.parent, retimed)
+            retimed = searches.retime(goal, sets, layers, iterations, lambda: advance(""))
+        searches.write_retimed(trace.parent, retimed)
     say(
         f"the best {len(retimed.sets)} sets of the search, timed again {TIMES} times in turns: its "
         f"number {retimed.rank} is the best"

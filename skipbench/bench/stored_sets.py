@@ -39,10 +39,9 @@ def stored_path(results: Path, model: Model, method: str) -> Path:
     weights = weights_sha256(model) or [model.path, model.revision, *deepened]
     forms = {form: getattr(model, form) for form in FORMS}
     key, folder = config_hash({"weights": weights} | forms), results / "skip_sets"
-    if there := sorted(folder.glob(f"*_{method}_{key}.json")):
-        return there[0]
     changed = (form.replace(":", "-") for form in forms.values() if form != "none")
-    return folder / f"{'_'.join([model.name, *changed, method, key])}.json"
+    new = folder / f"{'_'.join([model.name, *changed, method, key])}.json"
+    return min(folder.glob(f"*_{method}_{key}.json"), default=new)
 
 
 def _is_of(settings: _Searched, model: Model) -> bool:
@@ -74,10 +73,8 @@ def other_weights(trace: Path, model: Model) -> str | None:
         return None
     if before is None or weights_sha256(model) in (None, before):
         return None
-    return (
-        f"{trace} is a search of other weights (model.path={model.path}): changed since; "
-        "fresh=true sets it aside and starts anew, results=FOLDER keeps both"
-    )
+    other = f"{trace} is a search of other weights (model.path={model.path}): changed since"
+    return f"{other}; fresh=true sets it aside and starts anew, results=FOLDER keeps both"
 
 
 def best_of_trace(trace: Path, iterations: int) -> str | None:
@@ -91,13 +88,11 @@ def best_of_trace(trace: Path, iterations: int) -> str | None:
         if found := read_retimed(trace.parent, iterations):  # also of one that ran out of sets
             return found.best
     except (ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{trace} cannot be read ({printable(repr(error))}); move it away"
-        ) from error
-    valued = [trial for trial in trials if trial.value is not None]
-    if len(trials) < iterations or not valued:
-        return None
-    return min(valued, key=lambda trial: trial.value or 0.0).skip
+        reason = f"{trace} cannot be read ({printable(repr(error))}); move it away"
+        raise SkipbenchError(reason) from error
+    valued = [(one.value, one.skip) for one in trials if one.value is not None]
+    enough = valued and len(trials) >= iterations
+    return min(valued, key=lambda pair: pair[0])[1] if enough else None
 
 
 def trials_of_trace(trace: Path, iterations: int) -> list[Trial]:
@@ -108,19 +103,14 @@ def trials_of_trace(trace: Path, iterations: int) -> list[Trial]:
 
 def resolve(skip: str, model: Model, method: str, results: Path) -> str:
     """`skip` itself, or for `stored` the set that a search of these weights chose here, else the
-    one that ships with the model or was published.
-
-    Raises:
-        NotHereError: nothing is stored, or a set of other weights alone.
-        SkipbenchError: there is no such checkpoint.
+    one that ships with the model or was published. Raises NotHereError where nothing is stored, or
+    a set of other weights alone; SkipbenchError where there is no such checkpoint.
     """
     if skip != "stored":
         return skip
-    searched = stored_path(results, model, method)
-    stored = read_json(searched, Stored)
-    if stored is not None:
+    searched, others = stored_path(results, model, method), []
+    if (stored := read_json(searched, Stored)) is not None:
         return stored.skip
-    others = []
     for path in sorted(searched.parent.glob(f"{glob.escape(model.name)}_*.json")):
         other = read_json(path, Stored)
         if other is None or other.settings.method.get("name") != method:
@@ -141,8 +131,8 @@ def resolve(skip: str, model: Model, method: str, results: Path) -> str:
 
         layers = layer_count(model.path, model.revision)
         return str(deepened_set(layers, model.deepened, model.deepened_seed))
+    place = f"model {model.name!r} ({model.path}) in {searched.parent}{''.join(others)}"
     raise NotHereError(
-        f"method.skip=stored, but no skip set of {method} is stored for model {model.name!r} "
-        f"({model.path}) in {searched.parent}{''.join(others)}; give one, as in "
+        f"method.skip=stored, but no skip set of {method} is stored for {place}; give one, as in "
         "'method.skip=\"attn:1,2;mlp:3\"'"
     )

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import torch
 
 PHASES = ("prefill", "draft", "verify", "adapt", "other")
-ROUND = "draft"
-"""The first phase of a round."""
+ROUND = "draft"  # the first phase of a round
 
 
 def timed(call: Callable[[], object], device: torch.device) -> float:
@@ -37,8 +36,8 @@ class Clock:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.round_s: list[float] = []
         """Seconds of each round, from its draft to the end of its adaptation, after `stop`."""
+        synchronize(self.device)
         if self.cuda:
-            torch.cuda.synchronize(self.device)
             self._events: list[tuple[str, torch.cuda.Event]] = [("", self._event())]
         self._began = self._last = self.now()
 

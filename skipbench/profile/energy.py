@@ -5,6 +5,7 @@ GPU, other programs and idling included, read outside of what is timed.
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,11 @@ class Counter:
 
     name: str
     read_uj: Callable[[], int]
-    range_uj: int | None = None
+    range_uj: int = 0
 
     def joules(self, before_uj: int, after_uj: int) -> float:
         """Energy between two readings."""
-        used = after_uj - before_uj
-        return (used + (self.range_uj or 0) if used < 0 else used) / 1e6
+        return (after_uj - before_uj + (self.range_uj if after_uj < before_uj else 0)) / 1e6
 
 
 class EnergyMeter:
@@ -54,28 +54,27 @@ def energy_meter(devices: Iterable[torch.device], powercap: Path = POWERCAP) -> 
     return _nvml(gpus) if gpus else _rapl(powercap)
 
 
+def _number(path: Path) -> int:
+    return int(path.read_text())
+
+
 def _rapl(powercap: Path) -> EnergyMeter:
     """Packages and their memory, of Intel and AMD alike; most kernels let only root read them."""
     found: list[Counter] = []
     for folder in sorted(powercap.glob("intel-rapl:*")):
         try:
-            counter = _rapl_counter(folder)
-            if counter.name.startswith(COUNTED):
+            limit, name = _number(folder / "max_energy_range_uj"), (folder / "name").read_text()
+            counter = Counter(name.strip(), partial(_number, folder / "energy_uj"), limit)
+            if name.startswith(COUNTED):
                 counter.read_uj()
                 found.append(counter)
         except PermissionError:
             return EnergyMeter((), f"unknown: {folder}/energy_uj may not be read")
         except (OSError, ValueError):
             continue
-    if not found:
-        return EnergyMeter((), f"unknown: no RAPL counter in {powercap}")
-    return EnergyMeter(found, f"RAPL: {', '.join(counter.name for counter in found)}")
-
-
-def _rapl_counter(folder: Path) -> Counter:
-    limit = int((folder / "max_energy_range_uj").read_text())
-    read = (folder / "energy_uj").read_text
-    return Counter((folder / "name").read_text().strip(), lambda: int(read()), limit)
+    names = ", ".join(counter.name for counter in found)
+    source = f"RAPL: {names}" if names else f"unknown: no RAPL counter in {powercap}"
+    return EnergyMeter(found, source)
 
 
 def _nvml(gpus: Sequence[int]) -> EnergyMeter:
@@ -83,14 +82,14 @@ def _nvml(gpus: Sequence[int]) -> EnergyMeter:
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        counters = [_gpu_counter(nvml, index) for index in gpus]
-        for counter in counters:
-            counter.read_uj()
+        meter = EnergyMeter([_gpu_counter(nvml, index) for index in gpus])
+        meter.start()
     except ImportError:
         return EnergyMeter((), "unknown: pynvml is not installed (pip install nvidia-ml-py)")
     except Exception as error:  # pynvml's classes cannot be named without it; energy is optional
         return EnergyMeter((), f"unknown: NVML: {type(error).__name__}: {error}")
-    return EnergyMeter(counters, f"NVML: {len(counters)} GPU{'s' if len(counters) > 1 else ''}")
+    meter.source = f"NVML: {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
+    return meter
 
 
 def _gpu_counter(nvml: Any, index: int) -> Counter:

@@ -13,10 +13,7 @@ from skipbench.lm.rows import TokenRows
 
 def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:
     """The turn of the state in each sub-layer, `2 (1 - cos)`, about the angle's square, in the
-    mean over the rows.
-
-    Args:
-        hidden_states: S + 1 states [rows, D], before the first and after every sub-layer.
+    mean over the rows of S + 1 states [rows, D], before the first and after every sub-layer.
     """
     x = torch.stack(list(hidden_states)).float()
     cosine = torch.cosine_similarity(x[:-1], x[1:], dim=-1).mean(-1)

@@ -2,6 +2,8 @@
 
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from skipbench.skipset import SkipSet
 
 UNTIMED = 3  # calls before the timed ones
 NARROW = 64  # width of the model whose arithmetic takes next to nothing
+PARTS = ("attention", "mlp", "head")
 
 
 @torch.inference_mode()
@@ -32,26 +35,20 @@ def part_times(lm: LM, context_tokens: int, rows: int, repeats: int) -> dict[str
     metadata, hidden = lm.metadata(token_rows), lm.embed(tokens)
     borrowed = lm.engine.result_is_borrowed
     inputs = {d: (hidden.to(d), metadata.on(d)) for d in set(lm.devices)}
+    places = (d for d in lm.devices for _ in range(2))
+    sublayers = [(s, *inputs[d]) for s, d in zip(lm.engine.sublayers, places, strict=True)]
 
-    def through(kind: int) -> Callable[[], None]:
-        calls = [
-            (sublayer, *inputs[d])
-            for sublayer, d in zip(lm.engine.sublayers[kind::2], lm.devices, strict=True)
-        ]
-
-        def run() -> None:
-            out: Tensor | None = None
-            for sublayer, state, local in calls:
-                # A buffer that goes from sub-layer to sub-layer is not copied in decoding, either.
-                goes_on = borrowed and out is not None and out.device == state.device
-                out = sublayer(out if goes_on and out is not None else state, local)
-
-        return run
+    def through(calls: list[tuple[Any, Tensor, Any]]) -> None:
+        out: Tensor | None = None
+        for sublayer, state, local in calls:
+            # A buffer that goes from sub-layer to sub-layer is not copied in decoding, either.
+            goes_on = borrowed and out is not None and out.device == state.device
+            out = sublayer(out if goes_on and out is not None else state, local)
 
     last = hidden.to(lm.output_device)
     calls: dict[str, tuple[Callable[[], object], int]] = {
-        "attention": (through(0), lm.layers),
-        "mlp": (through(1), lm.layers),
+        "attention": (partial(through, sublayers[::2]), lm.layers),
+        "mlp": (partial(through, sublayers[1::2]), lm.layers),
         "head": (lambda: lm.head(last), 1),
         "whole": (lambda: lm.logits(tokens, token_rows), 1),
     }
@@ -87,13 +84,9 @@ def fit(points: Sequence[Point], layers: int) -> LatencyModel:
 
 def residuals(model: LatencyModel, points: Sequence[Point]) -> dict[str, list[float]]:
     """Measured over fitted, less 1, of every point: attention, MLP, head, and the whole pass."""
-    off: dict[str, list[float]] = {"attention": [], "mlp": [], "head": [], "whole": []}
-    for p in points:
-        *parts, _ = fitted = model.at(p.context)
-        measured = (p.attention_s, p.mlp_s, p.head_s, p.whole_s)
-        for part, m, s in zip(off, measured, (*parts, fitted.pass_s()), strict=True):
-            off[part].append(m / s - 1)
-    return off
+    pairs = [(p, model.at(p.context)) for p in points]
+    off = {k: [getattr(p, f"{k}_s") / getattr(f, f"{k}_s") - 1 for p, f in pairs] for k in PARTS}
+    return off | {"whole": [p.whole_s / f.pass_s() - 1 for p, f in pairs]}
 
 
 def overhead(lm: LM, repeats: int) -> Point:

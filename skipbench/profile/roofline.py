@@ -1,6 +1,7 @@
 """Rates of a device, memory bandwidth and arithmetic, from its datasheet or measured."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -14,8 +15,7 @@ PRODUCT = 1024  # rows and columns of the matrices whose product measures arithm
 TRIES = 10
 NORMS = 32  # in one try
 
-Known = Mapping[str, Hardware]
-"""Devices by the name of their file in `conf/hardware`."""
+Known = Mapping[str, Hardware]  # devices by the name of their file in `conf/hardware`
 
 
 def match(device_name: str, known: Known) -> str | None:
@@ -35,12 +35,9 @@ def roofline(device: torch.device, dtype: torch.dtype, size_bytes: int, known: K
     name = match(device_name(device), known)
     facts = known[name] if name is not None else Hardware([])
     flops = facts.flops.get(str(dtype).removeprefix("torch."))
-    return Roofline(
-        name or device_name(device),
-        facts.bandwidth or read_bandwidth(device, size_bytes),
-        flops or product_flops(device, dtype),
-        "datasheet" if facts.bandwidth and flops else "measured",
-    )
+    source = "datasheet" if facts.bandwidth and flops else "measured"
+    rate, flops = bandwidth(device, size_bytes, known), flops or product_flops(device, dtype)
+    return Roofline(name or device_name(device), rate, flops, source)
 
 
 def bandwidth(device: torch.device, size_bytes: int, known: Known) -> float:
@@ -49,9 +46,9 @@ def bandwidth(device: torch.device, size_bytes: int, known: Known) -> float:
     return (name and known[name].bandwidth) or read_bandwidth(device, size_bytes)
 
 
-def _fastest(call: Callable[[], object], device: torch.device) -> float:
+def _fastest(device: torch.device, call: Callable[..., object], *arguments: object) -> float:
     """Seconds of the fastest of ten calls: a disturbance can only slow a call down."""
-    return min(timed(call, device) for _ in range(TRIES))
+    return min(timed(partial(call, *arguments), device) for _ in range(TRIES))
 
 
 @torch.inference_mode()
@@ -59,17 +56,16 @@ def read_bandwidth(device: torch.device, size_bytes: int) -> float:
     """Bytes/s at which a matrix-vector product reads `size_bytes` (at most 256 MiB), the best of
     ten. At the model's size, a model that fits into a cache is compared with the cache's bandwidth.
     """
-    columns = 4096
-    rows = max(1, min(size_bytes, MAX_BYTES) // (4 * columns))
-    matrix, vector = torch.ones(rows, columns, device=device), torch.ones(columns, device=device)
-    return 4 * rows * columns / _fastest(lambda: torch.mv(matrix, vector), device)
+    rows = max(1, min(size_bytes, MAX_BYTES) // (4 * 4096))
+    matrix, vector = torch.ones(rows, 4096, device=device), torch.ones(4096, device=device)
+    return matrix.nbytes / _fastest(device, torch.mv, matrix, vector)
 
 
 @torch.inference_mode()
 def product_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations/s of a product of two square matrices, the best of ten."""
     matrix = torch.ones(PRODUCT, PRODUCT, device=device, dtype=dtype)
-    return 2 * PRODUCT**3 / _fastest(lambda: torch.mm(matrix, matrix), device)
+    return 2 * PRODUCT**3 / _fastest(device, torch.mm, matrix, matrix)
 
 
 @torch.inference_mode()
@@ -81,7 +77,7 @@ def norm_s(hidden: int, dtype: torch.dtype) -> float:
         for _ in range(NORMS):
             torch.nn.functional.rms_norm(row, (hidden,), weight, 1e-5)
 
-    return _fastest(call, row.device) / NORMS
+    return _fastest(row.device, call) / NORMS
 
 
 def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:

@@ -25,11 +25,9 @@ def verification_seconds(lm: LM, rows: Sequence[int] = ROWS, repeats: int = 3) -
     Sizes that do not fit into the cache are left out. Scratch rows are overwritten.
     """
     start, device = lm.cache.length, lm.output_device
-    calls = {}
-    for n in rows:
-        if start + n <= lm.cache.capacity:
-            tree = TokenRows.tree(start, tuple((i - 1) // 2 for i in range(n)))
-            calls[n] = partial(lm.score, [0] * n, tree.verified())
+    sizes = [n for n in rows if start + n <= lm.cache.capacity]
+    trees = {n: TokenRows.tree(start, tuple((i - 1) // 2 for i in range(n))) for n in sizes}
+    calls = {n: partial(lm.score, [0] * n, tree.verified()) for n, tree in trees.items()}
     turns = [{n: timed(call, device) for n, call in calls.items()} for _ in range(1 + repeats)]
     return {n: min(turn[n] for turn in turns[1:]) for n in calls}  # the first is a warm-up
 
