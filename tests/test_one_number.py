@@ -23,7 +23,8 @@ from skipbench.report.figures.sweeps import VALUES
 from skipbench.report.measured import measure
 from skipbench.report.page.collect import one_run
 from skipbench.report.tables.formats import csv
-from skipbench.report.tables.runs import markdown_table, run_table
+from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.runs import run_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
 
@@ -81,7 +82,7 @@ def test_every_place_shows_the_speedup_of_the_record(
 
     assert headline(stored.out) == [short]  # a cell's table
     assert re.findall(r"speedup so far (\S+)x", stored.err)[-1] == short
-    assert headline(markdown_table("t", [stored.run])) == [short]
+    assert headline(markdown(run_table("t", [stored.run]))) == [short]
     for scale in ([], ["--render-only"]):  # an experiment's table
         assert headline(skipbench("table", "tiny", *stored.words, *scale).stdout) == [short]
 
@@ -133,7 +134,7 @@ def test_every_place_shows_the_other_quantities_of_the_record(name: str, stored:
         rows = (line for line in lines[place + 1 :] if len(line) == len(lines[place]))
         return next(row[lines[place].index(name)] for row in rows if set("".join(row)) - set("-─:"))
 
-    table = markdown_table("t", [stored.run]).splitlines()
+    table = markdown(run_table("t", [stored.run])).splitlines()
     assert column([[c.strip() for c in line.split("|")] for line in table]) == text
     # a cell's table has two spaces or more between columns
     assert column([re.split(r" {2,}", line.strip()) for line in stored.out.splitlines()]) == text
