@@ -12,17 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from skipbench.report.columns import (
-    MISSING,
-    exceptions,
-    main_cells,
-    missing_reasons,
-    number,
-    sample_count,
-    search_phases,
-    stopped_early,
-    waits_cells,
-)
+from skipbench.report import columns
+from skipbench.report.columns import MISSING, main_cells, number
 from skipbench.report.definitions import LEGEND, caution, definitions_for
 from skipbench.report.tables.markdown import markdown_grid
 from skipbench.runs.measures import GroupScores, Metrics, Score, Skipped
@@ -32,39 +23,36 @@ PERCENT_SCORES = ("bleu", "sentence_bleu")
 
 
 def cell_lines(metrics: Metrics, header: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Label and text of every line but the main row, the header first; items of a text are
-    separated by `; `.
-    """
-    named = {**header, "samples": header.get("samples") or sample_count(metrics)}
+    """Label and text (items separated by `; `) of the header and the lines below the main row."""
+    named = {**header, "samples": header.get("samples") or columns.sample_count(metrics)}
     by, skipped = metrics.speedup, metrics.skipped or Skipped()
     speedups = {"micro": by.micro, "macro": by.macro, "s/token": by.s_per_token}
     speedups["end-to-end"] = by.end_to_end
     alphas = {name: getattr(metrics, f"alpha_{name}") for name in ("macro", "chain", "cond")}
-    total = math.fsum(metrics.seconds.by_phase.values())
+    phases, roofline = metrics.seconds.by_phase, metrics.roofline_fraction_vanilla
+    total = math.fsum(phases.values())
     lines = {
         "time": [
             f"{name} {number(s / total, 0, '%', 100)} {number(s, 2, 's')}"
-            for name, s in metrics.seconds.by_phase.items()
+            for name, s in phases.items()
             if total
         ],
         **{
             name: [f"{text} ms (p50 / p90 / p99)" if "->" in text and name != "J/token" else text]
-            for name, text in waits_cells(metrics).items()
+            for name, text in columns.waits_cells(metrics).items()
         },
         "speedup by": [f"{name} {number(value, 2, 'x')}" for name, value in speedups.items()],
-        "search": search_phases(metrics),
-        "until_ci": [stopped_early(metrics) or ""],
+        "search": columns.search_phases(metrics),
+        "until_ci": [columns.stopped_early(metrics) or ""],
         "alpha": [f"{name} {number(value, 3)}" for name, value in alphas.items()],
         "by position": [*map(number, metrics.accepted_by_position)],
         "tau_draft": [number(metrics.tau_draft)],
-        "lossless": exceptions(metrics),
+        "lossless": columns.exceptions(metrics),
         "score": _scores(metrics),
         "skipped": [f"{name} {number(value)}" for name, value in asdict(skipped).items()],
-        "roofline": [
-            number(metrics.roofline_fraction_vanilla, 0, "% of it reached by vanilla", 100)
-        ],
+        "roofline": [number(roofline, 0, "% of it reached by vanilla", 100)],
         "memory": [number(metrics.peak_memory_bytes, 0, " MiB at the peak", 2**-20)],
-        MISSING: [*missing_reasons(metrics).values()],
+        MISSING: [*columns.missing_reasons(metrics).values()],
     }
     head = [f"{name} {text or MISSING}" for name, text in named.items()]
     # Lines of nothing but dashes are left out; the last line says why a value is missing.
@@ -82,15 +70,12 @@ def render_cell(metrics: Metrics, header: Mapping[str, str]) -> RenderableType:
     row = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for column in cells:
         row.add_column(column, justify="right")
-    row.add_row(
-        *(Text(text, style="bold" if column == "speedup" else "") for column, text in cells.items())
-    )
+    row.add_row(*(Text(text, "bold" if name == "speedup" else "") for name, text in cells.items()))
     details = Table.grid(padding=(0, 2, 0, 0))
     for label, text in lines[1:]:
         details.add_row(Text(label), _Items(text))
     head, legend = _Items(lines[0][1], "bold"), Text(LEGEND, style="dim")
-    warning = caution([header.get("model") or ""], [header.get("dataset") or ""])
-    last = [Text(warning, style="yellow")] if warning else []
+    last = [Text(text, style="yellow") for text in _cautions(header)]
     return Group(head, Text(), row, Text(), details, Text(), legend, *last)
 
 
@@ -98,15 +83,19 @@ def markdown_cell(metrics: Metrics, header: Mapping[str, str]) -> str:
     """The cell as Markdown."""
     lines, cells = cell_lines(metrics, header), main_cells(metrics)
     names = [*cells, *(label for label, _ in lines)]
-    warning = caution([header.get("model") or ""], [header.get("dataset") or ""])
     parts = [
         lines[0][1],
         markdown_grid([list(cells), list(cells.values())]),
         "\n".join(f"- {label}: {text}" for label, text in lines[1:]),
         "\n".join(f"- *{name}*: {text}" for name, text in definitions_for(names)),
-        *([warning] if warning else []),
+        *_cautions(header),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _cautions(header: Mapping[str, str]) -> list[str]:
+    text = caution([header.get("model") or ""], [header.get("dataset") or ""])
+    return [text] if text else []
 
 
 @dataclass(frozen=True)
@@ -118,10 +107,8 @@ class _Items:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         glued = _SEPARATOR.join(item.replace(" ", "\xa0") for item in self.text.split(_SEPARATOR))
-        yield Text(
-            textwrap.fill(glued, options.max_width, break_on_hyphens=False).replace("\xa0", " "),
-            self.style,
-        )
+        text = textwrap.fill(glued, options.max_width, break_on_hyphens=False)
+        yield Text(text.replace("\xa0", " "), self.style)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widest = max((len(item) + 1 for item in self.text.split(_SEPARATOR)), default=1)
@@ -129,10 +116,7 @@ class _Items:
 
 
 def _scores(metrics: Metrics) -> list[str]:
-    """Scores may differ where tokens do.
-
-    Where all tokens are identical, a scorer that disagrees with itself is at fault.
-    """
+    """Mean scores; notes unequal ones of identical tokens, where a scorer contradicts itself."""
     score, counts = metrics.score or Score(), metrics.lossless
     parts: dict[str, Score | GroupScores] = {"": score}
     for group, labels in score.by.items():

@@ -1,30 +1,27 @@
-"""Each column of a table as text, from a run's metrics; a dash where a value is missing, and the
-reason.
-"""
+"""Columns of a table as texts, from a run's metrics, and the reasons for missing values."""
 
 import math
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from skipbench.metrics.summary import PERCENTILES
 from skipbench.runs.measures import Interval, Metrics, Percentiles
 
 MISSING = "\u2014"
-Number = float | UnsetType | None
 
 
 def known(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def number(value: Number, digits: int = 2, unit: str = "", factor: float = 1) -> str:
-    """`value` times `factor` with `digits` decimals, or a dash for None, nan and infinities."""
+def number(value: object, digits: int = 2, unit: str = "", factor: float = 1) -> str:
+    """`value` times `factor` with `digits` decimals; a dash for anything but finite numbers."""
     return f"{value * factor:.{digits}f}{unit}" if known(value) else MISSING
 
 
-def figures(value: Number) -> str:
+def figures(value: object) -> str:
     """About three figures of a positive number, so that columns stay narrow."""
     digits = sum(value < end for end in (10, 100)) if known(value) else 0
     return number(value, digits)
@@ -39,7 +36,7 @@ def main_cells(metrics: Metrics) -> dict[str, str]:
     """The main row of a cell, by column."""
     expected = (metrics.expected_speedup.paper, metrics.expected_speedup.measured_cost)
     rates = (metrics.tokens_per_s_vanilla, metrics.tokens_per_s)
-    lossless = metrics.lossless
+    same, of = metrics.lossless.identical, metrics.lossless.comparable
     return {
         "M": figures(metrics.M),
         "alpha": number(metrics.alpha, 3),
@@ -48,9 +45,7 @@ def main_cells(metrics: Metrics) -> dict[str, str]:
         "E(Spd)": " / ".join(map(number, expected)) if any(map(known, expected)) else MISSING,
         "speedup": speedup_text(metrics.speedup.paired, metrics.speedup.ci95),
         "tok/s": " -> ".join(map(figures, rates)) if any(map(known, rates)) else MISSING,
-        "lossless": f"{lossless.identical}/{lossless.comparable}"
-        if lossless.comparable
-        else MISSING,
+        "lossless": f"{same}/{of}" if of else MISSING,
     }
 
 
@@ -60,21 +55,17 @@ def waits_cells(metrics: Metrics, shares: Sequence[int] = PERCENTILES) -> dict[s
     """
 
     def arrow(*arms: Percentiles | None) -> str:
-        known_arms = [arm or Percentiles() for arm in arms]
-        values = [[getattr(arm, f"p{share}") for share in shares] for arm in known_arms]
+        values = [[getattr(arm or Percentiles(), f"p{p}") for p in shares] for arm in arms]
         if None in values[0] + values[1]:
             return MISSING
         return " -> ".join(" / ".join(figures(1e3 * s) for s in times) for times in values)
 
     joules = metrics.joules_per_token_vanilla, metrics.joules_per_token
+    unknown = MISSING if joules[1] is UNSET else "unknown"  # unset in records before the quantity
     return {
         "TTFT": arrow(metrics.ttft_s_vanilla, metrics.ttft_s),
         "TPOT": arrow(metrics.s_per_output_token_vanilla, metrics.s_per_output_token),
-        "J/token": MISSING  # of a record that does not know the quantity
-        if metrics.joules_per_token is UNSET
-        else " -> ".join(map(figures, joules))
-        if all(map(known, joules))
-        else "unknown",
+        "J/token": " -> ".join(map(figures, joules)) if all(map(known, joules)) else unknown,
     }
 
 
@@ -92,31 +83,26 @@ def missing_reasons(metrics: Metrics) -> dict[str, str]:
     # Records of earlier versions lack `tpt_vanilla`, and have no TPT where nothing was drafted.
     modelled = alpha is not None or (metrics.M is not None and metrics.tpt_vanilla is not UNSET)
     tpt = "alpha exceeds 1" if (alpha or 0) > 1 else "sub-layer latencies were not profiled"
-    sampled, unbounded = lossless.sampled, metrics.roofline_fraction_vanilla is None
+    only_sampled = lossless.sampled and not lossless.comparable
+    unbounded = metrics.roofline_fraction_vanilla is None
     reasons = [
         ("alpha", alpha is None, "alpha, tau and E(Spd): nothing was drafted"),
         ("E(Spd)", alpha == 0, "E(Spd): no draft token was accepted"),
         ("TPT", modelled and metrics.tpt is None, f"TPT: {tpt}"),
         ("speedup", by.paired is None, "speedup: no sample was decoded past its prefill"),
         ("interval", by.paired is not None and by.ci95 is None, "interval: needs two samples"),
-        (
-            "lossless",
-            not lossless.comparable and sampled,
-            "lossless: tokens were sampled, not greedy",
-        ),
+        ("lossless", only_sampled, "lossless: tokens were sampled, not greedy"),
         ("roofline", unbounded, "roofline: memory bandwidth was not measured"),
     ]
     return {name: text for name, missing, text in reasons if missing}
 
 
 def search_phases(metrics: Metrics) -> list[str]:
-    """Speedup while a method searched its skip set and after that, of one that searches while it
-    decodes.
-    """
+    """Speedups during and after the search of a method that searches while it decodes."""
     by = metrics.speedup_by_search
     return [
         f"speedup {word} its search {speedup_text(part.paired, part.ci95)} (n {part.samples})"
-        for word, part in ({"during": by.during, "after": by.after} if by else {}).items()
+        for word, part in ([("during", by.during), ("after", by.after)] if by else [])
         if part.samples
     ]
 

@@ -1,9 +1,9 @@
-"""Comparison of the runs of a table: the one that is better than all others beyond the noise, those
-that are the same decoding, and their origins, which are marked row by row.
-"""
+"""Comparison of a table's runs: the best beyond noise, equal decodings, and their origins."""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import count, product
+from string import ascii_lowercase
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -25,13 +25,11 @@ FIELDS = ("commit", "dirty", "device", "torch", "transformers", "package_sha256"
 
 
 def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
-    """The row to print in bold by the rule `BOLD`, None where there is none.
-
-    None for a block of one row, or where a row other than vanilla has no interval: its speedup
-    could be anything. Vanilla's is 1 by definition.
+    """The row to print in bold by the rule `BOLD`, or None; None too for a block of one row, or
+    where a row other than vanilla has no interval: its speedup could be anything.
 
     Args:
-        rows: method and interval of the speedup by row of a block of compared rows.
+        rows: method and interval of the speedup, by row of a block.
     """
     ends = {row: interval for row, (_, interval) in rows.items() if interval is not None}
     methods = [row for row, (method, _) in rows.items() if method != BASELINE]
@@ -43,17 +41,13 @@ def winner(rows: Mapping[Key, tuple[str, Interval | None]]) -> Key | None:
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:
-    """The runs in their order, with their `rank` by falling speedup, from 0; those without metrics
-    come last.
-    """
+    """The runs, with their `rank` by falling speedup from 0; unmeasured ones come last."""
     order = sorted(range(len(runs)), key=lambda place: -(runs[place].speedup or -math.inf))
     return [replace(run, rank=order.index(place)) for place, run in enumerate(runs)]
 
 
 def noise_floor(runs: Sequence[Run]) -> list[str]:
-    """A line of what vanilla measures against itself, which is what timing alone does to a speedup;
-    none where nothing was measured.
-    """
+    """A line of vanilla's speedup over itself, if anything was measured."""
     if not any(run.metrics for run in runs):
         return []
     found = dict.fromkeys(
@@ -66,11 +60,8 @@ def noise_floor(runs: Sequence[Run]) -> list[str]:
 
 
 def same_drafts(runs: Sequence[Run]) -> list[str]:
-    """A line for each set of rows that drafted the same tokens, as `drafted` of a run says, or that
-    are one run; vanilla drafts nothing.
-
-    Rows are named by what differs in the table. One run that stands for several datasets of a paper
-    is one row.
+    """A line for each set of rows with the same `drafted` tokens, vanilla's left out. Rows are
+    named by the keys that vary; one run for several datasets of a paper is one row.
     """
     drafts = [
         ({"model": run.model, "method": run.method, "dataset": run.dataset} | run.keys, run)
@@ -89,11 +80,9 @@ def same_drafts(runs: Sequence[Run]) -> list[str]:
             named.setdefault(row, ", ".join(parts.values()))
         if len(named) > 1:
             ids = {drafts[place][1].id for place in places}
-            how = (
-                "have the same settings here, and are one run"
-                if len(ids) == 1 and None not in ids
-                else "drafted the same tokens, so that only timing tells them apart"
-            )
+            how = "drafted the same tokens, so that only timing tells them apart"
+            if len(ids) == 1 and None not in ids:
+                how = "have the same settings here, and are one run"
             lines.append(f"{how}: {' | '.join(named.values())}.")
     return lines
 
@@ -107,15 +96,13 @@ def origin_of(run: Run) -> tuple[str, ...]:
 
 
 def origins(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
-    """A mark for each origin of the runs that have metrics, in the order of appearance; empty where
-    there is only one.
-    """
-    distinct = list(dict.fromkeys(origin_of(run) for run in runs if run.metrics))
-    return {origin: _mark(i) for i, origin in enumerate(distinct)} if len(distinct) > 1 else {}
+    """Marks (a to z, aa, ab, ...) of the measured runs' origins; empty if there is only one."""
+    distinct = dict.fromkeys(origin_of(run) for run in runs if run.metrics)
+    marks = ("".join(mark) for size in count(1) for mark in product(ascii_lowercase, repeat=size))
+    return dict(zip(distinct, marks, strict=False)) if len(distinct) > 1 else {}
 
 
 def origin_text(origin: tuple[str, ...]) -> str:
-    """An origin in words."""
     commit, dirty, *others, code = origin
     changed = " with uncommitted changes" if dirty == "True" else ""
     named = zip((*FIELDS[2:-1], "code"), (*others, code[:9]), strict=True)
@@ -124,8 +111,8 @@ def origin_text(origin: tuple[str, ...]) -> str:
 
 
 def mixed(runs: Sequence[Run]) -> list[str]:
-    """A line for each method whose runs are of several sources, for each model of several weights,
-    and for each run that went on under other conditions.
+    """A line per run continued under other conditions, method of several sources, and model of
+    several weights.
     """
     done = [run for run in runs if run.metrics]
     lines = [
@@ -137,15 +124,12 @@ def mixed(runs: Sequence[Run]) -> list[str]:
         ("method", "sources", [(run.method, run.origin.method_sha256) for run in done]),
         ("model", "weights", [(run.model, run.origin.weights_sha256) for run in done]),
     ):
-        for name in dict.fromkeys(name for name, digest in pairs if digest):
-            if (count := len({digest for of, digest in pairs if of == name and digest})) > 1:
-                lines.append(
-                    f"{noun} {name}: its runs are of {count} different {what}: do not compare them."
-                )
+        digests: dict[str, set[str]] = {}
+        for name, digest in ((name, digest) for name, digest in pairs if digest):
+            digests.setdefault(name, set()).add(digest)
+        lines += [
+            f"{noun} {name}: its runs are of {len(of)} different {what}: do not compare them."
+            for name, of in digests.items()
+            if len(of) > 1
+        ]
     return lines
-
-
-def _mark(number: int) -> str:
-    """a, b, ..., z, aa, ab, ..."""
-    letter = chr(ord("a") + number % 26)
-    return letter if number < 26 else _mark(number // 26 - 1) + letter

@@ -1,6 +1,4 @@
-"""Meaning and unit of every column, read from definitions.yaml. Tables in files hold the sentences
-of their columns; the terminal shows `LEGEND` instead.
-"""
+"""Meaning and unit of every column, from definitions.yaml; the terminal shows `LEGEND` instead."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +26,6 @@ KEYS = {*NAMED, *_SETTINGS.split()}
 EMBEDDED_MODEL = "tiny"
 STAND_INS = {EMBEDDED_MODEL: "the embedded model", "smollm2-135m": "the model"}
 """Models in place of the papers' at a smaller scale, and the name of their kind in a table."""
-MINI_PREFIX = "mini-"
 
 
 def definitions_for(names: Iterable[str]) -> list[tuple[str, str]]:
@@ -38,14 +35,9 @@ def definitions_for(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def caution(models: Iterable[str], datasets: Iterable[str]) -> str | None:
-    """The line under a table made with the embedded model or the mini datasets; None for other
-    tables.
-    """
-    parts = []
-    if EMBEDDED_MODEL in set(models):
-        parts.append(f"the embedded model `{EMBEDDED_MODEL}`")
-    if any(name.startswith(MINI_PREFIX) for name in datasets):
-        parts.append(f"the embedded `{MINI_PREFIX}*` datasets")
-    if not parts:
+    """The line under a table of the embedded model or the mini datasets; None for others."""
+    mini = any(name.startswith("mini-") for name in datasets)
+    parts = [f"the embedded model `{EMBEDDED_MODEL}`"] if EMBEDDED_MODEL in set(models) else []
+    if not (parts := parts + (["the embedded `mini-*` datasets"] if mini else [])):
         return None
     return f"Made with {' and '.join(parts)}: these are not replications of any paper's numbers."

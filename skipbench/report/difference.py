@@ -8,10 +8,8 @@ from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
-ORIGIN = (
-    *("device", "engine", "threads", "layers", "mixed"),
-    *("weights_sha256", "method_sha256", "commit"),
-)
+ORIGIN = ["device", "engine", "threads", "layers", "mixed"]
+ORIGIN += ["weights_sha256", "method_sha256", "commit"]
 
 
 @dataclass(frozen=True)
@@ -32,16 +30,12 @@ class CellDifference:
         return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
 
 
-def differences(
-    first: Path, second: Path
-) -> tuple[list[CellDifference], tuple[list[str], list[str]]]:
+def differences(first: Path, second: Path) -> tuple[list[CellDifference], list[list[str]]]:
     """Every cell that both folders hold, and the names of those that only one holds."""
-    a, b = (
-        {path.name: path for path in run_folders(folder) if (path / "samples.jsonl").exists()}
-        for folder in (first, second)
-    )
+    folders = (run_folders(first), run_folders(second))
+    a, b = ({path.name: path for path in of if (path / "samples.jsonl").exists()} for of in folders)
     both = [_difference(read_run(a[name]), read_run(b[name])) for name in a if name in b]
-    return both, ([n for n in a if n not in b], [n for n in b if n not in a])
+    return both, [[n for n in a if n not in b], [n for n in b if n not in a]]
 
 
 def _difference(first: Run, second: Run) -> CellDifference:

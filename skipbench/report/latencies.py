@@ -1,6 +1,4 @@
-"""The table of a profile: the price of a sub-layer, residuals of the fitted line, and the share of
-the roofline that a pass reaches.
-"""
+"""The table of a profile: seconds of each part, residuals of the fit, share of the roofline."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,7 +10,6 @@ from skipbench.metrics.loop_costs import LatencyRecord
 
 
 def title(record: LatencyRecord, model: Model, engine: Engine, device: str) -> str:
-    """Names the model, the engine and the device of a profile."""
     threads = f"{engine.threads} thread{'s' if engine.threads > 1 else ''}"
     name = f"{model.name}: {record.model.layers} layers"
     return f"{name}, engine {engine.name}, {model.dtype}, {device}, {threads}"
@@ -31,21 +28,19 @@ def latency_table(record: LatencyRecord, title: str) -> RenderableType:
             table.add_section()
         last = point.context
         seconds = (point.attention_s, point.mlp_s, point.head_s, point.whole_s)
+        ratio, reached = point.whole_s / single[last].whole_s, floor["whole"] / point.whole_s
         micro = (f"{1e6 * s:.1f}" for s in seconds)
-        ratio = f"{point.whole_s / single[last].whole_s:.2f}"
-        reached = f"{floor['whole'] / point.whole_s:.0%}"
-        table.add_row(str(last), str(point.rows), *micro, ratio, reached)
+        table.add_row(str(last), str(point.rows), *micro, f"{ratio:.2f}", f"{reached:.0%}")
     return Group(table, *notes(record))
 
 
 def notes(record: LatencyRecord) -> list[str]:
-    """The lines below the table: the fitted model and its residuals, the roofline, and the time
-    beside arithmetic.
-    """
+    """The lines below the table: fit, residuals, roofline, and the time beside arithmetic."""
     model, rates, beside, sizes = record.model, record.roofline, record.overhead, record.bytes
     assert rates is not None
     layers, point = model.layers, [p for p in record.points if p.rows == 1][-1]
-    worst = {part: max(map(abs, values)) for part, values in record.residuals.items()}
+    names = {"whole": "whole pass"}
+    worst = {names.get(k, k): max(map(abs, values)) for k, values in record.residuals.items()}
     extra = Latency(**beside, layers=layers).pass_s()
     parts = Latency(point.attention_s, point.mlp_s, point.head_s, layers).pass_s()
     weights = layers * (sizes["attention"] + sizes["mlp"]) + sizes["head"]
@@ -54,10 +49,7 @@ def notes(record: LatencyRecord) -> list[str]:
         f"{1e9 * model.attention_s_per_token:.2f} ns a token of context; MLP "
         f"{1e6 * model.mlp_s:.2f} us; head {1e6 * model.head_s:.2f} us",
         "largest residual (measured / fitted - 1): "
-        + ", ".join(
-            f"{part if part != 'whole' else 'whole pass'} {value:.1%}"
-            for part, value in worst.items()
-        ),
+        + ", ".join(f"{part} {value:.1%}" for part, value in worst.items()),
         f"sum of the parts / whole pass at context {point.context}: {parts / point.whole_s:.2f}",
         f"roofline ({rates.name}, {rates.source}): {rates.bandwidth / 1e9:.1f} GB/s, "
         f"{rates.flops / 1e9:.0f} GFLOP/s; a token reads {weights / 1e6:.1f} MB of weights and "

@@ -1,6 +1,4 @@
-"""Values of the papers' columns from a run's metrics, and why a column or a value cannot be
-measured.
-"""
+"""Values of the papers' columns from a run's metrics, and reasons for missing ones."""
 
 import functools
 import math
@@ -39,9 +37,9 @@ VALUES: dict[str, Callable[[Metrics], float | None]] = {
     "tokens_per_s": lambda m: m.tokens_per_s,
     "ms_per_token": lambda m: 1000 / m.tokens_per_s if m.tokens_per_s else None,
     "memory_gb": lambda m: m.peak_memory_bytes / 1e9 if m.peak_memory_bytes else None,
-    "ratio": lambda m: m.skipped.ratio if m.skipped else None,
-    "skipped_attention": lambda m: m.skipped.attention if m.skipped else None,
-    "skipped_mlp": lambda m: m.skipped.mlp if m.skipped else None,
+    "ratio": lambda m: (m.skipped or Skipped()).ratio,
+    "skipped_attention": lambda m: (m.skipped or Skipped()).attention,
+    "skipped_mlp": lambda m: (m.skipped or Skipped()).mlp,
     "random_steps": lambda m: m.optimisation.random_steps if m.optimisation else None,
     "bayes_steps": lambda m: m.optimisation.bayes_steps if m.optimisation else None,
     "search_steps": lambda m: m.optimisation.steps if m.optimisation else None,
@@ -57,16 +55,13 @@ OF_PHASE = ("share", "ms", "us")
 PHASES = ("draft", "verify", "adapt", "other")
 # Columns that no run fills, with the reason; one that is in none of these dicts is a setting.
 UNMEASURED = {
-    column: reason
-    for reason, columns in {
-        "a cost of training, which is not repeated here": ("training_steps", "gpus"),
-        "the paper's range over its tables": ("speedup_low", "speedup_high"),
-        "needs a paid judge": ("score",),
-        "single passes are not timed inside a run": ("pass_s",),
-        "stands in the figure of one run": ("matchness",),
-        "compares several runs": ("memory_saved", "alpha_gain", "speedup_gain", "correlation"),
-    }.items()
-    for column in columns
+    **dict.fromkeys(("training_steps", "gpus"), "a cost of training, which is not repeated here"),
+    **dict.fromkeys(("speedup_low", "speedup_high"), "the paper's range over its tables"),
+    "score": "needs a paid judge",
+    "pass_s": "single passes are not timed inside a run",
+    "matchness": "stands in the figure of one run",
+    "memory_saved": "compares several runs",
+    **dict.fromkeys(("alpha_gain", "speedup_gain", "correlation"), "compares several runs"),
 }
 UNKNOWN = "not in the metrics of this run"
 
@@ -84,20 +79,17 @@ def measure(
     """The value of `column` in a run's metrics, in the unit of `published.UNITS`.
 
     Args:
-        metrics: of a run, with its `optimisation` where it searched a skip set.
-        column: of a paper's table.
         phase: what `share`, `ms` and `us` are of; the prefill is no part of decoding.
         part: of `ms`: all, attention or mlp.
     """
     if reason := unmeasured(column):
         return Measured(reason=reason)
-    value = (
-        VALUES[column](metrics)
-        if column in VALUES
-        else _share(metrics, phase)
-        if column == "share"
-        else _per_token(metrics, phase, part or "all", {"ms": 1e3, "us": 1e6}[column])
-    )
+    if column in VALUES:
+        value = VALUES[column](metrics)
+    elif column == "share":
+        value = _share(metrics, phase)
+    else:
+        value = _per_token(metrics, phase, part or "all", 1e3 if column == "ms" else 1e6)
     if not known(value):
         return Measured(reason=_why(metrics, column, phase))
     return Measured(float(value), metrics.speedup.ci95 if column == "speedup" else None)
@@ -125,9 +117,7 @@ def _share(metrics: Metrics, phase: str | None) -> float | None:
 
 def _per_token(metrics: Metrics, phase: str | None, part: str, unit: float) -> float | None:
     """Time per decoded token of a phase: `draft`, `verify`, `threshold update` or `latency` of all.
-
-    Attention and MLP take the shares of it that the profiled sub-layers have in a draft step, with
-    those that the draft leaves out, and in a full forward.
+    `attention` and `mlp` take the shares of the profiled sub-layers that the pass runs.
     """
     if not metrics.tokens_per_s:
         return None
@@ -136,31 +126,22 @@ def _per_token(metrics: Metrics, phase: str | None, part: str, unit: float) -> f
     if phase == "latency" and metrics.seconds.decoding:
         draft, verify = (_per_token(metrics, name, part, unit) for name in ("draft", "verify"))
         return None if draft is None or verify is None else draft + verify
-    of_phase = (
-        1.0  # vanilla: every pass is a full forward of one token
-        if phase == "latency"
-        else _share(metrics, "adapt" if phase == "threshold update" else phase)
-    )
-    skipped = metrics.skipped if phase == "draft" else None
-    of_part = 1.0 if part == "all" else _share_of(metrics, part, skipped or Skipped())
-    if of_phase is None or of_part is None:
+    share: float | None = 1.0  # vanilla: every pass is a full forward of one token
+    if phase != "latency":
+        share = _share(metrics, "adapt" if phase == "threshold update" else phase)
+    if share is None or (part != "all" and not metrics.profiled):
         return None
-    return of_part * of_phase * unit / metrics.tokens_per_s
-
-
-def _share_of(metrics: Metrics, part: str, skipped: Skipped) -> float | None:
-    """Share of `attention` or `mlp` in the profiled time of a pass."""
-    if not (profiled := metrics.profiled):
-        return None
-    times = {
-        "attention": (profiled.layers - (skipped.attention or 0)) * profiled.attention_s,
-        "mlp": (profiled.layers - (skipped.mlp or 0)) * profiled.mlp_s,
-    }
-    return times[part] / (math.fsum(times.values()) + profiled.head_s)
+    if part != "all" and (of := metrics.profiled):
+        skipped = (phase == "draft" and metrics.skipped) or Skipped()
+        times = {
+            "attention": (of.layers - (skipped.attention or 0)) * of.attention_s,
+            "mlp": (of.layers - (skipped.mlp or 0)) * of.mlp_s,
+        }
+        share *= times[part] / (math.fsum(times.values()) + of.head_s)
+    return share * unit / metrics.tokens_per_s
 
 
 def _why(metrics: Metrics, column: str, phase: str | None) -> str:
-    """Why `column` has no value although the run has metrics."""
     reasons = missing_reasons(metrics)
     match column:
         case "share" if phase not in PHASES:

@@ -12,7 +12,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import KEYS, NAMED, UNITS
 
 FOLDER = Path(__file__).parent / "papers"
-LOST = "lost"
+LOST, NOTE_LOST = "lost", "the transcribed text has lost this number"
 Row = dict[str, Any]
 Hardware = str | dict[str, str | None] | None
 """One device for all rows, or by model and `default`; None where the paper names none."""
@@ -43,10 +43,8 @@ class Printed(msgspec.Struct, kw_only=True):
 
 
 class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A note on the numbers that `where` and `column` choose, else on the whole table or paper.
-
-    One with a `check`, of tests/test_published_sums.py, names the one number that does not follow
-    from other ones, and its `recomputed` value.
+    """A note on the numbers that `where` and `column` choose, else on the whole table or paper. One
+    with a `check` of tests/test_published_sums.py is on one number, with its `recomputed` value.
     """
 
     text: str
@@ -61,11 +59,9 @@ class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Rows of one value per key, then one cell per column.
-
-    A cell is a number, `[number, spread]`, `null` (the paper prints a dash or nothing) or `lost`
-    (the text at hand has lost it). `percent` lists columns printed in percent. With `across:
-    model`, columns stand in groups, one per model.
+    """Rows of one value per key, then one cell per column: a number, `[number, spread]`, `null` (a
+    dash or nothing is printed) or `lost` (the text at hand has lost it). `percent` lists columns
+    printed in percent; with `across: model`, columns stand in groups, one per model.
     """
 
     keys: list[str]
@@ -165,10 +161,10 @@ def read_paper(paper: str) -> Paper:
     tables = raw.get("tables") if isinstance(raw, dict) else None
     if isinstance(tables, dict):
         raw |= {"tables": {k: _contents(v, f"{path.name}, {k}") for k, v in tables.items()}}
-    found = _convert(raw, Paper, path.name)
-    for name, table in found.tables.items():
-        _add_numbers(found, table, f"{path.name}, {name}")
-    return found
+    document = _convert(raw, Paper, path.name)
+    for name, table in document.tables.items():
+        _add_numbers(document, table, f"{path.name}, {name}")
+    return document
 
 
 class _Number(float):
@@ -208,6 +204,7 @@ def _add_numbers(paper: Paper, table: Contents, where: str) -> None:
     if not numbers:
         raise SkipbenchError(f"{where}: no rows; a table without numbers stands in left_out")
     hardware = paper.hardware if table.hardware is msgspec.UNSET else table.hardware
+    devices = hardware if isinstance(hardware, dict) else {"default": hardware}
     for number in numbers:
         for key in NAMED:
             known, value = paper.names.get(key, {}), number.keys.get(key)
@@ -215,29 +212,22 @@ def _add_numbers(paper: Paper, table: Contents, where: str) -> None:
                 raise SkipbenchError(
                     f"{where}: {key} {value!r} is not among names: {', '.join(map(str, known))}"
                 )
-        number.hardware = (
-            hardware.get(str(number.keys.get("model")), hardware.get("default"))
-            if isinstance(hardware, dict)
-            else hardware
-        )
-    cells = Counter((*sorted(n.keys.items()), n.column) for n in numbers)
-    cell, count = cells.most_common(1)[0]
+        number.hardware = devices.get(str(number.keys.get("model")), devices.get("default"))
+    counts = Counter((*sorted(n.keys.items()), n.column) for n in numbers)
+    cell, count = counts.most_common(1)[0]
     if count > 1:
         raise SkipbenchError(f"{where}: two values for {cell}; tell the rows apart by a key")
     for note in table.notes:
         wanted = note.where | ({"column": note.column} if note.column else {})
         noted = [n for n in numbers if wanted.items() <= (n.keys | {"column": n.column}).items()]
         if note.where and (not noted or (note.check and len(noted) != 1)):
-            raise SkipbenchError(
-                f"{where}: a note names {wanted}, which is {len(noted)} cells; wanted one that is "
-                "there"
-            )
+            cells = f"{len(noted)} cells; wanted one that is there"
+            raise SkipbenchError(f"{where}: a note names {wanted}, which is {cells}")
         for number in noted if note.where else []:
             number.note = "; ".join(filter(None, (number.note, note.text)))
 
 
 def _numbers(part: Part, settings: Row, where: str) -> Iterator[Printed]:
-    """The numbers of a part, by row and column."""
     columns, split = part.grouped, len(part.keys)
     if isinstance(part.columns, dict) != bool(part.across):
         kind = "a mapping" if isinstance(part.columns, dict) else "a list"
@@ -257,24 +247,22 @@ def _numbers(part: Part, settings: Row, where: str) -> Iterator[Printed]:
     for row in part.rows:
         sized = isinstance(row, list) and len(row) == split + len(columns)
         if not sized or None in row[:split]:
-            raise SkipbenchError(
-                f"{where}: row {row!r}; wanted {part.keys}, then {len(columns)} values"
-            )
+            wanted = f"{part.keys}, then {len(columns)} values"
+            raise SkipbenchError(f"{where}: row {row!r}; wanted {wanted}")
         own = settings | dict(zip(part.keys, row, strict=False))
         for (group, column), cell in zip(columns, row[split:], strict=True):
             of = own | ({part.across: group} if part.across else {})
             of = {k: float(v) if isinstance(v, float) else v for k, v in of.items()}
             pair = cell if isinstance(cell, list) and len(cell) == 2 else [cell]
             if cell == LOST:
-                note = "the transcribed text has lost this number"
-                yield Printed(keys=of, column=column, note=note)
+                yield Printed(keys=of, column=column, note=NOTE_LOST)
             elif cell is not None and any(type(v) not in (int, float, _Number) for v in pair):
                 raise SkipbenchError(
                     f"{where}: row {row}: {cell!r} is no number, [number, spread], null or {LOST}"
                 )
             elif cell is not None:
                 percent = column in part.percent
-                digits = getattr(pair[0], "digits", 0) + (2 if percent else 0)
+                digits = getattr(pair[0], "digits", 0) + 2 * percent
                 pair = [round(float(v) * 0.01, digits) if percent else float(v) for v in pair]
                 value, spread = [*pair, None][:2]
                 yield Printed(keys=of, column=column, value=value, digits=digits, spread=spread)

@@ -1,6 +1,4 @@
-"""Builds the papers' tables of features: rows of the methods here beside the rows that the papers
-print.
-"""
+"""Builds the papers' tables of features: the rows that they print beside those of our methods."""
 
 from functools import cache
 from pathlib import Path
@@ -19,16 +17,12 @@ TEXTS: dict[Mark, str] = {None: LOST, True: "yes", False: "no"}
 
 
 class _Printed(msgspec.Struct):
-    """A paper's table, with a mark per column in each row."""
-
     table: str
     columns: list[str]
     rows: dict[str, list[Mark]]
 
 
 class _Features(msgspec.Struct):
-    """features.yaml."""
-
     meaning: dict[str, str]
     here: dict[str, dict[str, Mark]]
     papers: dict[str, _Printed]
@@ -64,12 +58,10 @@ def feature_table(paper: str) -> Table:
         here = [ours[method][c] if method in ours else NOT_HERE for c in of.columns]
         for source, kind, values in (("paper", "paper", printed), ("here", "measured", here)):
             texts = [TEXTS.get(value, str(value)) for value in values]
-            cells = [
-                Cell(MISSING, mark=marks.setdefault(text, len(marks) + 1))
-                if text in (NOT_HERE, LOST)
-                else Cell(text)
-                for text in texts
-            ]
+            cells = list[Cell]()
+            for text in texts:
+                mark = marks.setdefault(text, len(marks) + 1) if text in (NOT_HERE, LOST) else None
+                cells.append(Cell(MISSING if mark else text, mark=mark))
             rows.append(Row((Cell(method), Cell(source), *cells), kind, first=source == "paper"))
             named = dict(zip(of.columns, texts, strict=True))
             records.append({"method": method, "source": source, **named})

@@ -11,9 +11,8 @@ from skipbench.report.tables.model import Table
 
 
 def csv(table: Table) -> str:
-    """The numbers of a table, unrounded: a line per record below the names of all columns; a
-    missing value is an empty field. A text that a spreadsheet would take for a formula begins with
-    an apostrophe.
+    """The unrounded numbers, a line per record; a missing value is an empty field, and a text that
+    a spreadsheet would take for a formula begins with an apostrophe.
     """
 
     def inert(value: Any) -> Any:

@@ -1,6 +1,4 @@
-"""Writes a table as a piece of HTML for any page: no scripts, nothing that is loaded, wide grids
-scroll in their own box. And renders the templates of this folder, in which every text is escaped.
-"""
+"""Writes a table as HTML without scripts or links; renders the templates of this folder."""
 
 from collections.abc import Callable
 from html import escape
@@ -14,9 +12,7 @@ from skipbench.report.tables.model import Table
 
 
 def html(table: Table, styled: bool = True) -> str:
-    """A `<section>` with the grids and everything that stands below them; without `styled`, for a
-    page with a style of its own.
-    """
+    """A `<section>`; without `styled`, for a page with a style of its own."""
     return rendered("table.html.j2", escape, table=table, styled=styled)
 
 

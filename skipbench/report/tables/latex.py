@@ -22,13 +22,11 @@ NARROW, WIDE = set(" .,:;'|()[]-ijlft"), set("mw%+")  # characters, compared wit
 ESCAPES = {c: f"\\{c}" for c in "&%$#_{}"} | {'"': "''", "`": "'", "\u2014": "--"}
 ESCAPES |= {"\u00b1": r"$\pm$", "\u00d7": r"$\times$"}
 ESCAPES |= {c: f"{{{c}}}" for c in "[]"}  # after `\\` a bracket would be its argument
-_NAMES = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "|": "bar"}
-_NAMES |= {"<": "less", ">": "greater"}
-ESCAPES |= {c: rf"\text{name}{{}}" for c, name in _NAMES.items()}
+_NAMES = ["backslash", "asciitilde", "asciicircum", "bar", "less", "greater"]
+ESCAPES |= {c: rf"\text{name}{{}}" for c, name in zip("\\~^|<>", _NAMES, strict=True)}
 
 
 def latex(table: Table) -> str:
-    """Grids, each as large as fits the line, then everything that stands below."""
     blocks = [
         (grid, size, [*range(grid.labels), *range(first, last)], grid.groups(first, last))
         for grid in table.grids
@@ -66,9 +64,8 @@ def breakable(text: str) -> str:
 
 
 def column_blocks(grid: Grid) -> list[tuple[str, int, int]]:
-    """Size of the font, first column and last column (exclusive) of each block beside the labels:
-    all columns in one block if any size allows it, else as few blocks as fit, of whole groups if
-    possible.
+    """Font size, first and last column (exclusive) of each block beside the labels: one block if a
+    size allows it, else as few as fit, of whole groups if possible.
     """
     labels, count = grid.labels, len(grid.columns)
     widths = [min(_column_width(grid, i), WRAPPED) for i in range(count)]

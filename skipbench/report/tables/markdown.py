@@ -8,7 +8,6 @@ from skipbench.report.tables.model import Cell, Grid, Table
 
 
 def markdown(table: Table) -> str:
-    """Title, source, grids, and everything that stands below."""
     blocks = [
         f"## {table.title}",
         table.source,

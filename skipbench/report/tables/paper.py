@@ -12,14 +12,8 @@ from skipbench.report.compared import BOLD, noise_floor, same_drafts, winner
 from skipbench.report.definitions import PAPER_DEFINITIONS, SCORE, STAND_INS, UNITS
 from skipbench.report.measured import SCORES, Measured, measure, unmeasured
 from skipbench.report.published import Paper, Printed, read_paper
+from skipbench.report.tables import paper_notes
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
-from skipbench.report.tables.paper_notes import (
-    deviations,
-    provenance,
-    run_notes,
-    skipped_shares,
-    touches,
-)
 from skipbench.report.tables.paper_rows import Group, Half, Id, halves
 from skipbench.runs.run import Run
 
@@ -47,7 +41,6 @@ class Number:
 
     @property
     def difference(self) -> float | None:
-        """Measured less published."""
         ours, theirs = self.measured.value, self.printed.value
         return None if ours is None or theirs is None else ours - theirs
 
@@ -67,8 +60,7 @@ class Number:
     @property
     def texts(self) -> tuple[str, str, str]:
         """Measured, published and difference: `1.37x [1.30, 1.44]`, `1.34x`, `+0.03 (+2 %)`; a star
-        if the published value lies outside the interval, a dash for a missing number. Measured
-        numbers and differences have two decimals or more.
+        if the published value lies outside the interval. All but published have two decimals.
         """
         (ours, ends, _), theirs, spread = self.measured, self.printed.value, self.printed.spread
         unit = "x" if UNITS[self.printed.column] == "x" else ""
@@ -89,22 +81,15 @@ class Number:
     @property
     def record(self) -> dict[str, Any]:
         """The number, unrounded; `reason` says why it is missing."""
-        low, high = self.measured.interval or (None, None)
-        return {
-            "column": self.printed.column,
-            "unit": UNITS[self.printed.column],
-            "measured": self.measured.value,
-            "measured_low": low,
-            "measured_high": high,
-            "published": self.printed.value,
-            "published_spread": self.printed.spread,
-            "published_inside": self.inside,
-            "difference": self.difference,
-            "percent": self.percent,
-            "digits": self.digits,
-            "reason": self.measured.reason,
-            "note": self.printed.note,
-        }
+        measured, printed = self.measured, self.printed
+        low, high = measured.interval or (None, None)
+        return (
+            {"column": printed.column, "unit": UNITS[printed.column], "measured": measured.value}
+            | {"measured_low": low, "measured_high": high, "published": printed.value}
+            | {"published_spread": printed.spread, "published_inside": self.inside}
+            | {"difference": self.difference, "percent": self.percent, "digits": self.digits}
+            | {"reason": measured.reason, "note": printed.note}
+        )
 
 
 def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Table:
@@ -129,9 +114,8 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
     keys = dict.fromkeys(key for number in shown for key in number.keys)
     of = {"paper": paper, "table": table, "scale": scale}
     arxiv = f", arXiv:{document.arxiv}" if document.arxiv else ""
-    spoken = re.sub(
-        r"^(table|figure|section|appendix) ?", lambda kind: f"{kind[1].capitalize()} ", table
-    )
+    kinds = r"^(table|figure|section|appendix) ?"
+    spoken = re.sub(kinds, lambda kind: f"{kind[1].capitalize()} ", table)
     sentences = PAPER_DEFINITIONS | dict.fromkeys(SCORES, SCORE)
     return Table(
         name=f"{paper}-{table}-{scale}",
@@ -139,27 +123,25 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], scale: str) -> Tabl
         source=f"{document.title}{arxiv}; transcribed text: {document.version}. scale={scale}.",
         grids=tuple(grids),
         records=tuple({**of, **{k: n.keys.get(k) for k in keys}, **n.record} for n in shown),
-        cautions=tuple(deviations([n for half in parts for n in half.numbers], runs)),
+        cautions=tuple(paper_notes.deviations([n for half in parts for n in half.numbers], runs)),
         footnotes=tuple(marks),
         remarks=(
             *(note.text for note in document.tables[table].notes if not note.where),
-            *(note.text for note in document.notes if touches(note.text, table)),
+            *(note.text for note in document.notes if paper_notes.touches(note.text, table)),
             *([f"{BOLD}; of the paper's rows, the highest value."] if {*columns} & {*BEST} else []),
             *([OUTSIDE] if any(n.inside is not None for n in shown) else []),
-            *skipped_shares(runs),
+            *paper_notes.skipped_shares(runs),
             *same_drafts(runs),
             *floor,
-            *run_notes(runs, left, parts),
+            *paper_notes.run_notes(runs, left, parts),
         ),
         definitions=tuple((name, sentences[name]) for name in columns if name in sentences),
-        provenance=tuple(provenance(runs)),
+        provenance=tuple(paper_notes.provenance(runs)),
     )
 
 
 def _numbers(half: Half, scale: str) -> list[list[Number]]:
-    """The numbers of each row, the best ones bold: per block and column the measured winner and
-    the highest printed values.
-    """
+    """The numbers of each row; bold are the winner and the highest printed values of a block."""
     decimals: dict[str, Counter[int]] = {column: Counter() for _, column in half.columns}
     for printed in half.numbers:
         decimals[printed.column].update([] if printed.digits is None else [printed.digits])
@@ -174,19 +156,13 @@ def _numbers(half: Half, scale: str) -> list[list[Number]]:
             digits = usual[0][0] if printed.digits is None else printed.digits
             run = half.runs.get((row, group))
             measured = _measured(half, row, group, column, scale)
-            number = Number(keys, measured, printed, digits, run.id if run else None)
-            line.append(number)
+            line.append(Number(keys, measured, printed, digits, run.id if run else None))
             if column in BEST:
                 block = (*(dict(row).get(key) for key in _BLOCK), group, column)
-                blocks.setdefault(block, []).append(number)
+                blocks.setdefault(block, []).append(line[-1])
     for numbers in blocks.values():
-        best = winner(
-            {
-                place: (str(n.keys.get("method")), n.measured.interval)
-                for place, n in enumerate(numbers)
-                if n.measured.value is not None
-            }
-        )
+        shown = [(at, n) for at, n in enumerate(numbers) if n.measured.value is not None]
+        best = winner({at: (str(n.keys.get("method")), n.measured.interval) for at, n in shown})
         values = [n.printed.value for n in numbers if n.printed.value is not None]
         for place, n in enumerate(numbers):
             n.bold = place == best, len(values) > 1 and n.printed.value == max(values)
@@ -221,8 +197,8 @@ def _measured(half: Half, row: Id, group: Group, column: str, scale: str) -> Mea
 
 
 def _grid(half: Half, lines: list[list[Number]], paper: Paper, marks: dict[str, int]) -> Grid:
-    """Up to three lines per row: measured, the paper's, their difference; the paper's only, where
-    nothing was measured for one reason. Footnotes that are new are added to `marks`.
+    """Per row the measured line, the paper's and the difference; the paper's only, where nothing
+    was measured for one reason. Adds new footnotes to `marks`.
     """
     keys = list(half.keys)
     for key in ("model", "method"):

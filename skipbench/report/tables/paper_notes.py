@@ -3,14 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from skipbench.report.columns import (
-    MISSING,
-    known,
-    number,
-    sample_count,
-    search_phases,
-    stopped_early,
-)
+from skipbench.report import columns
+from skipbench.report.columns import MISSING
 from skipbench.report.compared import mixed, origin_of, origin_text, origins
 from skipbench.report.definitions import STAND_INS
 from skipbench.report.published import Printed
@@ -22,9 +16,7 @@ _PRINTED = ("engine", "device", "dtype", "torch", "commit", "date")
 
 
 def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
-    """A line for each of model, data, device, engine, number format and settings that is not the
-    paper's.
-    """
+    """A line per difference from the paper: model, data, device, engine, dtype, settings."""
     if not (measured := [run for run in runs if run.metrics]):
         return []
     # By its own name: weights from the package index have another than those of the hub.
@@ -49,10 +41,8 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
         ours = {str(value) for run in measured if (value := run.keys.get(key)) is not None}
         if key == "dtype":  # compared even where the paper does not name it
             ours = {*_values(measured, key)} or ours
-            if ours != theirs:
-                unlike[key] = ours or ["not recorded"], theirs or ["not named"]
-        elif theirs and ours - theirs:
-            unlike[key] = ours, theirs
+        if ours != theirs if key == "dtype" else theirs and ours - theirs:
+            unlike[key] = ours or ["not recorded"], theirs or ["not named"]
     pairs = {(str(r.measured.n), str(of)) for r in measured if (of := r.paper_samples) is not None}
     if others := [pair for pair in pairs if pair[0] != pair[1]]:
         unlike["n (samples per cell)"] = {n for n, _ in others}, {n for _, n in others}
@@ -77,35 +67,31 @@ def deviations(printed: Sequence[Printed], runs: Sequence[Run]) -> list[str]:
 
 
 def same_device(ours: str, theirs: str) -> bool:
-    """Compares a device's name with the paper's: true for the same single device, with the same
-    memory where both names have it.
-    """
-    count = re.match(r"(\d+)x ", theirs)
-    products = re.findall(r"\b[A-Z]\d{2,4}\b", theirs)
-    if not products or (count and count[1] != "1"):
-        return False
-    memories = [re.findall(r"(\d+) ?GB", name) for name in (ours, theirs)]
-    return all(re.search(rf"\b{p}\b", ours) for p in products) and (
-        not all(memories) or memories[0] == memories[1]
-    )
+    """True for the paper's single device, with the same memory where both names have it."""
+    count, products = re.match(r"(\d+)x ", theirs), re.findall(r"\b[A-Z]\d{2,4}\b", theirs)
+    here, there = (re.findall(r"(\d+) ?GB", name) for name in (ours, theirs))
+    single, sized = not count or count[1] == "1", not (here and there) or here == there
+    named = bool(products) and all(re.search(rf"\b{p}\b", ours) for p in products)
+    return single and sized and named
 
 
 def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -> list[str]:
-    """Notes on the runs: whose vanilla arm is shown, their reasons, and those that are not shown;
-    `left` belong to no row of `parts`.
-    """
+    """Notes on the runs: vanilla arms, reasons, runs not shown; `left` fit no row of `parts`."""
     arms = ", ".join(sorted({arm for half in parts for arm in half.arms_of}))
     measured = [(named(run), run, run.metrics) for run in runs if run.metrics]
     twice = " | ".join(text for half in parts for text in half.twice)
     # a run with metrics has its reason in a line of its own
-    unplaced = " | ".join(
-        named(r) + (f" ({r.reason})" if r.reason and not r.metrics else "") for r in left
-    )
+    reasons = ("" if r.metrics or not r.reason else f" ({r.reason})" for r in left)
+    unplaced = " | ".join(named(r) + reason for r, reason in zip(left, reasons, strict=True))
     notes = [
         f"vanilla without a run of its own is the vanilla arm of {arms}." if arms else "",
         *(f"{name}: {run.reason}" for name, run, _ in measured if run.reason),
-        *(f"{name}: {'; '.join(of)}." for name, _, m in measured if (of := search_phases(m))),
-        *(f"{name}: {end}." for name, _, m in measured if (end := stopped_early(m))),
+        *(
+            f"{name}: {'; '.join(of)}."
+            for name, _, m in measured
+            if (of := columns.search_phases(m))
+        ),
+        *(f"{name}: {end}." for name, _, m in measured if (end := columns.stopped_early(m))),
         f"several runs stand for the same numbers, the first is shown: {twice}." if twice else "",
         f"Runs that belong to no row of this table: {unplaced}." if unplaced else "",
     ]
@@ -114,12 +100,12 @@ def run_notes(runs: Sequence[Run], left: Sequence[Run], parts: Sequence[Half]) -
 
 def skipped_shares(runs: Sequence[Run]) -> list[str]:
     """A line of the smallest and largest share of sub-layers that each method's runs skip."""
-    found: dict[str, set[str]] = {}
+    ratios: dict[str, set[str]] = {}
     for run in runs:
         skipped = run.metrics.skipped if run.metrics else None
-        if skipped and known(skipped.ratio) and run.method != "vanilla":
-            found.setdefault(run.method, set()).add(number(skipped.ratio))
-    shares = [f"{name} {' to '.join(sorted({min(of), max(of)}))}" for name, of in found.items()]
+        if skipped and columns.known(skipped.ratio) and run.method != "vanilla":
+            ratios.setdefault(run.method, set()).add(columns.number(skipped.ratio))
+    shares = [f"{name} {' to '.join(sorted({min(of), max(of)}))}" for name, of in ratios.items()]
     return [f"skipped share of the sub-layers: {'; '.join(shares)}."] if shares else []
 
 
@@ -127,16 +113,14 @@ def touches(text: str, table: str) -> bool:
     """True for a note of the whole paper that names `table`, or no table or figure at all."""
     names = set[str]()
     for kind, numbers in re.findall(r"\b(Table|Figure)s? (\d\w*(?:(?:, | and | to )\d\w*)*)", text):
-        names |= {f"{kind}{number}".lower() for number in re.findall(r"\d\w*", numbers)}
-        for first, last in re.findall(r"(\d+) to (\d+)", numbers):
-            names |= {f"{kind}{number}".lower() for number in range(int(first), int(last))}
+        ranges = re.findall(r"(\d+) to (\d+)", numbers)
+        inner = [n for first, last in ranges for n in range(int(first), int(last))]
+        names |= {f"{kind}{n}".lower() for n in [*re.findall(r"\d\w*", numbers), *inner]}
     return not names or table in names
 
 
 def provenance(runs: Sequence[Run]) -> list[str]:
-    """Two lines: samples that are identical to vanilla's and the others by kind; and the distinct
-    values of the origins, a dash for what was not recorded, where anything was measured.
-    """
+    """The lossless count by kind, and the origins' distinct values if anything was measured."""
     measured = [run for run in runs if run.metrics]
     # one run of a mini dataset may stand for several of the paper's
     unique = {repr([r.model, r.method, r.dataset, r.metrics]): r.measured for r in measured}
@@ -150,7 +134,7 @@ def provenance(runs: Sequence[Run]) -> list[str]:
     if not measured:
         return [line]
     names = [*_PRINTED, *(["sparsity"] if _values(measured, "sparsity") else [])]
-    n = ", ".join(sorted({sample_count(run.measured) for run in measured}))
+    n = ", ".join(sorted({columns.sample_count(run.measured) for run in measured}))
     origin = "; ".join(f"{k}: {', '.join(_values(measured, k)) or MISSING}" for k in names)
     return [f"{line}; n: {n} samples per run", origin]
 

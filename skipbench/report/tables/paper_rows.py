@@ -43,7 +43,7 @@ class Half:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The other keys, but those of `keys`."""
+        """The other keys, without those of `keys`."""
         left_out = self.varying.union(self.keys)
         return {k: v for k, v in self.numbers[0].keys.items() if k not in left_out}
 
@@ -60,9 +60,7 @@ class Half:
 
     @property
     def ids(self) -> list[Id]:
-        """The paper's rows in its order, then the others by model, each in the paper's order of
-        methods.
-        """
+        """The paper's rows in its order, then the others by model and the paper's methods."""
         own = dict.fromkeys(row for row, _, _ in self.printed)
         rows = list(own | dict.fromkeys(row for row, _ in self.runs))
         methods = list(dict.fromkeys(n.keys.get("method") for n in self.numbers))
@@ -82,19 +80,19 @@ class Half:
         return row, keys.get(self.across or "")
 
     def add(self, run: Run) -> bool:
-        """Gives a run its cells: those of the numbers with the same keys, or else new ones of its
-        model or method. A key that the run does not have must not vary. Returns whether it has any.
+        """Gives a run the cells of the numbers with the same keys, or else new ones of its model or
+        method; keys that it lacks must not vary. Returns False if it gets none.
         """
         compared = {*self.keys, *self.varying, *NAMED, *SAMPLING}.difference(SELECTORS)
         for free in ((), ("model",), ("method",), ("model", "method")):
             own = {k: run.keys[k] for k in free if k in run.keys}
+            keys = compared.difference(free)
+            fixed, lacking = keys & run.keys.keys(), (keys & self.varying) - run.keys.keys()
             places = [
                 self.place(n.keys | own)
                 for n in self.numbers
-                if all(
-                    run.keys[k] == n.keys[k] if k in run.keys else k not in self.varying
-                    for k in compared.difference(free) & n.keys.keys()
-                )
+                if all(run.keys[k] == n.keys[k] for k in fixed & n.keys.keys())
+                and lacking.isdisjoint(n.keys)
             ]
             for place in places:
                 before = self.runs.get(place)
@@ -107,9 +105,7 @@ class Half:
         return False
 
     def add_vanilla(self) -> None:
-        """Rows of vanilla without a run get the vanilla arm of another method's run with the same
-        keys.
-        """
+        """Rows of vanilla without a run get the vanilla arm of a run with the same keys."""
         if self.across == "method" or all(n.keys.get("method") != "vanilla" for n in self.numbers):
             return
         for (row, group), run in list(self.runs.items()):
@@ -126,10 +122,10 @@ class Half:
 
 
 def halves(paper: Paper, table: str) -> list[Half]:
-    """The parts of `table` as the paper prints it; parts with the same columns are one.
+    """The parts of `table`; neighbours with the same columns are one.
 
     Raises:
-        SkipbenchError: the paper has no numbers of that table; it names those that it has.
+        SkipbenchError: the paper has no numbers of that table.
     """
     if table not in paper.tables:
         raise SkipbenchError(
@@ -150,5 +146,4 @@ def halves(paper: Paper, table: str) -> list[Half]:
 
 
 def named(run: Run) -> str:
-    """A run by its keys."""
     return ", ".join(f"{key}={value}" for key, value in run.keys.items())

@@ -9,27 +9,9 @@ import msgspec
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
-from skipbench.report.columns import (
-    MISSING,
-    exceptions,
-    main_cells,
-    missing_reasons,
-    number,
-    sample_count,
-    search_phases,
-    speedup_text,
-    waits_cells,
-)
-from skipbench.report.compared import (
-    BOLD,
-    mixed,
-    noise_floor,
-    origin_of,
-    origin_text,
-    origins,
-    same_drafts,
-    winner,
-)
+from skipbench.report import columns as text
+from skipbench.report import compared
+from skipbench.report.columns import MISSING, sample_count
 from skipbench.report.definitions import caution, definitions_for
 from skipbench.report.tables.model import Cell, Column, Grid, Row, Table
 from skipbench.runs.measures import Metrics
@@ -54,13 +36,10 @@ def run_table(
     name: str = "",
     columns: Sequence[str] = (),
 ) -> Table:
-    """One row per run: grouped by dataset, then model, then method, each in order of appearance;
-    where runs have a `rank`, methods are in its order.
-
-    The best speedup of each dataset and model is bold, by the rule `BOLD`; the note of a run
-    without metrics is its reason. In a sweep, `point` holds the overrides in which a run differs
-    from the others: its `label`. Where runs come from several commits, devices or versions,
-    `origin` tells them apart.
+    """One row per run: grouped by dataset, model, method, each in order of appearance, or methods
+    by `rank`. The best speedup of each dataset and model is bold, by the rule `BOLD`. `point` is
+    the `label` of a run of a sweep; `origin` marks several commits, devices or versions; `note`
+    holds the reason of a run without metrics.
 
     Args:
         notes: remarks of the caller.
@@ -83,15 +62,12 @@ def run_table(
 
     everything = sorted(runs, key=place)
     ordered = [run for run in everything if not run.group]
-    marks = origins(ordered)
+    marks = compared.origins(ordered)
     rows = [_cells(run, marks) for run in ordered]
     for _, block in groupby(enumerate(ordered), lambda row: (row[1].dataset, row[1].model)):
-        intervals = {
-            number: (run.method, run.metrics.speedup.ci95)
-            for number, run in block
-            if run.metrics and run.speedup is not None
-        }
-        if (best := winner(intervals)) is not None:
+        done = ((at, run, run.metrics) for at, run in block if run.speedup is not None)
+        ends = {at: (run.method, metrics.speedup.ci95) for at, run, metrics in done if metrics}
+        if (best := compared.winner(ends)) is not None:
             rows[best]["speedup"] = replace(rows[best]["speedup"], bold=True)
     wanted = [
         *(Column(name, kind="label") for name in LABELS),
@@ -102,22 +78,21 @@ def run_table(
     kinds = dict.fromkeys(kind for run in everything for kind in run.group)
     warning = caution([run.model for run in runs], [run.dataset for run in runs])
     lines = tuple(Row(tuple(row[column.name] for column in shown)) for row in rows)
+    grids = (Grid(tuple(shown), lines), *(_by_group(kind, everything) for kind in kinds))
     provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     return Table(
         name=name or title,
         title=title,
         source="" if runs else "No runs.",
-        grids=(Grid(tuple(shown), lines), *(_by_group(kind, everything) for kind in kinds))
-        if runs
-        else (),
+        grids=grids if runs else (),
         records=tuple(map(_record, everything)),
-        cautions=(*([warning] if warning else []), *mixed(runs)),
+        cautions=(*([warning] if warning else []), *compared.mixed(runs)),
         remarks=(
-            *(f"origin {mark}: {origin_text(origin)}" for origin, mark in marks.items()),
+            *(f"origin {mark}: {compared.origin_text(of)}" for of, mark in marks.items()),
             *notes,
-            *same_drafts(ordered),
-            *noise_floor(ordered),
-            *([f"{BOLD}."] if any(run.metrics for run in runs) else []),
+            *compared.same_drafts(ordered),
+            *compared.noise_floor(ordered),
+            *([f"{compared.BOLD}."] if any(run.metrics for run in runs) else []),
         ),
         definitions=tuple(definitions_for(column.name for column in shown)),
         provenance=(provenance,) if any(run.origin.date for run in runs) else (),
@@ -125,27 +100,25 @@ def run_table(
 
 
 def _cells(run: Run, marks: Mapping[tuple[str, ...], str]) -> dict[str, Cell]:
-    """The row of a run, by column."""
     metrics = run.metrics or Metrics()
     texts = {
         **{name: str(getattr(run, name) or MISSING) for name in NAMES},
         "point": run.label or "",
         "n": sample_count(metrics) if run.metrics else MISSING,
-        "skipped": number(metrics.skipped.ratio if metrics.skipped else None),
-        **main_cells(metrics),
-        **waits_cells(metrics),
-        "origin": marks.get(origin_of(run), "") if run.metrics else "",
+        "skipped": text.number(metrics.skipped.ratio if metrics.skipped else None),
+        **text.main_cells(metrics),
+        **text.waits_cells(metrics),
+        "origin": marks.get(compared.origin_of(run), "") if run.metrics else "",
         "note": _note(run),
     }
-    cells = {name: Cell(text) for name, text in texts.items()}
-    return cells | {"speedup": Cell(texts["speedup"], run=run.id)}
+    return {k: Cell(v, run=run.id if k == "speedup" else None) for k, v in texts.items()}
 
 
 def _note(run: Run) -> str:
     if not run.metrics:
         return run.reason or "not run"
-    reasons = missing_reasons(run.metrics)
-    parts = [run.reason, *search_phases(run.metrics), *exceptions(run.metrics)]
+    reasons = text.missing_reasons(run.metrics)
+    parts = [run.reason, *text.search_phases(run.metrics), *text.exceptions(run.metrics)]
     return "; ".join(filter(None, [*parts, *(reasons.get(name) for name in NOTED)]))
 
 
@@ -157,19 +130,16 @@ def _by_group(kind: str, runs: Sequence[Run]) -> Grid:
         row = cells.setdefault((run.dataset, run.model, run.method), {})
         if kind in run.group:
             metrics = run.metrics or Metrics()
-            text = speedup_text(metrics.speedup.paired, metrics.speedup.ci95)
-            row[run.group[kind]] = Cell(f"{text}, n {sample_count(metrics)}")
-    columns = [Column(name, kind="label") for name in NAMES]
-    columns += [Column(label, group=kind) for label in labels]
-    rows = [
-        Row((*map(Cell, names), *(row.get(label, Cell(MISSING)) for label in labels)))
-        for names, row in cells.items()
-    ]
-    return Grid(tuple(columns), tuple(rows), f"Speedup by {kind}, of the same runs.")
+            speedup = text.speedup_text(metrics.speedup.paired, metrics.speedup.ci95)
+            row[run.group[kind]] = Cell(f"{speedup}, n {sample_count(metrics)}")
+    heads = (*(Column(n, kind="label") for n in NAMES), *(Column(n, group=kind) for n in labels))
+    lines = (
+        (*map(Cell, n), *(row.get(k, Cell(MISSING)) for k in labels)) for n, row in cells.items()
+    )
+    return Grid(heads, tuple(map(Row, lines)), f"Speedup by {kind}, of the same runs.")
 
 
 def _distinct(runs: Sequence[Run], name: str) -> str:
-    """The values of a field of the origin over the runs; of many the first and the last."""
     values = sorted({str(v) for run in runs if (v := getattr(run.origin, name))})
     if len(values) > 3:
         return f"{values[0]} to {values[-1]} ({len(values)} values)"
@@ -180,9 +150,9 @@ def _record(run: Run) -> dict[str, Any]:
     """Every number of a run, unrounded: nested names joined by dots."""
     point = {"point": run.label} if run.label else {}
     record = {name: getattr(run, name) for name in NAMES} | point | run.group
-    record["reason"] = run.reason
-    metrics = msgspec.to_builtins(run.metrics) if run.metrics else {}
-    return record | _flat(metrics) | _flat(msgspec.to_builtins(run.origin), "provenance.")
+    metrics = _flat(msgspec.to_builtins(run.metrics)) if run.metrics else {}
+    origin = _flat(msgspec.to_builtins(run.origin), "provenance.")
+    return record | {"reason": run.reason} | metrics | origin
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

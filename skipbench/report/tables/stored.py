@@ -42,35 +42,25 @@ def summary(experiment: str, scale: str, runs: Sequence[Run], columns: Sequence[
 def stored_table(text: str) -> Table:
     """The paper's table, or for an experiment of no paper the table of its runs.
 
-    Args:
-        text: as returned by `summary`.
-
     Raises:
-        SkipbenchError: it is something else.
+        SkipbenchError: `text` is not of the form that `summary` returns.
     """
     try:
         stored = msgspec.convert(strict_json(text), Summary)
     except (ValueError, RecursionError) as error:
-        raise SkipbenchError(
-            f"no summary of a table ({printable(str(error))}); write it with python -m "
-            "skipbench table NAME"
-        ) from error
+        how = "write it with python -m skipbench table NAME"
+        raise SkipbenchError(f"no summary of a table ({printable(str(error))}); {how}") from error
     name, scale, runs = stored.experiment, stored.scale, stored.runs
     paper, of = paper_of(name) or ("", "")
-    table = (
-        paper_table(paper, of, runs, scale)
-        if of.startswith("table")
-        else run_table(f"Experiment {name}", runs, (), f"{name}-{scale}", stored.columns)
-    )
+    if of.startswith("table"):
+        table = paper_table(paper, of, runs, scale)
+    else:
+        table = run_table(f"Experiment {name}", runs, (), f"{name}-{scale}", stored.columns)
     return replace(table, cautions=(OLDER, *table.cautions)) if stored.older else table
 
 
 def read_table(path: Path) -> Table:
-    """`stored_table` of a file.
-
-    Raises:
-        SkipbenchError: it cannot be read, or holds no summary.
-    """
+    """`stored_table` of a file. Raises SkipbenchError if it cannot be read or holds no summary."""
     try:
         return stored_table((read_bytes(path, MOST_SAMPLES) or b"").decode())
     except (OSError, UnicodeDecodeError) as error:
@@ -80,8 +70,6 @@ def read_table(path: Path) -> Table:
 
 
 class _Measured(msgspec.Struct):
-    """The part of a run by which two files of runs are compared."""
-
     model: str = ""
     method: str = ""
     dataset: str = ""
@@ -94,23 +82,22 @@ class _Runs(msgspec.Struct):
 
 
 def would_lose(path: Path, text: str) -> str | None:
-    """Says how many measured runs of the stored table or figure `path` are not measured in `text`,
-    which is to replace it; `None` where none is lost, or it cannot be read.
+    """Says how many measured runs of the stored table or figure `path` the new `text` lacks;
+    `None` where it lacks none, or the file cannot be read.
     """
     try:
         before = _measured(read_bytes(path, MOST_SAMPLES) or b"")
     except (OSError, msgspec.MsgspecError, RecursionError, SkipbenchError):
         return None
-    if not (lost := (before - _measured(text)).total()):
-        return None
-    return (
-        f"{path} is kept: the measured values of {lost} of its {before.total()} runs would be "
-        "lost; write elsewhere with results=FOLDER, or over it with --force"
+    lost = (before - _measured(text)).total()
+    said = (
+        f"{path} is kept: the measured values of {lost} of its {before.total()} runs would be lost"
     )
+    return f"{said}; write elsewhere with results=FOLDER, or over it with --force" if lost else None
 
 
 def _measured(text: str | bytes) -> Counter[str]:
-    """The measured runs; several may be of the same, as the points of a sweep."""
+    # several may be of the same, as the points of a sweep
     return Counter(
         json.dumps([run.model, run.method, run.dataset, run.keys], sort_keys=True)
         for run in msgspec.json.decode(text, type=_Runs).runs
