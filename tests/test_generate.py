@@ -7,12 +7,14 @@ import re
 import select
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from conftest import ROOT, Command
 
 from skipbench import api
 from skipbench.cli import answers
+from skipbench.decode.loop import Step
 from skipbench.runs.terminal import Console
 
 STORY = "Once upon a time there was a dog. Once upon a time"
@@ -85,10 +87,11 @@ def test_ctrl_c_ends_an_answer(
     read = iter(stream)
     texts = [next(read).text, next(read).text]
 
-    def pressed() -> None:
+    def pressed() -> Iterator[Step]:
         raise KeyboardInterrupt
+        yield
 
-    monkeypatch.setattr(stream, "_step", pressed)
+    monkeypatch.setattr(stream, "_steps", pressed())
     answer = answers.show_stream(stream)
     assert answer.finish == "unfinished" and answer.text.startswith("".join(texts))
     assert "stopped" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 from conftest import Command
@@ -13,17 +14,18 @@ import skipbench as package
 from skipbench import api
 from skipbench.cli.table import advice
 from skipbench.config.compose import compose
+from skipbench.experiments import compare
 from skipbench.experiments.cell import run_cell
 from skipbench.experiments.compare import Comparison
 from skipbench.report.columns import main_cells
 from skipbench.report.difference import differences
-from skipbench.report.figures.curves import so_far
-from skipbench.report.figures.runs import finished_run
-from skipbench.report.figures.sweeps import VALUES
+from skipbench.report.figures.runs import finished_run, speedups
+from skipbench.report.figures.sweeps import value as swept
 from skipbench.report.measured import measure
 from skipbench.report.page.collect import one_run
 from skipbench.report.tables.formats import csv
-from skipbench.report.tables.runs import markdown_table, run_table
+from skipbench.report.tables.markdown import markdown
+from skipbench.report.tables.runs import run_table
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run, read_run
 
@@ -73,7 +75,7 @@ def headline(text: str) -> list[str]:
 
 
 def test_every_place_shows_the_speedup_of_the_record(
-    stored: Stored, skipbench: Command, tmp_path: Path
+    stored: Stored, skipbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paired = stored.metrics.speedup.paired
     assert paired is not None and stored.run.speedup == paired
@@ -81,7 +83,7 @@ def test_every_place_shows_the_speedup_of_the_record(
 
     assert headline(stored.out) == [short]  # a cell's table
     assert re.findall(r"speedup so far (\S+)x", stored.err)[-1] == short
-    assert headline(markdown_table("t", [stored.run])) == [short]
+    assert headline(markdown(run_table("t", [stored.run]))) == [short]
     for scale in ([], ["--render-only"]):  # an experiment's table
         assert headline(skipbench("table", "tiny", *stored.words, *scale).stdout) == [short]
 
@@ -93,12 +95,14 @@ def test_every_place_shows_the_speedup_of_the_record(
 
     assert stored.run.folder is not None
     drawn = finished_run(stored.run.folder)
-    assert so_far(drawn)[-1] == pytest.approx(paired)
-    assert VALUES["speedup"][1](drawn, drawn) == measure(stored.metrics, "speedup")[0] == paired
+    assert geometric_mean(speedups(drawn)) == pytest.approx(paired)
+    assert swept(drawn, "speedup", drawn) == measure(stored.metrics, "speedup")[0] == paired
 
     assert headline(one_run(stored.run.folder)["cells"]["speedup"]) == [short]
     assert headline(advice(Comparison([stored.run], stored.run, []), [])[0]) == [short]
-    assert api._frame_row(stored.run)["speedup"] == paired
+    with monkeypatch.context() as patch:
+        patch.setattr(compare, "compare", lambda *_: Comparison([stored.run], stored.run, []))
+        assert api.compare("tiny", results=tmp_path)["speedup"].item() == paired
     assert package.frame(stored.results)["metrics.speedup.paired"].item() == paired
     names, line = csv(run_table("t", [stored.run])).splitlines()
     assert line.split(",")[names.split(",").index("speedup.paired")] == str(paired)
@@ -124,7 +128,7 @@ def test_every_place_shows_the_other_quantities_of_the_record(name: str, stored:
     value = {"TPT": stored.metrics.tpt}.get(name, getattr(stored.metrics, name, None))
     text = main_cells(stored.metrics)[name]
     assert value is not None and abs(float(text) / value - 1) < 0.01
-    assert measure(stored.metrics, name)[0] == VALUES[name][1](stored.run, stored.run) == value
+    assert measure(stored.metrics, name)[0] == swept(stored.run, name, stored.run) == value
     assert stored.run.folder is not None
     assert one_run(stored.run.folder)["cells"][name] == text
 
@@ -133,7 +137,7 @@ def test_every_place_shows_the_other_quantities_of_the_record(name: str, stored:
         rows = (line for line in lines[place + 1 :] if len(line) == len(lines[place]))
         return next(row[lines[place].index(name)] for row in rows if set("".join(row)) - set("-─:"))
 
-    table = markdown_table("t", [stored.run]).splitlines()
+    table = markdown(run_table("t", [stored.run])).splitlines()
     assert column([[c.strip() for c in line.split("|")] for line in table]) == text
     # a cell's table has two spaces or more between columns
     assert column([re.split(r" {2,}", line.strip()) for line in stored.out.splitlines()]) == text

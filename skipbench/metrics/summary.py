@@ -1,7 +1,6 @@
 """`metrics.json` from the samples of a run in any order; what cannot be computed is None."""
 
 import bisect
-import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -67,7 +66,7 @@ def summarise(
     vanilla_s_per_token, method_s_per_token = _s_per_token(vanilla), _s_per_token(method)
     labels: Counter[str] = Counter(s.lossless for s in samples)
     sets = [SkipSet.parse(s.skip, layers) for s in sound]
-    phases = [f.name for f in dataclasses.fields(Seconds)] if sound else []
+    phases = Seconds.__struct_fields__ if sound else ()
     seconds = {p: math.fsum(getattr(arm.seconds, p) for arm in method) for p in phases}
     return Metrics(
         samples=len(sound),
