@@ -10,7 +10,7 @@ import pytest
 from conftest import METHODS, ROOT, Command
 
 import skipbench as package
-from skipbench.cli.compare import advice
+from skipbench.cli.table import advice
 from skipbench.experiments.compare import LEFT_OUT, compare, conclude
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.run import Run

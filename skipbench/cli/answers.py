@@ -4,8 +4,8 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -81,9 +81,7 @@ class Session:
 
 
 def run_generate(asked: Generate) -> None:
-    """Answers the prompt of the command line or of stdin, by the model's chat template where it has
-    one; `chat=none` continues the text as it is.
-    """
+    """Answers the prompt of the command line or of stdin."""
     text = asked.prompt or " ".join(asked.words)
     if not text and not sys.stdin.isatty():
         text = sys.stdin.read().strip()
@@ -157,14 +155,10 @@ def _turn(session: Session, compare: bool, history: Messages) -> Messages:
 
 
 def show_stream(stream: "Stream") -> "Answer":
-    """Prints an answer while it is decoded, then its speed; Ctrl-C ends it.
-
-    Returns:
-        What was decoded.
-    """
+    """Prints an answer while it is decoded, then its speed; returns it, ended by Ctrl-C or not."""
     styles = {"": ""}
     try:
-        with _whole_rounds(stream) as pieces:
+        with closing(_whole_rounds(stream)) as pieces:
             if out.is_terminal:
                 _paint(stream, pieces, styles)
             else:
@@ -179,8 +173,7 @@ def show_stream(stream: "Stream") -> "Answer":
     return answer
 
 
-@contextmanager
-def _whole_rounds(stream: "Stream") -> Iterator[Iterator["Piece"]]:
+def _whole_rounds(stream: "Stream") -> Generator["Piece", None, None]:
     """The pieces of `stream`; Ctrl-C is raised between two of them.
 
     A round that is broken off could leave the method with half of what it learns from it, and the
@@ -194,18 +187,15 @@ def _whole_rounds(stream: "Stream") -> Iterator[Iterator["Piece"]]:
             raise KeyboardInterrupt
         pressed = True
 
-    def pieces() -> Iterator["Piece"]:
-        for piece in stream:
-            yield piece
-            if pressed:
-                raise KeyboardInterrupt
-
     # Python allows handlers in the main thread alone
     ours = threading.current_thread() is threading.main_thread() and usual is not None
     if ours:
         signal.signal(signal.SIGINT, remember)
     try:
-        yield pieces()
+        for piece in stream:
+            yield piece
+            if pressed:
+                raise KeyboardInterrupt
     finally:
         if ours:
             signal.signal(signal.SIGINT, usual)
@@ -256,12 +246,11 @@ def _legend(styles: dict[str, str]) -> Text:
 
 def speed_text(answer: "Answer") -> str:
     """Counts and speed of an answer in a line."""
-    drafted = (
-        f", {answer.accepted} of {answer.drafted} drafted tokens accepted" if answer.drafted else ""
-    )
-    tokens, passes = len(answer.tokens), answer.rounds
+    tokens, passes, drafted = len(answer.tokens), answer.rounds, ""
+    if answer.drafted:
+        drafted = f", {answer.accepted} of {answer.drafted} drafted tokens accepted"
     return (
-        f"{answer.method}: {tokens} token{'s' * (tokens != 1)} in {passes} "
-        f"pass{'es' * (passes != 1)}{drafted}, "
-        f"{answer.tokens_per_s:.0f} tokens/s, first after {answer.first_token_s:.2f} s"
+        f"{answer.method}: {tokens} token{'s' * (tokens != 1)} in {passes} pass"
+        f"{'es' * (passes != 1)}{drafted}, {answer.tokens_per_s:.0f} tokens/s, first after "
+        f"{answer.first_token_s:.2f} s"
     )

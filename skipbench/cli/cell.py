@@ -71,32 +71,21 @@ def _reason(error: Exception, config: RunConfig) -> str:
 
         return out_of_memory(error, config.model, config.dataset.max_new_tokens) or text
     except Exception:  # without memory the advice may fail; the reason above must still be recorded
-        return (
-            f"{text}; give the job more (hardware.memory=)"
-            if isinstance(error, MemoryError)
-            else text
-        )
+        return text + "; give the job more (hardware.memory=)" * isinstance(error, MemoryError)
 
 
 def exit_reason(code: int, config: RunConfig, logs: Path) -> str | None:
-    """Explains an exit status for a cell that wrote no reason.
-
-    Returns `None` if the cell wrote one.
-    """
+    """Explains an exit status; `None` if the cell itself wrote a reason."""
     # A signal that was passed on may meet the child at its very end, when it has written down
     # already how it ended.
     passed_on = {end for number in HANDED_ON for end in (-number, 128 + number)}
     if code in {0, EXIT_REPORTED, 128 + signal.SIGINT} | passed_on:
         return None
     if code > 0:
-        return (
-            f"ended with exit status {code} and left no reason, as where memory ends; its log "
-            f"in {logs} may tell"
-        )
+        why = f"ended with exit status {code} and left no reason, as where memory ends"
+        return f"{why}; its log in {logs} may tell"
     text = f"killed by {signal.Signals(-code).name}"
     if -code != signal.SIGKILL:
         return text
-    return (
-        f"{text}; where nobody sent it, it was the kernel, for memory: "
-        f"{_reason(MemoryError(), config)}"
-    )
+    advice = _reason(MemoryError(), config)
+    return f"{text}; where nobody sent it, it was the kernel, for memory: {advice}"

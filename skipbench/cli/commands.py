@@ -272,5 +272,6 @@ MODULES = {
     "inventory": ("list", "doctor", "data"),
     "offline": ("search", "profile"),
     "results": ("score", "report", "merge", "diff"),
+    "table": ("table", "compare"),
 }
 """Modules of `skipbench.cli` that hold several commands; others are called as their command."""

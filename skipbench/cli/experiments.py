@@ -39,9 +39,7 @@ def request_of(asked: Experiments, known: Sequence[str]) -> Request:
 
 
 def show_plan(request: Request) -> None:
-    """Prints every cell of the experiments once, with prompts, GPUs, memory and hours, the sums,
-    and what all of them take and are charged.
-    """
+    """Prints every cell of the experiments once, with its cost, and the sums."""
     gpu = gpu_of(request.hardware)
     gpus = request.hardware.gpus if request.hardware is not None else None
     taken: set[str] = set()
@@ -65,9 +63,7 @@ def show_plan(request: Request) -> None:
 
 
 def run_status(asked: Status) -> None:
-    """Prints counts, a line per cell that is not done, and the command that runs the rest; exits
-    with 1 unless every cell is done.
-    """
+    """Prints the states and the command that runs the rest; exits with 1 unless all is done."""
     request = request_of(asked, choices("experiment"))
     if asked.plan:
         show_plan(request)
@@ -91,11 +87,8 @@ def run_status(asked: Status) -> None:
 
 
 def run_submit(asked: Submit) -> None:
-    """Submits sbatch arrays, or runs cells here with `hardware=local`; `--print` only shows the
-    scripts or the cells; exits with 1 when a cell failed here. More GPU-hours than `budget=`, 100
-    without one, take `--yes`.
-
-    Submissions to Slurm from one results folder take turns: each sees the jobs of those before.
+    """Submits sbatch arrays, or runs cells here with `hardware=local`; exits with 1 when a cell
+    failed here. More GPU-hours than `budget=`, 100 without one, take `--yes`.
     """
     request = request_of(asked, choices("experiment"))
     if asked.plan:

@@ -46,6 +46,10 @@ model.generate(**inputs, custom_generate="THIS_REPOSITORY", trust_remote_code=Tr
 
 `skipset.json` holds the skip set. {llama_cpp}
 """
+DRAFT_LINE = (
+    "As a draft model of its own for llama.cpp: `{}`, then `llama-cli -m model.gguf "
+    "-md draft.gguf`."
+)
 NO_LINE = (
     "llama.cpp prunes whole layers only, and this set is not one of whole layers: there is no such "
     "command for it."
@@ -62,12 +66,8 @@ def run_export(asked: Export) -> None:
     skip_set = SkipSet.parse(skip, layers)
     folder, method = Path(asked.words[0]), config.method.name
     overrides = [] if config.method.skip is None else [f"method.skip='{skip}'"]
-    line, advice = prune_line(skip_set), NO_LINE
-    if line is not None:
-        advice = (
-            f"As a draft model of its own for llama.cpp: `{line}`, then "
-            "`llama-cli -m model.gguf -md draft.gguf`."
-        )
+    line = prune_line(skip_set)
+    advice = NO_LINE if line is None else DRAFT_LINE.format(line)
     files = {
         "custom_generate/generate.py": GENERATE.format(method=method, overrides=overrides),
         "custom_generate/requirements.txt": "skipbench\n",

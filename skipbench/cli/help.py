@@ -17,16 +17,18 @@ from skipbench.config.signature import schema_of, settings
 from skipbench.errors import SkipbenchError
 from skipbench.report.definitions import DEFINITIONS
 
-GROUPS = (
-    "model",
-    "method",
-    "dataset",
-    "decoding",
-    "engine",
-    "search",
-    "experiment",
-    "scale",
-    "hardware",
+GROUPS = tuple(
+    [
+        "model",
+        "method",
+        "dataset",
+        "decoding",
+        "engine",
+        "search",
+        "experiment",
+        "scale",
+        "hardware",
+    ]
 )
 TEXT = """\
 skipbench: layer-skipping self-speculative decoding, measured against vanilla on one engine.
@@ -91,9 +93,8 @@ def describe(key: str) -> str:
     if key == "columns":
         return "\n".join(["columns of the tables", *map(_column, DEFINITIONS)])
     if key in GROUPS:
-        lines = [
-            f"  {name:<20} {first_comment(file_of(key, name))}".rstrip() for name in choices(key)
-        ]
+        rows = ((name, first_comment(file_of(key, name))) for name in choices(key))
+        lines = [f"  {name:<20} {text}".rstrip() for name, text in rows]
         return "\n".join([f"{key}=CHOICE, one of", *lines])
     entries = [str(entry) for entry in documented() if entry.key == key]
     entries += [_column(key)] if key in DEFINITIONS else []
@@ -106,7 +107,6 @@ def describe(key: str) -> str:
 
 
 def _command(command: type[Command]) -> str:
-    """Describes a command: its keys with their defaults, and its flags."""
     keys, flags = declared(command)
     words = dict(flags)
     for name in keys:
@@ -120,9 +120,8 @@ def _command(command: type[Command]) -> str:
 
 def _column(name: str) -> str:
     """A column of the tables with its definition."""
-    return textwrap.fill(
-        f"{name}: {DEFINITIONS[name]}", 100, initial_indent="  ", subsequent_indent="      "
-    )
+    text = f"{name}: {DEFINITIONS[name]}"
+    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="      ")
 
 
 class Entry(NamedTuple):

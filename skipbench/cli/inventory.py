@@ -61,9 +61,7 @@ def run_doctor(asked: Doctor) -> None:
 
 
 def run_data(asked: Data) -> None:
-    """Fetches datasets and models into the hub's cache, which runs with HF_HUB_OFFLINE=1 use, and
-    prints a line for each.
-    """
+    """Fetches datasets and models into the hub's cache, for runs with HF_HUB_OFFLINE=1."""
     datasets, models = choices("dataset"), choices("model")
     known = [*datasets, *models]
     if unknown := [name for name in asked.words if name not in known]:

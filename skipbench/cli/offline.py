@@ -31,9 +31,7 @@ def run_search(asked: Search) -> None:
 
 
 def run_profile(asked: Profile) -> None:
-    """Measures, prints and draws sub-layer latencies, the model fitted to them, and the roofline;
-    keeps the latency model that KnapSpec and TPT use.
-    """
+    """Measures, prints and draws sub-layer latencies; keeps the model of them for KnapSpec, TPT."""
     config = compose(asked.settings)
     from skipbench.bench.latency_file import latency_path, points_to_measure, profile, write_record
     from skipbench.bench.load import load_model
@@ -60,11 +58,8 @@ def run_profile(asked: Profile) -> None:
     write_record(path, replace(record, rounds=rounds))
     text = title(record, config.model, config.engine, device)
     show(latency_table(record, text))
-    if left_out := sorted(set(options.contexts) - set(contexts)):
-        say(
-            f"left out, beyond the model's {lm.max_positions} positions: "
-            f"{', '.join(map(str, left_out))}"
-        )
+    if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
+        say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
     with styled():
         drawn = latency(record)
     png, svg = save(drawn, [], config.results / "figures" / f"profile-{path.stem}", text)[:2]

@@ -25,14 +25,9 @@ from skipbench.runs.run import Run, read_run
 def run_project(asked: Project) -> None:
     """Prints tokens/s and speedups as measured and as projected.
 
-    `micro` is the ratio of totals, which a projection has too; `speedup` is the run's own, the
-    geometric mean per prompt.
-
     Without a target it is the run's own machine, by the latency file beside the run, which
     `profile` has written; the run's times of drafting, verification and vanilla are not used then.
-    `hardware=DEVICE` takes a datasheet of conf/hardware, `profile=FILE` a latency file of another
-    machine, `here=FILE` that of the run's own, by which host work is carried over; `lengths=N`
-    adds the best of N fixed draft lengths, `search=N` the N best stop rules and trees.
+    `here=FILE` carries host work over.
     """
     folder = Path(asked.words[0])
     run = read_run(folder)

@@ -90,14 +90,13 @@ def run_merge(asked: Merge) -> None:
         for line in (f"{source}: {done.counts()}", *(f"  {text}" for text in done.said)):
             show(line)
     if left:
-        raise SkipbenchError(
-            f"{len(left)} not merged, the source holds them still: {'; '.join(left)}"
-        )
+        said = "; ".join(left)
+        raise SkipbenchError(f"{len(left)} not merged, the source holds them still: {said}")
 
 
 def run_diff(asked: Diff) -> None:
-    """Prints per cell that both folders hold the ratio of their speedups with its interval, and
-    what differs in where they come from; exits with 1 when some interval leaves out 1.
+    """Prints per cell of both folders the ratio of their speedups, with its interval, and other
+    origins; exits with 1 when some interval leaves out 1.
     """
     from skipbench.report.difference import differences
 

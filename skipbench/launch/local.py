@@ -15,9 +15,19 @@ from skipbench.errors import SkipbenchError
 
 RESERVED = 2**30
 """Bytes of a GPU that the driver counts and no process gets."""
+TIMEOUT_S = 60
 WATCHED = "SKIPBENCH_WATCHED"
 """In the environment of a child of `watch`."""
 HANDED_ON = (signal.SIGTERM, signal.SIGUSR2)
+
+
+def ask(*words: str) -> str | None:
+    """Output of a command; `None` if it is missing, fails, or does not answer."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
 
 
 def gpus() -> list[str]:
@@ -27,9 +37,9 @@ def gpus() -> list[str]:
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None:
         return [name.strip() for name in seen.split(",") if name.strip()]
-    # the parts of one are indented
-    listed = [line for line in _driver("--list-gpus") if line.startswith("GPU ")]
-    return [str(number) for number in range(len(listed))]
+    listed = (ask("nvidia-smi", "--list-gpus") or "").splitlines()
+    # the parts of a GPU are indented
+    return [*map(str, range(sum(line.startswith("GPU ") for line in listed)))]
 
 
 def gpu_bytes(found: Sequence[str]) -> int | None:
@@ -37,22 +47,13 @@ def gpu_bytes(found: Sequence[str]) -> int | None:
     of one (MIG).
     """
     sizes: dict[str, int] = {}
-    for line in _driver("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
+    query = "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"
+    for line in (ask("nvidia-smi", *query) or "").splitlines():
         index, uuid, mib, *_ = [*(word.strip() for word in line.split(",")), "", ""]
         for name in found if mib.isdecimal() else ():  # some have no memory of their own
             if name == index or (name.startswith("GPU-") and uuid.startswith(name)):
                 sizes[name] = int(mib)
     return min(sizes.values()) * 2**20 - RESERVED if sizes and sizes.keys() == set(found) else None
-
-
-def _driver(*words: str) -> list[str]:
-    """Lines that nvidia-smi prints; none if it is missing or does not answer."""
-    command = ["nvidia-smi", *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return done.stdout.splitlines()
 
 
 def slots(workers: int | None, found: Sequence[str]) -> list[dict[str, str]]:
@@ -67,9 +68,7 @@ def slots(workers: int | None, found: Sequence[str]) -> list[dict[str, str]]:
     if workers < 1 or (found and workers > len(found)):
         upper = f" to {len(found)}, the GPUs at hand" if found else " or more"
         raise SkipbenchError(f"hardware.workers={workers}; wanted 1{upper}")
-    return [{"CUDA_VISIBLE_DEVICES": name} for name in found[:workers]] or [
-        {} for _ in range(workers)
-    ]
+    return [{"CUDA_VISIBLE_DEVICES": name} for name in found[:workers]] or [{}] * workers
 
 
 def run_cells(
@@ -129,8 +128,7 @@ def run_cells(
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 number, taken = running.pop(future)
-                free.extend(taken)
-                free.sort()  # neighbours stay together
+                free = sorted([*free, *taken])  # neighbours stay together
                 start()
                 try:
                     code = future.result()

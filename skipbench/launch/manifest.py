@@ -5,6 +5,7 @@ made of them.
 import contextlib
 import itertools
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -34,11 +35,8 @@ def next_folder(results: Path, name: str, make: bool) -> Path:
 
 
 def write_cells(folder: Path, cells: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes the manifest; each cell has `name`, `folder` of its run, and `config`, all
-    settings.
-    """
-    path = folder / CELLS
-    write_atomic(path, "".join(json.dumps(cell) + "\n" for cell in cells))
+    """Writes the manifest of cells: `name`, `folder` of the run, and `config`, all settings."""
+    write_atomic(path := folder / CELLS, "".join(json.dumps(cell) + "\n" for cell in cells))
     return path
 
 
@@ -62,7 +60,7 @@ def read_cell(path: Path, index: int) -> RunConfig:
     raise SkipbenchError(f"{path} has {len(lines)} cells and no number {index}; the first is 0")
 
 
-class Array(msgspec.Struct, frozen=True):
+class Array(msgspec.Struct):
     """A job of Slurm that runs `count` cells from number `first` on."""
 
     job: Annotated[str, Meta(pattern=r"^\w{1,64}$")]
@@ -88,7 +86,7 @@ class Task(NamedTuple):
 
 def tasks(results: Path) -> dict[str, list[Task]]:
     """The tasks of all submissions by the folder of their run, the last at the end."""
-    by_run: dict[str, list[Task]] = {}
+    by_run = defaultdict[str, list[Task]](list)
     for path in sorted((results / "submit").glob("*/jobs.jsonl")):
         # a folder that cannot be read blocks no other submission
         with contextlib.suppress(SkipbenchError, msgspec.MsgspecError, LookupError, RecursionError):
@@ -97,5 +95,5 @@ def tasks(results: Path) -> dict[str, list[Task]]:
             arrays = [msgspec.json.decode(line, type=Array) for _, line in read_lines(path)]
             jobs = [(f"{a.job}_{n}", cells[a.first + n]) for a in arrays for n in range(a.count)]
             for job, folder in jobs:
-                by_run.setdefault(folder, []).append(Task(job, path.parent / f"{job}.log"))
+                by_run[folder].append(Task(job, path.parent / f"{job}.log"))
     return by_run

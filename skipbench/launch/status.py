@@ -73,8 +73,8 @@ def experiment_statuses(
     experiment: str, request: Request, stale_s: float | None = None
 ) -> list[CellStatus]:
     """The cells of an experiment that can be run, with their states; arguments as below."""
-    planned = cells_of(experiment, request, scale_of(experiment, request.scale))
-    return cell_statuses([config for _, config in planned], stale_s)
+    cells = cells_of(experiment, request, scale_of(experiment, request.scale))
+    return cell_statuses([config for _, config in cells], stale_s)
 
 
 def cell_statuses(configs: Sequence[RunConfig], stale_s: float | None = None) -> list[CellStatus]:
@@ -89,11 +89,10 @@ def cell_statuses(configs: Sequence[RunConfig], stale_s: float | None = None) ->
     for config in (one for whole in configs for one in whole.repetitions()):
         cell = _status(config, live, STALE_S if stale_s is None else stale_s)
         tasks = submitted.get(cell.key, [])
-        if cell.key not in cells and cell.state.state in TO_RUN:
-            if live is None:
-                cell = replace(cell, unknown=bool(tasks))
-            else:
-                cell = replace(cell, state=_with_jobs(cell, tasks, live))
+        if cell.state.state in TO_RUN and live is None:
+            cell = replace(cell, unknown=bool(tasks))
+        elif cell.state.state in TO_RUN and cell.key not in cells:
+            cell = replace(cell, state=_with_jobs(cell, tasks, live or {}))
         cells.setdefault(cell.key, cell)
     return list(cells.values())
 
@@ -143,11 +142,10 @@ def schedule_stages(cells: Sequence[CellStatus]) -> list[list[CellStatus]]:
     """
     first: dict[str, CellStatus] = {}
     for cell in cells:
-        key = cell.key if cell.folder is not None else cell.search
-        if key not in first or cell.config.search.iterations > first[key].config.search.iterations:
-            first[key] = cell
+        key = cell.search if cell.folder is None else cell.key
+        first[key] = max(first.get(key, cell), cell, key=lambda one: one.config.search.iterations)
     early = {id(cell) for cell in first.values()}
-    stages = [c for c in cells if id(c) in early], [c for c in cells if id(c) not in early]
+    stages = [[cell for cell in cells if (id(cell) in early) is now] for now in (True, False)]
     return [stage for stage in stages if stage]
 
 

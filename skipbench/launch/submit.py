@@ -67,15 +67,16 @@ def submit(
                 tell(f"not submitted: {cell.name}: {cell.state.reason}")
         taken = {key for todo in missing.values() for key in todo}
         missing[name] = {c.key: c for c in cells if c.to_run and c.key not in taken}
-    line, all_cells = None, [cell for todo in missing.values() for cell in todo.values()]
-    if all_cells and isinstance(hardware, Slurm):
+    line, every = None, [cell for todo in missing.values() for cell in todo.values()]
+    if every and isinstance(hardware, Slurm):
         gpu = gpu_of(hardware)
-        costs = [cost_of(cell.config, gpu, cell.gpus) for cell in all_cells]
+        costs = [cost_of(cell.config, gpu, cell.gpus) for cell in every]
         line, charged = bill_line(costs, hardware)
         if allowed_h is not None and charged > allowed_h and not only_print:
-            above = f"budget={allowed_h:g}h"
-            if allowed_h == UNASKED_H:
-                above = f"the {UNASKED_H} allowed without budget="
+            asked = allowed_h != UNASKED_H
+            above = (
+                f"budget={allowed_h:g}h" if asked else f"the {UNASKED_H} allowed without budget="
+            )
             raise SkipbenchError(
                 f"at most {charged:.1f} GPU-hours would be charged, above {above}; nothing is "
                 f"submitted; see them with --plan, then give {confirm}"
@@ -109,10 +110,8 @@ def bill_line(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> t
     on_gpus = hardware is None or hardware.gpus != 0
     known = [cost for cost in costs if cost is not None and cost.gpus and on_gpus]
     hours, charged = bill(known, gpus, exclusive)
-    line = (
-        f"all: {len(costs)} cells, about {hours:.1f} h wall-clock {where}, at most {charged:.1f} "
-        "GPU-hours charged"
-    )
+    line = f"all: {len(costs)} cells, about {hours:.1f} h wall-clock {where}, at most "
+    line += f"{charged:.1f} GPU-hours charged"
     if exclusive:
         line += f" for whole nodes, {sum(c.gpu_hours for c in known):.1f} of them used"
     if unknown := len(costs) - len(known):
@@ -126,21 +125,21 @@ def _gpu_bytes(hardware: Slurm | Local, gpus: Sequence[str] | None) -> int | Non
     Args:
         gpus: those of this machine; `None` on a cluster.
     """
-    if hardware.gpus is not None:
-        if gpus is not None and not 1 <= hardware.gpus <= max(1, len(gpus)):
+    if hardware.gpus is None:
+        if isinstance(hardware, Local):
+            return local.gpu_bytes(gpus or [])
+        if hardware.gpu_memory_gib is None:
             raise SkipbenchError(
-                f"hardware.gpus={hardware.gpus}; wanted null, or 1 to the number of GPUs at "
-                f"hand, {len(gpus)}"
+                "hardware.gpus=null asks for as many GPUs as a model needs, by "
+                "hardware.gpu_memory_gib; give one of the two"
             )
-        return None
-    if isinstance(hardware, Local):
-        return local.gpu_bytes(gpus or [])
-    if hardware.gpu_memory_gib is None:
+        return int(hardware.gpu_memory_gib * 2**30)
+    if gpus is not None and not 1 <= hardware.gpus <= max(1, len(gpus)):
         raise SkipbenchError(
-            "hardware.gpus=null asks for as many GPUs as a model needs, by "
-            "hardware.gpu_memory_gib; give one of the two"
+            f"hardware.gpus={hardware.gpus}; wanted null, or 1 to the number of GPUs at hand, "
+            f"{len(gpus)}"
         )
-    return int(hardware.gpu_memory_gib * 2**30)
+    return None
 
 
 def _with_gpus(
@@ -153,15 +152,15 @@ def _with_gpus(
         return replace(cell, gpus=1 if hardware.gpus is None else hardware.gpus)
     from skipbench.bench.memory import gpus_needed
 
+    model = cell.config.model
     try:
-        needed = gpus_needed(cell.config.model, cell.config.dataset, gpu_bytes)
-        size, device = f"{needed} GPUs of {gpu_bytes / 2**30:.0f} GiB", cell.config.model.device
-        if needed > 1 and device != "auto":
-            raise NotHereError(
-                f"it needs {size}, and model.device={device} is one: give model.device=auto"
-            )
+        needed = gpus_needed(model, cell.config.dataset, gpu_bytes)
+        size = f"it needs {needed} GPUs of {gpu_bytes / 2**30:.0f} GiB"
+        if needed > 1 and model.device != "auto":
+            give = "is one: give model.device=auto"
+            raise NotHereError(f"{size}, and model.device={model.device} {give}")
         if gpus is not None and needed > len(gpus):
-            raise NotHereError(f"it needs {size}; {len(gpus)} at hand")
+            raise NotHereError(f"{size}; {len(gpus)} at hand")
     except NotHereError as error:
         return replace(cell, runnable=False, state=replace(cell.state, reason=str(error)))
     return replace(cell, gpus=needed)
@@ -177,26 +176,26 @@ def _to_slurm(
     stages = [sorted(stage, key=lambda cell: cell.gpus) for stage in stages]
     cells = [*itertools.chain(*stages)]
     folder = manifest.next_folder(cells[0].config.results.resolve(), name, not only_print)
+    path = folder / manifest.CELLS
     if not only_print:
         manifest.write_cells(folder, [cell.record() for cell in cells])
-    limit, first = slurm.array_limit(), 0
-    jobs, before, python = list[str](), list[str](), hardware.python or sys.executable
+    limit, first, python = slurm.array_limit(), 0, hardware.python or sys.executable
+    jobs, before = list[str](), list[str]()
     for number, stage in enumerate(stages):
         for gpus, group in itertools.groupby(stage, key=lambda cell: cell.gpus):
             numbers = range(first, first + len([*group]))
             first = numbers.stop
             for part in slurm.parts(numbers, limit):
                 models = [cells[n].config.model for n in part]
-                weights = max(
-                    m.sizes.weight_bytes(m.dtype, m.quantization) if m.sizes else 0 for m in models
+                weights = (
+                    m.sizes and m.sizes.weight_bytes(m.dtype, m.quantization) for m in models
                 )
-                memory = slurm.memory_for(hardware.memory, weights)
+                memory = slurm.memory_for(hardware.memory, max(size or 0 for size in weights))
                 asked = replace(hardware, gpus=gpus, memory=memory)
-                path, title = folder / manifest.CELLS, f"skipbench-{name}"
-                text = slurm.script(title, path, part, asked, python, Path.cwd())
+                text = slurm.script(f"skipbench-{name}", path, part, asked, python, Path.cwd())
                 if only_print:
                     note = "# Submitted to start after the jobs of the scripts above.\n"
-                    sys.stdout.write(text + (note if number else ""))
+                    sys.stdout.write(text + note * (number > 0))
                     continue
                 file = folder / f"{len(jobs)}.sh"
                 write_atomic(file, text)
@@ -235,10 +234,8 @@ def _run_here(
         how = "done" if code == 0 else f"failed, see {folder / f'{number}.log'}"
         show(f"{len(codes)}/{len(cells)} {cells[number].name}: {how}")
 
-    first = 0
     for stage in stages:
-        needs = {first + n: cell.gpus for n, cell in enumerate(stage)}
+        needs = {len(codes) + n: cell.gpus for n, cell in enumerate(stage)}
         commands = {n: [*command, str(n)] for n in needs}
         local.run_cells(commands, folder, slots, ended, needs, at_once)
-        first += len(stage)
     return any(codes)

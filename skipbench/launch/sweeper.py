@@ -104,17 +104,15 @@ class SlurmLauncher(BasicLauncher):
         slurm.wait(jobs, POLL_S)
         returns = []
         for node, config in zip(nodes, configs, strict=True):
-            value: float | SkipbenchError | None
-            status = JobStatus.COMPLETED
+            done = JobReturn(cfg=node, status=JobStatus.COMPLETED)
             try:
-                cell = resolve_cell(config)
-                run = run_entry(cell)
+                run = run_entry(cell := resolve_cell(config))
                 if run.metrics is None:
                     raise SkipbenchError(run_state(cell.folder, None).reason or str(run.reason))
-                value = run.metrics.speedup.paired
+                done.return_value = run.metrics.speedup.paired
             except SkipbenchError as error:
-                status, value = JobStatus.FAILED, error
-            returns.append(JobReturn(cfg=node, status=status, _return_value=value))
+                done.status, done.return_value = JobStatus.FAILED, error
+            returns.append(done)
         return returns
 
 
@@ -146,13 +144,10 @@ class ExperimentSweeper(Sweeper):
         chosen = [a.partition("=")[2] for a in arguments if a.startswith("experiment=")]
         names = [name for value in chosen for name in value.split(",")]
         others = [a for a in arguments if not a.startswith("experiment=")]
-        points = self._grid(others) if not names else []
-        for name in names:
-            points += self._cells(name, others)
-        if not points:
-            raise SkipbenchError(
-                f"experiment={','.join(names)} has no cell with {' '.join(others)}"
-            )
+        cells = [cell for name in names for cell in self._cells(name, others)]
+        if not (points := cells if names else self._grid(others)):
+            text = f"experiment={','.join(names)} has no cell with {' '.join(others)}"
+            raise SkipbenchError(text)
         names = labels(points)
         batch = [[*point, f"label='{label}'"] for point, label in zip(points, names, strict=True)]
         assert self.config is not None
@@ -178,10 +173,8 @@ class ExperimentSweeper(Sweeper):
             if key == "method.skip" and not all(map(SKIP_SET.match, values)):
                 raise SkipbenchError(unreadable(str(override.input_line)))
             if not values:
-                raise SkipbenchError(
-                    f"{key}: a range without steps needs a sweeper that searches, "
-                    "hydra/sweeper=optuna"
-                )
+                needs = "needs a sweeper that searches, hydra/sweeper=optuna"
+                raise SkipbenchError(f"{key}: a range without steps {needs}")
             axes[key] = [f"{key}={value}" for value in values]
         return [list(point) for point in itertools.product(*axes.values())]
 
@@ -212,11 +205,9 @@ def _compare(returns: Sequence[JobReturn], names: Sequence[str]) -> None:
         name: str(e) if isinstance(e, SkipbenchError) else f"{type(e).__name__}: {e}"
         for name, e in failed.items()
     }
-    every = len(failed) == len(returns)
-    if every and len({*reasons.values()}) == 1:
-        first = next(iter(failed.values()))
-        if isinstance(first, SkipbenchError):
-            raise first
+    every, first = len(failed) == len(returns), next(iter(failed.values()), None)
+    if every and len({*reasons.values()}) == 1 and isinstance(first, SkipbenchError):
+        raise first
     for name, reason in reasons.items():
         complain(f"failed: {name}: {reason}")
     if failed:
