@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skipbench.config.decoding import check_decoding
+from skipbench.config.configurable import check_decoding
 
 INFINITY, MINUS_INFINITY = 0x7F80, 0xFF80  # bits of bfloat16; above each of them are NaNs
 
