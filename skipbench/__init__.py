@@ -1,8 +1,4 @@
-"""skipbench: layer-skipping self-speculative decoding, measured and used.
-
-Here are `load`, `compare`, `custom_generate`, `frame`, `published` and `__version__`; torch is
-imported with the first of them that needs it.
-"""
+"""skipbench: layer-skipping self-speculative decoding; torch is imported with its first use."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -64,11 +64,7 @@ def load(
 def load_settings(
     settings: Sequence[str], method: str | Method = DEFAULT_METHOD
 ) -> "LanguageModel":
-    """`load` by overrides, as the command line takes them; `method` as there.
-
-    Raises:
-        SkipbenchError: as `load`.
-    """
+    """`load` by overrides, as the command line takes them; `method` as there."""
     own = None if isinstance(method, str) else method
     config = compose([*settings, f"method={method if own is None else 'vanilla'}"])
     return LanguageModel(settings, config, *load_ready(config, own))
@@ -202,8 +198,7 @@ class LanguageModel:
     def with_method(self, method: str | Method, overrides: Sequence[str] = ()) -> "LanguageModel":
         """The same weights with another method, which may decode beside this one.
 
-        Raises:
-            SkipbenchError: no such method, or one that does not fit the model.
+        Raises SkipbenchError for an unknown method, or one that does not fit the model.
         """
         settings = [word for word in self._settings if not word.startswith("method.")]
         if not isinstance(method, str):

@@ -185,9 +185,7 @@ def progress(name: str, total: int, done: int = 0) -> Iterator[Advance]:
 
 @contextmanager
 def progress_of(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that knows its total only when it has begun; without a terminal nothing is
-    drawn.
-    """
+    """A bar, on a terminal, for work that knows its total only when it has begun."""
     with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

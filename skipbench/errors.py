@@ -1,6 +1,4 @@
-"""The one exception for what a user can put right; the command line prints its text without a
-traceback.
-"""
+"""Exceptions for what a user can put right; the command line prints them without a traceback."""
 
 
 class SkipbenchError(Exception):
@@ -8,6 +6,4 @@ class SkipbenchError(Exception):
 
 
 class NotHereError(SkipbenchError):
-    """What this machine, or this results folder, has not what it takes for; a table keeps the row
-    and says why.
-    """
+    """This machine, or results folder, lacks what it takes; tables keep the row with the reason."""

@@ -38,8 +38,7 @@ class SkipSet:
     skipped: frozenset[int]
 
     def __post_init__(self) -> None:
-        outside = sorted(s for s in self.skipped if not 0 <= s < 2 * self.layers)
-        if outside:
+        if outside := sorted(s for s in self.skipped if not 0 <= s < 2 * self.layers):
             raise SkipbenchError(
                 f"skip set names sub-layers {outside}, but a model of {self.layers} layers has 0 "
                 f"to {2 * self.layers - 1} (attention of layer i is 2i, its MLP 2i + 1)"
@@ -56,16 +55,10 @@ class SkipSet:
 
     @classmethod
     def parse(cls, text: str, layers: int) -> "SkipSet":
-        """Reads `attn:1,3-5;mlp:2`.
-
-        Raises SkipbenchError for other text or for a layer that the model lacks.
-        """
+        """Reads `attn:1,3-5;mlp:2`. Raises SkipbenchError for other text or unknown layers."""
         skipped = set[int]()
-        for part in text.replace(" ", "").split(";"):
-            if not part:
-                continue
-            match = _PART.fullmatch(part)
-            if match is None:
+        for part in filter(None, text.replace(" ", "").split(";")):
+            if (match := _PART.fullmatch(part)) is None:
                 raise SkipbenchError(
                     f"skip set {text!r}: cannot read {part!r}; write it like 'attn:1,3-5;mlp:2,4'"
                 )
@@ -114,9 +107,7 @@ def fixed_set(
     With a `ratio` alone whole layers are skipped, by `random` single sub-layers; with the shares
     `attention` and `mlp` as many blocks of each kind, placed by the same rule.
 
-    Raises:
-        SkipbenchError: an unknown kind, or a share that skips none or all; only one of `attention`
-            and `mlp`.
+    Raises SkipbenchError for an unknown kind, a share that skips none or all, or only one share.
     """
     draw = random.Random(seed)
 
@@ -163,11 +154,8 @@ def planted_set(layers: int, share: float, seed: int) -> SkipSet:
     but the first and the last.
 
     Whole layers as far as the number goes, so that methods that skip layers can find them too; an
-    odd number ends with the attention of one more.
-
-    Raises:
-        SkipbenchError: a share that leaves none, or does not fit between the first and the last
-            layer.
+    odd number ends with the attention of one more. Raises SkipbenchError for a share that leaves
+    none, or does not fit between the first and the last layer.
     """
     count = round(2 * layers * share)
     if not 0 < count <= 2 * (layers - 2):
@@ -180,9 +168,7 @@ def planted_set(layers: int, share: float, seed: int) -> SkipSet:
 
 
 class DeepenedLayer(NamedTuple):
-    """One layer of a deepened model: a copy of layer `own`, and the sizes of the outputs of its
-    attention and its MLP, 1.0 for those of the checkpoint.
-    """
+    """A copy of layer `own`, with the sizes of both outputs, 1.0 for those of the checkpoint."""
 
     own: int
     attention: float
@@ -198,8 +184,7 @@ def deepened_layers(layers: int, share: float, seed: int) -> list[DeepenedLayer]
     nothing, the others between `FAINTEST` and `STRONGEST` of what the own one adds, in equal
     ratios.
 
-    Raises:
-        SkipbenchError: a share that is not above 0 and at most 1, or adds no layer.
+    Raises SkipbenchError for a share that is not above 0 and at most 1, or adds no layer.
     """
     count = round(layers * share)
     if not 0 < share <= 1 or count < 1:
@@ -227,11 +212,7 @@ def deepened_layers(layers: int, share: float, seed: int) -> list[DeepenedLayer]
 
 
 def deepened_set(layers: int, share: float, seed: int) -> SkipSet:
-    """The redundant sub-layers of `deepened_layers`, in the deepened model's numbering.
-
-    Raises:
-        SkipbenchError: as `deepened_layers`.
-    """
+    """The redundant sub-layers of `deepened_layers`, in the deepened model's numbering."""
     deeper = deepened_layers(layers, share, seed)
     sizes = [size for layer in deeper for size in (layer.attention, layer.mlp)]
     return SkipSet.of(len(deeper), [s for s, size in enumerate(sizes) if size != 1.0])

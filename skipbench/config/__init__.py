@@ -1,4 +1,1 @@
-"""Configuration: schemas, composition and the catalogue of choices.
-
-Hands out a frozen `RunConfig`.
-"""
+"""Schemas, composition and the catalogue of choices; hands out a frozen `RunConfig`."""

@@ -1,8 +1,6 @@
-"""`Shape`: the sizes of a decoder, and the parameters and bytes that follow from them.
+"""`Shape`: the sizes of a decoder, and the parameters and bytes that follow, without weights."""
 
-Needs no weights and no torch.
-"""
-
+import re
 from dataclasses import dataclass
 
 from omegaconf import MISSING
@@ -18,10 +16,7 @@ HEAD_DIM = 64  # of shapes given as LAYERSxHIDDEN
 
 @dataclass
 class Shape:
-    """A decoder of Llama's form.
-
-    `heads` of queries share `kv_heads` of keys and values; `tied`: the head is the embedding.
-    """
+    """A decoder of Llama's form; `tied`: its head is the embedding."""
 
     layers: int = MISSING
     hidden: int = MISSING
@@ -52,14 +47,10 @@ class Shape:
         return tables + self.hidden + self.layers * self.layer_parameters
 
     def weight_bytes(self, dtype: str, quantization: str = "none") -> int:
-        """Bytes of the weights.
-
-        Quantized layers take `QUANTIZED` bytes per parameter, the embedding and the head keep
-        `dtype`.
-        """
-        layers = self.layers * self.layer_parameters
+        """Bytes of the weights; the embedding and the head keep `dtype`."""
+        layers, full = self.layers * self.layer_parameters, BYTES[dtype]
         rest = self.parameters - layers
-        return int(layers * QUANTIZED.get(quantization, BYTES[dtype]) + rest * BYTES[dtype])
+        return int(layers * QUANTIZED.get(quantization, full) + rest * full)
 
     def cache_bytes(self, dtype: str, rows: int) -> int:
         """Bytes of keys and values of `rows` tokens."""
@@ -67,16 +58,13 @@ class Shape:
 
 
 def square(text: str) -> Shape | None:
-    """The shape of `LAYERSxHIDDEN`, such as `24x256`, in Llama's proportions; `None` for other
-    text.
+    """The shape of `24x256`, LAYERSxHIDDEN, in Llama's proportions; `None` for other text.
 
-    Raises:
-        SkipbenchError: a hidden size that heads of 64 do not divide.
+    Raises SkipbenchError for a hidden size that heads of 64 do not divide.
     """
-    layers, _, hidden = text.partition("x")
-    if not (layers.isdecimal() and hidden.isdecimal()):
+    if not (found := re.fullmatch(r"(\d+)x(\d+)", text)):
         return None
-    depth, size = int(layers), int(hidden)
+    depth, size = map(int, found.groups())
     if depth < 1 or size < HEAD_DIM or size % HEAD_DIM:
         raise SkipbenchError(
             f"shape {text!r}: wanted LAYERSxHIDDEN with 1 layer or more and a multiple of "

@@ -13,14 +13,10 @@ from skipbench.errors import SkipbenchError
 
 
 def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
-    """Calls the node's `_target_`; an error of the called function comes out as itself, without
-    Hydra's wrapping.
+    """Calls the node's `_target_`, which a file of `conf`, of a `--config-dir`, or a schema must
+    name, since nodes come out of results folders, too.
 
-    A node may come out of a results folder, so that only targets are called that a file of
-    `conf`, of a `--config-dir`, or a schema names.
-
-    Raises:
-        SkipbenchError: what the called function raised, or why it could not be called.
+    Raises SkipbenchError: the called function's own, or why it could not be called.
     """
     node = with_targets(node, MOVED)
     _check(node, targets() | {getattr(schema, "_target_", None) for schema in SCHEMAS.values()})
@@ -29,29 +25,23 @@ def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
     except HydraException as error:
         root: BaseException = error
         while root.__cause__ is not None:
-            root = root.__cause__
-            if isinstance(root, SkipbenchError):
+            if isinstance(root := root.__cause__, SkipbenchError):
                 raise root from error
-        # without Hydra's advice
         text = str(error).partition(", set env var HYDRA_FULL_ERROR")[0]
         cause = "" if str(root) in str(error) else f": {type(root).__name__}: {root}"
         raise SkipbenchError(f"{text}{cause}") from error
 
 
 def _check(value: Any, known: Collection[Any]) -> None:
-    """Raises SkipbenchError for a `_target_` that is not among `known`, or an interpolation, which
-    could become one.
-    """
-    if isinstance(value, Mapping):
-        target = value.get("_target_")
-        if target is not None and str(target) not in known:
+    """Refuses a `_target_` not among `known`, and an interpolation, which could become one."""
+    match value:
+        case {"_target_": target} if target is not None and str(target) not in known:
             raise SkipbenchError(
                 f"_target_={target} is named by no file of conf; where it is your own, give the "
                 "folder whose file names it, --config-dir FOLDER"
             )
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for part in value:
-            _check(part, known)
-    elif isinstance(value, str) and "${" in value:
-        raise SkipbenchError(f"{value!r} is an interpolation; wanted a value")
+        case Mapping() | list() | tuple():
+            for part in value.values() if isinstance(value, Mapping) else value:
+                _check(part, known)
+        case str() if "${" in value:
+            raise SkipbenchError(f"{value!r} is an interpolation; wanted a value")

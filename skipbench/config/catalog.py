@@ -1,6 +1,4 @@
-"""Contents of `conf` without composition: choices of a group, facts of models, axes of an
-experiment.
-"""
+"""Contents of `conf` without composition: choices, facts of models, axes of an experiment."""
 
 import dataclasses
 import functools
@@ -19,14 +17,12 @@ from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
 DEFAULT_METHOD = "auto"
-"""The method of `generate`, `chat` and the Python API: it needs no search and no training. The
-default of a measured cell stands in conf/config.yaml.
-"""
+"""Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
 _folders = [CONF]
 
 
 def add_config_folder(folder: Path) -> None:
-    """Adds a folder of configuration files; its choices stand beside those of `conf`."""
+    """Adds the choices of a folder to those of `conf`."""
     if folder not in _folders:
         _folders.append(folder)
 
@@ -38,7 +34,7 @@ def config_folders() -> list[Path]:
 
 def with_search_path(overrides: list[str]) -> list[str]:
     """The overrides, and the added configuration folders where Hydra looks for files."""
-    folders = [f"file://{folder}" for folder in config_folders() if folder != CONF]
+    folders = [f"file://{folder}" for folder in _folders if folder != CONF]
     return [*overrides, f"hydra.searchpath=[{','.join(folders)}]"] if folders else overrides
 
 
@@ -73,16 +69,15 @@ def choices(group: str) -> list[str]:
     return sorted({p.stem for folder in _folders for p in (folder / group).glob("*.yaml")})
 
 
-@functools.cache
-def _read(path: Path, mtime_ns: int) -> Any:
-    """Contents of a file as of the time when it was last written; not to be changed."""
-    return OmegaConf.to_container(OmegaConf.load(path))
-
-
 def _plain(group: str, name: str) -> Any:
     """The file of a choice as plain values, interpolations as text; not to be changed."""
     path = file_of(group, name)
     return _read(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _read(path: Path, mtime_ns: int) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(path))
 
 
 def model_facts(name: str) -> dict[str, Any]:
@@ -99,19 +94,14 @@ def model_facts(name: str) -> dict[str, Any]:
 
 @functools.cache
 def known_models() -> dict[str, Model]:
-    """The models whose sizes are known, by name.
-
-    Slow: every file of `conf/model` is parsed. Only advice after an error, and listings, need it.
-    """
+    """The models whose sizes are known, by name; slow, since every file is parsed."""
     facts = {name: model_facts(name) for name in choices("model")}
     sized = {name: found for name, found in facts.items() if found.get("architecture")}
     return {name: msgspec.convert(found, HubModel) for name, found in sized.items()}
 
 
 def places() -> list[str]:
-    """The choices of `hardware` on which cells can run: those that take one of their schemas,
-    whatever the files are called.
-    """
+    """The choices of `hardware` on which cells can run, by their schema."""
     taken = {name: _plain("hardware", name).get("defaults", []) for name in choices("hardware")}
     return [name for name, schemas in taken.items() if {*map(str, schemas)} & {"_slurm", "_local"}]
 
@@ -119,8 +109,7 @@ def places() -> list[str]:
 def known_hardware() -> dict[str, Hardware]:
     """The devices whose rates are known, by name.
 
-    Raises:
-        SkipbenchError: a file of `conf/hardware` with other keys, or values of another type.
+    Raises SkipbenchError for a file of `conf/hardware` with other keys or types.
     """
     devices = {}
     for name in sorted(set(choices("hardware")) - set(places())):
@@ -136,10 +125,9 @@ def known_hardware() -> dict[str, Hardware]:
 
 
 def shape_of(name: str) -> Shape:
-    """The architecture of a model in `conf/model`, of an alias of one, or of `LAYERSxHIDDEN`.
+    """The architecture of a model in `conf/model`, of an alias, or of `LAYERSxHIDDEN`.
 
-    Raises:
-        SkipbenchError: there is none of that name.
+    Raises SkipbenchError for any other name.
     """
     if (made := square(name)) is not None:
         return made
@@ -168,7 +156,5 @@ def axes(experiment: str) -> dict[str, str]:
 
 
 def paper_side(experiment: str) -> dict[str, Any]:
-    """`published` of an experiment: `cases`, each a grid over the common axes, and `groups`, the
-    samples' groups.
-    """
+    """`published` of an experiment: `cases`, grids over the common axes, and samples' `groups`."""
     return _plain("experiment", experiment).get("published") or {}

@@ -1,7 +1,4 @@
-"""Composition: overrides in, `RunConfig` out.
-
-Only this room, and the sweeper, see a `DictConfig`.
-"""
+"""Composition: overrides in, `RunConfig` out; only the sweeper sees a `DictConfig` as well."""
 
 import contextlib
 import copy
@@ -27,7 +24,7 @@ from skipbench.config.catalog import (
     shape_of,
     with_search_path,
 )
-from skipbench.config.decoding import check_decoding
+from skipbench.config.configurable import check_decoding
 from skipbench.config.derived import derived
 from skipbench.config.explain import explain, hydra_initialized
 from skipbench.config.paths import CONF, PACKAGE
@@ -39,10 +36,7 @@ from skipbench.errors import SkipbenchError
 OURS = ("experiment", "local", "published", "scale", "models")
 """Top-level keys that choose cells; a cell itself does not have them."""
 SWAPPED = ("model", "method", "dataset")
-"""Groups that differ from cell to cell of an experiment.
-
-Their nodes are composed once per choice.
-"""
+"""Groups that differ from cell to cell, whose nodes are composed once per choice."""
 IGNORED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")
 """Keys of Hydra's own folders, in which nothing is written here."""
 FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
@@ -51,27 +45,19 @@ FAILURES = (HydraException, OmegaConfBaseException, AssertionError)
 
 def _variant(key: str, default: Any = MISSING, *, _parent_: DictConfig) -> Any:
     """The value of a key in the variant that `prompt` names, for a dataset of the papers."""
-    variants = _parent_["variants"]
-    if _parent_["prompt"] not in variants:
-        known = ", ".join(map(str, variants))
-        raise SkipbenchError(
-            f"{_parent_._get_full_key('prompt')}={_parent_['prompt']}; {_parent_['name']} "
-            f"has: {known}"
-        )
-    value = variants[_parent_["prompt"]].get(key, default)
-    if value == MISSING:
-        raise SkipbenchError(f"variant {_parent_['prompt']} of {_parent_['name']} has no {key}")
+    variants, chosen, name = (_parent_[of] for of in ("variants", "prompt", "name"))
+    if chosen not in variants:
+        known, full = ", ".join(map(str, variants)), _parent_._get_full_key("prompt")
+        raise SkipbenchError(f"{full}={chosen}; {name} has: {known}")
+    if (value := variants[chosen].get(key, default)) == MISSING:
+        raise SkipbenchError(f"variant {chosen} of {name} has no {key}")
     return value
 
 
 def _setting(path: str, *, _parent_: DictConfig, _root_: DictConfig) -> Any:
-    """The paper's value for the model at hand (`model.settings.<path>`), else the default of the
-    method's signature.
-    """
-    value = OmegaConf.select(_root_, f"model.settings.{path}")
-    if value is not None:
-        return value
-    return getattr(schema_of(_parent_["_target_"]), path.rpartition(".")[2])
+    """The paper's value for the model (`model.settings.<path>`), else the method's default."""
+    value, key = OmegaConf.select(_root_, f"model.settings.{path}"), path.rpartition(".")[2]
+    return getattr(schema_of(_parent_["_target_"]), key) if value is None else value
 
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
@@ -87,12 +73,7 @@ register(CONF)
 
 
 def use_config_dir(folder: Path) -> None:
-    """Adds a folder of configuration files: its choices stand beside those of `conf`, and its
-    methods get schemas.
-
-    Raises:
-        SkipbenchError: no such folder.
-    """
+    """Adds a folder of choices. Raises SkipbenchError where there is none."""
     if not folder.is_dir():
         raise SkipbenchError(f"--config-dir {folder}: no such folder")
     add_config_folder(folder.resolve())
@@ -102,23 +83,14 @@ def use_config_dir(folder: Path) -> None:
 def compose(overrides: Sequence[str]) -> RunConfig:
     """The configuration of one cell.
 
-    Raises:
-        SkipbenchError: an unknown key or choice, a value of a wrong type, or a value that is
-            missing.
+    Raises SkipbenchError for an unknown key or choice, and a wrong or missing value.
     """
     return compose_cells([overrides])[0]
 
 
 def compose_cells(cells: Sequence[Sequence[str]]) -> list[RunConfig]:
-    """The configurations of many cells.
-
-    Hydra composes each choice of model, method and dataset once per process; cells are put together
-    from these nodes.
-
-    Raises:
-        SkipbenchError: as `compose`.
-    """
-    configs: list[RunConfig] = []
+    """`compose` of many cells, from nodes that Hydra composes once per process."""
+    configs = list[RunConfig]()
     files = (p for f in config_folders() for deep in ("*", "*/*") for p in f.glob(f"{deep}.yaml"))
     nodes = _nodes(tuple(sorted((str(path), path.stat().st_mtime_ns) for path in files)))
     with hydra_initialized():
@@ -139,9 +111,7 @@ Nodes = dict[tuple[str, ...], DictConfig]
 
 @functools.lru_cache(maxsize=1)
 def _nodes(written: tuple[tuple[str, int], ...]) -> Nodes:
-    """The cache of this process, empty after a change of a file: Hydra takes ten times as long to
-    compose a cell as to put it together from its nodes.
-    """
+    """The cache of this process, empty after a change of a file; ten times faster than Hydra."""
     return {}
 
 
@@ -168,9 +138,7 @@ def _assemble(overrides: list[str], cache: Nodes) -> DictConfig:
 
 
 def _group(word: str) -> str | None:
-    """The swapped group that an override changes by a choice; empty for another choice, `None` for
-    a value.
-    """
+    """The swapped group that a choice changes; empty for another choice, `None` for a value."""
     group, _, package = word.partition("=")[0].partition("@")
     if not any((folder / group).is_dir() for folder in config_folders()):
         return None
@@ -181,8 +149,7 @@ def _group(word: str) -> str | None:
 def checked(word: str) -> str:
     """An override without Hydra's `+`: a key that the schemas lack is an error, never added.
 
-    Raises:
-        SkipbenchError: the override deletes a key, has none, or names a folder of Hydra's.
+    Raises SkipbenchError where it deletes a key, has none, or names a folder of Hydra's.
     """
     if word.startswith("~"):
         raise SkipbenchError(f"{word}: a key cannot be deleted; set it to null where it may be")
@@ -197,9 +164,7 @@ def checked(word: str) -> str:
 
 @contextlib.contextmanager
 def explained(overrides: Sequence[str]) -> Iterator[None]:
-    """Turns Hydra's errors into one line that names the key, what is allowed, and the likely
-    intent.
-    """
+    """Turns Hydra's errors into `explain`'s line."""
     try:
         yield
     except FAILURES as error:
@@ -209,17 +174,16 @@ def explained(overrides: Sequence[str]) -> Iterator[None]:
 def to_run_config(config: DictConfig) -> RunConfig:
     """Resolves a composed configuration.
 
-    Raises:
-        SkipbenchError: a value that must be given is missing, or cannot be used.
+    Raises SkipbenchError for a value that is missing, or cannot be used.
     """
     plain = OmegaConf.to_container(config, resolve=True, enum_to_str=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     check_decoding(**plain["decoding"])
     _check_finite(plain)
     if isinstance(stop := plain["method"].get("stop"), str):
+        rules = "|".join(choices("stop"))
         raise SkipbenchError(
-            f"method.stop={stop}; a stop rule is chosen by "
-            f"stop@method.stop={'|'.join(choices('stop'))}"
+            f"method.stop={stop}; a stop rule is chosen by stop@method.stop={rules}"
         )
     if plain["search"]["own"]:
         plain["search_dataset"] = _without_variants(_search_dataset(config, plain))
@@ -229,7 +193,7 @@ def to_run_config(config: DictConfig) -> RunConfig:
 
 
 def _check_finite(value: Any, key: str = "") -> None:
-    """Raises SkipbenchError for a setting that is NaN or infinite: no key means anything by it."""
+    """Refuses a setting that is NaN or infinite: no key means anything by it."""
     if isinstance(value, float) and not math.isfinite(value):
         raise SkipbenchError(f"{key}={value}; wanted a finite number")
     parts = dict(enumerate(value)) if isinstance(value, list) else value
@@ -238,13 +202,10 @@ def _check_finite(value: Any, key: str = "") -> None:
 
 
 def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:
-    """Where a cell's own search draws its prompts.
-
-    Keys of the cell's dataset, such as its length, do not carry over to another one: all cells
-    share the search on that.
+    """Of a cell's own search; keys of the cell's dataset do not carry over to another one, so that
+    all cells share the search on that.
     """
-    on = plain["search"]["on"]
-    if on is None:
+    if (on := plain["search"]["on"]) is None:
         return plain["dataset"]
     with hydra_initialized():
         other = hydra.compose("config", overrides=with_search_path([f"dataset={on}"]))
@@ -255,9 +216,7 @@ def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:
 
 
 def _without_variants(node: Any) -> Any:
-    """Drops the table of variants: the keys hold what the chosen one says, and the others are not
-    part of the run.
-    """
+    """Without the table of variants, of which the keys hold the chosen one."""
     if not isinstance(node, dict):
         return node
     return {
@@ -266,10 +225,8 @@ def _without_variants(node: Any) -> Any:
 
 
 def run_hydra(job: Callable[[DictConfig], Any]) -> None:
-    """Reads `sys.argv` as Hydra does (single cell, sweep, `--cfg`, `--info`, completion) and calls
-    `job` per cell.
-
-    A single cell runs after Hydra has returned, which would print a line of its own about an error.
+    """Reads `sys.argv` as Hydra does (cell, sweep, `--cfg`, `--info`, completion) and calls `job`
+    per cell; a single one after Hydra, which would print a line of its own about an error.
     """
     alone: list[DictConfig] = []
 

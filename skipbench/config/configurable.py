@@ -1,10 +1,9 @@
-"""`Configurable`: a class whose fields are its settings, each with type, bounds, default and
-documentation in one place; and the bounds that fields use.
-"""
+"""`Configurable`: a class whose annotated fields are its settings; and bounds of settings."""
 
 import copy
 import dataclasses
 import functools
+import math
 import typing
 from dataclasses import field
 from typing import Annotated, Any, ClassVar
@@ -31,11 +30,9 @@ class Stateful:
 
     def state_dict(self) -> Any:
         """All state that lasts from prompt to prompt, as plain JSON values."""
-        values = {name: getattr(self, name) for name in self.carried}
-        return {
-            name: value.state_dict() if isinstance(value, Stateful) else copy.copy(value)
-            for name, value in values.items()
-        }
+        values = [getattr(self, name) for name in self.carried]
+        states = (v.state_dict() if isinstance(v, Stateful) else copy.copy(v) for v in values)
+        return dict(zip(self.carried, states, strict=True))
 
     def load_state_dict(self, state: Any) -> None:
         """Restores what `state_dict` returned."""
@@ -50,8 +47,7 @@ class Stateful:
 class Configurable(Stateful):
     """Base of methods and stop rules: keyword arguments from annotated fields.
 
-    A string below a field is its documentation in `--help` and docs/keys.md. Fields with
-    `field(init=False)` are state, not settings.
+    A string below a field is its documentation; fields with `field(init=False)` are state.
 
     >>> class Repeat(Configurable):
     ...     length: Positive = 4
@@ -61,9 +57,6 @@ class Configurable(Stateful):
     >>> Repeat(init="first")
     Traceback (most recent call last):
     skipbench.errors.SkipbenchError: Repeat: init='first'; wanted init of last or prompt
-
-    Raises:
-        SkipbenchError: a value outside of its bounds.
     """
 
     def __init_subclass__(cls, kw_only: bool = True) -> None:
@@ -77,12 +70,10 @@ class Configurable(Stateful):
             try:
                 setattr(self, name, msgspec.convert(value, kind))
             except msgspec.ValidationError as error:
-                wanted = str(error).removeprefix("Expected ").replace("`", "")
-                if "array" not in wanted:
-                    wanted = in_words(kind) or wanted
-                raise SkipbenchError(
-                    f"{self.label}: {name}={value!r}; wanted {name} of {wanted}"
-                ) from error
+                text = str(error).removeprefix("Expected ").replace("`", "")
+                wanted = text if "array" in text else in_words(kind) or text
+                message = f"{self.label}: {name}={value!r}; wanted {name} of {wanted}"
+                raise SkipbenchError(message) from error
 
     @property
     def label(self) -> str:
@@ -97,6 +88,15 @@ def _bounds(cls: type) -> dict[str, Any]:
     given = [f.name for f in dataclasses.fields(cls) if f.init]
     objects = {n for n in given if isinstance(kinds[n], type) and kinds[n].__module__ != "builtins"}
     return {name: kinds[name] for name in given if name not in objects}
+
+
+def check_decoding(temperature: float, top_p: float, top_k: int) -> None:
+    """Raises SkipbenchError for a value out of range; NaN is in none."""
+    if not 0 <= temperature < math.inf or not 0 < top_p <= 1 or top_k < 0:
+        raise SkipbenchError(
+            f"decoding: {temperature=}, {top_p=}, {top_k=}; wanted a finite temperature >= 0, 0 < "
+            "top_p <= 1, top_k >= 0 (0: off)"
+        )
 
 
 def in_words(kind: Any) -> str:

@@ -7,13 +7,9 @@ from typing import Any
 from omegaconf import II, MISSING
 
 Truncate = StrEnum("Truncate", ["refuse", "left", "end"])
-"""What happens to a prompt that does not fit: `refuse` it, cut its `left` end off, or its `end` but
-for `keep`.
-"""
+"""A prompt that does not fit: `refuse` it, cut its `left` end off, or its `end` but `keep`."""
 Chat = StrEnum("Chat", ["none", "auto", "template", "vicuna"])
-"""The form of a prompt: plain text (`none`), the tokenizer's chat `template`, that where the
-tokenizer has one (`auto`), or `vicuna`'s as text.
-"""
+"""The form of a prompt; `auto` is the tokenizer's chat `template` where it has one."""
 
 
 @dataclass
@@ -28,9 +24,7 @@ class Dataset:
     truncate: Truncate = Truncate.refuse
     """What happens to a prompt that does not fit."""
     keep: Any = 0
-    """With `truncate=end`: how many tokens at the end stay, or the text that they are counted
-    of.
-    """
+    """With `truncate=end`: tokens that stay at the end, or a text of as many tokens."""
     reserve: int = 0
     """Tokens of the context left free, such as for the rows of a tree."""
     context: int | None = None
@@ -51,17 +45,12 @@ class MiniDataset(Dataset):
     size: int = 300
     """Rows to generate."""
     bodies: str | None = None
-    """Fingerprints of the answers that the model was trained on (.npy); rows get the label seen or
-    unseen.
-    """
+    """Fingerprints of the answers trained on (.npy), by which rows are labelled seen or unseen."""
 
 
 @dataclass
 class HubDataset(Dataset):
-    """A dataset of the papers.
-
-    What differs from paper to paper stands in `variants`, and `prompt` chooses one of them.
-    """
+    """A dataset of the papers, which differ by `variants`; `prompt` chooses one of them."""
 
     hub: str = MISSING
     """Hub id."""
@@ -76,9 +65,7 @@ class HubDataset(Dataset):
     path: str | None = None
     """A local file in the hub's columns instead of the hub: jsonl or parquet."""
     prompt: str = MISSING
-    """Wording, shots, sample and length as one paper has them; HumanEval: plain, swift or
-    self-sd.
-    """
+    """Wording, shots, sample and length as one paper has them, one of `variants`."""
     variants: dict[str, dict[str, Any]] = MISSING
     """By name: the values of the keys below as one paper has them."""
     scorer: str = II("variant:scorer,none")
@@ -97,9 +84,7 @@ class HubDataset(Dataset):
     shots: int = II("variant:shots,0")
     """Solved examples before each prompt."""
     shots_split: str = "train"
-    """Where shots come from, and the prompts of a search; the same as `split` where there is no
-    other.
-    """
+    """Split of shots and of a search's prompts; the same as `split` where there is no other."""
     shots_path: str | None = None
     """A local file for the shots."""
 
@@ -131,9 +116,7 @@ class Stream(Dataset):
 class HumanEval(Dataset):
     _target_: str = "skipbench.data.humaneval.humaneval"
     prompt: str = "plain"
-    """Wording, shots, sample and length as one paper has them; HumanEval: plain, swift or
-    self-sd.
-    """
+    """Wording, sample and length: plain, or as the papers swift or self-sd have them."""
     size: int | None = None
     """Tasks; null takes all."""
     shuffle: bool = False
@@ -156,7 +139,5 @@ class Sampled(Dataset):
 class OwnPrompts(Sampled):
     _target_: str = "skipbench.data.own.prompts"
     path: str = MISSING
-    """A file of your own: jsonl or parquet with `prompt` or `messages`, or txt with one prompt per
-    line.
-    """
+    """Your file: jsonl or parquet with `prompt` or `messages`, or txt, one prompt per line."""
     shuffle: bool = False

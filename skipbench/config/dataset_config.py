@@ -45,15 +45,11 @@ class DatasetConfig:
         return DatasetConfig({**self.node, "max_new_tokens": count})
 
     def rows(self, limit: int | None, seed_offset: int = 0) -> list[Any]:
-        """The rows: all of them, or the first `limit`.
+        """The rows: all of them, or the first `limit`. Raises SkipbenchError if unreadable.
 
         Args:
-            limit: counts what the dataset's `size` counts: instances, whole conversations, or the
-                instances of each task.
+            limit: in the units of `size`: instances, conversations, or instances of each task.
             seed_offset: added to the seed, for rows that are not those of a run.
-
-        Raises:
-            SkipbenchError: the dataset cannot be read.
         """
         arguments = _row_arguments(self.node, seed_offset)
         if limit is not None and "size" in arguments:
@@ -61,19 +57,14 @@ class DatasetConfig:
             arguments["size"] = limit if size is None else min(limit, size)
         # Rows that Hydra passes on would come out as configurations.
         parts = {task: instantiate(part) for task, part in arguments.pop("parts", {}).items()}
-        make = instantiate(arguments, _partial_=True)
-        rows: list[Any] = make(parts=parts) if parts else make()
+        rows: list[Any] = instantiate(arguments, _partial_=True)(
+            **({"parts": parts} if parts else {})
+        )
         return rows
 
     def for_search(self, limit: int | None) -> "DatasetConfig":
-        """The dataset of a search for a run's skip set: the training split, from which shots are
-        drawn as well.
-
-        A dataset without one stays as it is, and `run_limit` says how many rows the run takes,
-        which are avoided.
-
-        Args:
-            limit: of the run.
+        """The dataset of a search for a skip set of a run with this `limit`: the training split, of
+        shots as well; without one, the dataset with `run_limit`, the rows to avoid.
         """
         return DatasetConfig(_for_search(self.node, limit))
 
@@ -83,11 +74,9 @@ class DatasetConfig:
         return "run_limit" in self.for_search(None).node
 
     def search_rows(self, count: int) -> tuple[list[Any], int]:
-        """The prompts of a search on what `for_search` returned, and how many of them the run
-        decodes too.
+        """The prompts of a search on what `for_search` returned, and how many the run decodes too.
 
-        Raises:
-            SkipbenchError: the dataset cannot be read.
+        Raises SkipbenchError for a dataset that cannot be read.
         """
         if "parts" in self.node:
             parts = [DatasetConfig(part).search_rows(count) for part in self.node["parts"].values()]
@@ -95,16 +84,14 @@ class DatasetConfig:
         if "run_limit" not in self.node:
             return self.rows(count, seed_offset=1000), 0
         of_run = {row.prompt for row in self.rows(self.node["run_limit"])}
-        rows: list[Any] = []
-        # Rows of a mini dataset are generated, so no more than needed; all only if a prompt is
-        # there twice.
+        # mini datasets generate their rows: no more than needed, all only if prompts come twice
         for size in (count + len(of_run), None):
             rows = [row for row in self.rows(size, seed_offset=1000) if row.after is None]
             # stable: rows of the run come last
             rows = sorted(rows, key=lambda row: row.prompt in of_run)[:count]
-            if not any(row.prompt in of_run for row in rows):
+            if not (shared := sum(row.prompt in of_run for row in rows)):
                 break
-        return rows, sum(row.prompt in of_run for row in rows)
+        return rows, shared
 
 
 def _for_search(node: Mapping[str, Any], limit: int | None) -> dict[str, Any]:
@@ -124,10 +111,10 @@ def _row_arguments(node: Mapping[str, Any], seed_offset: int) -> dict[str, Any]:
     """Arguments of the dataset's function; `name` only for rows of the hub."""
     left_out = {*FORM, "scorer", "variants", "run_limit"} | (set() if "hub" in node else {"name"})
     arguments = {k: v for k, v in node.items() if k not in left_out}
-    if "parts" in arguments:  # a stream draws nothing itself
+    if parts := arguments.get("parts"):  # a stream draws nothing itself
         del arguments["seed"]
         arguments["parts"] = {
-            task: _row_arguments(part, seed_offset) for task, part in arguments["parts"].items()
+            task: _row_arguments(part, seed_offset) for task, part in parts.items()
         }
     else:
         arguments["seed"] += seed_offset

@@ -1,6 +1,4 @@
-"""Overrides from what a user calls a model, and the settings of a model that follow from others:
-sizes, path, name, and the known skip set.
-"""
+"""The overrides that choose a model, and settings of a model that follow from others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +15,7 @@ KNOWN = ("self-sd", "self-sd-c", "fixed")
 
 def model_words(model: str) -> list[str]:
     """The overrides that choose a model by its name in `conf/model`, its folder, its GGUF file or
-    its id on the hub.
-
-    Raises:
-        SkipbenchError: it is none of these.
+    its id on the hub. Raises SkipbenchError for other text.
     """
     if model in choices("model"):
         return [f"model={model}"]
@@ -37,16 +32,13 @@ def model_words(model: str) -> list[str]:
 
 def quoted(text: str) -> str:
     """A text as the value of an override, whatever is in it."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def derived(model: Model) -> Model:
-    """The model with all that follows from its settings.
+    """The model with all that follows from its settings: sizes, path, name, known skip set.
 
-    Raises:
-        SkipbenchError: `source=package` for a model that comes in no package, or a planted model
-            that is to be deepened.
+    Raises SkipbenchError for `source=package` without a package, and a deepened planted model.
     """
     if isinstance(model, PlantedModel):
         architecture = shape_of(model.shape)
@@ -56,25 +48,22 @@ def derived(model: Model) -> Model:
 
 
 def _packaged(model: Model) -> Model:
-    """With path and name of the checkpoint in its package, if it is taken from there.
-
-    With `source=auto` it is, if the package was fetched and the hub's cache lacks the weights.
+    """With path and name of the checkpoint in its package, if it is taken from there; by
+    `source=auto` where the package was fetched and the hub's cache lacks the weights.
     """
-    if model.wheel is None or is_gguf(model.path) or Path(model.path).is_dir():
+    if (wheel := model.wheel) is None or is_gguf(model.path) or Path(model.path).is_dir():
         if model.source == Source.package:
             raise SkipbenchError(
                 f"model.source=package, but {model.path!r} comes in no package; leave it out"
             )
         return model
-    folder = model.wheel.folder
-    if model.source == Source.auto:
-        there = (folder / "config.json").is_file()
-        from_hub = not there or _in_hub_cache(model.path, model.revision)
-    else:
-        from_hub = model.source == Source.hub
-    if from_hub:
-        return model
-    return replace(model, path=str(folder), revision=None, name=f"{model.name}-{model.wheel.label}")
+    fetched = model.source == Source.auto and (wheel.folder / "config.json").is_file()
+    if model.source == Source.package or (
+        fetched and not _in_hub_cache(model.path, model.revision)
+    ):
+        name = f"{model.name}-{wheel.label}"
+        return replace(model, path=str(wheel.folder), revision=None, name=name)
+    return model
 
 
 def _in_hub_cache(path: str, revision: str | None) -> bool:
@@ -88,8 +77,7 @@ def _in_hub_cache(path: str, revision: str | None) -> bool:
 
 def _deepened(model: Model) -> Model:
     """With the name of a deepened model, and its known skip set if the sizes are known."""
-    share = model.deepened
-    if not share:
+    if not (share := model.deepened):
         return model
     if isinstance(model, PlantedModel):
         raise SkipbenchError(

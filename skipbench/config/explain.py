@@ -1,6 +1,4 @@
-"""Errors of composition in the words of a user: the key, what is allowed, and what was probably
-meant.
-"""
+"""Errors of composition in a user's words: the key, what is allowed, what was probably meant."""
 
 import contextlib
 import difflib
@@ -34,27 +32,24 @@ def explain(error: Exception, overrides: list[str]) -> str:
     whole = str(error)
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
-    if not_one := re.search(
-        r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires", whole
-    ):
+    several = r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires"
+    if not_one := re.search(several, whole):
         return unreadable(not_one[1] or not_one[2])
     detail = str(error.__cause__ or error)
     lines = [line for line in map(str.strip, detail.splitlines()) if line]
     text = " ".join(line for line in lines if not line.startswith(OF_SCHEMAS))
     if choice := re.search(r"Could not find '([\w/.-]+)/([\w.-]*)'", text):
         path, name = choice.groups()
-        group, known = path.rpartition("/")[2], choices(path)
-        hint = did_you_mean(name, known)
-        return f"unknown {group} {name!r}.{hint} Allowed here: {', '.join(known)}"
+        advice = f"{did_you_mean(name, choices(path))} Allowed here: {', '.join(choices(path))}"
+        return f"unknown {path.rpartition('/')[2]} {name!r}.{advice}"
     if explanation := _unknown_key(error, text, overrides):
         return explanation
     refused = r"could not be converted|Invalid value|not a valid|is not supported"
     if (key := re.search(r"full_key: (\S+)", detail)) and re.search(refused, text):
         return f"{key[1]}: {text[0].lower()}{text[1:]}{_wanted(text)}"
     if missing := re.search(r"Missing mandatory value: (\S+)", whole):
-        name = missing[1]
-        if not isinstance(error, InterpolationToMissingValueError):
-            name = getattr(error, "full_key", name)
+        of_error = not isinstance(error, InterpolationToMissingValueError)
+        name = (of_error and getattr(error, "full_key", None)) or missing[1]
         return f"{name} must be given, as in {name}=VALUE"
     return text
 
@@ -126,18 +121,13 @@ def hydra_initialized() -> Iterator[None]:
 
 
 def known_keys(overrides: list[str]) -> list[str]:
-    """Every key of the configuration that these overrides compose; of the default one where they do
-    not.
-    """
+    """Every key that these overrides compose, of the default ones where they do not compose."""
     with hydra_initialized():
         try:
             composed = hydra.compose("config", overrides=with_search_path(overrides))
-            config = OmegaConf.to_container(composed)
         except (HydraException, OmegaConfBaseException):
-            config = OmegaConf.to_container(hydra.compose("config"))
-    keys = {
-        folder.name for root in config_folders() for folder in root.iterdir() if folder.is_dir()
-    }
+            composed = hydra.compose("config")
+    keys = {path.name for root in config_folders() for path in root.iterdir() if path.is_dir()}
 
     def walk(node: object, prefix: str) -> None:
         for name, value in node.items() if isinstance(node, dict) else ():
@@ -145,5 +135,5 @@ def known_keys(overrides: list[str]) -> list[str]:
                 keys.add(f"{prefix}{name}")
                 walk(value, f"{prefix}{name}.")
 
-    walk(config, "")
+    walk(OmegaConf.to_container(composed), "")
     return sorted(keys - {"hydra", "stop"}, key=lambda k: (k.count("."), k))

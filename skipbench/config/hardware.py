@@ -1,6 +1,4 @@
-"""Schemas of `conf/hardware`: a device, for rooflines; and where `submit` runs cells: a cluster, or
-this machine.
-"""
+"""Schemas of `conf/hardware`: a device, for rooflines; a cluster, or this machine, for `submit`."""
 
 from dataclasses import dataclass, field
 
@@ -14,9 +12,7 @@ class Hardware:
     """A device: rates from the maker's datasheet; those that are missing are measured."""
 
     devices: list[str] = MISSING
-    """Names under which the driver knows it, in full: a part of a GPU (MIG) has another name, and
-    other rates.
-    """
+    """Its full names by the driver: a part of a GPU (MIG) has another name, and other rates."""
     memory_bytes: float | None = None
     bandwidth: float | None = None
     """Bytes/s of its memory."""
@@ -26,10 +22,7 @@ class Hardware:
 
 @dataclass
 class Slurm:
-    """A cluster; no run's hash depends on it.
-
-    A key that is null is left to the cluster's own default.
-    """
+    """A cluster, on which no run's hash depends; a key that is null takes the cluster's default."""
 
     name: str = "slurm"
     """Its name in messages."""
@@ -82,8 +75,6 @@ class Local:
     name: str = "local"
     """Its name in messages."""
     workers: int | None = None
-    """Cells at once; null: as many as the GPUs allow, or one without GPUs, where several disturb
-    each other's timings.
-    """
+    """Cells at once; null: as many as the GPUs allow, or one, for its timings, without GPUs."""
     gpus: int | None = None
     """GPUs per cell; null: as many as its model needs."""

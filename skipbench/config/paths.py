@@ -16,11 +16,10 @@ def hub_offline() -> bool:
 
 
 def hub_unreachable() -> bool:
-    """True if this machine cannot resolve the hub's name, so that every request would be retried
-    for half a minute; never where a proxy stands between.
+    """True if this machine, without a proxy, cannot resolve the hub's name: each request would be
+    retried for half a minute.
     """
-    proxies = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-    if any(os.environ.get(name) for name in proxies):
+    if any(map(os.environ.get, ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"))):
         return False
     host = urlparse(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
     try:
@@ -31,7 +30,5 @@ def hub_unreachable() -> bool:
 
 
 def cache_folder() -> Path:
-    """Where fetched and converted files are kept: `skipbench` in XDG_CACHE_HOME, else in
-    `~/.cache`.
-    """
+    """Of fetched and converted files: `skipbench` in XDG_CACHE_HOME, else in `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skipbench"

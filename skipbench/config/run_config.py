@@ -25,8 +25,6 @@ IN_RECORD = ("model", "method", "dataset", "decoding", "engine", "seed", "limit"
 """Keys on which samples depend: they are a run's record, and their hash its name."""
 CHOOSE = ("source", "wheel", "strict")
 """Keys of a model that only decide on others: on its path, and on `engine.strict`."""
-
-
 UNTIL_CI = "a share of the speedup above 0 and below 1, such as 0.02, or null"
 
 
@@ -72,19 +70,13 @@ class MethodConfig:
         return part
 
     def make_stop(self) -> Any:
-        """A stop rule in its first state.
-
-        Raises:
-            SkipbenchError: the method has none, or a value that cannot be used.
-        """
+        """A stop rule in its first state. Raises SkipbenchError for a value out of bounds."""
         return instantiate(self.node["stop"])
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One cell, model x method x dataset, with everything that it needs; `schemas.Config` documents
-    the keys.
-    """
+    """One cell, model x method x dataset; `schemas.Config` documents the keys."""
 
     model: Model
     method: MethodConfig
@@ -104,31 +96,19 @@ class RunConfig:
     label: str | None = None
     hardware: Slurm | Local | None = None
     search_dataset: DatasetConfig | None = None
-    """In an experiment: where the cell's own search for a skip set draws its prompts; `None`: no
-    search of its own.
-    """
+    """Of the prompts of the cell's own search, in an experiment; `None`: it has none."""
 
     def repetitions(self) -> list["RunConfig"]:
-        """The cell once per process: the first as it is, the others with other seeds of sampling,
-        of the order of the arms and of the method.
-
-        An offline search is shared.
-        """
-        return [
-            dataclasses.replace(
-                self, repeats=1, seed=self.seed + number, method=self.method.reseeded(number)
-            )
-            for number in range(self.repeats)
-        ]
+        """The cell once per process: the first as it is, the others with seeds of their own."""
+        seeds = [(self.seed + n, self.method.reseeded(n)) for n in range(self.repeats)]
+        return [dataclasses.replace(self, repeats=1, seed=s, method=m) for s, m in seeds]
 
     @property
     def names(self) -> dict[str, str]:
         return {"model": self.model.name, "method": self.method.name, "dataset": self.dataset.name}
 
     def calibration_rows(self) -> list[Any]:
-        """The rows by which a sparsified model is calibrated, drawn with a seed of their own; none
-        for a dense one.
-        """
+        """Rows, drawn with a seed of their own, by which a sparsified model is calibrated."""
         if self.model.sparsity == "none":
             return []
         return self.dataset.rows(self.model.calibration.rows, seed_offset=2000)
@@ -147,9 +127,7 @@ class RunConfig:
         return {"model": self._model_record(), **parts, "search": options}
 
     def _model_record(self, *left_out: str) -> dict[str, Any]:
-        """The model's settings; those of calibration only where weights are pruned, and those of
-        deepening only where layers are added.
-        """
+        """The model's settings, without those of pruning or deepening where neither is done."""
         left_out += CHOOSE
         if self.model.sparsity == "none":
             left_out += ("sparsity", "calibration")
@@ -166,16 +144,11 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "RunConfig":
-        """Reads what `to_dict` made.
-
-        Raises:
-            SkipbenchError: a key that is not known, or a value out of its bounds.
-        """
+        """Reads what `to_dict` made. Raises SkipbenchError for an unknown key or a wrong value."""
         kinds = _kinds(cls)  # type: ignore[arg-type]  # a class is hashable
         if unknown := sorted(set(plain) - set(kinds)):
-            raise SkipbenchError(
-                f"unknown key {unknown[0]!r}. Allowed here: {', '.join(sorted(kinds))}"
-            )
+            known = ", ".join(sorted(kinds))
+            raise SkipbenchError(f"unknown key {unknown[0]!r}. Allowed here: {known}")
         model = PlantedModel if "redundant" in plain["model"] else Model
         place = Local if "workers" in (plain.get("hardware") or ()) else Slurm
         kinds = {**kinds, "model": model, "hardware": place}
@@ -196,11 +169,7 @@ def _kinds(cls: Any) -> dict[str, Any]:
 
 
 def _typed(value: Any, kind: Any, key: str) -> Any:
-    """The setting `key` as its type.
-
-    Raises:
-        SkipbenchError: a value out of its bounds.
-    """
+    """The setting `key` as its type. Raises SkipbenchError for a value out of its bounds."""
     try:
         return msgspec.convert(value, kind, dec_hook=lambda kind, value: kind(value))
     except msgspec.ValidationError as error:

@@ -1,7 +1,6 @@
-"""Schemas of `conf/`: every key with its type and default, checked before anything is loaded.
+"""Schemas of `conf/`: every key with its type and default, checked before anything is loaded."""
 
-They are not frozen: OmegaConf makes nodes of frozen dataclasses read-only.
-"""
+# not frozen: OmegaConf makes nodes of frozen dataclasses read-only
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -44,9 +43,7 @@ class Decoding:
 @dataclass
 class Engine:
     name: EngineName = EngineName.fused
-    """`reference` runs Hugging Face's modules, `fused` fewer and larger calls, `cuda_graphs`
-    captured sub-layers.
-    """
+    """Hugging Face's modules (`reference`), fewer, larger calls (`fused`), or captured ones."""
     threads: int = 1
     """CPU threads of torch. One thread gives the steadiest timings."""
     warmup: int = 2
@@ -62,9 +59,7 @@ class Engine:
 @dataclass
 class Search:
     strategy: StrategyName = StrategyName.bayes
-    """How the next set is chosen. `nested` tries the sub-layers that change their input least, in
-    growing number (not of the paper).
-    """
+    """How the next set is chosen; `nested`, ours, skips more of those that change little first."""
     iterations: int = 200
     """Skip sets to try."""
     on: str | None = None
@@ -84,9 +79,7 @@ class Search:
     rounded: bool = False
     """Registers the rounded point of a Bayesian step, not the raw one."""
     tol: float = 0.0
-    """A trial that is better by less than this share of the best time does not count as better
-    (strategy=greedy).
-    """
+    """Share of the best time by which a trial must be better to count (strategy=greedy)."""
     start: str = ""
     """The first set to try, in text form, such as attn:1,3;mlp:2."""
     protect: list[int] = field(default_factory=list)
@@ -124,8 +117,7 @@ class Config:
     seed: int = 0
     """Seed of sampling and of the order of the two arms."""
     repeats: int = 1
-    """Processes that decode the cell, each anew and with a seed of its own: `seed`, `seed` + 1, ...
-    """
+    """Processes that decode the cell, each anew with its own seed: `seed`, `seed` + 1, ..."""
     limit: int | None = 20
     """Prompts per cell, in the units of dataset.size; null takes all."""
     until_ci: float | None = None
@@ -135,15 +127,11 @@ class Config:
     results: str = "results"
     """The folder of records, tables and figures."""
     dry_run: bool = False
-    """Refuses what a run would refuse, and prints what it would run: model, memory, prompts, time;
-    reads no weights.
-    """
+    """Checks the cell, and prints its model, memory, prompts and time; reads no weights."""
     fresh: bool = False
     """Sets the old record aside, below `results/replaced`, and starts anew."""
     mixed: bool = False
-    """Goes on with a record on another device, processor, torch, kernels or number of threads; its
-    tables say from which sample on.
-    """
+    """Resumes on another device, processor, torch, kernels or threads; tables say from where."""
     label: str | None = None
     """In a sweep: what this cell is called; no run depends on it."""
     hardware: Any = None
@@ -180,11 +168,8 @@ FROM_SIGNATURE = ("method", "stop")
 
 
 def register(folder: Path) -> None:
-    """Stores the schemas for Hydra; a leading underscore marks a schema, which is not a choice.
-
-    Args:
-        folder: a config folder; each file of its groups `method` and `stop` gets a schema of its
-            own.
+    """Stores the schemas for Hydra, also of each method and stop rule of a config folder; a leading
+    underscore marks a schema, which is not a choice.
     """
     store = ConfigStore.instance()
     for (group, name), schema in SCHEMAS.items():

@@ -1,6 +1,5 @@
-"""Settings of the class or function that a node builds: names, types, defaults, documentation.
-
-The source file is parsed, not imported: listing or composing methods does not pay for torch.
+"""Settings of the class or function that a node builds: names, types, defaults, documentation,
+from the source, which is parsed and not imported: composing does not pay for torch.
 """
 
 import ast
@@ -25,8 +24,6 @@ bounded = {name: kind for name, kind in vars(configurable).items() if hasattr(ki
 TYPES |= {name: kind.__origin__ for name, kind in bounded.items()}
 GIVEN_BY_CODE = ("self", "layers")
 """Parameters that the caller passes when it builds the object; they are no keys."""
-
-
 MOVED = {
     "skipbench.decode.tapout.TapOut": "skipbench.methods.contrib.tapout.TapOut",
     "skipbench.methods.asd.ASD": "skipbench.methods.contrib.asd.ASD",
@@ -39,9 +36,7 @@ MOVED = {
     "skipbench.methods.self_sd.self_sd": "skipbench.methods.self_sd.SelfSD",
     "skipbench.methods.vanilla.vanilla": "skipbench.methods.vanilla.Vanilla",
 }
-"""Where a class is now, by the path under which records know it: a run's name is a hash of its
-record, which therefore keeps the first path.
-"""
+"""Where a class is now, by the path that records keep: a run's name is a hash of its record."""
 FIRST = {now: first for first, now in MOVED.items()}
 
 
@@ -65,14 +60,10 @@ class Setting(NamedTuple):
 
 @functools.cache
 def settings(target: str) -> dict[str, Setting]:
-    """Parameters by name: fields of a class and its bases, or arguments of `__init__` or a
-    function, which are documented under `Args:`.
+    """Parameters of a target, such as `skipbench.methods.clasp.CLaSp`, by name: fields of a class
+    and its bases, or arguments, documented under `Args:`, of `__init__` or a function.
 
-    Args:
-        target: dotted path of a class or function, such as `skipbench.methods.clasp.CLaSp`.
-
-    Raises:
-        SkipbenchError: no such module, or no such class or function in it.
+    Raises SkipbenchError where there is no such module, class or function.
     """
     module, _, name = MOVED.get(target, target).rpartition(".")
     tree = ast.parse(source_of(module).read_text(encoding="utf-8"))
@@ -131,19 +122,14 @@ def _of_arguments(*nodes: ast.ClassDef | ast.FunctionDef) -> dict[str, Setting]:
 
 @functools.cache
 def schema_of(target: str) -> type:
-    """Returns a dataclass with one field per setting of `target`, with its type and default.
-
-    Raises:
-        SkipbenchError: as `settings`.
-    """
+    """A dataclass with a field per setting of `target`. Raises SkipbenchError as `settings`."""
     fields: list[Any] = [("_target_", str, target)]
     for name, (annotation, default, _) in settings(target).items():
         if name not in GIVEN_BY_CODE:
-            value = MISSING if default is None else ast.literal_eval(default)
-            made = dataclasses.field(default=value)
-            if isinstance(value, tuple | list | dict):
-                container: Any = dict if isinstance(value, dict) else list
-                made = dataclasses.field(default_factory=partial(container, value))
+            made: Any = MISSING if default is None else ast.literal_eval(default)
+            if isinstance(made, tuple | list | dict):
+                container: Any = dict if isinstance(made, dict) else list
+                made = dataclasses.field(default_factory=partial(container, made))
             fields.append((name, _type(annotation), made))
     schema = dataclasses.make_dataclass(target.rpartition(".")[2], fields)
     schema.__module__, schema.__qualname__ = __name__, target.replace(".", "/")
@@ -159,21 +145,16 @@ def __getattr__(name: str) -> type:
 
 def source_of(module: str) -> Path:
     """The source file of a module that may not be imported yet. Raises SkipbenchError for none."""
-    try:
-        spec = importlib.util.find_spec(module) if module else None
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None:
-        raise SkipbenchError(
-            f"no module {module!r}; it must be installed, or be in the working directory"
-        )
-    return Path(spec.origin)
+    with contextlib.suppress(ModuleNotFoundError):
+        if module and (spec := importlib.util.find_spec(module)) and spec.origin:
+            return Path(spec.origin)
+    raise SkipbenchError(
+        f"no module {module!r}; it must be installed, or be in the working directory"
+    )
 
 
 def _type(annotation: ast.expr | None) -> Any:
-    """The type that OmegaConf checks; `Any` for a node that builds an object of its own, such as a
-    stop rule.
-    """
+    """The type that OmegaConf checks; `Any` for an object, such as a stop rule."""
     if isinstance(annotation, ast.BinOp):
         sides = [annotation.left, annotation.right]
         given = [_type(side) for side in sides if ast.unparse(side) != "None"]

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skipbench.config.decoding import check_decoding
+from skipbench.config.configurable import check_decoding
 from skipbench.lm.fused.elementwise import native_top_k
 
 GROUP = 64  # entries of a row of which the largest is found first

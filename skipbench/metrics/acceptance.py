@@ -26,9 +26,7 @@ def alpha(rounds: Sequence[Round]) -> float | None:
 
 
 def alpha_cond(rounds: Sequence[Round]) -> float | None:
-    """Chance that a draft token is accepted once verification comes to it, those after a rejected
-    one left out: KnapSpec's alpha (2.1, Eq. 1).
-    """
+    """KnapSpec's alpha (2.1, Eq. 1): without the tokens after a rejected one."""
     accepted = sum(r.accepted for r in rounds)
     return over(accepted, accepted + sum(r.accepted < r.steps for r in rounds))
 
@@ -42,10 +40,8 @@ def accepted_by_position(rounds: Sequence[Round]) -> list[float]:
 def rounds_with_sets(
     sample: Sample, layers: int
 ) -> Iterator[tuple[Round, SkipSet | None, Verified]]:
-    """The rounds with the skip set that each drafted with, and how each was verified.
-
-    The set is that of the trace, else that at the end of the sample; None for drafts without a
-    forward pass. A verification that an earlier version does not describe is plain.
+    """The rounds, each with the skip set that drafted, of the trace, else that at the end of the
+    sample, None without a forward pass; and how it was verified, plain in earlier versions.
     """
     changes = sample.trace.get("skip") or ([[0, sample.skip]] if sample.skip else [])
     sets = {int(at): SkipSet.parse(text, layers) for at, text in changes}
@@ -59,11 +55,9 @@ def rounds_with_sets(
 def _mean_step_cost(
     sound: Sequence[Sample], layers: int, cost: Callable[[SkipSet], float]
 ) -> float | None:
-    """Mean of `cost` over draft steps, by the set that drafted: 0 for steps without a forward pass,
-    None for those of a draft model, which latencies of the target do not price.
+    """Mean of `cost` over draft steps: 0 of those without a pass, None of a draft model's.
 
-    A method that drafts with several sets in one round traces them under `sets`, and per round the
-    steps of each under `steps_by_set`.
+    Several sets in one round are traced as `sets`, and per round as `steps_by_set`.
     """
     if any("draft_model" in sample.trace for sample in sound):
         return None

@@ -1,6 +1,4 @@
-"""The price of a pass, seconds by rows, context and skip set: the protocol `Costs`, by measured
-sub-layers, by a datasheet, or by rounds of the decoding loop (`loop_costs.LoopCosts`).
-"""
+"""`Costs`, the price of a pass: by measured sub-layers, a datasheet, or `loop_costs.LoopCosts`."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -34,9 +32,7 @@ class Costs(Protocol):
         ...
 
     def verify_s(self, context: float, rows: int, how: Verified = PLAIN, before: int = 1) -> float:
-        """One verification after a pass of `before` rows, 0 for draft steps: a CPU's caches then
-        hold other weights.
-        """
+        """One verification after a pass of `before` rows, 0 for draft steps (a CPU's caches)."""
         ...
 
 
@@ -76,9 +72,7 @@ class PassCosts:
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Seconds of one sub-layer of each kind, of the head, and of a whole pass: lower quartiles,
-    since other programs only add time, and a median moves when they run for long.
-    """
+    """Seconds of each sub-layer, the head and a pass: lower quartiles, as others only add time."""
 
     context: int
     rows: int
@@ -123,9 +117,7 @@ class LatencyModel(PassCosts, msgspec.Struct, frozen=True, dict=True, omit_defau
 
 @dataclass(frozen=True)
 class Roofline:
-    """Rates of one device for one dtype: bytes/s of memory, operations/s of dense products; `name`
-    is its file in `conf/hardware`, else its own; `source` is `datasheet`, or `measured` for either.
-    """
+    """Rates of a device for a dtype: bytes/s, operations/s of dense products, their `source`."""
 
     name: str
     bandwidth: float

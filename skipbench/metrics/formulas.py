@@ -1,5 +1,4 @@
-"""The papers' formulas for the speed of self-speculative decoding, as pure functions of measured
-numbers.
+"""The papers' formulas for the speed of self-speculative decoding.
 
 | name | meaning | unit |
 |---|---|---|
@@ -12,10 +11,9 @@ numbers.
 
 
 def expected_tokens(alpha: float, gamma: float) -> float:
-    """Tokens that a round of `gamma` draft steps emits on average, bonus included: KnapSpec Eq. 1.
+    """Mean tokens of a round of `gamma` draft steps, bonus included: KnapSpec Eq. 1.
 
-    Raises:
-        ValueError: `alpha` lies outside 0..1 or `gamma` is negative.
+    Raises ValueError for `alpha` outside 0..1 or a negative `gamma`.
     """
     if not 0 <= alpha <= 1 or gamma < 0:
         raise ValueError(f"need 0 <= alpha <= 1 and gamma >= 0, got {alpha=}, {gamma=}")
@@ -27,8 +25,7 @@ def expected_tokens(alpha: float, gamma: float) -> float:
 def tpt(alpha: float, gamma: float, draft_s: float, target_s: float) -> float:
     """Tokens/s, KnapSpec Eq. 4, by the seconds of a drafting and a verifying forward on one token.
 
-    Raises:
-        ValueError: as `expected_tokens`, or a round would take no time.
+    Raises ValueError as `expected_tokens`, and for a round that takes no time.
     """
     round_s = gamma * draft_s + target_s
     if draft_s < 0 or round_s <= 0:
@@ -41,15 +38,12 @@ def expected_speedup(M: float, alpha: float, c: float, v: float = 1.0) -> float:
     `M / ((M - 1) c / alpha + v)`, with `(M - 1) / alpha` draft steps per round.
 
     At `M = 1` it sees no draft and is `1 / v`, whatever rejected drafts cost; with `alpha = 0` and
-    `M > 1` a round would need endlessly many steps and the value is 0.
-
-    Raises:
-        ValueError: `M < 1`, or `alpha` or `c` is negative, or `v` is not positive.
+    `M > 1` a round would need endlessly many steps and the value is 0. Raises ValueError for `M`
+    below 1, a negative `alpha` or `c`, and `v` that is not positive.
     """
     if M < 1 or alpha < 0 or c < 0 or v <= 0:
-        raise ValueError(
-            f"need M >= 1, alpha >= 0, c >= 0 and v > 0, got {M=}, {alpha=}, {c=}, {v=}"
-        )
+        text = "need M >= 1, alpha >= 0, c >= 0 and v > 0, got"
+        raise ValueError(f"{text} {M=}, {alpha=}, {c=}, {v=}")
     if M == 1:
         return 1 / v
     return M / ((M - 1) * c / alpha + v) if alpha else 0.0

@@ -1,6 +1,4 @@
-"""Geometric mean and 95 % interval of paired per-sample speedups, of one process or of several; its
-coverage: `scripts/coverage.py`.
-"""
+"""Geometric mean and 95 % interval of paired speedups; its coverage: `scripts/coverage.py`."""
 
 import math
 import statistics
@@ -16,15 +14,13 @@ Interval = tuple[float, float]
 
 
 def paired_ratio_interval(ratios: Sequence[float]) -> tuple[float, Interval | None]:
-    """Geometric mean of per-sample ratios, in any order, and the interval of the mean over other
-    prompts of this kind, in this process.
+    """Geometric mean of per-sample ratios, in any order, and its interval in this process over
+    other prompts of this kind; None for one ratio.
 
-    Below `BOOTSTRAP_FROM` ratios it is Student's t interval: of two ratios very wide, 12.7 standard
-    errors on either side. From there on its quantiles are those of the bootstrap's t statistic,
-    which holds for skewed ratios, too. None for one ratio, which says nothing about the spread.
+    Below `BOOTSTRAP_FROM` ratios it is Student's t interval, of two ratios 12.7 standard errors to
+    either side; from there on that of the bootstrap's t statistic, for skewed ratios, too.
 
-    Raises:
-        ValueError: there is no ratio, or one is not positive and finite.
+    Raises ValueError for no ratio, or one that is not positive and finite.
     """
     logs = _logs(ratios)
     center = math.fsum(logs) / len(logs)
@@ -49,16 +45,14 @@ def repeated_ratio_interval(
 ) -> tuple[float, Interval | None]:
     """Geometric mean over prompts and processes, and the interval of the two-level design.
 
-    A ratio is a mean, an effect of its prompt, an effect of its process and a rest. The variance of
-    the mean is that of the prompts' means over their number, plus what the means of the processes
-    vary beyond it. The quantile is the mean of Student's t of both levels, weighed by these two
-    parts (Welch-Cochran).
+    The variance of the mean is that of the prompts' means over their number, plus what the means of
+    the processes vary beyond it. The quantile is the mean of Student's t of both levels, weighed by
+    these two parts (Welch-Cochran).
 
     Args:
         repetitions: ratios by prompt of each process; prompts that one lacks are left out.
 
-    Raises:
-        ValueError: no prompt is in all processes, or a ratio is not positive and finite.
+    Raises ValueError where no prompt is in all, or a ratio is not positive and finite.
     """
     common = sorted(set.intersection(*map(set, repetitions)))
     if len(repetitions) == 1 or len(common) < 2:
@@ -104,9 +98,7 @@ def _quantile(freedom: int) -> float:
 
 
 def _bootstrap_t(logs: Sequence[float]) -> Interval | None:
-    """Quantiles of the t statistic over resamples (percentile-t; Efron and Tibshirani 1993, 12.5);
-    None where it is undefined in many, as of ratios that are nearly all equal.
-    """
+    """Percentile-t (Efron and Tibshirani 1993, 12.5); None for ratios nearly all equal."""
     import numpy as np  # slow to import, as above
 
     # sorted, because resampling picks positions

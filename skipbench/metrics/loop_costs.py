@@ -38,9 +38,7 @@ class TimedRound(msgspec.Struct, frozen=True):
 
 
 class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Latencies of one model in one engine on one machine, in seconds; a run measures `contexts`,
-    `model` and `points` alone.
-    """
+    """Seconds of a model, engine and machine; a run measures `contexts`, `model` and `points`."""
 
     format: int = 0
     package_sha256: str | None = None
@@ -105,7 +103,6 @@ class LoopCosts:
         }
 
     def _drafts_s(self, p: TimedRound) -> float:
-        """The fit at a measured draft."""
         return sum(x * c for x, c in zip(_terms(p), self._draft, strict=True))
 
     def _rows_s(self, context: float, rows: float, drafted: bool) -> float:
@@ -147,8 +144,8 @@ def _terms(p: TimedRound) -> tuple[int, ...]:
 
 
 def fit_drafts(drafts: Sequence[TimedRound]) -> list[float]:
-    """Begin, step, a, b and m of n draft steps, which take
-    `begin + n (step + attention (a + b context) + mlp m)`: least squares of relative errors.
+    """Coefficients of `begin + n (step + attention (a + b context) + mlp m)`, n draft steps: least
+    squares of relative errors.
     """
     if not drafts:
         return [0.0] * 5
@@ -173,9 +170,7 @@ def between(lines: Lines, key: float, x: float) -> float:
 
 
 def growth_after_many(points: Sequence[TimedRound]) -> float:
-    """Extra share of a one-row verification per e-fold of the rows verified before it, which leave
-    other weights in the caches: least squares.
-    """
+    """Extra share of a one-row verification per e-fold of the rows before it: least squares."""
     ones = [p.behind_s for p in points if p.rows == 1]
     known = [(math.log(p.rows), p.behind_s) for p in points if p.behind_s and p.rows > 1]
     if not known or not any(ones):

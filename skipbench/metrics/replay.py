@@ -89,12 +89,10 @@ def project(samples: Sequence[Sample], there: Costs, here: Costs | None = None) 
 
     Args:
         there: costs of that machine.
-        here: costs of the machine of the run: then each phase keeps its ratio of measured to
-            computed seconds over that of vanilla, which holds the host's work and the kernels that
-            reach less of the roofline. Without it every pass takes what `there` says.
+        here: costs of the run's machine: then each phase keeps its ratio of measured to computed
+            seconds over that of vanilla. Without it every pass takes what `there` says.
 
-    Raises:
-        SkipbenchError: no sample decoded anything, or vanilla's seconds are missing.
+    Raises SkipbenchError where no sample decoded anything, or vanilla's seconds are missing.
     """
     far, own = _passes(samples, there), measured(samples)
     if not own.vanilla_pass_s:

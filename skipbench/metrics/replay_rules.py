@@ -81,11 +81,7 @@ class Outcome:
 
 
 def texts_of(samples: Sequence[Sample], layers: int) -> list[Text]:
-    """The drafted tokens of a run by position.
-
-    Raises:
-        SkipbenchError: the run drafted without a skip set, or its records hold no confidences.
-    """
+    """The drafted tokens of a run by position. Raises SkipbenchError without confidences."""
     texts = []
     for sample in samples:
         if sample.lossless in ("failed", "sampled"):
@@ -141,9 +137,7 @@ def replay(texts: Sequence[Text], rule: Rule, widths: Sequence[int], costs: Cost
 def _draft(
     text: Text, at: int, rule: Rule, limit: int, widths: Sequence[int]
 ) -> tuple[int, int, int, int, bool]:
-    """Steps, nodes, accepted first choices, an accepted leaf beside them, and whether all tokens
-    that the rule asked for are known.
-    """
+    """Steps, nodes, accepted first choices, an accepted leaf beside them, and all known."""
     steps = nodes = right = leaf = 0
     while steps < limit:
         token = text.drafted.get(at + 1 + steps)
@@ -151,11 +145,8 @@ def _draft(
             return steps, nodes, right, 0, False
         for number, confidence in enumerate((token.confidence, *token.after)):
             steps += 1
-            width = 1
-            if widths:
-                above = -1 if confidence is None else sum(confidence > b for b in CLASSES)
-                width = widths[above]
-            nodes += width
+            above = -1 if confidence is None else sum(confidence > b for b in CLASSES)
+            nodes += (width := widths[above] if widths else 1)
             if not number:
                 right += token.right
                 leaf = int(not token.right and 0 < token.rank < width)

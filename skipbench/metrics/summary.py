@@ -55,8 +55,7 @@ def summarise(
         roofline_s_per_token: minimum time of a forward on one token by memory bandwidth.
         peak_memory_bytes: passed through.
 
-    Raises:
-        SkipbenchError: a sample's skip set does not fit a model of `layers` layers.
+    Raises SkipbenchError for a skip set that does not fit a model of `layers` layers.
     """
     sound = [s for s in samples if s.lossless != "failed"]
     rounds = [r for s in sound for r in s.method.rounds]
@@ -119,9 +118,7 @@ def speedups(samples: Iterable[Sample]) -> dict[int, float]:
 
 
 def paired(samples: Iterable[Sample]) -> tuple[float | None, Interval | None]:
-    """The speedup of a run, the geometric mean over prompts, and its 95 % interval; None where
-    nothing was decoded, or one prompt only.
-    """
+    """The speedup of a run, the geometric mean over prompts, and its 95 % interval, if any."""
     ratios = [s.speedup for s in samples if s.speedup is not None]
     return paired_ratio_interval(ratios) if ratios else (None, None)
 
