@@ -78,10 +78,10 @@ def own_criteria(criteria: Iterable[Any]) -> list[Any]:
     """Stopping criteria beside the length and EOS. Raises SkipbenchError for the one that reads
     scores, which are not kept.
     """
-    found = {c: type(c).__name__ for c in criteria if type(c).__name__ not in LIMITS}
-    if "ConfidenceCriteria" in found.values():
+    found = [c for c in criteria if type(c).__name__ not in LIMITS]
+    if any(type(c).__name__ == "ConfidenceCriteria" for c in found):
         raise SkipbenchError("custom_generate cannot honour ConfidenceCriteria: it reads scores")
-    return [*found]
+    return found
 
 
 def output(sequences: Tensor, as_dict: bool) -> Any:
