@@ -134,9 +134,13 @@ def test_a_file_that_cannot_be_written_costs_nothing_else(
 
 
 def test_other_entries_of_the_file_stay() -> None:
+    cache_file().parent.mkdir(parents=True)
+    other = {"of another version": {"times": {"tiles": [1.0]}, "fault": None}, "of another form": 1}
+    cache_file().write_text(json.dumps(other))
     tuned(*SMALL)
     tuned(32, 32, torch.float32)
-    assert len(json.loads(cache_file().read_text())) == 2
+    stored = json.loads(cache_file().read_text())
+    assert len(stored) == 4 and stored.items() >= other.items()
 
 
 def test_a_private_operator_that_is_wrong_or_missing_is_left_out(

@@ -16,10 +16,8 @@ from skipbench.lm.reference import ReferenceEngine
 def make_engine(
     name: str, model: Any, family: Family, cache: KVCache, *, strict: bool, spare_mib: int
 ) -> Engine:
-    """The engine of a name, or where it cannot run here another one whose notes say why.
-
-    Raises:
-        SkipbenchError: an unknown name, or an engine that cannot be strict.
+    """The engine of a name, or where it cannot run here another one whose notes say why. Raises
+    SkipbenchError for an unknown name, or an engine that cannot be strict.
     """
     if name not in ENGINES:
         raise SkipbenchError(f"engine={name}; wanted one of {', '.join(ENGINES)}")
@@ -32,9 +30,8 @@ def make_engine(
             "by one"
         )
         if strict and name == "fused":
-            raise NotStrictError(
-                f"engine.strict=true cannot be kept: {note}; use engine.strict=false"
-            )
+            fault = f"engine.strict=true cannot be kept: {note}; use engine.strict=false"
+            raise NotStrictError(fault)
         return ReferenceEngine(model, family, cache, note)
     if name == "fused":
         return FusedEngine(model, family, cache, spare_mib, strict)

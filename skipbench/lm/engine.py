@@ -31,16 +31,11 @@ class Engine:
         return self._notes
 
     def whole_pass(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor | None:
-        """All sub-layers at once, [T, D] -> [T, D]; `None` where the engine runs them one by
-        one.
-        """
+        """All sub-layers at once, [T, D] -> [T, D]; `None` where they run one by one."""
         return None
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "Engine":
-        """Called whenever the cache or its rotary tables were made anew.
-
-        Returns the engine to go on with.
-        """
+        """The engine to go on with after the cache or its rotary tables were made anew."""
         return self
 
 

@@ -85,10 +85,8 @@ _traced: "WeakKeyDictionary[Any, Family]" = WeakKeyDictionary()
 
 
 def describe(model: Any) -> Family:
-    """The family of a Hugging Face model: its row, or a traced one.
-
-    Raises:
-        SkipbenchError: as `check_config` and `trace`.
+    """The family of a Hugging Face model: its row, or a traced one. Raises SkipbenchError as
+    `check_config` and `trace`.
     """
     check_config(text_config(model.config))
     if model.config.model_type in FAMILIES:
@@ -105,11 +103,7 @@ def attention_kernel(config: Any) -> str | None:
 
 
 def check_config(config: Any) -> None:
-    """Checks a config by itself.
-
-    Raises:
-        SkipbenchError: rotary positions that change with the length of the text.
-    """
+    """Raises SkipbenchError for rotary positions that change with the length of the text."""
     for rope in _rope_parameters(config):
         if rope["rope_type"] not in ROPE_TYPES:
             raise SkipbenchError(
@@ -146,10 +140,7 @@ def _rope_parameters(config: Any) -> list[dict[str, Any]]:
 
 def parts_of(model: Any) -> ModelParts:
     """The parts of a Hugging Face model as they are now: an engine may put other modules in the
-    place of linear ones.
-
-    Raises:
-        SkipbenchError: as `describe`.
+    place of linear ones. Raises SkipbenchError as `describe`.
     """
     family, config = describe(model), text_config(model.config)
 
@@ -199,9 +190,7 @@ def unlike_llama(model: Any) -> str | None:
     kinds = {attention.rotary_kind for attention, _ in parts.layers}
     activation = getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None)
     scales = (parts.embedding_scale, parts.residual_scale, parts.logit_scale)
-    partial = any(
-        rope.get("partial_rotary_factor", 1.0) != 1.0 for rope in _rope_parameters(config)
-    )
+    turned = {rope.get("partial_rotary_factor", 1.0) for rope in _rope_parameters(config)}
     differences = {
         "a layer that was traced by hooks": family.traced,
         "norms behind attention and MLP": family.attention.after is not None,
@@ -214,7 +203,7 @@ def unlike_llama(model: Any) -> str | None:
         "an MLP without a gate": not family.gated,
         f"activation {activation}": activation != "silu",
         "rotary positions of neighbouring numbers": family.rotary_pairs,
-        "rotary positions of a part of each head": partial,
+        "rotary positions of a part of each head": bool(turned - {1.0}),
         "layers without rotary positions": None in kinds,
         "several rotary tables": len(kinds - {None}) > 1,
         "capped attention scores": family.attention_kernel == "eager",

@@ -23,8 +23,7 @@ class Block:
 
     module: str
     before: str | None  # norm of the module's input; `None` for none
-    after: str | None = None
-    """Norm of the module's output, ahead of the residual sum; `None` for none."""
+    after: str | None = None  # norm of the module's output, ahead of the residual sum, likewise
 
 
 @dataclass(frozen=True)
@@ -37,30 +36,24 @@ class Family:
     attention: Block = Block("self_attn", "input_layernorm")
     mlp: Block = Block("mlp", "post_attention_layernorm")
     parallel: bool = False  # the MLP reads the layer's input, not the output of attention
-    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
-    """Linear modules of queries, keys and values: three, or one that holds all."""
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")  # or one linear module that holds all
     output: str = "o_proj"
-    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
-    """Linear modules of gate and input: two, or one that holds both."""
+    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")  # or one linear module that holds both
     down: str = "down_proj"
     gated: bool = True  # the MLP is `down(act(gate) * up)`, not `down(act(up))`
     norm: str = "rms"  # `rms` (times w), `rms1` (times 1 + w, Gemma), or `layer` (mean taken off)
-    qk_norm: str = ""
-    """Norms of queries and keys: `head` for each head by itself, `row` for all heads at once."""
-    rotary_pairs: bool = False
-    """Rotary positions turn neighbouring numbers of a head, not its halves."""
+    qk_norm: str = ""  # norms of queries and keys: of each `head`, or the `row` of all heads
+    rotary_pairs: bool = False  # positions turn neighbouring numbers of a head, not its halves
     windows: str = ""
     """Layers with a window of `sliding_window` tokens: none, `all`, or those of the `type`
     `sliding_attention` in `layer_types`."""
     rotary: str | tuple[str | None, ...] = ""
     """Rotary tables: the same in all layers; by layer `type` (Gemma 3: another base behind a
     window); none `where` `no_rope_layers` is 0 (NoPE); or the kind of every layer."""
-    experts_per_token: str = ""
-    """Field with the number of experts that a token passes; empty without experts."""
+    experts_per_token: str = ""  # field with the number of experts that a token passes
     attention_kernel: str = "sdpa"
     """Hugging Face's `attn_implementation`: `eager` where scores are capped (`softcap`)."""
-    embedding_scale: str = ""
-    """Factor of the embedding that the embedding's module does not apply itself."""
+    embedding_scale: str = ""  # factor that the embedding's module does not apply itself
     residual_scale: str = ""  # factor of a sub-layer's output
     logit_scale: str = ""
     logit_divisor: str = ""

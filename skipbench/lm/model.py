@@ -83,9 +83,7 @@ class LM:
         return 2 * self.layers
 
     def notes(self) -> list[str]:
-        """Lines on what this machine lacks and what is used instead, and on the cost of
-        `strict`.
-        """
+        """Lines on what this machine lacks, what is used instead, and the cost of `strict`."""
         lines = [*self.engine.notes(), *self.remarks]
         if self.strict_cost is not None:
             lines.append(f"strict: 9 rows take {self.strict_cost:.2f} times as long to verify")
@@ -189,12 +187,8 @@ class LM:
         return hidden if self._one_device else hidden.to(self.output_device)
 
     def prefill(self, tokens: list[int]) -> Tensor:
-        """Fills the cache with a prompt from row 0 and commits it.
-
-        Returns the logits [1, V] behind its last token.
-
-        Raises:
-            SkipbenchError: no token, or one that the model has no embedding for.
+        """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] behind
+        its last token. Raises SkipbenchError for no token, or one without an embedding.
         """
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         if not tokens or not 0 <= min(tokens) <= max(tokens) < vocabulary:

@@ -5,13 +5,12 @@ have the bits of its own, and verified rows have the bits that each has alone.
 import statistics
 import time
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.cache import KVCache
 from skipbench.lm.fused.bit_exact import MOST, NotStrictError
 from skipbench.lm.layer import Family
 from skipbench.lm.rows import TokenRows
@@ -26,33 +25,14 @@ LOW_PRECISION = 0.05
 """Largest difference of two logits, as a share of the largest logit, by precision."""
 
 
-class Proven(Protocol):
-    """An `LM`, as far as the proofs use it."""
-
-    model: Any
-    config: Any
-    dtype: torch.dtype
-    cache: KVCache
-
-    def allocate(self, capacity: int) -> None: ...
-    def embed(self, tokens: list[int] | Tensor) -> Tensor: ...
-    def run(
-        self, hidden: Tensor, token_rows: TokenRows, *, hidden_states: list[Tensor] | None = None
-    ) -> Tensor: ...
-    def prefill(self, tokens: list[int]) -> Tensor: ...
-    def logits(self, tokens: list[int], token_rows: TokenRows) -> Tensor: ...
+Proven = Any  # an `LM`, whose module imports this one
 
 
 @torch.inference_mode()
 def prove(lm: Proven, family: Family) -> str:
     """Runs a short random prompt, a chain and a tree after a part of it, and compares every logit
-    with the model's own forward pass.
-
-    Returns:
-        A line for the notes.
-
-    Raises:
-        SkipbenchError: they differ, with the first place where they do.
+    with the model's own forward pass. Returns a line for the notes; raises SkipbenchError with the
+    first place where they differ.
     """
     tokens = probe_tokens(lm.model)[0].tolist()
     wanted, (committed, rest) = _own(lm, tokens), (tokens[:COMMITTED], tokens[COMMITTED:])
@@ -109,14 +89,10 @@ def has_own_bits(lm: Proven) -> bool:
 
 @torch.inference_mode()
 def self_test(lm: Proven) -> float:
-    """Runs random tokens one by one and together, as chains of 2 to 16 rows and as a tree; every
-    bit must be the same.
+    """Runs random tokens one by one and together, as chains of 2 to 16 rows and as a tree, and
+    raises NotStrictError where a bit of a logit or a cached key or value differs.
 
-    Returns:
-        Time of verifying 9 rows so, over that without; the median of a few turns.
-
-    Raises:
-        NotStrictError: a logit or a cached key or value differs, with the rows and the size of it.
+    Returns the time of verifying 9 rows so, over that without; the median of a few turns.
     """
     lm.allocate(PROMPT + MOST)
     generator, size = torch.Generator().manual_seed(0), (PROMPT + MOST,)

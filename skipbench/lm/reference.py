@@ -42,12 +42,7 @@ class ReferenceEngine(Engine):
     name = "reference"
 
     def __init__(
-        self,
-        model: Any,
-        family: Family,
-        cache: KVCache,
-        note: str | None = None,
-        strict: bool = False,
+        self, model: Any, family: Family, cache: KVCache, note: str = "", strict: bool = False
     ) -> None:
         """
         Args:

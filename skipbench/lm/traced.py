@@ -59,10 +59,8 @@ def probe_tokens(model: Any) -> Tensor:
 
 @torch.inference_mode()
 def trace(model: Any) -> Family:
-    """Describes a model of Hugging Face by one forward pass over a short random prompt.
-
-    Raises:
-        SkipbenchError: no description of `Family` fits, with what differs.
+    """Describes a model of Hugging Face by one forward pass over a short random prompt. Raises
+    SkipbenchError, with what differs, where no description of `Family` fits.
     """
     from transformers import DynamicCache
 

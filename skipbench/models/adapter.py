@@ -1,6 +1,4 @@
-"""Adapter folders (LoRA) of peft, merged into their base model at load: engines see one plain
-checkpoint.
-"""
+"""Adapter folders (LoRA) of peft, merged into their base model at load."""
 
 import importlib.util
 from importlib import import_module
@@ -11,11 +9,8 @@ from skipbench.errors import SkipbenchError
 
 
 def check_adapter(path: str, quantization: str, allow_pickle: bool) -> None:
-    """Checks an adapter folder before its base model is loaded.
-
-    Raises:
-        SkipbenchError: peft is missing, the weights are pickled or missing, or the base model is
-            to be quantised.
+    """Raises SkipbenchError, before the base model is loaded, where peft is missing, the weights
+    are pickled or missing, or the base model is to be quantised.
     """
     what = f"model.path={path!r} is an adapter"
     if quantization != "none":
@@ -40,18 +35,14 @@ def check_adapter(path: str, quantization: str, allow_pickle: bool) -> None:
 
 
 def merge(model: Any, path: str, tokens: int) -> tuple[Any, str]:
-    """Merges an adapter into its base model.
+    """Merges an adapter into its base model, whose weights change.
 
     Args:
-        model: the base model; its weights are changed.
         tokens: entries of the tokenizer; the embedding grows to them where the adapter was trained
             with more than the base model has.
 
-    Returns:
-        The plain model of Hugging Face, and a line for the notes.
-
-    Raises:
-        SkipbenchError: the adapter does not fit the model.
+    Returns the plain model of Hugging Face, and a line for the notes. Raises SkipbenchError where
+    the adapter does not fit the model.
     """
     peft: Any = import_module("peft")  # optional, and untyped
     from safetensors import SafetensorError
@@ -63,8 +54,7 @@ def merge(model: Any, path: str, tokens: int) -> tuple[Any, str]:
         merged = adapted.merge_and_unload(safe_merge=True)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         text = " ".join(str(error).split())[:400]
-        raise SkipbenchError(
-            f"the adapter {path!r} cannot be merged into its base model: {text}"
-        ) from error
+        fault = f"the adapter {path!r} cannot be merged into its base model: {text}"
+        raise SkipbenchError(fault) from error
     how = f"({adapted.peft_config['default'].peft_type}) was merged into its base model at load"
     return merged, f"adapter {path} {how}, by peft {peft.__version__}"

@@ -68,15 +68,19 @@ def check_sizes(path: str, config: Any) -> None:
 
 
 def indexed(index: Path) -> list[str]:
-    """The files of weights that an index names; raises anything for a file that is no index."""
+    """The files of weights that an index names."""
     return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
 
 
 def check_index(path: str) -> None:
-    """Raises SkipbenchError for an index that names files outside its folder, and as `indexed`."""
+    """Raises SkipbenchError for an index that is none, or names files outside its folder."""
     for index in sorted(Path(path).glob("*.index.json")):
-        for name in indexed(index):  # may be links: the hub's cache has nothing else
-            if not name or Path(name).name != name:
+        try:
+            names = indexed(index)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SkipbenchError(explain(path, None, error)) from error
+        for name in names:  # may be links: the hub's cache has nothing else
+            if not isinstance(name, str) or not name or Path(name).name != name:
                 raise SkipbenchError(
                     f"{index} names the file {name!r}; wanted names of files in its own folder"
                 )
@@ -90,10 +94,8 @@ TOKENIZERS = (
 
 
 def check_tokenizer(path: str, base: str) -> str:
-    """The first of two checkpoints that has a tokenizer, as far as this machine can tell.
-
-    Raises:
-        SkipbenchError: neither folder has one.
+    """The first of two checkpoints that has a tokenizer, as far as this machine can tell. Raises
+    SkipbenchError where neither folder has one.
     """
     for place in dict.fromkeys((path, base)):
         folder = Path(place)

@@ -1,9 +1,7 @@
-"""`model.deepened`: a checkpoint with redundant sub-layers put in, whose places are known.
-
-It is the positive control of a search on real text: the right answer is `deepened_set`. A redundant
+"""`model.deepened`: a checkpoint with redundant sub-layers put in, whose places are known: the
+positive control of a search on real text, whose right answer is `deepened_set`. A redundant
 sub-layer is a copy of another one at the same cost, whose output projection is scaled to near or
-exactly nothing. The deepened model's own output is the reference; its text is nearly that of the
-checkpoint.
+exactly nothing. The deepened model's own output is the reference.
 """
 
 import copy
@@ -18,15 +16,11 @@ from skipbench.skipset import deepened_layers
 
 @torch.no_grad()
 def deepen(model: Any, share: float, seed: int) -> None:
-    """Puts layers into a causal language model of Hugging Face, in place.
+    """Puts layers into a causal language model of Hugging Face, in place; no two share weights.
 
     Args:
-        model: of a known family; its weights are not shared between layers afterwards, either.
-        share: share of the layers that get a redundant twin, above 0, at most 1.
-        seed: as `deepened_layers` takes it.
-
-    Raises:
-        SkipbenchError: another layer than Llama's; as `deepened_layers`.
+        share, seed: as `deepened_layers`, which raises SkipbenchError for a share out of range; so
+            does a layer that is not Llama's.
     """
     if (differs := unlike_llama(model)) is not None:
         raise SkipbenchError(

@@ -38,11 +38,8 @@ def hub_answers() -> bool:
 
 
 def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
-    """Fetches all that `load` needs of a checkpoint; a local folder is only checked.
-
-    Raises:
-        SkipbenchError: it cannot be fetched, weights are missing, or it is not the model that
-            `shape` describes.
+    """Fetches all that `load` needs of a checkpoint; a local folder is only checked. Raises
+    SkipbenchError where it cannot be fetched, lacks weights, or has not the sizes of `shape`.
     """
     if is_gguf(path):
         read_config(path, revision, shape)
@@ -52,9 +49,8 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
 
     local = Path(path).is_dir()
     try:
-        folder = Path(
-            path if local else snapshot_download(path, revision=revision, allow_patterns=FILES)
-        )
+        at = path if local else snapshot_download(path, revision=revision, allow_patterns=FILES)
+        folder = Path(at)
         AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise SkipbenchError(explain(path, revision, error)) from error

@@ -16,10 +16,8 @@ def draft_model(path: str, revision: str | None, dtype: str, device: str) -> tup
 
 
 def check_vocabulary(path: str, draft: LM, tokenizer: Any, target: LM) -> None:
-    """Compares the sizes, and the tokens where the target is a folder with a tokenizer.
-
-    Raises:
-        SkipbenchError: the vocabularies differ.
+    """Raises SkipbenchError where the vocabularies' sizes differ, or, where the target is a folder
+    with a tokenizer, their tokens.
     """
     sizes = draft.config.vocab_size, target.config.vocab_size
     if sizes[0] != sizes[1]:

@@ -23,19 +23,11 @@ from skipbench.runs.reading import printable
 FAMILIES = ("llama", "qwen2", "qwen3")
 """Readable values of `general.architecture`; `llama` is also Mistral's and SmolLM2's."""
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-INNER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+INNER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+INNER |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
+INNER |= {f"attn_{name}_norm": f"self_attn.{name}_norm" for name in "qk"}
+INNER |= {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+INNER["attn_output"] = "self_attn.o_proj"
 """Tensors of a file, and the modules of Hugging Face that hold them."""
 DIGITS = ("smollm", "starcoder", "refact", "command-r")
 """Byte-level tokenizers (`tokenizer.ggml.pre`) that take every digit by itself."""
@@ -50,11 +42,8 @@ class GGUF(NamedTuple):
     config: Any
 
     def model(self, dtype: torch.dtype) -> Any:
-        """The causal language model on the CPU, with its weights in `dtype`.
-
-        Raises:
-            SkipbenchError: a type that cannot be read, or weights that are missing or of another
-                shape.
+        """The causal language model on the CPU, with its weights in `dtype`. Raises SkipbenchError
+        for a type that cannot be read, and weights that are missing or of another shape.
         """
         from transformers import AutoModelForCausalLM
 
@@ -80,10 +69,8 @@ class GGUF(NamedTuple):
         return model.eval().requires_grad_(False)
 
     def tokenizer(self) -> Any:
-        """The tokenizer, with the chat template where the file has one.
-
-        Raises:
-            SkipbenchError: one that cannot be read.
+        """The tokenizer, with the chat template where the file has one. Raises SkipbenchError for
+        one that cannot be read.
         """
         from tokenizers import pre_tokenizers
         from transformers import AutoTokenizer
@@ -121,17 +108,6 @@ class GGUF(NamedTuple):
         # interleaved.
         pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
         return pairs.transpose(1, 2).reshape(weight.shape)
-
-
-def read_gguf(path: str) -> GGUF:
-    """Reads the header of a file.
-
-    Raises:
-        SkipbenchError: as `read_header`; another architecture or tokenizer, rotary positions that
-            cannot be kept, or values that no model can have.
-    """
-    header = read_header(Path(path))
-    return GGUF(header, _config(header))
 
 
 @contextmanager
@@ -200,11 +176,16 @@ def _check_tokens(header: Header) -> None:
         require(f"{key}_token_id", sound, f"the id of one of {count} tokens")
 
 
-def _config(header: Header) -> Any:
-    """The configuration of the Hugging Face class, from a file's metadata."""
+def read_gguf(file: str) -> GGUF:
+    """Reads the header of a file.
+
+    Raises:
+        SkipbenchError: as `read_header`; another architecture or tokenizer, rotary positions that
+            cannot be kept, or values that no model can have.
+    """
     from transformers import AutoConfig
 
-    path, fields, tensors = header.path, header.fields, header.entries
+    path, fields, tensors = header = read_header(Path(file))
     family = _word(header, "general.architecture", "none")
     experts = " with experts" if fields.get(f"{family}.expert_count") else ""
     if family not in FAMILIES or experts:
@@ -269,4 +250,4 @@ def _config(header: Header) -> Any:
         config = AutoConfig.for_model(family, **settings)
     check_sizes(str(path), config)
     check_config(config)
-    return config
+    return GGUF(header, config)

@@ -22,13 +22,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def make_lm(model: Any, engine: str, strict: bool | None, spare_mib: int = SPARE_MIB) -> LM:
-    """`LM` of a Hugging Face model; with `strict=None` it is strict where that can be kept.
-
-    This is tried with engine `fused`, in a low precision, on a CPU. Where the proof at load fails,
-    the model runs without it, and its notes say why.
-
-    Raises:
-        SkipbenchError: as `LM`.
+    """`LM` of a Hugging Face model; with `strict=None` it is strict where that can be kept: this is
+    tried with engine `fused`, in a low precision, on a CPU, and where the proof at load fails, the
+    model runs without it, and its notes say why. Raises SkipbenchError as `LM`.
     """
     useful = engine == "fused" and model.dtype != torch.float32 and model.device.type == "cpu"
     if strict is not None or not useful:
@@ -126,9 +122,9 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
         eight = model.quantization == "int8"
         bits = {"load_in_8bit": True} if eight else {"load_in_4bit": True, **four}
         more["quantization_config"] = cast("Any", transformers.BitsAndBytesConfig)(**bits)
-    config = read_config(path, model.revision, model.architecture)
-    place = check_tokenizer(model.path, path)
     try:
+        config = read_config(path, model.revision, model.architecture)
+        place = check_tokenizer(model.path, path)
         tokenizer = AutoTokenizer.from_pretrained(place, **source)
         made, info = cast("Any", transformers.AutoModelForCausalLM).from_pretrained(
             path,
@@ -140,6 +136,8 @@ def _from_folder(model: Model, path: str, gpus: int | None) -> tuple[Any, Any]:
             **more,
             **source,
         )
+    except SkipbenchError:
+        raise
     except Exception as error:  # damaged files raise anything: transformers does not check them
         raise SkipbenchError(explain(path, model.revision, error)) from error
     wrong = {k: sorted(map(str, info[k])) for k in ("missing_keys", "mismatched_keys") if info[k]}

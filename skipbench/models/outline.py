@@ -1,6 +1,4 @@
-"""A checkpoint without its weights: its configuration, sizes and tokenizer, and whether it can be
-loaded.
-"""
+"""A checkpoint without its weights: its configuration, sizes and tokenizer."""
 
 import dataclasses
 import math
@@ -13,14 +11,7 @@ from skipbench.config.paths import hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
-from skipbench.models.checks import (
-    FIELDS,
-    check_index,
-    check_shape,
-    check_sizes,
-    check_tokenizer,
-    explain,
-)
+from skipbench.models import checks
 from skipbench.models.gguf import read_gguf
 
 WEIGHTS = ("*.safetensors", "*.bin")  # files of weights in a folder; the second kind is pickled
@@ -48,17 +39,15 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
     else:
         if not _in_cache(path, revision) and not hub_offline() and hub_unreachable():
             error = ConnectionError("the hub's name cannot be resolved")
-            raise SkipbenchError(explain(path, revision, error))
+            raise SkipbenchError(checks.explain(path, revision, error))
+        checks.check_index(path)
         try:
-            check_index(path)
             config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-        except SkipbenchError:
-            raise
-        except Exception as error:  # transformers checks no file: damaged ones raise anything
-            raise SkipbenchError(explain(path, revision, error)) from error
+        except (OSError, ValueError) as error:
+            raise SkipbenchError(checks.explain(path, revision, error)) from error
         check_config(text_config(config))
-        check_sizes(path, text_config(config))
-    check_shape(path, config, shape)
+        checks.check_sizes(path, text_config(config))
+    checks.check_shape(path, config, shape)
     return config
 
 
@@ -76,21 +65,18 @@ def _in_cache(path: str, revision: str | None) -> bool:
 
 
 def check_checkpoint(model: Model) -> None:
-    """Checks the files beside the weights as `load` does. A hub id that is not on this machine is
-    left to the download.
-
-    Raises:
-        SkipbenchError: as `load`.
+    """Checks the files beside the weights, and raises SkipbenchError, as `load` does. A hub id that
+    is not on this machine is left to the download.
     """
     base = adapter_base(model.path) or model.path
     if not is_here(model):
         if hub_offline() or hub_unreachable():
-            raise SkipbenchError(explain(base, model.revision, OSError("not in the cache")))
+            raise SkipbenchError(checks.explain(base, model.revision, OSError("not in the cache")))
         return
     read_config(model.path, model.revision, model.architecture)
     if is_gguf(base):
         return
-    check_tokenizer(model.path, base)
+    checks.check_tokenizer(model.path, base)
     if not Path(base).is_dir():
         return
     safe, pickled = (any(Path(base).glob(pattern)) for pattern in WEIGHTS)
@@ -113,7 +99,9 @@ def sized(model: Model) -> Model:
     if model.architecture is not None or not is_here(model):
         return model
     config = text_config(read_config(model.path, model.revision))
-    found: dict[str, Any] = {key: getattr(config, name, None) for key, name in FIELDS.items()}
+    found: dict[str, Any] = {
+        key: getattr(config, name, None) for key, name in checks.FIELDS.items()
+    }
     found["kv_heads"] = found["kv_heads"] or found["heads"]
     found["tied"] = bool(found["tied"])
     if None in found.values():
@@ -150,10 +138,8 @@ def _parameters(path: str) -> int | None:
 
 
 def tokenizer_here(model: Model) -> Any | None:
-    """The tokenizer, where it can be had without a network.
-
-    Raises:
-        SkipbenchError: it is here, and cannot be read.
+    """The tokenizer, where it can be had without a network. Raises SkipbenchError where it is here
+    and cannot be read.
     """
     from transformers import AutoTokenizer
 
@@ -161,12 +147,12 @@ def tokenizer_here(model: Model) -> Any | None:
         return None
     if is_gguf(model.path):
         return read_gguf(model.path).tokenizer()
-    path = check_tokenizer(model.path, adapter_base(model.path) or model.path)
+    path = checks.check_tokenizer(model.path, adapter_base(model.path) or model.path)
     try:
         return AutoTokenizer.from_pretrained(
             path, revision=model.revision, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # transformers checks no file: damaged ones raise anything
         if Path(path).is_dir():  # of one that is not here yet, loading reports it
-            raise SkipbenchError(explain(path, model.revision, error)) from error
+            raise SkipbenchError(checks.explain(path, model.revision, error)) from error
         return None

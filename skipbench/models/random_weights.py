@@ -31,8 +31,7 @@ def planted_model(
         words: ids that the tokenizer knows; the rows of all others are zero, so that greedy text
             keeps to these.
 
-    Raises:
-        SkipbenchError: unknown family, or a vocabulary smaller than the tokenizer's.
+    Raises SkipbenchError for an unknown family, or a vocabulary smaller than the tokenizer's.
     """
     if shape.vocab < words:
         raise SkipbenchError(
@@ -43,25 +42,33 @@ def planted_model(
             f"planted: layers of family {shape.family} cannot be made; wanted one of "
             f"{', '.join(PLANTABLE)}"
         )
-    model = _empty(shape, dtype, device)
-    pool = _Pool(shape, words, seed, dtype, device)
     hidden, inner, heads = shape.hidden, shape.intermediate, shape.heads * shape.width
+    # Normal numbers drawn once, on the CPU whatever the device, so that a seed means one model;
+    # every weight is a stretch of them from another place.
+    generator, size = torch.Generator().manual_seed(seed), hidden * max(inner, heads, words)
+    pool = torch.randn(size + OFFSETS, generator=generator).to(dtype).to(device)
+
+    def fill(weight: Tensor, size: float) -> None:
+        """Overwrites `weight`, contiguous, with numbers of standard deviation `size`."""
+        start = int(torch.randint(OFFSETS, (1,), generator=generator))
+        torch.mul(pool[start : start + weight.numel()], size, out=weight.view(-1))
+
+    model = _empty(shape, dtype, device)
     parts = parts_of(model)
     for index, (attention, mlp) in enumerate(parts.layers):
-        size, mlp_size = (
-            LEAK if s in redundant.skipped else 1.0 for s in (2 * index, 2 * index + 1)
-        )
+        at = 2 * index
+        factors = [LEAK if s in redundant.skipped else 1.0 for s in (at, at + 1)]
         query, key, value = attention.qkv
         # Qwen3 sets the size of queries and keys in its norms
         for projection in (query, key):
-            pool.fill(projection.weight, hidden**-0.5 * (1.0 if attention.qk_norms else FOCUS))
+            fill(projection.weight, hidden**-0.5 * (1.0 if attention.qk_norms else FOCUS))
         for norm in attention.qk_norms or ():
             norm.weight.fill_(FOCUS)
-        pool.fill(value.weight, hidden**-0.5)
-        pool.fill(attention.output.weight, heads**-0.5 * size)
+        fill(value.weight, hidden**-0.5)
+        fill(attention.output.weight, heads**-0.5 * factors[0])
         for projection in mlp.gate_up:
-            pool.fill(projection.weight, hidden**-0.5)
-        pool.fill(mlp.down.weight, 1.7 * inner**-0.5 * mlp_size)  # silu(a) b has size 0.6
+            fill(projection.weight, hidden**-0.5)
+        fill(mlp.down.weight, 1.7 * inner**-0.5 * factors[1])  # silu(a) b has size 0.6
         for norm in (attention.norm, mlp.norm):
             norm.weight.fill_(1.0)
     # A small embedding: the token itself must not outweigh what the layers add, else a tied head
@@ -69,27 +76,9 @@ def planted_model(
     small = 0.5 * (shape.layers / hidden) ** 0.5 if shape.tied else 1.0
     for table in {id(t): t for t in (parts.embedding.weight, parts.head.weight)}.values():
         table.zero_()
-        pool.fill(table[:words], small)
+        fill(table[:words], small)
     parts.norm.weight.fill_(LOGITS / (small * hidden**0.5))
     return model
-
-
-class _Pool:
-    """Normal numbers drawn once; every weight is a stretch of them from another place."""
-
-    def __init__(
-        self, shape: Shape, words: int, seed: int, dtype: torch.dtype, device: str
-    ) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-        largest = shape.hidden * max(shape.intermediate, shape.heads * shape.width, words)
-        # On the CPU whatever the device, so that a seed means one model.
-        self.numbers = torch.randn(largest + OFFSETS, generator=self.generator).to(dtype).to(device)
-
-    def fill(self, weight: Tensor, size: float) -> None:
-        """Overwrites `weight`, contiguous, with numbers of standard deviation `size`."""
-        start = int(torch.randint(OFFSETS, (1,), generator=self.generator))
-        flat = weight.view(-1)
-        torch.mul(self.numbers[start : start + flat.numel()], size, out=flat)
 
 
 def _empty(shape: Shape, dtype: torch.dtype, device: str) -> Any:

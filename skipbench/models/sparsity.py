@@ -34,9 +34,7 @@ class Pattern(NamedTuple):
 
     def dropped(self, inputs: int) -> tuple[int, int]:
         """Size of a group, and how many of its weights are zeroed, of a matrix [out, inputs].
-
-        Raises:
-            SkipbenchError: the inputs are no multiple of the group.
+        Raises SkipbenchError where the inputs are no multiple of the group.
         """
         size = self.group or inputs
         if inputs % size:
@@ -48,10 +46,8 @@ class Pattern(NamedTuple):
 
 
 def parse_sparsity(text: str) -> Pattern | None:
-    """Parses `none`, `wanda-0.5` (the share zeroed) or `wanda-2:4` (2 of every 4 stay).
-
-    Raises:
-        SkipbenchError: anything else.
+    """Parses `none`, `wanda-0.5` (the share zeroed) or `wanda-2:4` (2 of every 4 stay). Raises
+    SkipbenchError for anything else.
     """
     if text == "none":
         return None
@@ -90,9 +86,7 @@ def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
             cache held is lost.
         texts: token ids of the calibration texts.
 
-    Raises:
-        SkipbenchError: another engine, no calibration text, or a pattern that does not fit a
-            weight.
+    Raises SkipbenchError for another engine, no text, or a pattern that does not fit a weight.
     """
     if lm.engine.name != "reference":
         raise SkipbenchError(

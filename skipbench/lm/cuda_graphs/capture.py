@@ -14,9 +14,7 @@ TRIALS = 5
 
 
 class EagerCapture:
-    """Calls the same function again, on any device and no faster: the result of a graph without
-    one.
-    """
+    """Calls the same function again, on any device and no faster: a graph's result without one."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

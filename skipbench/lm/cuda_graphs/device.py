@@ -137,10 +137,8 @@ class DeviceGraphs:
             try:
                 self._captured[key] = self._capture(*key)
             except torch.OutOfMemoryError:
-                self.failed = (
-                    f"{self.capture.device} has no memory left for graphs of {rows} rows over "
-                    f"{size} cache rows"
-                )
+                graphs = f"graphs of {rows} rows over {size} cache rows"
+                self.failed = f"{self.capture.device} has no memory left for {graphs}"
                 return
         self._replays, buffers = self._captured[key], self._buffers[rows]
         buffers.load(metadata.token_rows, metadata.rows)

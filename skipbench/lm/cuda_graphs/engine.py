@@ -25,8 +25,7 @@ from skipbench.lm.layer import Family
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
-# bytes that graphs of a few row counts may take, beside weights and cache
-MIN_FREE_BYTES = 512 << 20
+MIN_FREE_BYTES = 512 << 20  # for graphs of a few row counts, beside weights and cache
 FALLBACK_NOTE = (
     "the tokens are the same, but every kernel is launched by itself, which bounds "
     "the speed of small passes"
@@ -49,10 +48,8 @@ def unsupported_reason(model: Any) -> str | None:
     for device in devices:
         free, _ = torch.cuda.mem_get_info(device)
         if free < MIN_FREE_BYTES:
-            return (
-                f"{free >> 20} MiB are free on {device}, {MIN_FREE_BYTES >> 20} MiB is what "
-                "graphs may need"
-            )
+            needed = f"{MIN_FREE_BYTES >> 20} MiB is what graphs may need"
+            return f"{free >> 20} MiB are free on {device}, {needed}"
     return None
 
 
@@ -101,11 +98,8 @@ class CudaGraphsEngine(Engine):
     def notes(self) -> list[str]:
         lines = self.fused.notes()
         if failed := self._failed():
-            lines = [
-                *lines,
-                f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: "
-                f"{FALLBACK_NOTE}",
-            ]
+            note = f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: "
+            lines = [*lines, note + FALLBACK_NOTE]
         found = {k: v for part in self.parts.values() for k, v in part.discarded.items()}
         return [*lines, *(f"attention backend {k} is left out: {v}" for k, v in found.items())]
 
@@ -117,9 +111,8 @@ class CudaGraphsEngine(Engine):
         return self if reason is None else replaced(self.fused, reason)
 
     def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:
-        """Captures and replays one pass over an empty cache.
-
-        Returns the reason why graphs cannot be used; `None` if they can.
+        """The reason why graphs cannot be used, by one pass over an empty cache, captured and
+        replayed; `None` if they can.
         """
         at, rows = min(100, self.cache.capacity // 2), self.cache.rows
         if at == 0:
@@ -146,8 +139,6 @@ class CudaGraphsEngine(Engine):
                     engine.sublayers[s](ones, metadata).float() for engine in (self, self.fused)
                 )
                 if not float((found - wanted).norm()) <= 0.02 * float((wanted - ones).norm()):
-                    return (
-                        f"a replayed sub-layer on {device} does not give what the fused engine "
-                        "gives"
-                    )
+                    where = f"a replayed sub-layer on {device}"
+                    return f"{where} does not give what the fused engine gives"
         return None

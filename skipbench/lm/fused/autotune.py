@@ -198,28 +198,25 @@ def tuned(
     parts += [f"{FEW_ROWS} {kernel}"] if kernel is not None else []
     parts += [f"{torch.get_num_threads()} threads", str(dtype), f"{inputs}x{outputs}", f"{mib} MiB"]
     key = "; ".join(parts)
-    if (entry := _entries().get(key)) is None:
+    if (entry := _stored(key)[0]) is None:
         times, fault = autotune(outputs, inputs, dtype, pass_bytes)
-        rounded = {name: [round(t, 2) for t in row] for name, row in times.items()}
         # a process that tuned at the same time may have stored one: all of a machine choose alike
-        entry = (entries := _entries()).setdefault(key, Entry(rounded, fault))
-        # without a cache folder that can be written to, every load tunes
-        with contextlib.suppress(SkipbenchError):
-            text = msgspec.json.format(msgspec.json.encode(entries), indent=1).decode()
-            write_atomic(cache_file(), text + "\n")
+        entry, entries = _stored(key)
+        if entry is None:
+            entry = Entry({name: [round(t, 2) for t in row] for name, row in times.items()}, fault)
+            # without a cache folder that can be written to, every load tunes
+            with contextlib.suppress(SkipbenchError):
+                text = msgspec.json.format(msgspec.json.encode({**entries, key: entry}), indent=1)
+                write_atomic(cache_file(), text.decode() + "\n")
     return entry.times, entry.fault
 
 
-def _entries() -> dict[str, Entry]:
-    """The file's valid entries; none where it is missing or broken."""
-    try:
-        stored = msgspec.json.decode(cache_file().read_bytes(), type=dict[str, Any])
-    except (OSError, ValueError, msgspec.DecodeError):
-        return {}
-    entries: dict[str, Entry] = {}
-    for key, raw in stored.items():
-        with contextlib.suppress(msgspec.ValidationError):
-            entry = msgspec.convert(raw, Entry)
-            if {"rows", "columns"} <= set(entry.times) <= set(LAYOUTS):
-                entries[key] = entry
-    return entries
+def _stored(key: str) -> tuple[Entry | None, dict[str, Any]]:
+    """The file's entry of a key where it is valid, and all its entries as they are."""
+    entries: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError, KeyError):  # ValueError: msgspec's, too
+        entries = msgspec.json.decode(cache_file().read_bytes(), type=dict[str, Any])
+        entry = msgspec.convert(entries[key], Entry)
+        if {"rows", "columns"} <= set(entry.times) <= set(LAYOUTS):
+            return entry, entries
+    return None, entries

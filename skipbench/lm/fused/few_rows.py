@@ -35,10 +35,8 @@ class _Weight(ctypes.Structure):
 
 @functools.cache
 def functions() -> dict[str, Any]:
-    """The C functions that run here by kernel, `amx` and `avx512`, the best one first.
-
-    Raises:
-        UnavailableError: as `library`.
+    """The C functions that run here by kernel, `amx` and `avx512`, the best one first. Raises
+    UnavailableError as `library`.
     """
     native, flags = library(), cpu_flags()
     found = {"avx512": native.with_vectors}

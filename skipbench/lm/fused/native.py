@@ -26,9 +26,7 @@ class UnavailableError(Exception):
 def compiled() -> Path:
     """The library, compiled in a second where the cache folder has none of this source. Processes
     that compile at the same time each put a whole file in its place, so that nothing is locked.
-
-    Raises:
-        UnavailableError: no compiler, one that fails, or a folder that cannot be written to.
+    Raises UnavailableError: no compiler, one that fails, or a folder that cannot be written to.
     """
     text = b"".join(path.read_bytes() for path in SOURCES) + OPTIONS.encode()
     library = cache_folder() / f"native-{hashlib.sha256(text).hexdigest()[:16]}.so"
@@ -63,10 +61,8 @@ def compiled() -> Path:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The loaded library.
-
-    Raises:
-        UnavailableError: as `compiled`, or a processor without the instructions.
+    """The loaded library. Raises UnavailableError as `compiled`, or on a processor without the
+    instructions.
     """
     if not {"avx512_bf16", "avx512bw", "avx512vl"} <= cpu_flags():
         raise UnavailableError("the processor has no AVX-512 bf16")

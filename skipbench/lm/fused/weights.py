@@ -38,9 +38,7 @@ class Weight:
     def __init__(
         self, one: Tensor, several: Tensor, bias: Tensor | None, choice: LayoutChoice
     ) -> None:
-        """`one`, `several`: the weight [out, in] in the layouts for one row and for more; often the
-        same tensor.
-        """
+        """`one`, `several`: the weight [out, in] in the layouts for one row and for more."""
         self._one, self._add_one = products(one, bias, choice.one)
         self._several, self._add_several = products(several, bias, choice.several)
         self._same_bits = MOST_ROWS if choice.several == FEW_ROWS else 1
@@ -76,11 +74,8 @@ class LayerWeights:
 
 
 class Weights:
-    """Makes the fused weights of one model.
-
-    Args:
-        spare_mib: memory that second layouts of weights may take, MiB.
-        pass_bytes: weights that one pass of the model reads.
+    """Makes the fused weights of one model, of which one pass reads `pass_bytes`; second layouts of
+    weights may take `spare_mib` MiB.
     """
 
     def __init__(self, spare_mib: int, pass_bytes: int) -> None:
