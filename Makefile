@@ -39,7 +39,7 @@ test-real: $(READY) ## the methods on SmolLM2-135M, token for token (about 15 mi
 	$(BIN)/python -m pytest -m real --dist loadgroup
 
 slurm: $(READY) ## the tests on a Slurm of their own (root; Debian's slurmctld, slurmd, slurm-client, munge)
-	$(BIN)/python -m pytest tests/test_slurm.py -m slurm -n 0 -rs $(OPTIONS)
+	$(BIN)/python -m pytest tests/launch/test_slurm.py -m slurm -n 0 -rs $(OPTIONS)
 
 check: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

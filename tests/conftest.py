@@ -42,7 +42,7 @@ METHODS = choices("method")
 PAPERS = [name for name in choices("experiment") if paper_of(name)]
 """Experiments of the papers."""
 ALONE = [m for m in METHODS if m != "draft-model"]
-"""Those that need no second checkpoint (tests/test_draft_model.py makes one)."""
+"""Those that need no second checkpoint (tests/methods/test_draft_model.py makes one)."""
 ENGINES = ("reference", "fused")
 EVERY_ENGINE = (*ENGINES, "cuda_graphs")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")

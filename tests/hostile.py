@@ -1,5 +1,5 @@
 """Programs that want out of the sandbox, to take more than is theirs, or to pass without being
-right; for tests/test_hostile.py.
+right; for tests/scoring/test_hostile.py.
 """
 
 import re

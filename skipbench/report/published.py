@@ -43,8 +43,9 @@ class Printed(msgspec.Struct, kw_only=True):
 
 
 class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A note on the numbers that `where` and `column` choose, else on the whole table or paper. One
-    with a `check` of tests/test_published_sums.py is on one number, with its `recomputed` value.
+    """A note on the numbers that `where` and `column` choose, else on the whole table or paper.
+
+    One with a `check` (tests/report/test_published_sums.py) has a number's `recomputed` value.
     """
 
     text: str

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "skipbench"
+PACKAGE = Path(__file__).resolve().parents[2] / "skipbench"
 ROOMS = [
     "errors", "skipset", "config", "runs", "console", "metrics", "data", "scoring", "search",
     "report", "lm", "models", "profile", "decode", "methods", "bench",

@@ -4,7 +4,7 @@ them; the output is, and is vanilla's in every greedy case.
 
 In float64, so that rounding of no machine decides between two tokens. The traces were made by this
 project itself: they do not prove a method right, they show when it changes. After a change that is
-meant: `python tests/test_traces.py`.
+meant: `python tests/methods/test_traces.py`.
 """
 
 import functools
@@ -23,7 +23,7 @@ from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.model import LM
 
-FILE = Path(__file__).parent / "traces.json"
+FILE = Path(__file__).parents[1] / "traces.json"
 TINY = PACKAGE / "models" / "tiny"
 PROMPTS = ("Once there was a dog and", "Tom has 3 apples and buys 4.", "The dog had a red ball")
 TOKENS = 32

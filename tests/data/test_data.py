@@ -18,7 +18,7 @@ from skipbench.data.mini import FAMILIES, body_hash, held_out, is_held_out
 from skipbench.data.rows import Row, placed_rows, prompts_hash, read_file, sample_rows
 from skipbench.errors import SkipbenchError
 
-SAMPLES = Path(__file__).parents[1] / ".." / "shared" / "data"
+SAMPLES = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 
 def write(path: Path, *lines: str | bytes) -> Path:
